@@ -80,12 +80,10 @@ class Production:
             s for s in self.pipeline.lossy if isinstance(s, TopKOfEach) and s.curve is not None
         ]
         self._needs_loss = next((s.text for s in adaptive), None)
-        self._carries = any(s.carry for s in adaptive)
-        self._carried = 0.0
         self._offers = 0
         self._drifted = False
-        # Before the last save: live weights, loss, whether a drift was seen, batches, level.
-        self._undo: tuple[Arrays | None, float, bool, ErrorDecay | None, int] | None = None
+        # Before the last save: live weights, whether a drift was seen, batches, level.
+        self._undo: tuple[Arrays | None, bool, ErrorDecay | None, int] | None = None
 
     def check(self, *, loss: float | None, data: Any) -> None:
         """Raises WrongUsage if the pipeline needs a loss or data and there is none."""
@@ -114,17 +112,15 @@ class Production:
         if self._guard is not None:
             self._guard.saw(live, training, data)
         if live is not None and reason is not None and self._may_stay(live):
-            return self._skipped(live, reason, loss)
-        spent = None if loss is None else loss + self._carried
-        made = self._made(live, training, spent)
+            return Decision(False, live, reason)
+        made = self._made(live, training, loss)
         if self._decay is not None and live is not None:
             good = self._decay.good_enough(made)
             if good is not None and self._may_stay(live):
-                return self._skipped(live, good, loss)
-        self._undo = live, spent or 0.0, self._drifted, copy(self._decay), self._level
+                return Decision(False, live, good)
+        self._undo = live, self._drifted, copy(self._decay), self._level
         self.live = made
         self._level = 0 if self._guard is None else self._guard.level
-        self._carried = 0.0
         self._drifted = False
         if self._decay is not None:
             self._decay.saved()
@@ -146,8 +142,7 @@ class Production:
     def take_back(self) -> None:
         """Undoes the last save, whose version could not be committed."""
         if self._undo is not None:
-            self.live, carried, self._drifted, self._decay, self._level = self._undo
-            self._carried = carried if self._carries else 0.0
+            self.live, self._drifted, self._decay, self._level = self._undo
             self._undo = None
 
     def memory(self, *, samples: bool = False) -> dict[str, Any]:
@@ -155,11 +150,10 @@ class Production:
 
         ``samples``: with the labelled samples that ``guard`` keeps, which new ones soon replace.
         """
-        if not self.pipeline.decisions and not self._carries:
+        if not self.pipeline.decisions:
             return {}
         told: dict[str, Any] = {
-            "pipeline": self.pipeline.text, "offers": self._offers, "carried": self._carried,
-            "drifted": self._drifted,
+            "pipeline": self.pipeline.text, "offers": self._offers, "drifted": self._drifted,
         }  # fmt: skip
         for decision in (self._drift, self._decay):
             told |= decision.memory() if decision is not None else {}
@@ -171,15 +165,10 @@ class Production:
         """Goes on from what ``memory`` returned; ignores the memory of another pipeline."""
         if told.get("pipeline") != self.pipeline.text:
             return
-        offers, drifted, carried = map(told.get, ("offers", "drifted", "carried"))
-        if (
-            type(offers) is not int
-            or offers < 0
-            or type(drifted) is not bool
-            or not isinstance(carried, float)
-        ):
+        offers, drifted = told.get("offers"), told.get("drifted")
+        if type(offers) is not int or offers < 0 or type(drifted) is not bool:
             return  # nothing that ``memory`` has made
-        self._offers, self._drifted, self._carried = offers, drifted, carried
+        self._offers, self._drifted = offers, drifted
         for decision in (self._drift, self._decay, self._guard):
             if decision is not None:
                 decision.restore(told)
@@ -202,8 +191,3 @@ class Production:
             if not self._drifted:
                 reasons.append(f"{self._drift.text} saw no drift")
         return reasons[0] if reasons else None
-
-    def _skipped(self, live: Arrays, reason: str, loss: float | None) -> Decision:
-        if self._carries and loss is not None:
-            self._carried += loss
-        return Decision(False, live, reason)

@@ -25,8 +25,8 @@ from mvc.codecs.stage import Stage, number, plain, read_options
 from mvc.errors import InvalidPipeline, WrongUsage
 from mvc.lossy.weights import ChoosingStage, LossyStage, Moving
 
-HIGHEST_LOSS = 0.5
-"""The loss from which on the whole share is kept."""
+LOUB = Decimal("0.5")
+"""The thesis's loss upper bound: the loss from which on the whole share is kept."""
 
 _SAMPLE = 1 << 13
 _MARGIN = 5  # standard deviations of the sample's quantile
@@ -47,32 +47,29 @@ class TopKOfEach(_TopK, frozen=True):
     """lossy: per tensor, takes over the share P of entries that changed most
 
     ``share`` and ``least`` are shares of entries; ``curve`` is None without adaptation to
-    the loss, else the l of the curve (0 for linear). ``carry``: the loss is the sum over
-    the saves that were skipped.
+    the loss, else the l of the curve (0 for linear). ``loub``: see ``LOUB``.
     """
 
     curve: Decimal | None
-    carry: bool
-    usage = "topk:P[,min=M][,loss=linear|L][,carry]"
+    loub: Decimal
+    usage = "topk:P[,min=M][,loss=linear|L][,loub=B]"
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
-        first, options = read_options(name, parameter, ("min", "loss"), ("carry",))
+        first, options = read_options(name, parameter, ("min", "loss", "loub"), ())
         share, least, text = _shares(name, first, options)
-        curve = None
+        curve, given = None, options.get("loub", str(LOUB))
+        loub = number(name, "loub", given, low="0.0001", high="1000000")
         if "loss" in options:
             linear = options["loss"] == "linear"
             curve = number(
                 name, "loss", "0" if linear else options["loss"], low="-1000", high="1000"
             )
             text += f",loss={plain(curve) if curve else 'linear'}"
-        carry = "carry" in options
-        if carry and curve is None:
-            raise InvalidPipeline(
-                f"stage {name}: carry adds up losses, and needs loss=linear or loss=L"
-            )
-        text += ",carry" if carry else ""
-        return cls(text, share, least, curve=curve, carry=carry)
+        elif "loub" in options:
+            raise InvalidPipeline(f"stage {name}: loub is for losses, and needs loss=linear or L")
+        text += f",loub={plain(loub)}" if loub != LOUB else ""
+        return cls(text, share, least, curve=curve, loub=loub)
 
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:
         share: Decimal | Fraction = self.share
@@ -83,7 +80,7 @@ class TopKOfEach(_TopK, frozen=True):
                     hint="pass it: loss=X to a Recorder's step, metrics={'loss': X} to commit, "
                     "--metric loss=X to 'mvc commit'",
                 )
-            share = share_at(loss, self.share, self.least, self.curve)
+            share = share_at(loss, self.share, self.least, self.curve, self.loub)
         sizes = [len(tensor.after) for tensor in weights]
         for tensor, k in zip(weights, counts(sizes, share, self.least), strict=True):
             tensor.take_only(largest(tensor.distance(), k))
@@ -177,15 +174,18 @@ def curve(x: float, bend: float) -> float:
     return x * m / (1 - x + m)
 
 
-def share_at(loss: float, share: Decimal, least: Decimal, bend: Decimal) -> Fraction:
-    """p: ``least`` at a loss of 0, ``share`` from ``HIGHEST_LOSS`` on.
+def share_at(
+    loss: float, share: Decimal, least: Decimal, bend: Decimal, loub: Decimal = LOUB
+) -> Fraction:
+    """p: ``least`` at a loss of 0, ``share`` from ``loub`` on.
 
     A loss that is no number counts as high: the weights moved by more than can be said.
     Seven digits of the loss and of the curve count, as many as a float32 has: a loss of 0.1
     is a tenth, although no binary number is.
     """
-    known = HIGHEST_LOSS if math.isnan(loss) else min(max(loss, 0.0), HIGHEST_LOSS)
-    x = _decimal(known) / Fraction(HIGHEST_LOSS)
+    top, x = Fraction(loub), Fraction(1)
+    if loss < top:  # which a loss that is no number is not
+        x = min(_decimal(max(loss, 0.0)) / top, x)
     y = _decimal(curve(float(x), float(bend))) if bend else x
     low = Fraction(least)
     return y * (Fraction(share) - low) + low

@@ -103,9 +103,8 @@ def read_stages(text: str) -> tuple[Stage, ...]:
 
     InvalidPipeline names what is no stage.
     """
-    line = PRESETS.get(text.strip(), text)
-    if line.strip().startswith(lc.PREFIX):
-        line = lc.expand(line.strip())
+    words = [word.strip() for word in PRESETS.get(text.strip(), text).split("|")]
+    line = " | ".join(lc.expand(w) if w.startswith(lc.PREFIX) else w for w in words)
     stages = []
     for word in line.split("|"):
         name, colon, parameter = (part.strip() for part in word.partition(":"))

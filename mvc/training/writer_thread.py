@@ -65,16 +65,16 @@ class WriterThread(threading.Thread):
         self.reducer = _reducer_for(repo, source, options)
         self._approximator: Approximator | None = None
         self._exact: frozenset[str] = frozenset()
+        self._coding = options.stages.coding()
         if options.stages.forward_only:
             buffers = getattr(source, "exact", tuple)
             self._exact = frozenset({*buffers(), *(options.exact or ())})
-            self._approximator = Approximator(repo, options.stages, options.branch)
+            self._approximator = Approximator(repo, self._coding, options.branch)
         self._stored: StateFile | None = None  # the last version's model, if approximated
         self._code: GitCode | None = None  # that was there when the training began
         self._files = _beside(options)
         self._named: CommitId | None = None  # the origin that a version names
         self._recording = recording
-        self._coding = options.stages.coding()
         self.production: ServedVersion | None = None
         self.durable = 0
         self.skipped = 0
@@ -143,7 +143,9 @@ class WriterThread(threading.Thread):
         training = item.slot.state["training"]
         reduced, full = self.reducer is not None, bool(training)
         self._stored = None
-        if self.reducer is not None:
+        if self.reducer is not None and self._approximator is not None:
+            training["decisions"] = self.reducer.memory()
+        elif self.reducer is not None:
             kept = item.slot.state["model"] if options.keep_training else None
             training |= {
                 "of": training.get("schema"),
@@ -263,23 +265,23 @@ def _reducer_for(
     repo: Repository, source: StateSource, options: RecorderOptions
 ) -> StateReducer | None:
     stages = options.stages
-    if options.pipeline is None or not (stages.lossy or stages.decisions):
-        if options.keep_training and stages.forward_only:
-            raise WrongUsage(
-                f"keep_training keeps exact weights beside production weights, but {stages.text} "
-                "approximates the training's own",
-                hint="leave it out; record with another pipeline for exact weights",
-            )
+    if options.keep_training and stages.forward_only:
+        raise WrongUsage(
+            f"keep_training keeps exact weights beside production weights, but {stages.text} "
+            "approximates the training's own",
+            hint="leave it out; record with another pipeline for exact weights",
+        )
+    if not (stages.lossy or stages.decisions):
         if options.keep_training:
             raise WrongUsage("keep_training is for lossy pipelines: others keep them anyway")
         return None
-    if not source.weights:
+    if not (source.weights or stages.forward_only):
         raise WrongUsage(
             "a lossy pipeline makes production weights, but the model is not recorded",
             hint="record with 'model' in include",
         )
     buffers = getattr(source, "exact", None)
-    if buffers is None and options.exact is None:
+    if buffers is None and options.exact is None and not stages.forward_only:
         raise WrongUsage(
             "a lossy pipeline must know which tensors are no weights, and these states do not say",
             hint="name the buffers: exact=[...]",

@@ -174,7 +174,10 @@ def test_presets_and_canonical_text():
         ("topk:0.1,min=2 | xor", "min is a number from 0 to 1"),
         ("topk:0.1,loss=high | xor", "loss is a number from -1000 to 1000"),
         ("topk:0.1,loss=1001 | xor", "loss is a number from -1000 to 1000"),
-        ("topk:0.1,carry | xor", "carry"),
+        ("topk:0.1,loss=linear,carry | xor", "does not know 'carry'"),
+        ("topk:0.1,loub=1 | xor", "loub is for losses"),
+        ("topk:0.1,loss=2,loub=0 | xor", "loub is a number from 0.0001"),
+        ("topk:0.1,loss=2,loub=nan | xor", "loub is a number from 0.0001"),
         ("topk:0.1,most=3 | xor", "most"),
         ("topk-all:0.1,loss=linear | xor", "loss"),
         ("every:1 | raw", "SAVE/SKIP"),
@@ -242,6 +245,22 @@ def test_what_cannot_be_built(text, word):
             "sub | sparse:none | zstd:1",
             "zstd:1",
         ),
+        (
+            "topk:0.5,loss=2,loub=2.50 | xor",
+            "topk:0.5,loss=2,loub=2.5 | xor",
+            [],
+            ["topk:0.5,loss=2,loub=2.5"],
+            "xor",
+            "raw",
+        ),
+        (
+            "topk:0.5,loub=0.50,loss=2 | xor",
+            "topk:0.5,loss=2 | xor",
+            [],
+            ["topk:0.5,loss=2"],
+            "xor",
+            "raw",
+        ),
         ("every:1/2 | planes", "every:1/2 | planes", ["every:1/2"], [], "planes", "planes"),
         (
             "xor | sparse:diff,indices,layers,values | brotli:0",
@@ -252,7 +271,7 @@ def test_what_cannot_be_built(text, word):
             "planes:all | brotli:0",
         ),
     ],
-    ids=range(6),
+    ids=range(8),
 )
 def test_parts_of_a_line(text, canonical, decisions, lossy, coding, full):
     pipeline = Pipeline.parse(text)

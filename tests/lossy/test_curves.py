@@ -51,6 +51,14 @@ def test_a_loss_that_no_binary_number_is(loss, bend, expected):
 bends = st.decimals(-1000, 1000, places=6)
 
 
+@given(bends, st.floats(0, 0.7), st.sampled_from(["0.0625", "1", "8"]))
+def test_another_bound_is_another_scale(bend, loss, loub):
+    scaled = loss * 2 * float(loub)
+    assert share_at(scaled, SHARE, LEAST, bend, Decimal(loub)) == pytest.approx(
+        share_at(loss, SHARE, LEAST, bend), rel=1e-5
+    )
+
+
 @given(bends, st.floats(0, 1), st.floats(0, 1))
 def test_rises_from_0_to_1(bend, a, b):
     bend = float(bend)

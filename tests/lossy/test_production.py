@@ -200,18 +200,14 @@ def test_ties_of_float32_accuracies_are_ties() -> None:
         assert not engine.offer(weights(value), data=pair).saved
 
 
-def test_loss_is_carried_over_skipped_saves() -> None:
-    """p = loss / .5: at .25 half of the entries, and all of them once twice that has come."""
-    text = "every:1/1 | topk:1,loss=linear{} | xor | sparse | zstd:1"
-    for carry, kept in [("", 2), (",carry", 4)]:
-        engine = production(text.format(carry))
-        engine.offer({"w": np.zeros(4, np.float32)}, loss=0.0)
-        engine.offer({"w": np.array([1, 2, 3, 4], np.float32)}, loss=0.25)
-        made = engine.offer({"w": np.array([1, 2, 3, 4], np.float32)}, loss=0.25)
-        assert np.count_nonzero(made.production["w"]) == kept
-        engine.offer({"w": np.full(4, 9, np.float32)}, loss=0.0)
-        after = engine.offer({"w": np.full(4, 9, np.float32)}, loss=0.25)
-        assert np.count_nonzero(after.production["w"] == 9) == 2  # set back by the save
+@pytest.mark.parametrize(("bound", "kept"), [("", 4), (",loub=1", 2), (",loub=2", 1)])
+def test_the_loss_counts_up_to_its_bound(bound: str, kept: int) -> None:
+    """p = loss / loub, .5 if it is not named; the losses of versions that are skipped count not."""
+    engine = production(f"every:1/1 | topk:1,loss=linear{bound} | xor | sparse | zstd:1")
+    engine.offer({"w": np.zeros(4, np.float32)}, loss=0.0)
+    assert not engine.offer({"w": np.array([1, 2, 3, 4], np.float32)}, loss=9.0).saved
+    made = engine.offer({"w": np.array([1, 2, 3, 4], np.float32)}, loss=0.5)
+    assert np.count_nonzero(made.production["w"]) == kept
 
 
 def test_what_is_never_changed() -> None:
@@ -367,7 +363,7 @@ def test_a_monitor_of_ones_own_and_a_drift_that_has_to_wait() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"offers": "1"}, {"offers": -1}, {"drifted": None}, {"carried": [1]}, {"seen": "x"},
+        {"offers": "1"}, {"offers": -1}, {"drifted": None}, {"seen": "x"},
         {"accuracy": "1/0"}, {"accuracy": "abc"}, {"accuracy": "1e999999999"}, {"batches": [3]},
         {"batches": [[1, 0]]},
     ],

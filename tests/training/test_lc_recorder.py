@@ -15,7 +15,8 @@ from mvc.api import Storage
 from mvc.errors import DamagedData, WrongUsage
 from mvc.lossy import reducer
 from mvc.maintenance.repack.super_steps import SuperStep
-from mvc.state import ServedVersion
+from mvc.pipelines.pipeline import Pipeline
+from mvc.state import ServedVersion, StateFile
 from mvc.testing import fresh_process, open_quietly
 from mvc.training import approximator
 from mvc.training.state.optimizers import bound_moments
@@ -230,9 +231,44 @@ def test_the_model_alone_or_the_rest(tmp_path: Path) -> None:
         assert repo.checkout(path=TRAINING)["optimizer"]["state"]
 
 
-def test_production_weights_are_something_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pipeline", [LC, f"every:1/2 | {LC}"])
+def test_production_weights_are_something_else(tmp_path: Path, pipeline: str) -> None:
     with start(tmp_path) as repo, pytest.raises(WrongUsage, match="keep_training"):
-        mvc.Recorder(repo, adam().model, pipeline=LC, keep_training=True)
+        mvc.Recorder(repo, adam().model, pipeline=pipeline, keep_training=True)
+
+
+@pytest.mark.parametrize("runs", [(10,), (2, 3, 5)])
+def test_every_third_version_is_an_approximation(tmp_path: Path, runs: tuple[int, ...]) -> None:
+    """As if only these steps were recorded at all, also where the Recorder starts anew between."""
+    stored, line = [], f"every:1/2 | {LC}"
+    for decides in (True, False):
+        with start(tmp_path / str(decides)) as repo:
+            run = adam()
+            for steps in runs:
+                with mvc.Recorder(
+                    repo, run.model, run.optimizer, pipeline=line if decides else LC,
+                    start=run.position, **run.parts,
+                ) as recorder:  # fmt: skip
+                    for _ in range(steps):
+                        run.train()
+                        if decides or run.position % 3 == 1:
+                            recorder.step(number=run.position)
+            stored.append({
+                entry.commit.message: (
+                    tensor_bits(repo.checkout(entry.id, path="model.safetensors")),
+                    StateFile.of(repo.checkout(entry.id, path=TRAINING)["optimizer"]).root,
+                )
+                for entry in repo.log()
+            })  # fmt: skip
+            assert repo.storage.fsck(full=True).sound
+            if decides:
+                assert {e.commit.pipeline for e in repo.log()} == {Pipeline.parse(line).text}
+                other = adam()
+                resumed = mvc.resume(repo, other.model, other.optimizer, **other.parts)
+                assert resumed.step == 10
+                assert f"state: approximated by {line}, not exact" in resumed.differs
+    assert list(stored[0]) == [f"step {number}" for number in (10, 7, 4, 1)]
+    assert stored[0] == stored[1]
 
 
 def test_no_step_is_divided_by_a_second_moment_that_was_left_out(tmp_path: Path) -> None:

@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 import mvc
+from mvc.codecs.stage import Stage
 from mvc.errors import CannotResume, InvalidPipeline, StorageFull, WrongUsage
 from mvc.lossy.guard import GuardStage
+from mvc.lossy.topk import TopKOfEach
 from mvc.pipelines.pipeline import Pipeline
-from mvc.pipelines.table import PRESETS
+from mvc.pipelines.table import PRESETS, STAGES
 from mvc.state import ServedVersion
 from mvc.training.checks import RecorderOptions
 from tests.repo.lc.histories import start
@@ -439,8 +442,8 @@ def test_a_drift_after_a_restart_is_saved(tmp_path: Path, resumed: bool) -> None
 
 
 def test_other_decisions_survive_a_restart(tmp_path: Path) -> None:
-    """Of ``every`` the phase, of ``carry`` the losses, of ``dsed`` the batches since the save."""
-    pipeline = "every:2/3 | topk:0.5,loss=linear,carry | xor | dsed:0 | sparse | zstd:1"
+    """Of ``every`` the phase, of ``dsed`` the batches since the save."""
+    pipeline = "every:2/3 | topk:0.5,loss=linear | xor | dsed:0 | sparse | zstd:1"
     found = []
     for name, restarts in (("a", (12,)), ("b", (1, 3, 2, 1, 5))):
         torch.manual_seed(0)
@@ -506,4 +509,47 @@ def test_a_forged_file_of_decisions_is_passed_over(tmp_path: Path, how: str) -> 
             if not again:
                 file.write_bytes(b"x" * 99)
                 os.truncate(file, 1 << 40 if how == "a terabyte" else 99)
+        assert repo.storage.fsck(full=True).sound
+
+
+class _Carrying(TopKOfEach, frozen=True):
+    """As a program wrote it that knew one option more."""
+
+    usage = TopKOfEach.usage
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        known = TopKOfEach.read(name, parameter.removesuffix(",carry"))
+        return replace(known, text=f"{known.text},carry")
+
+
+def test_a_version_of_a_pipeline_that_is_not_known_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its text is told as it is; its bits, and the training that it kept, need none of it."""
+    text = "every:2/1 | topk:0.5,loss=linear,carry | xor | sparse | zstd:1"
+    trained, served = run(), Served()
+    with mvc.Repository.init(tmp_path) as repo:
+        monkeypatch.setitem(STAGES, "topk", _Carrying)
+        with mvc.Recorder(
+            repo, trained.model, trained.optimizer, pipeline=text, keep_training=True,
+            on_deploy=served,
+        ) as recorder:  # fmt: skip
+            for _ in range(5):
+                recorder.step(loss=trained.train())
+        monkeypatch.undo()
+        Pipeline.parse.cache_clear()
+        with pytest.raises(InvalidPipeline, match="does not know 'carry'"):
+            Pipeline.parse(text)
+        assert {entry.commit.pipeline for entry in repo.log()} == {text}
+        for commit, bits in served.versions:
+            assert tensor_bits(repo.checkout(commit, path="model.safetensors")) == bits
+        again = run()
+        mvc.resume(repo, again.model, again.optimizer)
+        assert tensor_bits(again.model.state_dict()) == tensor_bits(trained.model.state_dict())
+        known = text.replace(",carry", "")
+        with mvc.Recorder(repo, again.model, again.optimizer, pipeline=known) as recorder:
+            recorder.step(loss=again.train())
+        assert recorder.report.durable == 1
+        repo.storage.repack(interval=2)
         assert repo.storage.fsck(full=True).sound

@@ -1,4 +1,4 @@
-"""What the stages of LC-Checkpoint have in common, the coders, and the short form of a line.
+"""What the stages of LC-Checkpoint have in common, the coders, and their short form.
 
 A delta like this leads from a state to a later one and never back, and what is stored is the
 state that the encoder has after adding it, not the one that it was given (docs/lc.md).
@@ -161,7 +161,7 @@ class Ans(Coder, frozen=True):
 
 
 def expand(text: str) -> str:
-    """The line that a short form ``lc:...`` means; InvalidPipeline names what it does not know.
+    """The stages that a short form ``lc:...`` means; InvalidPipeline names what it does not know.
 
     >>> expand("lc:x=3")
     'expq | promote:3 | packed'

@@ -32,6 +32,25 @@ def test_short_forms(short, line):
     assert pipeline.full().features == frozenset()
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "decisions"),
+    [
+        ("every:1/9 | lc:x=2", "every:1/9 | expq | promote:2 | packed", ["every:1/9"]),
+        (
+            "every:2/1|drift:adwin | lc: uniform, budget=.1",
+            "every:2/1 | drift:adwin | uniform:budget=0.1 | ans",
+            ["every:2/1", "drift:adwin"],
+        ),
+    ],
+)
+def test_a_short_form_after_decisions(text, line, decisions):
+    pipeline = Pipeline.parse(text)
+    assert pipeline.text == line
+    assert [stage.text for stage in pipeline.decisions] == decisions
+    assert pipeline.coding().text == line.removeprefix(" | ".join([*decisions, ""]))
+    assert pipeline.forward_only
+
+
 def test_only_these_go_forward_only():
     forward = [name for name, text in PRESETS.items() if Pipeline.parse(text).forward_only]
     assert forward == ["lc"]
@@ -64,6 +83,12 @@ def test_only_these_go_forward_only():
         ("sub | ans", "needs the symbols"),
         ("expq | elide | ans", "gets buckets of changes"),
         ("expq | ans | packed", "gets bytes"),
+        ("every:1/9 | lc:", "does not know ''"),
+        ("every:1/9 | lc", "a preset stands alone"),
+        ("lc:x=2 | every:1/9", "every:1/9 .* needs to stand first"),
+        ("lc:x=2 | zstd:1", "gets bytes"),
+        ("xor | lc:x=2", "stage expq .* needs to stand first"),
+        ("every:1/9 | lc:x=2 | lc:x=2", "stage expq .* needs to stand first"),
     ],
 )
 def test_refuses(text, why):
