@@ -80,7 +80,7 @@ class TopKOfEach(_TopK, frozen=True):
                     hint="pass it: loss=X to a Recorder's step, metrics={'loss': X} to commit, "
                     "--metric loss=X to 'mvc commit'",
                 )
-            share = share_at(loss, self.share, self.least, self.curve, self.loub)
+            share = share_at(loss, self.share, self.least, self.curve, loub=self.loub)
         sizes = [len(tensor.after) for tensor in weights]
         for tensor, k in zip(weights, counts(sizes, share, self.least), strict=True):
             tensor.take_only(largest(tensor.distance(), k))
@@ -175,7 +175,7 @@ def curve(x: float, bend: float) -> float:
 
 
 def share_at(
-    loss: float, share: Decimal, least: Decimal, bend: Decimal, loub: Decimal = LOUB
+    loss: float, share: Decimal, least: Decimal, bend: Decimal, *, loub: Decimal = LOUB
 ) -> Fraction:
     """p: ``least`` at a loss of 0, ``share`` from ``loub`` on.
 

@@ -57,8 +57,9 @@ class Recorder(StateRecorder):
     unless that is ``lc`` or its kind: such a pipeline stores approximate weights and moments, from
     which the training can be resumed (docs/lc.md). With another lossy one a version holds
     production weights, made in the recorder's thread; the training's own weights are not touched.
-    That thread calls ``on_deploy`` with every version
-    once it is durable. ``evaluate(state, data)`` returns an accuracy from 0 to 1, or (accuracy,
+    That thread calls ``on_deploy`` with every version once it is durable; with ``deploy_first``
+    before it is stored, so that a crash can lose what was live (docs/production.md).
+    ``evaluate(state, data)`` returns an accuracy from 0 to 1, or (accuracy,
     samples), for ``dsed``; ``monitor(data)`` returns what ``drift`` watches: a number, or one for
     each sample. ``exact`` names tensors, beside the buffers, that must not change.
     ``keep_training`` also stores the training weights, exactly; without them such a version

@@ -38,6 +38,7 @@ class RecorderKeywords(TypedDict, total=False):
     name: str
     queue_bytes: int | None
     on_deploy: Callable[[ServedVersion], object] | None
+    deploy_first: bool
     evaluate: Evaluate | None
     monitor: Monitor | None
     exact: Sequence[str]
@@ -63,6 +64,7 @@ class RecorderOptions(Struct, frozen=True):
     queue_bytes: int | None = None
     start: int | None = None
     on_deploy: Callable[[ServedVersion], object] | None = None
+    deploy_first: bool = False
     evaluate: Evaluate | None = None
     monitor: Monitor | None = None
     exact: Sequence[str] | None = None
@@ -159,6 +161,8 @@ def check_options(options: RecorderOptions) -> None:
         value = getattr(options, name)
         if value is not None and not callable(value):
             raise _wrong(name, value, "a function")
+    if options.deploy_first and options.on_deploy is None:
+        raise WrongUsage("deploy_first is for on_deploy, which is not given")
     if isinstance(options.exact, str) or not isinstance(options.exact, Iterable | None):
         raise _wrong("exact", options.exact, "names of tensors in a list")
     if options.when_full not in MODES:

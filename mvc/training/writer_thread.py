@@ -6,8 +6,9 @@ Most of its time goes to hashing, compression and writing, which release the GIL
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -76,6 +77,7 @@ class WriterThread(threading.Thread):
         self._named: CommitId | None = None  # the origin that a version names
         self._recording = recording
         self.production: ServedVersion | None = None
+        self._served: ServedVersion | None = None  # before it was stored
         self.durable = 0
         self.skipped = 0
         self.failed = 0
@@ -163,9 +165,12 @@ class WriterThread(threading.Thread):
             files[path] = self._file(path, training)
         notes = options.steps
         carried, needs = ({}, ()) if notes is None else notes.carried(item.position)
+        act, serve = options.on_deploy, None
+        if act is not None and options.deploy_first and self._weights:
+            serve = partial(self._serve, act, self._state_to_serve(item))
         # What is made here was not live when the step was called.
         made_here = reduced or self._approximator is not None
-        as_of_call = options.deploy is not None and not made_here
+        as_of_call = options.deploy is not None and not made_here and serve is None
         made = self._repo.commit(
             files,
             message=self._message(item),
@@ -188,6 +193,7 @@ class WriterThread(threading.Thread):
                 new_branch=options.branch is not None,
                 run=self._run(item),
                 recording=self._recording,
+                before=serve,
             ),
         )
         self._code = made.code
@@ -238,20 +244,32 @@ class WriterThread(threading.Thread):
         return text
 
     def _hand_out(self, item: Item, made: CommitResult) -> None:
-        """Passes the durable version to ``on_deploy``, in memory of its own."""
+        """Passes the durable version to ``on_deploy``, unless that has it already."""
         act = self._options.on_deploy
         if not self._weights or (self.reducer is None and act is None and not item.awaited):
             return
-        if self._stored is not None:
-            state = copied(self._stored.nested())
-        elif self.reducer is not None:
-            state = self.reducer.live_state()
-        else:
-            state = copied(item.slot.state["model"])
+        if self._served is not None and self._served.commit == made.id:
+            self.production = self._served
+            return
         moment = made.commit.time_ns if made.deployment is None else made.deployment.time_ns
-        self.production = ServedVersion(state, made.id, moment)
+        self.production = ServedVersion(self._state_to_serve(item), made.id, moment)
         if act is not None:
             act(self.production)
+
+    def _serve(
+        self, act: Callable[[ServedVersion], object], state: Any, commit: CommitId, time_ns: int
+    ) -> None:
+        """Passes a version to ``on_deploy`` before it is stored."""
+        self._served = ServedVersion(state, commit, time_ns)
+        act(self._served)
+
+    def _state_to_serve(self, item: Item) -> Any:
+        """The weights of the version, in memory of their own."""
+        if self._stored is not None:
+            return copied(self._stored.nested())
+        if self.reducer is not None:
+            return self.reducer.live_state()
+        return copied(item.slot.state["model"])
 
 
 def _beside(options: RecorderOptions) -> dict[str, StateFile]:

@@ -54,7 +54,7 @@ bends = st.decimals(-1000, 1000, places=6)
 @given(bends, st.floats(0, 0.7), st.sampled_from(["0.0625", "1", "8"]))
 def test_another_bound_is_another_scale(bend, loss, loub):
     scaled = loss * 2 * float(loub)
-    assert share_at(scaled, SHARE, LEAST, bend, Decimal(loub)) == pytest.approx(
+    assert share_at(scaled, SHARE, LEAST, bend, loub=Decimal(loub)) == pytest.approx(
         share_at(loss, SHARE, LEAST, bend), rel=1e-5
     )
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import mvc
 from mvc.codecs.stage import Stage
-from mvc.errors import CannotResume, InvalidPipeline, StorageFull, WrongUsage
+from mvc.errors import CannotResume, InvalidPipeline, StorageFull, UnknownRevision, WrongUsage
 from mvc.lossy.guard import GuardStage
 from mvc.lossy.topk import TopKOfEach
 from mvc.pipelines.pipeline import Pipeline
@@ -553,3 +553,113 @@ def test_a_version_of_a_pipeline_that_is_not_known_any_more(
         assert recorder.report.durable == 1
         repo.storage.repack(interval=2)
         assert repo.storage.fsck(full=True).sound
+
+
+@pytest.mark.parametrize("pipeline", [None, LSB, "every:1/1 | lc:x=3"])
+def test_served_before_it_is_stored(tmp_path: Path, pipeline: str | None) -> None:
+    """Under the id that it gets, and with the time of its deployment; ``production`` is later."""
+    model, served, seen = nn.Linear(8, 8), Served(), []
+    with mvc.Repository.init(tmp_path) as repo:
+
+        def serve(delivered: ServedVersion) -> None:
+            with mvc.Repository.open(tmp_path) as other:
+                with pytest.raises(UnknownRevision):
+                    other.find(str(delivered.commit))
+                assert delivered.time_ns <= other.time()
+            seen.append(recorder.production)
+            served(delivered)
+
+        with mvc.Recorder(
+            repo, model, deploy="prod", pipeline=pipeline, on_deploy=serve, deploy_first=True
+        ) as recorder:
+            began = repo.time()
+            for _ in range(5):
+                with torch.no_grad():
+                    model.weight.add_(torch.randn(8, 8))
+                recorder.step(wait=True)
+                made = recorder.production
+                assert made is not None and made.commit == repo.live("prod").commit
+        log = [entry.id for entry in repo.log()][::-1]
+        assert log == [commit for commit, _ in served.versions]
+        assert [None if each is None else each.commit for each in seen] == [None, *log[:-1]]
+        for commit, bits in served.versions:
+            assert tensor_bits(repo.checkout(commit, path="model.safetensors")) == bits
+        assert [d.time_ns for d in repo.deployments("prod")] == served.times
+        assert began < served.times[0]
+        for before, after, moment in zip(log, log[1:], served.times[1:], strict=False):
+            assert repo.live("prod", at=moment - 1).commit == before
+            assert repo.live("prod", at=moment).commit == after
+
+
+def test_served_first_and_not_stored(tmp_path: Path) -> None:
+    """A commit that fails: the version is not live in the store, nor the base of the next one."""
+    model, served = nn.Linear(1, 4, bias=False), Served()
+    with mvc.Repository.init(tmp_path) as repo:
+        Gate(repo, {2: StorageFull("no space left")}).open()
+        recorder = mvc.Recorder(
+            repo, model, deploy="prod", pipeline="topk:0.25 | xor | sparse | zstd:1",
+            on_deploy=served, deploy_first=True,
+        )  # fmt: skip
+        for values in ([0.0, 0, 0, 0], [9.0, 0, 0, 0], [9.0, 8, 0, 0]):
+            with torch.no_grad():
+                model.weight.copy_(torch.tensor(values)[:, None])
+            recorder.step()
+            if values[1] == 0 and values[0] == 9:
+                with pytest.raises(StorageFull):
+                    recorder.flush()
+                assert recorder.report.failed == 1
+                assert recorder.production.commit == served.versions[0][0]
+        recorder.flush()
+        (first, _), (lost, bits), (third, again) = served.versions
+        assert [entry.id for entry in repo.log()] == [third, first] and bits == again
+        with pytest.raises(UnknownRevision):
+            repo.find(str(lost))
+        assert repo.live("prod", at=served.times[1]).commit == first
+        assert [d.time_ns for d in repo.deployments("prod")] == [served.times[0], served.times[2]]
+        with pytest.raises(StorageFull):
+            recorder.close()
+
+
+def test_what_cannot_be_served_is_not_stored(tmp_path: Path) -> None:
+    def refuse(delivered: ServedVersion) -> None:
+        if len(asked) < 3:
+            asked.append(delivered.commit)
+            raise RuntimeError("no route to the server")
+
+    asked: list[Any] = []
+    with mvc.Repository.init(tmp_path) as repo:
+        recorder = mvc.Recorder(
+            repo, nn.Linear(2, 2), pipeline=LSB, deploy="prod", on_deploy=refuse, deploy_first=True
+        )
+        for _ in range(3):
+            recorder.step()
+            with pytest.raises(RuntimeError, match="no route"):
+                recorder.flush()
+        recorder.step(wait=True)
+        assert (recorder.report.failed, recorder.report.durable) == (3, 1)
+        assert len(list(repo.log())) == len(list(repo.deployments("prod"))) == 1
+        with pytest.raises(RuntimeError, match="no route"):
+            recorder.close()
+        with pytest.raises(WrongUsage, match="deploy_first is for on_deploy"):
+            mvc.Recorder(repo, nn.Linear(2, 2), deploy_first=True)
+
+
+def test_served_first_and_overtaken(tmp_path: Path) -> None:
+    """Somebody commits between: the version gets another id, and is served again under that one."""
+    served = Served()
+    with mvc.Repository.init(tmp_path) as repo:
+
+        def serve(delivered: ServedVersion) -> None:
+            if not served.versions:
+                with mvc.Repository.open(tmp_path) as other:
+                    other.commit({"w": torch.zeros(2)}, path="other.safetensors")
+            served(delivered)
+
+        with mvc.Recorder(
+            repo, nn.Linear(2, 2), pipeline=LSB, deploy="prod", on_deploy=serve, deploy_first=True
+        ) as recorder:
+            made = recorder.step(wait=True)
+        (foreseen, bits), (stored, again) = served.versions
+        assert made is not None and made.commit == stored == repo.live("prod").commit != foreseen
+        assert bits == again == tensor_bits(repo.checkout(stored, path="model.safetensors"))
+        assert served.times[0] == served.times[1] == repo.live("prod").since_ns

@@ -99,7 +99,7 @@ _SAID = {
     "docs/pipelines.md": (
         "`drift:page-hinkley` (6.3)",
         "E from 0 to 1, 0.01 is one per cent",
-        "to P at 0.5 and above: p = f(loss / 0.5)",
+        "the loss upper bound (0.0001 to 1,000,000). It is 0.5 by default",
         "0, 0.1 or 1 per cent",
         "on CIFAR-10 it deployed 3 of 150 and lost 25 points",
     ),

@@ -11,7 +11,7 @@ from contextlib import closing
 from mvc.errors import Busy, DamagedData, NothingToCommit
 from mvc.model.statement import Signature
 from mvc.repo.commit.inputs import Inputs, gather, tip_of
-from mvc.repo.commit.proposal import check_recoverable, entry_of, propose
+from mvc.repo.commit.proposal import check_recoverable, entry_of, propose, serve_first
 from mvc.repo.commit.request import CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, path_changes
 from mvc.repo.commit.storage_policy import storage_policy
@@ -40,6 +40,7 @@ def commit(store: Store, config: Config, recent: Recent, request: CommitRequest)
         refuse_protected(config, request.deploy)
     inputs = gather(store, config, request)
     store.now_ns()
+    inputs = serve_first(store, config, inputs)
     done = _committed(store, config, recent, inputs)
     if inputs.production is not None:
         from mvc.repo.commit.production_files import write_production  # rarely needed

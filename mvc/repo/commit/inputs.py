@@ -26,7 +26,7 @@ from mvc.errors import (
 from mvc.io.files import FileIdentity
 from mvc.lossy.reducer import Reducer
 from mvc.model.manifest import FileEntry
-from mvc.names import PATCH, printable
+from mvc.names import PATCH, attached_path, printable
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.request import (
     Attachment,
@@ -66,6 +66,14 @@ class Inputs(Struct, frozen=True):
         """What the version carries beside its files, the patch of the code with it."""
         patch = {PATCH: self.code.patch} if self.code.patch else {}
         return {**self.request.attachments, **patch}
+
+    @property
+    def attached(self) -> dict[str, StateFile]:
+        """The same as files, by the paths that they have in the version."""
+        return {
+            attached_path(n): StateFile.of_bytes(g) if isinstance(g, bytes) else StateFile.of(g)
+            for n, g in self.attachments.items()
+        }
 
 
 def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Set
 from pathlib import PurePosixPath
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.errors import StateForgotten, WrongUsage
 from mvc.model.commit import Commit
@@ -13,7 +14,7 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.statement import Deployment
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.table import PRESETS
-from mvc.repo.commit.inputs import Inputs
+from mvc.repo.commit.inputs import Inputs, tip_of
 from mvc.repo.commit.write import Written
 from mvc.repo.config import Config
 from mvc.repo.lookup import availability, commits, manifests
@@ -45,23 +46,65 @@ def propose(store: Store, written: Written, at: Head) -> Proposal:
 
     It has the parent's paths, less the removed ones, with the committed ones.
     """
-    inputs, objects = written.inputs, written.objects
-    parent = manifests.of_commit(store, at.commit)
-    gone = {change.path for change in inputs.changes if change.path not in written.entries}
-    whole = inputs.request.options.tag is not None  # a tag's version has what it is given, no more
-    paths = {e.path: e for e in parent.entries if e.path not in gone and not whole}
-    for path in displaced(store, {*paths, *written.entries}, written.entries.keys()):
-        del paths[path]
-    if at.commit is not None:
-        reused = [entry for path, entry in paths.items() if path not in written.entries]
-        availability.check_available(store, at.commit, reused, stored=True)
-    manifest = Manifest({**paths, **written.entries, **written.attached}.values())
+    objects, parent = written.objects, manifests.of_commit(store, at.commit)
+    manifest = _manifest(
+        store, written.inputs, at, entries=written.entries, attached=written.attached
+    )
     if not objects.holds(manifest.id):
         _prove_manifest(manifest)
         store.require(manifest.features)
         base = (bytes(parent.id), parent.encoded) if parent.all_entries else None
         objects.put_bytes(MANIFEST, manifest.id, manifest.encoded, base)
     return Proposal(at, parent, manifest, regions=objects.sync())
+
+
+def _manifest(
+    store: Store,
+    inputs: Inputs,
+    at: Head,
+    *,
+    entries: Mapping[str, FileEntry],
+    attached: Mapping[str, FileEntry],
+) -> Manifest:
+    """What the version on top of ``at`` holds, with these entries of its changes."""
+    parent = manifests.of_commit(store, at.commit)
+    gone = {change.path for change in inputs.changes if change.path not in entries}
+    whole = inputs.request.options.tag is not None  # a tag's version has what it is given, no more
+    paths = {e.path: e for e in parent.entries if e.path not in gone and not whole}
+    for path in displaced(store, {*paths, *entries}, entries.keys()):
+        del paths[path]
+    if at.commit is not None:
+        reused = [entry for path, entry in paths.items() if path not in entries]
+        availability.check_available(store, at.commit, reused, stored=True)
+    return Manifest({**paths, **entries, **attached}.values())
+
+
+def serve_first(store: Store, config: Config, inputs: Inputs) -> Inputs:
+    """Has ``before`` serve the version, which goes live now; nothing of it is stored yet.
+
+    It gets the id that the version has unless another one gets on its branch first.
+    """
+    request, at, entries = inputs.request, tip_of(store, inputs.request), dict[str, FileEntry]()
+    serve = request.options.before
+    if serve is None:
+        return inputs
+    if any(change.reducer or change.stored for change in inputs.changes):
+        raise WrongUsage(
+            "before serves a state that is stored as it is given",
+            hint="reduce it first, or serve what commit returns",
+        )
+    for change in inputs.changes:
+        if change.open is not None:
+            with change.open() as file:
+                entries[change.path] = replace(file.entry, path=change.path)
+    attached = {path: replace(file.entry, path=path) for path, file in inputs.attached.items()}
+    now = store.now_ns()
+    request = replace(request, time_ns=now if request.time_ns is None else request.time_ns)
+    manifest = _manifest(store, inputs, at, entries=entries, attached=attached)
+    made = _commit(config, replace(inputs, request=request), at, manifest, now=now)
+    now = store.now_ns()
+    serve(made.id, now)
+    return replace(inputs, request=replace(request, deploy_time_ns=now))
 
 
 def displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
@@ -133,7 +176,7 @@ def entry_of(
     for needed in request.options.needs:
         commits.get(store.snapshot, needed)
         availability.check_kept(store, needed)
-    made = _commit(config, written.inputs, proposal, now)
+    made = _commit(config, written.inputs, at, proposal.manifest, now=now)
     if availability.forgotten(store, made.id) is not None:
         raise StateForgotten(
             f"this very version, {made.id.short}, was forgotten",
@@ -166,12 +209,12 @@ def entry_of(
     )
 
 
-def _commit(config: Config, inputs: Inputs, proposal: Proposal, now: int) -> Commit:
-    request, head = inputs.request, proposal.at.commit
+def _commit(config: Config, inputs: Inputs, at: Head, manifest: Manifest, *, now: int) -> Commit:
+    request, head = inputs.request, at.commit
     time_ns = now if request.time_ns is None else request.time_ns
     return Commit(
-        manifest=proposal.manifest.id,
-        root=proposal.manifest.root,
+        manifest=manifest.id,
+        root=manifest.root,
         parents=tuple(dict.fromkeys((*((head,) if head else ()), *request.options.parents))),
         author=request.options.author or config.author,
         time_ns=time_ns,

@@ -75,6 +75,11 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     ``detached``: the version comes after ``parent``, or has none, and no ref leads to it until
     ``Repository.branch``, ``tag`` or ``advance`` names it; its deployment runs no hook.
 
+    ``before`` serves the version before it is stored: it is called with the version's id and the
+    time, which then is that of the deployment. Only for what is stored as it is given. If it
+    raises, nothing is committed. If the commit fails, or the process ends, nothing is known of the
+    version. If somebody else commits to the branch meanwhile, the result has another id.
+
     ``recording`` is the training that makes the version; it yields to others who deploy.
     """
 
@@ -98,6 +103,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     needs: Collection[CommitId] = ()
     parents: Sequence[CommitId] = ()
     tag: str | None = None
+    before: Callable[[CommitId, int], object] | None = None
     recording: RecordingNotice | None = None
     detached: bool = False
     parent: CommitId | None = None

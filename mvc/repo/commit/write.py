@@ -16,7 +16,6 @@ from mvc.adapters.state_file import Specs, StateFile, array_of
 from mvc.errors import DamagedData, StateForgotten, UnknownPath
 from mvc.lossy.reducer import Array
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.names import attached_path
 from mvc.repo.commit.inputs import Inputs
 from mvc.repo.commit.request import Change
 from mvc.repo.commit.units import units_of
@@ -70,9 +69,7 @@ def write(
             entries[change.path] = replace(change.stored, path=change.path)
     _refuse_unknown(inputs, entries)
     raw_bytes, attached = writer.raw_bytes, dict[str, FileEntry]()
-    for name, given in inputs.attachments.items():
-        file = StateFile.of_bytes(given) if isinstance(given, bytes) else StateFile.of(given)
-        path = attached_path(name)
+    for path, file in inputs.attached.items():
         attached[path] = store_file(writer, finder, finder.storing(path, file.parsed))
         writer.forget(file.parsed)
     return Written(
