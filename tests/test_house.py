@@ -45,7 +45,7 @@ BUDGET = {
     "models": 917,
     "pipelines": 455,
     "probing": 785,
-    "recipes": 1_853,
+    "recipes": 1_864,
     "remote": 6_013,
     "repo": 6_889,
     "report": 644,

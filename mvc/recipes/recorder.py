@@ -10,6 +10,7 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from msgspec import Struct
+from torch.utils.data import DataLoader
 
 from mvc.api import Repository
 from mvc.errors import WrongUsage
@@ -20,7 +21,7 @@ from mvc.recipes.description import Description, refuse_model, refuse_process_gr
 from mvc.recipes.making import making_of
 from mvc.recipes.prover import Prover
 from mvc.recipes.recipe import DRAWN, STEPS, BaseState, Batches
-from mvc.recipes.stepping import Stepping, rows_text
+from mvc.recipes.stepping import Numbered, Stepping, rows_text
 from mvc.training.checks import RecorderKeywords, whole
 from mvc.training.recorder import StateRecorder
 from mvc.training.resume import Resumed
@@ -102,6 +103,14 @@ class Recorder(StateRecorder):
             repo, model, optimizer, scheduler=scheduler, scaler=scaler, include=include,
             every=every, start=start, steps=notes, **options,
         )  # fmt: skip
+        self._data = data
+
+    def loader(self, **arguments: Any) -> DataLoader[Any]:
+        """A DataLoader of the recipe's data with these arguments; it yields rows and batch.
+
+        ``for rows, batch in recorder.loader(batch_size=64): recorder.train(rows, batch)``
+        """
+        return DataLoader(Numbered(self._data), **arguments)
 
 
 class _Step(Struct, frozen=True):

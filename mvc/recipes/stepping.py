@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from msgspec import Struct
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 
 class Stepping(Struct, frozen=True):
@@ -31,6 +31,19 @@ class Stepping(Struct, frozen=True):
             at = torch.tensor(rows)
             return [tensor[at] for tensor in self.data.tensors]
         return default_collate([self.data[row] for row in rows])
+
+
+class Numbered(Dataset[Any]):
+    """The samples of ``data`` with their positions."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, row: int) -> tuple[int, Any]:
+        return row, self._data[row]
 
 
 def rows_in(text: str) -> list[int]:

@@ -103,3 +103,12 @@ def test_a_training_without_a_recipe_is_refused_with_the_way_to_one(repo, tmp_pa
     samples = Samples(tmp_path / "data" / "samples.npz")
     with pytest.raises(CannotRecord, match="data is a Samples"):
         mvc.Recorder(repo, model, optimizer, recipe=step, data=samples)
+
+
+def test_a_loader_names_the_rows_of_its_batches(repo, tmp_path):
+    model, optimizer, data = training(tmp_path / "data", dropout=0.5)
+    with mvc.Recorder(repo, model, optimizer, recipe=step, data=data, prove=True) as recorder:
+        for rows, batch in recorder.loader(batch_size=25, shuffle=True):
+            recorder.train(rows, batch)
+    assert recorder.report.proof is not None
+    assert recorder.report.proof.proven == 3
