@@ -288,8 +288,7 @@ class _Copying:
         packs = PackReader(self._fs, self._folder / PACKS)
         for recorded in entries:
             for region in recorded.entry.regions:
-                end = region.start + region.length
-                if not region.length or end <= kept.get(region.pack, 0):
+                if not region.length or region.end <= kept.get(region.pack, 0):
                     continue
                 for at, last, header, why in records_and_gaps(packs, region):
                     if header is None:
@@ -397,8 +396,7 @@ class _Extent(Struct):
             held.operations += 1
             held.versions += len(recorded.entry.commits)
             for region in filter(lambda region: region.length, recorded.entry.regions):
-                end = region.start + region.length
-                held.ends[region.pack] = max(held.ends.get(region.pack, 0), end)
+                held.ends[region.pack] = max(held.ends.get(region.pack, 0), region.end)
         return held
 
 

@@ -59,8 +59,8 @@ class StoredRecord(Struct, frozen=True):
 
     def members(self) -> Iterator[tuple[CodingPlace, Member]]:
         """Every member with the place of its coding."""
-        for i, member in enumerate(self.header.members):
-            yield (self.pack, self.offset, i), member
+        members = enumerate(self.header.members)
+        return (((self.pack, self.offset, i), member) for i, member in members)
 
 
 class StoredCoding(Struct, frozen=True, kw_only=True):
@@ -179,7 +179,7 @@ class StorageGraph:
         self.entries.add(recorded)
         self.history.take(recorded)
         # A pack from which a repair has moved everything has no record, but a region of no bytes.
-        self.named.update(r.pack for r in recorded.entry.regions if r.start + r.length)
+        self.named.update(r.pack for r in recorded.entry.regions if r.end)
         for pack, offset, header in records:
             self.packs.append(pack)
             self.offsets.append(offset)
@@ -630,7 +630,6 @@ class Contents:
         self.raw, self.files, self.ends = array("Q"), array("I"), array("q", [0])
         self.slots, self.skeletons = array("I"), array("B")
         self.ids, self.specs = bytearray(), array("I")
-        self.known_specs: list[TensorSpec] = []
         self._stream = stream
         self._numbers: dict[TensorSpec, int] = {}
         self._shapes: dict[int, Shape] = {}  # by length, the last one
@@ -647,6 +646,10 @@ class Contents:
                     data = self.stream.near(id_, [step], packs)
                     if data is not None:
                         self.add(id_, data)
+
+    @property
+    def known_specs(self) -> list[TensorSpec]:
+        return list(self._numbers)
 
     @property
     def stream(self) -> ManifestStream:
@@ -674,8 +677,8 @@ class Contents:
             if len(self._shapes) > _SHAPES:
                 self._shapes = {len(data): shape}
         if shape is not self._shape[0]:
-            numbers = [self._spec(spec) for spec in shape.specs]
-            self._shape = shape, numbers
+            known = self._numbers
+            self._shape = shape, [known.setdefault(spec, len(known)) for spec in shape.specs]
         if len(self._recent) > max(_RECENT, _TIMES * len(self._shape[1])):
             self._recent.clear()
         begin = len(self.slots)
@@ -695,12 +698,6 @@ class Contents:
     def id_of(self, slot: int) -> bytes:
         """The id of a slot's object."""
         return bytes(self.ids[slot * DIGEST_SIZE : (slot + 1) * DIGEST_SIZE])
-
-    def _spec(self, spec: TensorSpec) -> int:
-        number = self._numbers.setdefault(spec, len(self._numbers))
-        if number == len(self.known_specs):
-            self.known_specs.append(spec)
-        return number
 
     def _slot(self, id_: bytes, spec: int) -> int:
         found = self._recent.get(id_)

@@ -201,7 +201,7 @@ class VersionHistory:
                     new = replace(new, refs=tuple(replace(c, old=c.new) for c in refs), undoes=None)
                 commits = tuple(commit for commit in old.commits if commit.id in stay)
                 new = replace(new, commits=commits, marks=old.marks if commits else ())
-                if not _says_anything(new):
+                if not (new.commits or new.refs or new.statements or new.states or new.reason):
                     edits[position] = None
                     saved += recorded.after.offset - recorded.offset
                     continue
@@ -261,8 +261,3 @@ def _without(entry: Entry, stay: Set[CommitId]) -> Entry:
         previous=tuple(before for _, before in rows),
         states=tuple(mark for mark in entry.states if not mark.path or mark.commit in stay),
     )
-
-
-def _says_anything(entry: Entry) -> bool:
-    said = entry.commits or entry.refs or entry.statements or entry.states or entry.reason
-    return bool(said)

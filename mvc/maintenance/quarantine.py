@@ -8,12 +8,13 @@ name (``purged``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from msgspec import Struct
 
 from mvc.errors import DamagedData, IoFailed
-from mvc.io.files import TEMPORARY, FileSystem, ReadFile, WriteFile
+from mvc.io.files import TEMPORARY, FileSystem, WriteFile
 from mvc.maintenance.collect import Reachable
 from mvc.maintenance.report import Quarantined
 from mvc.store.journal.entries import Region
@@ -24,7 +25,6 @@ from mvc.store.snapshot import PACKS
 QUARANTINE = "quarantine"
 _WINDOW = 1 << 20
 _BEYOND = 1 << 40  # from here on pack numbers mean files of the quarantine
-_MAX_OPEN = 64
 
 
 class DamagedRange(Struct, frozen=True):
@@ -99,12 +99,9 @@ def purged(fs: FileSystem, folder: Path, reach: Reachable) -> list[Path]:
     # An interrupted repair leaves the file that it was writing.
     cut_off = [path for path in _all(fs, folder) if path.name.startswith(TEMPORARY)]
     needed = {bytes(id_)[:BASE_BYTES] for ids in (reach.blobs, reach.manifests) for id_ in ids}
-    packs = QuarantinePacks(fs, folder)
-    try:
+    with closing(QuarantinePacks(fs, folder)) as packs:
         files = packs.files.items()
         return [path for n, path in files if not _only_needed(packs, n, reach, needed)] + cut_off
-    finally:
-        packs.close()
 
 
 def _only_needed(packs: QuarantinePacks, number: int, reach: Reachable, needed: set[bytes]) -> bool:
@@ -143,11 +140,5 @@ class QuarantinePacks(PackReader):
         """All bytes of a file behind the pack header; of negative length if it is cut off."""
         return Region(number, len(PACK_HEADER), self._file(number).size() - len(PACK_HEADER))
 
-    def _file(self, pack: int) -> ReadFile:
-        if pack not in self.files:
-            return super()._file(pack)
-        if pack not in self._open:
-            if len(self._open) >= _MAX_OPEN:
-                self._open = {}  # each is closed when the last thread that reads it lets go
-            self._open[pack] = self._fs.open_read(self.files[pack])
-        return self._open[pack]
+    def _path(self, pack: int) -> Path:
+        return self.files.get(pack) or super()._path(pack)

@@ -22,7 +22,7 @@ def records_and_gaps(
     reasons: list[DamagedData] = []
     reached = region.start
     found: Iterator[tuple[int, RecordHeader | None]] = chain(
-        packs.sound_records(region, reasons.append), [(_end(region), None)]
+        packs.sound_records(region, reasons.append), [(region.end, None)]
     )
     for at, header in found:
         if reached < at:
@@ -41,17 +41,13 @@ def claimed_twice(
     begun: list[tuple[Region, Recorded]] = []  # regions that may reach further
     for region, recorded in sorted(claims, key=lambda c: (c[0].pack, c[0].start, c[1].sequence)):
         begun = [
-            each for each in begun if each[0].pack == region.pack and _end(each[0]) > region.start
+            each for each in begun if each[0].pack == region.pack and each[0].end > region.start
         ]
         for other, owner in begun:
-            length = min(_end(other), _end(region)) - region.start
+            length = min(other.end, region.end) - region.start
             first, second = sorted((owner, recorded), key=lambda r: r.sequence)
             yield Region(region.pack, region.start, length), first, second
         begun.append((region, recorded))
-
-
-def _end(region: Region) -> int:
-    return region.start + region.length
 
 
 def damaged_payloads(

@@ -216,8 +216,7 @@ class _Execution:
     def _raise_ends(self, recorded: Recorded) -> None:
         """Raises the end of each pack to that of an entry's regions."""
         for region in recorded.entry.regions:
-            end = region.start + region.length
-            self._ends[region.pack] = max(self._ends.get(region.pack, 0), end)
+            self._ends[region.pack] = max(self._ends.get(region.pack, 0), region.end)
 
     def _entry(self, entry_index: int, recorded: Recorded) -> Entry | None:
         """The new form of an entry, with its moved records and its new codings; None to drop it."""
@@ -320,7 +319,7 @@ def _joined(regions: list[Region]) -> tuple[Region, ...]:
     joined: list[Region] = []
     for region in regions:
         last = joined[-1] if joined else Region(-1, 0, 0)
-        if (last.pack, last.start + last.length) == (region.pack, region.start):
+        if (last.pack, last.end) == (region.pack, region.start):
             joined[-1] = replace(last, length=last.length + region.length)
         else:
             joined.append(region)

@@ -218,13 +218,17 @@ class Snapshot:
         """Keys that begin with ``prefix``, ascending."""
         return self.scan(prefix, keys.after(prefix))
 
+    def last_under(self, prefix: bytes) -> bytes | None:
+        """The last key that begins with ``prefix``; None if there is none."""
+        return self.last(prefix, keys.after(prefix))
+
     @_again_on_rewrite
     def newest(self, prefix: bytes) -> Recorded | None:
         """The newest entry with a key under ``prefix`` (prefixes whose next part is the offset).
 
         DamagedData where a lost entry may be a newer one.
         """
-        key = self.last(prefix, keys.after(prefix))
+        key = self.last_under(prefix)
         if key is None:
             return None
         self.check_gaps(keys.offset_of(key), _shown(prefix))
@@ -233,10 +237,8 @@ class Snapshot:
     @_again_on_rewrite
     def by_sequence(self, sequence: int) -> Recorded | None:
         """The entry with this number, if there is one; DamagedData if it is lost."""
-        prefix = keys.OPERATION + keys.number(sequence)
-        key = self.last(prefix, keys.after(prefix))
-        if key is not None:
-            return self.entry(keys.offset_of(key))
+        if (offset := self.offset_of(sequence)) is not None:
+            return self.entry(offset)
         for gap in self.gaps:
             if sequence in gap.numbers:
                 self.check_gaps(gap.start.offset - 1, f"what operation {sequence} did")
@@ -315,8 +317,7 @@ class Snapshot:
 
     def has_ref(self, name: str) -> bool:
         """Whether an entry has ever changed this ref."""
-        low = keys.REFLOG + keys.text(name)
-        return self.last(low, keys.after(low)) is not None
+        return self.last_under(keys.REFLOG + keys.text(name)) is not None
 
     def refs_under(self, prefix: str) -> Iterator[tuple[str, Recorded | None]]:
         """Refs whose names begin with ``prefix``, descending, with the entry of their last change.
@@ -404,8 +405,7 @@ class Snapshot:
 
     def offset_of(self, sequence: int) -> int | None:
         """The byte at which the entry with this number stands, readable or not."""
-        low = keys.OPERATION + keys.number(sequence)
-        key = self.last(low, keys.after(low))
+        key = self.last_under(keys.OPERATION + keys.number(sequence))
         return None if key is None else keys.offset_of(key)
 
     def newest_undo(self, sequence: int) -> Recorded | None:
@@ -538,8 +538,7 @@ class Snapshot:
 
     def has_any(self, kind: type[Statement]) -> bool:
         """Whether there is a statement of a kind; one look-up."""
-        low = keys.SUBJECT + bytes((kind.code,))
-        return self.last(low, keys.after(low)) is not None
+        return self.last_under(keys.SUBJECT + bytes((kind.code,))) is not None
 
     @property
     def node(self) -> bytes:
@@ -548,8 +547,7 @@ class Snapshot:
 
     def newest_hybrid(self, target: str, code: int = Deployment.code) -> int | None:
         """The greatest hybrid time on a target; None if it has no statement of the kind."""
-        low = keys.ordered(code, target)
-        key = self.last(low, keys.after(low))
+        key = self.last_under(keys.ordered(code, target))
         return None if key is None else keys.moment_of(key)
 
     def at_hybrid(self, target: str, hybrid_ns: int) -> int:

@@ -52,7 +52,7 @@ class PackCheck(Struct):
         whole, checked = True, 0
         for region in filter(lambda region: region.length, recorded.entry.regions):
             self.claim(region, recorded)
-            size, end = self._size(region.pack), region.start + region.length
+            size, end = self._size(region.pack), region.end
             if size is None:
                 self._missing[region.pack] = self._missing.get(region.pack, 0) + region.length
                 self.ranges.append(DamagedRange(region.pack, region.start, end, "it is missing"))
@@ -147,7 +147,7 @@ class PackCheck(Struct):
                 Problem(
                     "region",
                     pack_path(self.snapshot.folder / PACKS, part.pack).name,
-                    f"bytes {part.start} to {part.start + part.length}",
+                    f"bytes {part.start} to {part.end}",
                     f"operations {first.sequence} and {second.sequence} claim the same bytes",
                     versions=tuple(ids),
                 )

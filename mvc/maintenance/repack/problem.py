@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TypeVar
 
 from msgspec import Struct, field
@@ -449,7 +450,7 @@ class Costs:
         self.sizes = sizes
         self.rates = rates
         self.sources = {i for i in range(len(survey.versions)) if self._is_source(i)}
-        self._bases: dict[tuple[int, int], dict[bytes, bytes]] = {}
+        self._bases = cache(survey.bases)
 
     def _is_source(self, i: int) -> bool:
         blobs = self.survey.versions[i].blobs
@@ -473,7 +474,7 @@ class Costs:
             if stored is None and b not in self.sources and self.candidates.full(id_, nbytes):
                 found[id_] = self.full(b, id_)  # a commit found that a delta is not worth it
                 continue
-            base = None if stored else self._bases_of(a, b).get(id_)
+            base = None if stored else self._bases(a, b).get(id_)
             if base is not None:
                 stored = self.candidates.delta(base, self.survey.size(base), [id_])
             if stored is not None:
@@ -484,12 +485,6 @@ class Costs:
             else:
                 found[id_] = self.full(b, id_)
         return found
-
-    def _bases_of(self, a: int, b: int) -> dict[bytes, bytes]:
-        """As ``Survey.bases``, cached."""
-        if (a, b) not in self._bases:
-            self._bases[a, b] = self.survey.bases(a, b)
-        return self._bases[a, b]
 
     def _delta(self, id_: bytes, base: bytes, span: int) -> list[Candidate]:
         made = self.sizes.delta(id_, base, span)

@@ -282,7 +282,7 @@ class _Planner:
         pairs = [
             (id_, base)
             for id_, base in self._survey.bases(begin, end).items()
-            if self._leads(base, id_) and not self._is_short(id_)
+            if self._leads(base, id_) and all(is_step(c.member) for c in self._found.codings(id_))
         ]
         room = 0
         for back in range(0, self._step * _RUNS, self._step):
@@ -301,10 +301,6 @@ class _Planner:
                 return count > self._step
             id_ = self._bases.get(id_, b"")
         return False
-
-    def _is_short(self, id_: bytes) -> bool:
-        """Whether an object is stored in another way than by steps."""
-        return any(not is_step(coding.member) for coding in self._found.codings(id_))
 
     def _saved_before(self, end: int) -> int:
         """Bytes that joining a run saved in an earlier repack; ``end`` is its last version."""

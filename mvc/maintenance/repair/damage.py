@@ -58,9 +58,7 @@ def shared_records(survey: PackCheck) -> set[tuple[int, int]]:
         (record.pack, record.offset)
         for record in (survey.objects.all_records() if twice else ())
         for part in twice
-        if record.pack == part.pack
-        and part.start < record.end
-        and record.offset < part.start + part.length
+        if record.pack == part.pack and part.start < record.end and record.offset < part.end
     }
 
 

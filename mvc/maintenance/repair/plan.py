@@ -84,9 +84,8 @@ def plan_repair(
             leave.add(place)
             why = f"object {member.id.hex()[:10]} cannot be recovered"
             ranges.append(quarantined(record, why))
-    healed = [_healed(id_, source, needs) for id_, source in restored.items()]
-    for id_ in sorted(again - restored.keys() - lost):
-        healed.append(_healed(id_, "another record of it", needs))
+    recoded = dict.fromkeys(sorted(again - restored.keys() - lost), "another record of it")
+    healed = [_healed(id_, source, needs) for id_, source in (restored | recoded).items()]
     for pack in sorted({pack for pack, _ in shared}):
         healed.append(Healed("region", f"pack {pack}", "the records that lie there"))
     rewrite = RewritePlan(

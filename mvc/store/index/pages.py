@@ -145,9 +145,8 @@ class _Check:
         page = self._read(number, self._size)
         found, _, flags, lower, upper = _PAGE.unpack_from(page)
         kind = _LEAF if leaf else _BRANCH
-        if found != number or flags & ~_DIRTY != kind or lower % 2:
-            raise _wrong(number)
-        if not _PAGE.size <= lower <= upper <= self._size or (lower == _PAGE.size):
+        fits = not lower % 2 and _PAGE.size < lower <= upper <= self._size
+        if found != number or flags & ~_DIRTY != kind or not fits:
             raise _wrong(number)
         room = 0
         for at in struct.unpack_from(f"<{(lower - _PAGE.size) // 2}H", page, _PAGE.size):
@@ -178,9 +177,8 @@ class _Check:
             raise _wrong(number)
         found, _, flags, low, high = _PAGE.unpack(self._read(number, _PAGE.size))
         count = low | high << 16  # more than are needed where a shorter value took the place
-        if found != number or flags & ~_DIRTY != _OVERFLOW:
-            raise _wrong(number)
-        if not _PAGE.size + length <= count * self._size or number + count > self._end:
+        fits = _PAGE.size + length <= count * self._size and number + count <= self._end
+        if found != number or flags & ~_DIRTY != _OVERFLOW or not fits:
             raise _wrong(number)
         self._take(number, count)
         if tree is not self._header.free:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from heapq import merge
 from pathlib import Path
 
@@ -221,16 +222,12 @@ class IndexReader:
 
         The other process may have merged runs that this one was about to read.
         """
-        if self.lent is None:
-            return False
-        try:
-            meta = self.lent.index.meta(self._journal.identity)
-            if meta == self._meta:
-                return False
-            self._use(meta)
-        except DamagedData:
-            return False
-        return True
+        with suppress(DamagedData):
+            meta = None if self.lent is None else self.lent.index.meta(self._journal.identity)
+            if meta not in (None, self._meta):
+                self._use(meta)
+                return True
+        return False
 
     def renew(self) -> None:
         """Replaces a damaged or absent index; goes on without one if that fails.

@@ -55,6 +55,10 @@ class Region(Struct, frozen=True):
     start: int
     length: int
 
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
 
 class RefChange(Struct, frozen=True):
     """A ref's value before and after the operation."""

@@ -92,7 +92,7 @@ class PackReader:
         if handle is None:
             if len(self._open) >= _MAX_OPEN:
                 self._open = {}  # each is closed when the last thread that reads it lets go
-            path = pack_path(self._folder, pack)
+            path = self._path(pack)
             try:
                 handle = self._fs.open_read(path)
             except IoFailed:
@@ -101,6 +101,9 @@ class PackReader:
                 raise
             self._open[pack] = handle
         return handle
+
+    def _path(self, pack: int) -> Path:
+        return pack_path(self._folder, pack)
 
     def header(self, pack: int, offset: int) -> RecordHeader:
         """The verified header of the record at ``offset``."""
@@ -127,7 +130,7 @@ class PackReader:
 
     def records(self, region: Region) -> Iterator[tuple[int, RecordHeader]]:
         """(offset, header) of every record of a region."""
-        at, end = region.start, region.start + region.length
+        at, end = region.start, region.end
         while at < end:
             header = self.header(region.pack, at)
             yield at, header
@@ -139,7 +142,7 @@ class PackReader:
         self, region: Region, report: Callable[[DamagedData], None]
     ) -> Iterator[tuple[int, RecordHeader]]:
         """As ``records``, but after a damaged header it goes on at the next sound one."""
-        at, end = region.start, region.start + region.length
+        at, end = region.start, region.end
         left = _EFFORT * region.length
         while at < end and left >= 0:
             try:

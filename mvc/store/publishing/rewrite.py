@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import Self
 
 from mvc.errors import MvcError
@@ -119,15 +119,12 @@ class Rewrite:
         The packs that it no longer names are the only other copy.
         """
         regions, self._unproven = self._unproven, []
-        packs = PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)
-        try:
+        with closing(PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)) as packs:
             ahead = packs.ahead()
             with proof_of("what was written to the new packs"):
                 for region in regions:
                     for at, header in ahead.records(region):
                         ahead.raw(region.pack, at, header)
-        finally:
-            packs.close()
 
     def _appended(self) -> Iterator[Recorded]:
         """What was appended to the old journal and is not kept yet."""

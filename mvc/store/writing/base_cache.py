@@ -212,8 +212,7 @@ class BaseCache:
     def _returns_to(self, kept: _Kept) -> bool:
         """Whether a later version than the next one is coded against this tensor."""
         chain = kept.chains[0] if kept.chains else ()
-        in_run = bool(chain) and chain[-1].predicted
-        known = bool(chain) and not in_run
+        known = bool(chain) and not chain[-1].predicted
         return known and self.layout.returns_to(chain, self.graph.next_sequence)
 
     def _set_aside(self, name: str, kept: _Kept) -> _Kept | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -68,18 +68,14 @@ def _zero_chunk(pipeline: Pipeline, size: int, width: int) -> Encoded:
     return Encoded(encoded)
 
 
-def _arena() -> Arena:
-    return Arena(2 * PIECE)
-
-
 class _Room(Struct):
     """Memory for pieces and their bases; ``used_by``: the pieces that are encoded from it.
 
     ``puts``: pieces, of ``put`` bytes, on their way there. What fails stays, and fails again.
     """
 
-    read: Arena = field(default_factory=_arena)
-    bases: Arena = field(default_factory=_arena)
+    read: Arena = field(default_factory=partial(Arena, 2 * PIECE))
+    bases: Arena = field(default_factory=partial(Arena, 2 * PIECE))
     used_by: list[Waiting] = field(default_factory=list)
     puts: list[Future[None]] = field(default_factory=list)
     put: int = 0

@@ -28,7 +28,7 @@ class PackEnds:
         found = self._snapshot.newest(keys.PACK + pack.to_bytes(4, "big"))
         if found is None:
             return 0 if pack > self.newest() else None
-        return max(r.start + r.length for r in found.entry.regions if r.pack == pack) or None
+        return max(r.end for r in found.entry.regions if r.pack == pack) or None
 
     def proven(self, pack: int) -> int | None:
         """The same, from the whole journal; an index that claims otherwise is replaced.
@@ -51,10 +51,10 @@ class PackEnds:
         ends: dict[int, int] = {}
         for recorded in self._snapshot.entries():
             for region in recorded.entry.regions:
-                ends[region.pack] = max(ends.get(region.pack, 0), region.start + region.length)
+                ends[region.pack] = max(ends.get(region.pack, 0), region.end)
         return ends
 
     def newest(self) -> int:
         """The highest number of a pack that an entry has named, as the index says."""
-        key = self._snapshot.last(keys.PACK, keys.after(keys.PACK))
+        key = self._snapshot.last_under(keys.PACK)
         return 0 if key is None else int.from_bytes(key[1:5], "big")

@@ -222,7 +222,7 @@ def _new_packs(
             if not region.length or region.pack in known:
                 continue
             pack = found.setdefault(region.pack, _NewPack())
-            pack.size = max(pack.size, region.start + region.length)
+            pack.size = max(pack.size, region.end)
             path = pack_path(snapshot.folder / PACKS, region.pack)
             with snapshot.fs.open_read(path) as file:
                 for at, header in snapshot.packs.records(region):
