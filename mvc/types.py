@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from os import PathLike
-from typing import NoReturn, TypeAlias
+from typing import NoReturn, Self, TypeAlias
 
 from msgspec import Struct
 
@@ -36,6 +36,19 @@ class Counted(Struct):
         self.done += count
         if self.progress is not None:
             self.progress(self.done, max(self.done, self.total), what)
+
+
+class Closing:
+    """Closed at the end of a ``with`` block."""
+
+    def close(self) -> None:
+        """Ends it; a second time does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Unpicklable:

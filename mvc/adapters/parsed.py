@@ -36,9 +36,11 @@ CHECK_BYTES = 4
 class Source(Protocol):
     """Random access to existing bytes, such as ``mvc.io.files.ReadFile``."""
 
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Bytes in all, as of now."""
 
-    def read(self, offset: int, length: int) -> bytes: ...
+    def read(self, offset: int, length: int) -> bytes:
+        """Bytes from ``offset`` on; fewer where they end."""
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         data = self.read(offset, len(buffer))
@@ -130,9 +132,8 @@ class ParsedFile(ABC):
         Raises SourceChanged if the file has become shorter. Safe in several threads.
         """
 
-    def borrow(self, content: int) -> memoryview | None:
+    def borrow(self, content: int) -> memoryview | None:  # noqa: ARG002
         """The whole content as it lies in memory, without a copy, or None."""
-        del content
         return None
 
     def copied(self, content: int) -> memoryview:
@@ -143,9 +144,8 @@ class ParsedFile(ABC):
         self.read(content, 0, out)
         return out
 
-    def is_hole(self, content: int, start: int, length: int) -> bool:
+    def is_hole(self, content: int, start: int, length: int) -> bool:  # noqa: ARG002
         """Whether this range of a content is known to be zero without being read."""
-        del content, start, length
         return False
 
     def content_id(self, content: int, buffer: memoryview) -> BlobId:

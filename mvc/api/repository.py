@@ -42,7 +42,7 @@ from mvc.repo.statements.live import Deployed, Live
 from mvc.repo.values import metrics_from, params_from
 from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, SharedBy, create, share_new
 from mvc.times import Time, moment_of
-from mvc.types import PathName, Progress, Reason, Unpicklable
+from mvc.types import Closing, PathName, Progress, Reason, Unpicklable
 
 if TYPE_CHECKING:
     from mvc.adapters.state_file import StateFile
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 Paths: TypeAlias = PathName | Sequence[PathName]
 
 
-class Repository(Unpicklable):
+class Repository(Closing, Unpicklable):
     """An open repository; close it, or use it as a context manager.
 
     Safe across threads and after a fork. Raises subclasses of ``mvc.MvcError``. ``storage`` has
@@ -257,12 +257,6 @@ class Repository(Unpicklable):
     def __repr__(self) -> str:
         state = " (closed)" if self.closed else ""
         return f"<mvc repository {printable(str(self.root))}{state}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # -- keeping versions ----------------------------------------------------------------
 

@@ -84,10 +84,6 @@ def _tracked(session: Session, rev: str) -> list[str]:
     return [session.from_here(path) for path in session.repo.manifest(rev).by_path]
 
 
-def _of_version(session: Session, ctx: click.Context) -> list[str]:
-    return _tracked(session, ctx.params.get("rev") or ctx.params.get("a") or "HEAD")
-
-
 def _tensors(session: Session, rev: str) -> list[str]:
     entries = session.repo.manifest(rev).entries
     return [tensor.key for entry in entries for tensor in entry.tensors]
@@ -128,7 +124,9 @@ _READ: dict[str, _Read] = {
     "KEY": lambda *_: KEYS,
     "METRIC": lambda session, _: _metrics(session),
     "ORDER": lambda session, _: [sign + n for n in _metrics(session) for sign in ("", "-")],
-    "PATH": _of_version,
+    "PATH": lambda session, ctx: _tracked(
+        session, ctx.params.get("rev") or ctx.params.get("a") or "HEAD"
+    ),
     "REF": lambda session, _: _refs(session),
     "REMOTE": lambda session, _: _names(session.repo.remotes.list()),
     "[REV] [PATH]...": _revision_then(_tracked),

@@ -24,9 +24,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Self, overload
+from typing import overload
 
 from msgspec import Struct
 
@@ -76,16 +76,13 @@ A queued thread that gave up would still get the lock briefly.
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.008  # seconds between two attempts
 
 
-class FileLock:
+class FileLock(AbstractContextManager["FileLock"]):
     """A lock that is held until ``release``; as a context manager, until the block ends."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._fd = descriptor
         _live.add(self)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.release()

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from mvc.errors import WrongUsage
 from mvc.io import mounts
 from mvc.io.os_errors import sync_failure, translate
-from mvc.types import Bytes
+from mvc.types import Bytes, Closing
 
 MOST = 1 << 30
 """Bytes in one call: Linux stops below 2 GiB, macOS refuses more."""
@@ -99,7 +99,7 @@ class FileIdentity(Struct, frozen=True):
         return self.mode & 0o777
 
 
-class _Handle:
+class _Handle(Closing):
     """A descriptor that is closed once; usable as a context manager."""
 
     _fd = -1
@@ -107,12 +107,6 @@ class _Handle:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._fd = descriptor
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()

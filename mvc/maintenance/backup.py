@@ -145,7 +145,8 @@ class _Copying:
         identity = self._store.snapshot.identity.hex()
         new = _CopyMark(identity, self._restores)
         there = fs.stat(folder, follow=False)
-        if there is None or (there.is_dir and self._is_begun()):
+        names = fs.list(folder) if there is not None and there.is_dir else [COPY]
+        if there is None or all(name.startswith(TEMPORARY) for name in names):  # killed early
             self._write(new)
             return new
         if not there.is_dir or fs.stat(folder / COPY, follow=False) is None:
@@ -170,10 +171,6 @@ class _Copying:
                 hint="somebody worked in it: name a new folder for the next backup",
             )
         return mark
-
-    def _is_begun(self) -> bool:
-        """Whether a run that was killed at its very beginning has left the folder."""
-        return all(name.startswith(TEMPORARY) for name in self._fs.list(self._folder))
 
     def _read_mark(self) -> _CopyMark:
         path = self._folder / COPY

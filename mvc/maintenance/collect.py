@@ -274,7 +274,12 @@ def collect(
     leaves = _leaving(found, kept)
     packs = _pack_uses(found, leaves, {n: s for n, s in disk.packs.items() if n in found.named})
     moved = _packs_to_move(found, reach, leaves, packs)
-    split = _records_to_split(found, reach, kept, moved)
+    split = {  # records in packs that stay, with an object of a forgotten state that is no base
+        coding.place[:2]
+        for id_ in reach.only_forgotten - kept.phantoms
+        for coding in found.codings(id_)
+        if coding.record.pack not in moved
+    }
     ids = list(found.history.numbers)
     gone = tuple(ids[n] for n in found.history.published if ids[n] not in reach.commits)
     edits, shorter = found.history.shortened(found.entries, reach.commits, reach.cutoff_ns)
@@ -363,18 +368,6 @@ def _packs_to_move(
     moved |= {c.record.pack for id_ in reach.banned for c in found.codings(id_)}
     given_up = (coding for id_ in reach.dropped for coding in found.codings(id_))
     return moved | {coding.record.pack for coding in given_up if leaves[coding.row]}
-
-
-def _records_to_split(
-    found: StorageGraph, reach: Reachable, kept: KeptCodings, moved: set[int]
-) -> set[tuple[int, int]]:
-    """Records in packs that stay, which name an object of a forgotten state that is no base."""
-    return {
-        coding.place[:2]
-        for id_ in reach.only_forgotten - kept.phantoms
-        for coding in found.codings(id_)
-        if coding.record.pack not in moved
-    }
 
 
 def _count_deleted(

@@ -7,7 +7,7 @@ operation, an entry itself ten times as much.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from msgspec.structs import replace
 
@@ -187,7 +187,9 @@ class VersionHistory:
             recent = self._times[position] >= cutoff_ns
             if recent and position not in self._marked:
                 continue
-            if not recent and self._is_plain(position, numbers):
+            # One that does no more than publish versions that stay, and move branches to them.
+            plain = not recent and self._plain[position]
+            if plain and all(number in numbers for number in self._named(position)):
                 undoable.add(self._sequences[position])
                 continue
             recorded = entries[position]
@@ -209,12 +211,6 @@ class VersionHistory:
                 edits[position] = new
                 saved += 2 * (len(old.encoded) - len(new.encoded))
         return edits, saved
-
-    def _is_plain(self, position: int, among: Collection[int]) -> bool:
-        """Whether an entry does no more than publish versions and move branches to them, and
-        all versions that it names are ``among`` these.
-        """
-        return bool(self._plain[position]) and all(n in among for n in self._named(position))
 
     def _refs_left(self, position: int, entry: Entry, stay: Set[CommitId]) -> tuple[RefChange, ...]:
         """Changes that set a ref's present value, or move a branch between versions that stay."""

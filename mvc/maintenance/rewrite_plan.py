@@ -43,7 +43,8 @@ _T = TypeVar("_T")
 class ObjectSource(Recovers, Protocol):
     """Gives the bytes of objects; normally the recovery of the repository itself."""
 
-    def manifest(self, id_: bytes) -> bytes: ...
+    def manifest(self, id_: bytes) -> bytes:
+        """The encoded manifest. Raises DamagedData."""
 
 
 Encoded: TypeAlias = Callable[[PackReader], tuple[bytes, Sequence[Bytes]]]

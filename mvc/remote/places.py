@@ -140,8 +140,7 @@ def check_identity(remote: Remote, known: KnownPlace | None, head: RemoteHead) -
 
 
 def check_same(remote: Remote, known: KnownPlace | None, head: RemoteHead) -> None:
-    """Raises HistoryMissing for a remote that is another repository, or has gone back."""
-    check_identity(remote, known, head)
+    """Raises HistoryMissing for a remote that has gone back; ``ask`` has compared identities."""
     if known is not None and head.identity and head.place.sequence < known.place.sequence:
         raise HistoryMissing(
             f"{remote.name} has gone back: it lacks operations from "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -257,7 +257,7 @@ def add_remote(store: Store, remote: Remote, *, force: bool = False) -> Remote:
     )
     check_name(remote.name)
     states_of(remote.states)
-    with _changing(store):
+    with changing(store.fs, store.folder / FILE):
         found = remotes(store)
         if remote.name in found and not force:
             raise RefConflict(
@@ -292,7 +292,7 @@ def remote_at(url: str, options: Mapping[str, str | bool] = {}) -> Remote:
 
 def remove_remote(store: Store, name: str) -> Remote:
     """Takes a remote away, its folder, and the refs that say where its branches were."""
-    with _changing(store):
+    with changing(store.fs, store.folder / FILE):
         found = remotes(store)
         if name not in found:
             find_remote(store, name)
@@ -308,10 +308,6 @@ def remove_remote(store: Store, name: str) -> Remote:
 def _without_refs(store: Store, name: str) -> Entry:
     changes = [RefChange(REMOTE + r.name, r.commit, None) for r in remote_refs(store.fresh(), name)]
     return Entry("remove-remote", store.clock.now_ns(), name, refs=tuple(changes))
-
-
-def _changing(store: Store) -> AbstractContextManager[None]:
-    return changing(store.fs, store.folder / FILE)
 
 
 def _write(store: Store, found: Mapping[str, Remote]) -> None:

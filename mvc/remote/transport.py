@@ -185,4 +185,5 @@ class Transport(Protocol):
     def receive(self, given: Slice) -> Received:
         """Has the remote take a slice. A lost answer is settled by giving it again."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Lets go of the connection, and of what was opened for it."""

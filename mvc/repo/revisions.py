@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 
     class _HasId(Protocol):
         @property
-        def id(self) -> CommitId: ...
+        def id(self) -> CommitId:
+            """Its version."""
 
     class _HasCommit(Protocol):
         @property
-        def commit(self) -> CommitId: ...
+        def commit(self) -> CommitId:
+            """Its version."""
 
 
 Rev: TypeAlias = "str | CommitId | _HasId | _HasCommit"

@@ -8,7 +8,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from threading import Event
-from typing import Self
 
 from mvc.api import Repository
 from mvc.errors import (
@@ -178,12 +177,6 @@ class Follower(Unpicklable):
         self._stop.set()
         with self._lock:
             self._source.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         current = self.current

@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from os import PathLike
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -88,9 +88,8 @@ class MvcWriter(StorageWriter):
         if checkpoint_id is not None:
             self._path = check_path(str(checkpoint_id))
 
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+    def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **kwargs: Any) -> None:
         """Raises WrongUsage, UnknownRevision if this save cannot become a commit."""
-        del args
         if not kwargs.get("use_collectives", True):
             raise WrongUsage(
                 "a checkpoint saved without collectives has no rank that completes it",
@@ -306,7 +305,7 @@ class ShardPart(Struct, frozen=True):
     length: int
 
 
-class Shard:
+class Shard(AbstractContextManager["Shard"]):
     """A new shard of this process, open for writing until its ``with`` block ends.
 
     The lock stays until ``release``. An exception that leaves the block removes the shard.
@@ -328,9 +327,6 @@ class Shard:
     def release(self) -> None:
         """Releases the lock: the coordinator does not need the shard any more."""
         self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._file.close()

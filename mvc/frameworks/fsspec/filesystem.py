@@ -57,9 +57,8 @@ class NotABranch(WrongUsage, PermissionError):
 
 
 @cache
-def _opened(root: Path, device: int, inode: int) -> Repository:
+def _opened(root: Path, _device: int, _inode: int) -> Repository:
     """A repository, opened once a process; another one in its place has another inode."""
-    del device, inode
     return Repository.open(root, discover=False)
 
 

@@ -303,12 +303,10 @@ def chains(costs: Costs, layout: SkipLayout) -> list[tuple[Link, ...]]:
     for i, version in enumerate(costs.survey.versions):
         under = () if version.parent is None else made[version.parent]
         predicted = bool(under) and _is_predicted(costs, i)
-        if predicted:
-            pass  # against the version before it
-        elif under and not layout.ends(under, version.sequence):
-            under = under[: under.index(layout.base(under, version.sequence)) + 1]
-        else:
-            under = ()
+        if not predicted:  # else it is against the version before it
+            ends = not under or layout.ends(under, version.sequence)
+            at = -1 if ends else under.index(layout.base(under, version.sequence))
+            under = under[: at + 1]
         link = Link(
             version.commit,
             version.sequence,

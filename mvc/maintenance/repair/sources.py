@@ -51,8 +51,7 @@ def folder_of(fs: FileSystem, path: Path) -> Path:
 class Untouched(FileSystem):
     """Says that no folder is writable, so that the other repository is opened read-only."""
 
-    def is_writable_dir(self, path: Path) -> bool:
-        del path
+    def is_writable_dir(self, path: Path) -> bool:  # noqa: ARG002
         return False
 
 

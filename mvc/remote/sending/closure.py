@@ -116,7 +116,8 @@ class Closure:
         self._graph = Graph(self._snapshot, _Bytes(), undo=0 if file is None else None)
         self.manifests = ManifestStream(store)
         # Neither refers to this, so that files of packs are closed as soon as it is gone.
-        self.home = lru_cache(_RESOLVED)(partial(_home, self._graph))
+        holding = self._graph.entries_holding  # the first of these has published the object
+        self.home = lru_cache(_RESOLVED)(lambda id_: next(iter(holding(id_)), None))
         self._is_held = lru_cache(_RESOLVED)(lambda at, of=self._snapshot.entry: held(of(at)))
         self._is_banned = banned
         self.lacking = {self._graph.resolve_prefix(id_) or id_ for id_ in whole}
@@ -247,11 +248,6 @@ class Closure:
             at=0, stored=len(payload), check=payload_check([payload]),
         )  # fmt: skip
         return encode_header([member], group=False, body_size=len(payload)), [payload]
-
-
-def _home(graph: Graph, id_: bytes) -> int | None:
-    """Where the entry stands that published an object first."""
-    return next(iter(graph.entries_holding(id_)), None)
 
 
 class RecordSpool:

@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from http.client import BadStatusLine, HTTPException, IncompleteRead, RemoteDisconnected
 from pathlib import Path
@@ -131,7 +131,7 @@ class Client:
         self._pool.close()
 
 
-class Try(waiting.Allowance):
+class Try(waiting.Allowance, AbstractContextManager["Try"]):
     """As a context manager, one try; what can be tried again waits at the end of the block."""
 
     def __init__(self, explain: Explain, seconds: float) -> None:
@@ -144,9 +144,6 @@ class Try(waiting.Allowance):
         """The connection works: what breaks next is a new beginning."""
         self._failed = 0
         self.earn(size)
-
-    def __enter__(self) -> Try:
-        return self
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> bool:
         if isinstance(error, _Later):
@@ -181,11 +178,6 @@ def _finish(answer: BaseHTTPResponse) -> None:
             answer.release_conn()
             return
     answer.close()
-
-
-def _reader(answer: BaseHTTPResponse) -> Callable[[int], bytes]:
-    """Reads what has come, and does not wait for more: what is read is not lost in a break."""
-    return lambda size: answer.read1(size, decode_content=False)
 
 
 def _bounded(answer: BaseHTTPResponse, limit: int) -> bytes:
@@ -300,7 +292,7 @@ class HttpTransport:
 
     def _give(self, tries: Try, query: str, body: Bytes) -> Received | None:
         with self._client.ask(tries, "POST", f"receive?{query}", body) as answer:
-            for kind, payload in wire.read_frames(_reader(answer)):
+            for kind, payload in wire.read_frames(partial(answer.read1, decode_content=False)):
                 if kind == wire.ANSWER:
                     return wire.decode(Received, payload)
         return None
@@ -344,7 +336,7 @@ class _Incoming:
             path = f"send?skip={self._taken}&check={self._hasher.hexdigest()}"
             body = wire.encode(self._wanted)
             with tries, self._client.ask(tries, "POST", path, body) as answer:
-                for _, piece in wire.read_frames(_reader(answer)):
+                for _, piece in wire.read_frames(partial(answer.read1, decode_content=False)):
                     tries.progress(len(piece))
                     yield piece
 

@@ -51,7 +51,9 @@ def propose(store: Store, written: Written, at: Head) -> Proposal:
         store, written.inputs, at, entries=written.entries, attached=written.attached
     )
     if not objects.holds(manifest.id):
-        _prove_manifest(manifest)
+        with proof_of("what the version holds"):
+            prove_equal(Manifest.decode(manifest.encoded).all_entries, manifest.all_entries)
+            prove_equal(Manifest.id_of(manifest.encoded), manifest.id)
         store.require(manifest.features)
         base = (bytes(parent.id), parent.encoded) if parent.all_entries else None
         objects.put_bytes(MANIFEST, manifest.id, manifest.encoded, base)
@@ -141,13 +143,6 @@ def nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
         for folder in map(str, PurePosixPath(path).parents)
         if folder in paths
     )
-
-
-def _prove_manifest(manifest: Manifest) -> None:
-    """Raises EncodingFailed unless readers find in its bytes what it says."""
-    with proof_of("what the version holds"):
-        prove_equal(Manifest.decode(manifest.encoded).all_entries, manifest.all_entries)
-        prove_equal(Manifest.id_of(manifest.encoded), manifest.id)
 
 
 def check_recoverable(graph: Graph, objects: ObjectWriter, manifest: Manifest) -> None:

@@ -242,9 +242,8 @@ def _fill(
 
 
 def _copy(
-    wanted: Sequence[tuple[ReadPart, int, memoryview]], parts: list[_Part], before: _Before
+    wanted: Sequence[tuple[ReadPart, int, memoryview]], parts: list[_Part], _before: _Before
 ) -> list[_Part]:
-    del before
     for read, start, out in wanted:
         read(start, out)
     return parts

@@ -277,7 +277,6 @@ def log(
 def _relations_if_known(
     store: Store, commit: Commit, incomplete: list[DamagedData] | None
 ) -> tuple[Relation, ...] | None:
-    new = None
     with noting(incomplete):
         new = manifests.if_kept(store, commit.id)
         if new is not None:
@@ -481,12 +480,9 @@ def names_by_commit(snapshot: Snapshot) -> dict[CommitId, list[str]]:
     names: dict[CommitId, list[str]] = {}
     if (tip := refs.head_if_known(snapshot).commit) is not None:
         names[tip] = [refs.HEAD]
-    for ref in refs.branches(snapshot):
-        names.setdefault(ref.commit, []).append(ref.name)
-    for ref in refs.tags(snapshot):
-        names.setdefault(ref.commit, []).append(f"tag: {ref.name}")
-    for ref in refs.remote_refs(snapshot):
-        names.setdefault(ref.commit, []).append(ref.name)
+    for before, listed in (("", refs.branches), ("tag: ", refs.tags), ("", refs.remote_refs)):
+        for ref in listed(snapshot):
+            names.setdefault(ref.commit, []).append(before + ref.name)
     return names
 
 

@@ -298,11 +298,9 @@ def check_available(
     if gone is None:
         return
     for entry in entries:
-        if entry.path != gone.path or is_stored(store, entry):
-            continue
-        if not stored and all(content.id in store.made for content in entry.contents):
-            continue
-        raise dropped_error(commit, gone)
+        made = not stored and all(content.id in store.made for content in entry.contents)
+        if entry.path == gone.path and not made and not is_stored(store, entry):
+            raise dropped_error(commit, gone)
 
 
 def dropped_error(commit: CommitId, gone: Dropped) -> WeightsDropped:

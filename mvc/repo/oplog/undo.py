@@ -312,9 +312,8 @@ class _Revert:
         return self._values[name] if name in self._values else self._snapshot.ref(name)
 
     def _before(self, name: str) -> RefValue:
-        if name in self._values:
-            return self._values[name]
-        return self._snapshot.ref_before(name, self._recorded.offset)
+        at, known = self._recorded.offset, self._values
+        return known[name] if name in known else self._snapshot.ref_before(name, at)
 
     def _since(self, what: str, later: Recorded | None) -> RefConflict:
         since = f"{what} since operation {self._recorded.sequence}"

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from fnmatch import fnmatchcase
-from typing import Self
 
 from mvc.errors import (
     DamagedData,
@@ -70,7 +69,7 @@ class NotDeployed(MvcWarning):
     """A training commits its versions, and has stopped deploying them."""
 
 
-class RecordingNotice:
+class RecordingNotice(AbstractContextManager["RecordingNotice"]):
     """A training that records on ``branch``, which is known to others until the block ends.
 
     With a ``target`` its versions are deployed there while the live deployment is its own last one,
@@ -99,9 +98,6 @@ class RecordingNotice:
             failed.enter_context(announce(store, branch))
             self.deploy_again()
             self.close = failed.pop_all().close
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

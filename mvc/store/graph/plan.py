@@ -24,8 +24,11 @@ _TRIES = 16  # steps that lead nowhere, around which a way is searched
 class Pieces(Protocol):
     """Pieces of objects that are in memory, by the objects' ids."""
 
-    def __contains__(self, id_: object, /) -> bool: ...
-    def __getitem__(self, id_: bytes, /) -> memoryview: ...
+    def __contains__(self, id_: object, /) -> bool:
+        """Whether the piece of an object is there."""
+
+    def __getitem__(self, id_: bytes, /) -> memoryview:
+        """The piece of an object that is there."""
 
 
 class Action(Struct, frozen=True):

@@ -214,11 +214,20 @@ class Entry(Struct, frozen=True, dict=True):
         operation, time_ns = reader.text(MAX_REF_BYTES), reader.uint()
         note, author = reader.text(MAX_COMMIT), reader.text(MAX_NAME_BYTES)
         reason, undoes = reader.text(MAX_REASON), _or_none(reader.uint())
-        regions = _many(reader, _read_region)
+        regions = _many(
+            reader,
+            lambda reader: Region(reader.uint(1 << 32), reader.uint(_FAR), reader.uint(_FAR)),
+        )
         commits = _many(reader, lambda reader: Commit.decode(reader.blob(MAX_COMMIT)))
         refs = _many(reader, lambda reader: _read_change(reader, commits))
         marks = _many(reader, lambda reader: reader.raw(8))
-        rows = _many(reader, lambda reader: _read_statement(reader, where))
+        rows = _many(
+            reader,
+            lambda reader: (
+                Statement.decode(reader.blob(MAX_STATEMENT), where),
+                _or_none(reader.uint()),
+            ),
+        )
         states = _many(reader, _read_state)
         reader.end()
         return cls(
@@ -244,19 +253,11 @@ def _many(reader: Reader, read: Callable[[Reader], _T]) -> tuple[_T, ...]:
     return tuple([read(reader) for _ in range(count)]) if count else ()
 
 
-def _read_region(reader: Reader) -> Region:
-    return Region(reader.uint(1 << 32), reader.uint(_FAR), reader.uint(_FAR))
-
-
 def _read_change(reader: Reader, commits: Sequence[Commit]) -> RefChange:
     name = reader.text(MAX_TRACKING_BYTES)
     if len(name) > MAX_REF_BYTES and not name.startswith(REMOTE):
         raise reader.fail(f"the name of a ref is longer than {MAX_REF_BYTES} bytes")
     return RefChange(name, _read_value(reader, commits), _read_value(reader, commits))
-
-
-def _read_statement(reader: Reader, where: str) -> tuple[Statement, int | None]:
-    return Statement.decode(reader.blob(MAX_STATEMENT), where), _or_none(reader.uint())
 
 
 def _read_state(reader: Reader) -> StateMark:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from blake3 import blake3
 from msgspec import Struct
 
 from mvc.errors import DamagedData
+from mvc.io.handles import ReadAhead, ReadFile, WriteFile
 from mvc.limits import MAX_ENTRY
 from mvc.store.journal.entries import Entry
 
@@ -28,15 +28,7 @@ OVERHEAD = _HEAD.size + _CHECK
 _EFFORT = 8  # times the bytes that are searched may be hashed
 
 
-class _JournalBytes(Protocol):
-    path: Path
-
-    def size(self) -> int: ...
-    def read(self, offset: int, length: int) -> bytes: ...
-
-
-class _Target(_JournalBytes, Protocol):
-    def write_at(self, offset: int, data: bytes) -> None: ...
+_JournalBytes: TypeAlias = ReadFile | ReadAhead | WriteFile
 
 
 class Position(Struct, frozen=True):
@@ -364,7 +356,7 @@ def stands(source: _JournalBytes, recorded: Recorded) -> bool:
     return any(source.read(end - _CHECK, _CHECK) == recorded.check for end in ends)
 
 
-def complete(file: _Target, recorded: Recorded) -> None:
+def complete(file: WriteFile, recorded: Recorded) -> None:
     """Restores the torn or missing copy of an entry from the other one."""
     places = (recorded.offset, recorded.offset + recorded.half)
     first, second = (file.read(at, recorded.half) for at in places)

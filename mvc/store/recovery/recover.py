@@ -56,14 +56,16 @@ def by_chunks(nbytes: int, total: int, threads: int) -> bool:
 class Held(Protocol):
     """The bytes of an object that lies elsewhere than in a pack: in memory, or in a file."""
 
-    def __getitem__(self, part: slice, /) -> memoryview: ...
+    def __getitem__(self, part: slice, /) -> memoryview:
+        """These bytes; fewer where the object ends."""
 
 
 @runtime_checkable
 class HeldInFile(Held, Protocol):
-    """Bytes that can be read to where they are needed. Raises DamagedData if there are fewer."""
+    """Bytes that can be read to where they are needed."""
 
-    def read_into(self, start: int, out: memoryview) -> None: ...
+    def read_into(self, start: int, out: memoryview) -> None:
+        """Fills ``out`` from byte ``start`` on. Raises DamagedData if there are fewer."""
 
 
 class Recovery:

@@ -21,9 +21,13 @@ class Base(Protocol):
     """An object that a new blob may be coded against."""
 
     @property
-    def id(self) -> BlobId: ...
+    def id(self) -> BlobId:
+        """Its id."""
+
     @property
-    def spec(self) -> TensorSpec: ...
+    def spec(self) -> TensorSpec:
+        """Its shape and kind of numbers."""
+
     def chain(self, start: int) -> tuple[Link, ...]:
         """As ``Graph.chain`` of the piece at ``start``; empty if it is not stored yet."""
 
@@ -37,7 +41,8 @@ class Base(Protocol):
 class Recovers(Protocol):
     """Recovers a blob's pieces, as ``mvc.store.recovery.recover.Recovery`` does."""
 
-    def piece(self, id_: bytes, start: int, out: memoryview) -> None: ...
+    def piece(self, id_: bytes, start: int, out: memoryview) -> None:
+        """Fills ``out`` with the piece at ``start``. Raises DamagedData."""
 
 
 class StoredBase(Struct):

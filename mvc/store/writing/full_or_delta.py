@@ -110,14 +110,6 @@ class Choice(Struct, frozen=True, gc=False):
         return self.pipeline is not None and self.pipeline.scope == "group"
 
 
-def predicted_choice(pipeline: Pipeline, prediction: Prediction) -> Choice:
-    """The coding by an optimizer's step; its size is not estimated."""
-    return Choice(
-        prediction.text, pipeline, 0.0, width=prediction.width, against=True,
-        prediction=prediction,
-    )  # fmt: skip
-
-
 def choose(
     spec: TensorSpec,
     new: memoryview,

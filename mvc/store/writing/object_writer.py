@@ -36,7 +36,6 @@ from mvc.store.writing.full_or_delta import (
     converted,
     fitted,
     lines_up,
-    predicted_choice,
 )
 from mvc.store.writing.layout import ENDLESS, before_run
 from mvc.store.writing.pack_writer import RecordSink
@@ -260,7 +259,12 @@ class ObjectWriter:
         self._catch_up()
         fits = [self._serves(source, piece) for source in (base, *inputs)]
         if prediction is not None and all(fits):
-            choices = [predicted_choice(self.policy.pipeline, prediction)]
+            choices = [  # its size is not estimated
+                Choice(
+                    prediction.text, self.policy.pipeline, 0.0, width=prediction.width,
+                    against=True, prediction=prediction,
+                )
+            ]  # fmt: skip
         else:
             inputs, known = (), base if fits[0] else None
             choices = choose(piece.spec, piece.data, piece.spec, known, policy=self.policy)[:1]

@@ -9,7 +9,7 @@ that fails before anything is durable cuts off itself what it has written.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -48,7 +48,7 @@ class RecordSink(Protocol):
         """Makes everything durable; returns where it lies."""
 
 
-class PackWriter:
+class PackWriter(AbstractContextManager["PackWriter"]):
     """One locked pack, being appended to. Use as a context manager.
 
     ``ends`` is asked where a pack's committed bytes end, once the pack's lock is held. With
@@ -78,9 +78,6 @@ class PackWriter:
         self._created = False
         self._durable = False  # then an entry may name what was written
         self.made: list[int] = []
-
-    def __enter__(self) -> PackWriter:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         try:

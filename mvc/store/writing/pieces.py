@@ -30,7 +30,9 @@ class NextBase(Protocol):
     """Memory to which the pieces of a blob are copied once they are encoded, as a later base."""
 
     @property
-    def buffer(self) -> memoryview: ...
+    def buffer(self) -> memoryview:
+        """Room for the whole blob."""
+
     def stored(self, start: int, chain: tuple[Link, ...]) -> None:
         """Called with the chain of every piece, as ``Graph.chain`` gives it."""
 

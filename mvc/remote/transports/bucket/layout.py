@@ -118,7 +118,10 @@ class BucketHead(Struct, frozen=True):
         features = [reader.text(_MAX_FEATURE) for _ in range(reader.count(_MOST_FEATURES))]
         counts = reader.uint(), reader.uint(), reader.uint()
         chain = reader.raw(len(GENESIS.chain))
-        parts = tuple(_read_part(reader) for _ in range(reader.count(MAX_HEAD)))
+        parts = tuple(
+            JournalPart(reader.raw(DIGEST_SIZE), reader.uint(MAX_PART), reader.uint(MAX_PART))
+            for _ in range(reader.count(MAX_HEAD))
+        )
         packs = _read_packs(reader)
         frames = reader.blob(MAX_HEAD)
         reader.end()
@@ -162,10 +165,6 @@ class PartOfJournal(Struct, frozen=True):
 def final_size(frames: int) -> int:
     """Bytes of frames from which on a part is final, of a journal with so many."""
     return max(PART, min(frames // _MOST_PARTS, _LONGEST_PART))
-
-
-def _read_part(reader: Reader) -> JournalPart:
-    return JournalPart(reader.raw(DIGEST_SIZE), reader.uint(MAX_PART), reader.uint(MAX_PART))
 
 
 def _write_packs(writer: Writer, packs: Sequence[PackObject]) -> None:
