@@ -59,7 +59,7 @@ class Remotes(Generic[_R]):
     """Names, URLs and options of remotes; ``repo.remotes``."""
 
     def __init__(self, handle: Handle, repository: Callable[[Handle], _R]) -> None:
-        self._handle, self._store, self._config = handle, handle.store, handle.config
+        self._store, self._config = handle.store, handle.config
         self._repository = repository
 
     def list(self) -> list[Remote]:

@@ -44,8 +44,7 @@ def word_type(width: int) -> np.dtype[Any]:
 
 def words_of(data: memoryview | bytes, width: int) -> Words:
     """The whole words of ``data`` without a copy; bytes that fill no word are left out."""
-    dtype = word_type(width)
-    return np.frombuffer(data, dtype, len(data) // width)
+    return np.frombuffer(data, word_type(width), len(data) // width)
 
 
 def scratch_bytes(slot: str, count: int) -> Bytes:

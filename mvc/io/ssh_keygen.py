@@ -231,5 +231,4 @@ def _run(arguments: Iterable[str], message: bytes) -> subprocess.CompletedProces
 
 
 def _said(done: subprocess.CompletedProcess[bytes]) -> str:
-    words = done.stderr.decode(errors="replace").split()
-    return " ".join(words)[:_LONGEST]
+    return " ".join(done.stderr.decode(errors="replace").split())[:_LONGEST]

@@ -117,8 +117,7 @@ def forget(store: Store, config: Config, chosen: Chosen, *, reason: str = "") ->
         now, author = store.clock.now_ns(), config.author
         if chosen.rules is not None:
             marks = tuple(StateMark(commit.id, "forgotten") for commit in going)
-            note = chosen.rules.text
-            return Entry("forget", now, note, author, reason=reason, states=marks)
+            return Entry("forget", now, chosen.rules.text, author, reason=reason, states=marks)
         stones = tuple(
             Tombstone(subject=each.id, author=author, reason=reason, root=each.root)
             for each in going

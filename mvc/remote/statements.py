@@ -131,8 +131,7 @@ def in_parts(statements: Sequence[Statement]) -> Iterator[tuple[Statement, ...]]
     """The same in parts of few, those on one target one after the other."""
     if len(statements) > _PART:
         statements = sorted(statements, key=lambda each: (each.code > Retraction.code, each.target))
-    for begin in range(0, len(statements), _PART):
-        yield tuple(statements[begin : begin + _PART])
+    return (tuple(statements[i : i + _PART]) for i in range(0, len(statements), _PART))
 
 
 # -- receiving ---------------------------------------------------------------------------------

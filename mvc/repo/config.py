@@ -258,8 +258,7 @@ def settings(repo_file: Path | None, environment: Mapping[str, str]) -> Config:
 
     For ``config=`` of ``Repository.open``. Raises InvalidConfig.
     """
-    user = user_file(environment)
-    return load_config(FileSystem(), repo_file, user, environment, flags={})
+    return load_config(FileSystem(), repo_file, user_file(environment), environment, flags={})
 
 
 def own_config(fs: FileSystem, environment: Mapping[str, str]) -> Config:

@@ -105,8 +105,7 @@ def read_gguf(file: FileCursor) -> GgufHeader:
 
 
 def _settings(file: FileCursor, pairs: int) -> Iterator[tuple[str, Setting]]:
-    for _ in range(pairs):
-        yield _text(file, _KEPT), _setting(file, file.number(4))
+    return ((_text(file, _KEPT), _setting(file, file.number(4))) for _ in range(pairs))
 
 
 def _setting(file: FileCursor, kind: int) -> Setting:

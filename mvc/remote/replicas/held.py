@@ -27,17 +27,13 @@ def held_in(
     with ExitStack() as stack:
         held, parts = dict[bytes, Held](), dict[bytes, ReadPart]()
         for place, entry in files.items():
-            opened = cache(partial(_opened, stack, fs, place))
+            opened = cache(lambda place=place: stack.enter_context(fs.open_read(place)))
             for content in entry.contents:
                 there = _InFile(opened, content.offset, content.spec.nbytes)
                 held[content.id], parts[content.id] = there, there.read_into
             if entry.skeleton is not None:
                 held[entry.skeleton] = _Outside(cache(partial(_skeleton, opened, entry)))
         yield held, parts
-
-
-def _opened(stack: ExitStack, fs: FileSystem, place: Path) -> ReadFile:
-    return stack.enter_context(fs.open_read(place))
 
 
 def _skeleton(opened: Callable[[], ReadFile], entry: FileEntry) -> memoryview:

@@ -335,9 +335,8 @@ def _is_kept(store: Store, old: Manifest, present: FileEntry | Literal["no file"
     if not isinstance(present, FileEntry):
         return False
     before = old.by_path.get(present.path)
-    if before is not None and before.content_id == present.content_id:
-        return True
-    return is_held(store, present)
+    is_old = before is not None and before.content_id == present.content_id
+    return is_old or is_held(store, present)
 
 
 def _present(store: Store, path: str, like: FileEntry) -> FileEntry | Literal["no file"] | None:

@@ -76,11 +76,10 @@ def rollback(
         back = past.steps_back(live, steps) if to is None else past.newest(live, to)
         past.check_kept(store, back, live)
         left[:] = [live.commit]
-        author = config.author
         check_deployment(target, now)
         made = Deployment(
             subject=back.commit,
-            author=author,
+            author=config.author,
             reason=reason,
             target=target,
             time_ns=now,

@@ -151,9 +151,11 @@ class IndexReader:
             return
         # Oldest first. Where many wait, ``known`` saves the look-ups of their own objects.
         known: dict[bytes, int] | None = {} if len(self._unread) > 1 else None
-        fresh: list[bytes] = []
-        for offset in self._unread:
-            fresh.extend(self._object_keys(offset, self._records.of_entry(offset), known))
+        fresh = [
+            key
+            for offset in self._unread
+            for key in self._object_keys(offset, self._records.of_entry(offset), known)
+        ]
         self._unread.clear()
         self._add_to_tail(fresh)
 
