@@ -42,11 +42,14 @@ def accuracy_of(evaluate: Evaluate, state: Arrays, data: Any) -> tuple[Fraction,
     return (Fraction(right_count, count) if near else Fraction(value)), count
 
 
-def right_of(evaluate: Evaluate, state: Arrays, batch: LabelledBatch) -> NDArray[np.bool_]:
+def right_of(
+    evaluate: Evaluate, state: Arrays, batch: LabelledBatch, *, last: bool = False
+) -> NDArray[np.bool_]:
     """Which samples of a batch the weights have right.
 
     An ``evaluate`` that returns accuracies is called label by label, and the first samples of the
-    label count as right: two sets of weights then differ in as few samples as they can.
+    label count as right. With ``last`` the last ones do: two sets of weights, one with ``last``,
+    then differ in as many samples as they can.
     """
     if not len(batch):
         return np.zeros(0, np.bool_)
@@ -61,7 +64,7 @@ def right_of(evaluate: Evaluate, state: Arrays, batch: LabelledBatch) -> NDArray
         accuracy, count = accuracy_of(evaluate, state, (part.inputs, part.labels))
         if count != len(rows):
             raise WrongUsage(f"evaluate counted {count} samples, but was given {len(rows)}")
-        right[rows[: round(accuracy * count)]] = True
+        right[rows[:: -1 if last else 1][: round(accuracy * count)]] = True
     return right
 
 

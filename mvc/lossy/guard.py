@@ -4,6 +4,13 @@ What is compared, and when the level rises and goes back: docs/production.md, "D
 *accounts* are over all batches and over those since the level changed; the *reservoir* has the K
 newest samples of every label, of earlier batches. Level 0 are the stages as written; every level
 changes weights about half as much as the one before, and the last one is exact.
+
+The tests are valid at every moment. An account is the capital of a gambler who bets on losses, a
+mixture over stakes (Waudby-Smith and Ramdas, "Estimating means of bounded random variables by
+betting", J. R. Stat. Soc. B 86, 2024): where the mean drop is at most E its expectation is at most
+1, so it reaches 1 / x ever with a probability of at most x (Ville). With E = 0 it is Robbins'
+mixture of likelihood ratios of a binomial. A level is tested only after all coarser ones were
+rejected, so the whole descent has the error of one test; every way back begins another one.
 """
 
 from __future__ import annotations
@@ -28,8 +35,13 @@ _KEEP = 8
 _MOST_LABELS = 256
 """Labels with an account and a place in the reservoir; others count in the sum alone."""
 _PATIENCE, _MOST_PATIENCE = 10, 1_000_000  # versions with room before a way back
-_ERRORS = 1.5  # standard errors by which the drop of an account exceeds a bound
-_ERRORS_ONCE = 2.0  # and that of one version on the reservoir
+_ERROR = 0.045  # chance that the accounts ever make versions finer by mistake
+_ERROR_ONCE = 0.005  # and that single versions do, on the reservoir
+_CUBES = 1.2021  # at least 1 + 1/8 + 1/27 + ...: descent n has the n^-3 part of the error
+_MOST_SHARE = 0.1  # of the capital, for each of the first ten labels
+_STEPS = np.arange(20)
+_STAKES = 0.99 * 2.0 ** (-_STEPS / 2)  # shares of the largest stake
+_WEIGHTS = 1 / (_STEPS + 4) - 1 / (_STEPS + 5)
 _TOGETHER, _LABEL = "all", "label "
 _MOST_COUNT = 1 << 53
 _COLUMNS = 6  # of the accounts of a label, kept as numbers
@@ -75,10 +87,15 @@ class Paired(Struct):
         """The mean drop, a share of the samples."""
         return (self.lost - self.won) / self.samples if self.samples else 0.0
 
-    def exceeds(self, bound: float, errors: float) -> bool:
-        """Whether the drop is above ``bound`` by more than so many standard errors."""
-        spread = errors * math.sqrt(self.lost + self.won)
-        return self.lost - self.won - spread > bound * self.samples
+    def evidence(self, bound: float) -> float:
+        """The logarithm of the capital: of an e-value against a mean drop of at most ``bound``."""
+        stakes = _STAKES / (1 + bound)
+        capital = (
+            self.lost * np.log1p(stakes * (1 - bound))
+            + self.won * np.log1p(-stakes * (1 + bound))
+            + (self.samples - self.lost - self.won) * np.log1p(-stakes * bound)
+        )
+        return float(np.logaddexp.reduce(capital + np.log(_WEIGHTS / _WEIGHTS.sum())))
 
 
 class Reservoir:
@@ -125,18 +142,19 @@ class AccuracyGuard:
         self._reservoir = Reservoir(stage.keep)
         self._accounts: dict[str, Paired] = {}
         self._recent: dict[str, Paired] = {}  # since the level changed
-        self._calm, self._patience = 0, _PATIENCE
-        self._refined = False  # in this offer
+        self._calm, self._patience, self._descent = 0, _PATIENCE, 1
+        self._versions = 0  # that were compared on the reservoir
+        self._refined = self._back = False  # in this offer
         self._trained: Arrays | None = None  # the training weights of the offer before
         self._judged: _Judged | None = None  # what versions of this offer are compared on
 
     def saw(self, live: Arrays | None, training: Arrays, data: Any) -> None:
         """An offer: a new batch, and training weights that have learned from it."""
         batch = None if data is None else LabelledBatch.of(data)
-        self._refined = False
+        self._refined = self._back = False
         if batch is not None and live is not None and self._trained is not None:
             before = right_of(self._evaluate, self._trained, batch)
-            self._count(batch, before, right_of(self._evaluate, live, batch))
+            self._count(batch, before, right_of(self._evaluate, live, batch, last=True))
             self._adjust()
         earlier = self._reservoir.samples(batch)
         if batch is not None:
@@ -145,23 +163,31 @@ class AccuracyGuard:
         self._judged = None
         if samples is not None and self._finest:
             self._judged = _Judged(samples, right_of(self._evaluate, training, samples))
+            self._versions += 1
         self._trained = {name: np.array(array) for name, array in training.items()}
 
     def refuses(self, weights: Arrays) -> bool:
-        """Whether these production weights lose too much."""
-        if self._judged is None:
-            return False
-        after = right_of(self._evaluate, weights, self._judged.samples)
-        for rows in _groups(self._judged.samples).values():
-            here = Paired()
-            here.add(self._judged.right[rows], after[rows])
-            if here.exceeds(self._bound, _ERRORS_ONCE):
-                return True
-        return False
+        """Whether these production weights lose too much.
+
+        The first ones after a way back are refused sooner, since that only puts it off.
+        """
+        rare = _ERROR_ONCE / max(1, self._versions * (self._versions + 1))
+        return self._loses(weights, _ERROR if self._back else rare)
 
     def allows(self, live: Arrays) -> bool:
         """Whether a version may be skipped, so that these weights stay live."""
-        return not self._refined and not self.refuses(live)
+        return not self._refined and not self._loses(live, _ERROR)
+
+    def _loses(self, weights: Arrays, error: float) -> bool:
+        """Whether they do on the reservoir, said by mistake with this probability at most."""
+        if self._judged is None:
+            return False
+        samples, before = self._judged.samples, self._judged.right
+        after = right_of(self._evaluate, weights, samples, last=True)
+        here: dict[str, Paired] = {}
+        for key, rows in _groups(samples).items():
+            here.setdefault(key, Paired()).add(before[rows], after[rows])
+        return _evidence(here, self._bound) >= -math.log(error)
 
     def refine(self) -> bool:
         """Goes one level finer; False if the weights are exact already."""
@@ -169,7 +195,7 @@ class AccuracyGuard:
             return False
         if not self._refined:
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
-        self._refined = True
+        self._refined, self._back = True, False
         self._change(1)
         return True
 
@@ -181,32 +207,31 @@ class AccuracyGuard:
 
     def _adjust(self) -> None:
         """Goes one level finer, or back, as the accounts say."""
-        if any(
-            account.exceeds(self._bound, _ERRORS)
-            and self._accounts[key].exceeds(self._bound, _ERRORS)
-            for key, account in self._recent.items()
-        ):
+        error = _ERROR / (_CUBES * self._descent**3)
+        if _evidence(self._recent, self._bound) >= -math.log(error):
             self.refine()
             return
         room = all(account.drop <= self._bound / 2 for account in self._accounts.values())
         self._calm = self._calm + 1 if room else 0
         if self.level and self._calm >= self._patience:
             self._change(-1)
+            self._descent += 1
+            self._back = True
 
     def _change(self, levels: int) -> None:
         self.level += levels
-        self._calm, self._recent = 0, {}
+        self._calm, self._recent = 0, {key: Paired() for key in self._accounts}
 
     def memory(self, *, samples: bool) -> dict[str, Any]:
         """What ``restore`` takes, in another process; with the reservoir if ``samples``."""
         rows = [
-            [*astuple(account), *astuple(self._recent.get(key, Paired()))]
+            [*astuple(account), *astuple(self._recent[key])]
             for key, account in self._accounts.items()
         ]
         told: dict[str, Any] = {
             "guard.labels": list(self._accounts),
             "guard.accounts": np.array(rows, np.int64).reshape(-1, _COLUMNS),
-            "guard.level": [self.level, self._calm, self._patience],
+            "guard.level": [self.level, self._calm, self._patience, self._descent, self._versions],
         }
         held = self._reservoir.samples() if samples else None
         return told if held is None else {**told, "guard.samples": [held.inputs, held.labels]}
@@ -217,10 +242,11 @@ class AccuracyGuard:
         table = np.asarray(kept.get("guard.accounts", ()))
         if (
             not isinstance(labels, list)
-            or not _counts(level, 3)
+            or not _counts(level, 5)
             or level[0] > self._finest
             or not 0 < level[2] <= _MOST_PATIENCE
-            or level[1] > _MOST_COUNT
+            or not level[3]
+            or max(level) > _MOST_COUNT
             or not all(isinstance(label, str) for label in labels)
             or len(labels) > _MOST_LABELS + 1
             or table.dtype != np.int64
@@ -230,7 +256,7 @@ class AccuracyGuard:
         parts = table.reshape(-1, 3)
         if not ((parts >= 0) & (parts <= parts[:, :1]) & (parts <= _MOST_COUNT)).all():
             return
-        self.level, self._calm, self._patience = level
+        self.level, self._calm, self._patience, self._descent, self._versions = level
         rows = dict(zip(labels, table.tolist(), strict=True))
         self._accounts = {label: Paired(*row[:3]) for label, row in rows.items()}
         self._recent = {label: Paired(*row[3:]) for label, row in rows.items()}
@@ -245,6 +271,18 @@ class _Judged(Struct):
 
     samples: LabelledBatch
     right: Right
+
+
+def _evidence(accounts: Mapping[str, Paired], bound: float) -> float:
+    """The logarithm of an e-value against: no account has a mean drop above ``bound``.
+
+    Half the capital is bet on all samples together, half on the labels, whose samples differ: of
+    what is left there each label, in the order in which they came, bets its share.
+    """
+    labels = [account.evidence(bound) for key, account in accounts.items() if key != _TOGETHER]
+    shares = np.minimum(_MOST_SHARE, 1 / np.arange(1, len(labels) + 1))
+    apart = np.logaddexp(np.log1p(-shares), np.log(shares) + labels).sum()
+    return float(np.logaddexp(accounts[_TOGETHER].evidence(bound), apart)) - math.log(2)
 
 
 def _groups(batch: LabelledBatch) -> dict[str, NDArray[np.int64]]:

@@ -79,8 +79,8 @@ PRESETS = {
     "frontier-1": f"grid:2 | {_STEPS}",
     "frontier-1-slow": f"grid:2 | steps | dsed:0 | {_GAPS}",
     "frontier-0-guarded": f"grid:0.25 | steps | guard:0 | {_GAPS}",
-    "frontier-0.1-guarded": f"grid:1 | steps | guard:0.001 | {_GAPS}",
-    "frontier-1-guarded": f"grid:2 | steps | guard:0.01 | {_GAPS}",
+    "frontier-0.1-guarded": f"grid:0.5 | steps | guard:0.001 | {_GAPS}",
+    "frontier-1-guarded": f"grid:1 | steps | guard:0.01 | {_GAPS}",
     "lc": lc.expand("lc:mean,budget=0.05"),
     "none": "raw",
 }

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mvc.errors import InvalidPipeline, WrongUsage
+from mvc.lossy.guard import AccuracyGuard, GuardStage, Paired
 from mvc.lossy.production import Production
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.table import PRESETS
@@ -83,6 +87,17 @@ def test_it_goes_back_where_there_is_room() -> None:
     assert furthest(production, judge) > 0.9
 
 
+def test_it_goes_back_and_forth_ever_more_rarely() -> None:
+    judge = Judge(0.3)
+    production = engine(judge)
+    levels = []
+    for _ in range(400):
+        offered(production, judge)
+        levels.append(production.memory()["guard.level"][0])
+        assert np.mean(judge(production.live, (np.arange(200), LABELS))) >= 0.9
+    assert np.count_nonzero(np.diff(levels)) <= 2 * math.log2(400 / 10)
+
+
 def test_without_a_drop_it_stays_as_coarse_as_it_was_written() -> None:
     judge = Judge(9)
     plain, guarded = engine(judge, "grid:4 | steps | gaps"), engine(judge)
@@ -135,10 +150,93 @@ def test_it_goes_on_after_a_restart(kind: Any) -> None:
         assert furthest(again, judge) < 0.2
 
 
+@given(
+    st.integers(1, 12), st.floats(0, 0.5), st.floats(0, 1), st.sampled_from([0, 0.001, 0.01, 0.5])
+)
+def test_evidence_is_fair_where_the_drop_is_the_bound(
+    samples: int, more: float, ties: float, bound: float
+) -> None:
+    """Its expectation is 1 over all that can come of independent samples; if less is lost, less."""
+    won = more * (1 - bound) * (1 - ties)
+    fair = [bound + won, won, 1 - bound - 2 * won]
+    less = [fair[0] / 2, fair[1], fair[2] + fair[0] / 2]
+    means = []
+    for chances in (fair, less):
+        mean = 0.0
+        for lost in range(samples + 1):
+            for wins in range(samples + 1 - lost):
+                counts = lost, wins, samples - lost - wins
+                ways = math.factorial(samples) / math.prod(map(math.factorial, counts))
+                chance = ways * math.prod(p**n for p, n in zip(chances, counts, strict=True))
+                mean += chance * math.exp(Paired(samples, lost, wins).evidence(bound))
+        means.append(mean)
+    assert means[0] == pytest.approx(1)
+    assert means[1] <= means[0] + 1e-9
+
+
+TRAINING, PRODUCTION = {"wrong": np.array([-1])}, {"wrong": np.array([1])}
+
+
+def answers(state: Any, data: Any) -> Any:
+    """An input says which weights alone have it right: 1 training, -1 production weights."""
+    return np.asarray(data[0]) != state["wrong"]
+
+
+def accuracy(state: Any, data: Any) -> float:
+    return float(answers(state, data).mean())
+
+
+def finer_at(
+    seed: int, bound: float, drop: float, differ: float, batches: int, evaluate: Any = answers
+) -> float:
+    """The batch at which the guard makes versions finer. Labels come one after the other."""
+    rng = np.random.default_rng(seed)
+    guard = AccuracyGuard(GuardStage.read("guard", str(bound)), 4, evaluate)
+    chances = [(differ + drop) / 2, (differ - drop) / 2, 1 - differ]
+    for number in range(batches + 1):
+        size = rng.integers(50, 101)
+        inputs = rng.choice([1, -1, 0], size, p=chances)
+        data = inputs, rng.integers(0, min(10, 5 + number), size)
+        guard.saw(PRODUCTION if number else None, TRAINING, data)
+        if guard.level or guard.refuses(PRODUCTION):
+            return number
+    return math.inf
+
+
+def noticed(bound: float, differ: float, runs: int) -> float:
+    """In how many runs within 30 batches, where the drop is 5 standard errors above the bound."""
+    drop = bound + 5 * math.sqrt(differ / (30 * 75))
+    return sum(finer_at(seed, bound, drop, differ, 30) <= 30 for seed in range(runs)) / runs
+
+
+def mistaken(bound: float, differ: float, runs: int) -> float:
+    """In how many within 150 batches, where the drop is the bound."""
+    return sum(finer_at(seed, bound, bound, differ, 150) <= 150 for seed in range(runs)) / runs
+
+
+def test_a_drop_is_noticed_and_none_is_not() -> None:
+    assert noticed(0.001, 0.1, 8) >= 0.75
+    assert mistaken(0.001, 0.1, 4) <= 0.25
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("bound", "differ"), [(0, 0.05), (0.001, 0.1), (0.01, 0.3)])
+def test_it_errs_as_rarely_as_is_said(bound: float, differ: float) -> None:
+    assert mistaken(bound, differ, 200) <= 0.05
+    assert noticed(bound, differ, 200) >= 0.95
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_accuracies_show_no_more_than_answers(seed: int) -> None:
+    by_sample = finer_at(seed, 0.01, 0.1, 0.2, 30)
+    assert by_sample <= finer_at(seed, 0.01, 0.1, 0.2, 30, accuracy) < math.inf
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"guard.level": [99, 0, 0]},
+        {"guard.level": [99, 0, 10, 1, 0]},
+        {"guard.level": [1, 0, 10]},
         {"guard.level": "fine"},
         {"guard.labels": [1]},
         {"guard.labels": ["all"] * 300},
@@ -147,8 +245,9 @@ def test_it_goes_on_after_a_restart(kind: Any) -> None:
         {"guard.accounts": np.full((5, 6), -1)},
         {"guard.accounts": np.full((5, 6), np.iinfo(np.int64).max)},
         {"guard.accounts": np.tile([0, 0, 1 << 40], (5, 2))},
-        {"guard.level": [1, 0, 0]},
-        {"guard.level": [1, 1 << 99, 10]},
+        {"guard.level": [1, 0, 0, 1, 0]},
+        {"guard.level": [1, 0, 10, 0, 0]},
+        {"guard.level": [1, 1 << 99, 10, 1, 0]},
         {"guard.samples": [np.zeros(3), np.zeros(2)]},
         {"guard.samples": 5},
     ],
