@@ -35,13 +35,14 @@ _KEEP = 8
 _MOST_LABELS = 256
 """Labels with an account and a place in the reservoir; others count in the sum alone."""
 _PATIENCE, _MOST_PATIENCE = 10, 1_000_000  # versions with room before a way back
-_ERROR = 0.045  # chance that the accounts ever make versions finer by mistake
-_ERROR_ONCE = 0.005  # and that single versions do, on the reservoir
-_CUBES = 1.2021  # at least 1 + 1/8 + 1/27 + ...: descent n has the n^-3 part of the error
-_MOST_SHARE = 0.1  # of the capital, for each of the first ten labels
+_ERROR = 0.0475  # chance that the accounts ever make versions finer by mistake
+_ERROR_ONCE = 0.0025  # and that single versions do, on the reservoir
+_DESCENTS = 1.0824  # at least 1 + 1/16 + 1/81 + ...: descent n has the n^-4 part of the error
+_ALL = 0.6  # of the capital is bet on all samples together
+_MOST_SHARE = 0.1  # of the rest, on each of the first ten labels
 _STEPS = np.arange(20)
 _STAKES = 0.99 * 2.0 ** (-_STEPS / 2)  # shares of the largest stake
-_WEIGHTS = 1 / (_STEPS + 4) - 1 / (_STEPS + 5)
+_WEIGHTS = 1 / (_STEPS + 8) - 1 / (_STEPS + 9)
 _TOGETHER, _LABEL = "all", "label "
 _MOST_COUNT = 1 << 53
 _COLUMNS = 6  # of the accounts of a label, kept as numbers
@@ -207,7 +208,7 @@ class AccuracyGuard:
 
     def _adjust(self) -> None:
         """Goes one level finer, or back, as the accounts say."""
-        error = _ERROR / (_CUBES * self._descent**3)
+        error = _ERROR / (_DESCENTS * self._descent**4)
         if _evidence(self._recent, self._bound) >= -math.log(error):
             self.refine()
             return
@@ -276,13 +277,14 @@ class _Judged(Struct):
 def _evidence(accounts: Mapping[str, Paired], bound: float) -> float:
     """The logarithm of an e-value against: no account has a mean drop above ``bound``.
 
-    Half the capital is bet on all samples together, half on the labels, whose samples differ: of
-    what is left there each label, in the order in which they came, bets its share.
+    A part of the capital is bet on all samples together, the rest on the labels, whose samples
+    differ: of what is there each label, in the order in which they came, bets its share.
     """
     labels = [account.evidence(bound) for key, account in accounts.items() if key != _TOGETHER]
     shares = np.minimum(_MOST_SHARE, 1 / np.arange(1, len(labels) + 1))
     apart = np.logaddexp(np.log1p(-shares), np.log(shares) + labels).sum()
-    return float(np.logaddexp(accounts[_TOGETHER].evidence(bound), apart)) - math.log(2)
+    together = accounts[_TOGETHER].evidence(bound)
+    return float(np.logaddexp(math.log(_ALL) + together, math.log(1 - _ALL) + apart))
 
 
 def _groups(batch: LabelledBatch) -> dict[str, NDArray[np.int64]]:

@@ -1,10 +1,11 @@
 """What a user needs, and the preset that gives it, chosen by what presets lost when measured.
 
 ``python examples/reproduce drift bounds`` measures the accuracy that production weights lose on
-the next batch, on the last one, and of the worst label. Chosen is the smallest preset that did not
-exceed the bound by more than chance in 95 % of the trainings: without evaluation
-``frontier-0``; with it those with a guard, which goes by the accuracy on the user's own data. The
-thesis chooses among its own presets (VSOL, section 5.1).
+the next batch, on the last one, and of the worst label. Without evaluation the smallest preset is
+chosen that did not exceed the bound by more than chance in 95 % of the trainings, ``frontier-0``.
+With it those with a guard are, which goes by the accuracy on the user's own data, and stores more
+once it can tell a drop above the bound from chance. The thesis chooses among its own presets
+(VSOL, section 5.1).
 """
 
 from __future__ import annotations
