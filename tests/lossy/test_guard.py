@@ -223,7 +223,7 @@ def test_a_drop_is_noticed_and_none_is_not() -> None:
 @pytest.mark.parametrize(("bound", "differ"), [(0, 0.3), (0.001, 0.05), (0.01, 0.1)])
 def test_it_errs_as_rarely_as_is_said(bound: float, differ: float) -> None:
     assert mistaken(bound, differ, 200) <= 0.05
-    assert noticed(bound, differ, 200) >= 0.95
+    assert noticed(bound, differ, 1000) >= 0.95
 
 
 @pytest.mark.parametrize("seed", range(3))

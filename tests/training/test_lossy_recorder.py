@@ -483,7 +483,7 @@ def test_the_guard_knows_its_level_after_a_restart(tmp_path: Path) -> None:
         for most_asked in (20, 2):
             judge.asked = 0
             with mvc.Recorder(repo, trained.model, pipeline=pipeline, evaluate=judge) as recorder:
-                data = batch(trained)
+                data = tuple(part.repeat_interleave(4, 0) for part in batch(trained))
                 trained.train()
                 recorder.step(data=data, wait=True)
                 live = tensor_bits(recorder.production.state)
