@@ -11,7 +11,15 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from mvc.api import Rev
-from mvc.errors import UnknownPath, WeightsDropped, need_torch
+from mvc.errors import (
+    CannotBuild,
+    CannotRetrain,
+    DamagedData,
+    RetrainingDiffers,
+    UnknownPath,
+    WeightsDropped,
+    need_torch,
+)
 from mvc.ids import CommitId
 from mvc.models.environment import NAME as ENVIRONMENT
 from mvc.models.environment import Environment
@@ -19,8 +27,16 @@ from mvc.models.models import NAME, attached_bytes, trusted_versions
 from mvc.models.models import read_model as model
 from mvc.models.stored_code import FOLDER
 from mvc.names import ATTACHED, DEFAULT_STATE, RECIPE
-from mvc.recipes.recipe import Call, carrier_of, missing_weights, recipe_of
-from mvc.recipes.replay import ReplayOptions, Retrained, made_again
+from mvc.recipes.recipe import (
+    STEPS,
+    Call,
+    StepRecipe,
+    carrier_of,
+    missing_weights,
+    recipe_of,
+    segment,
+)
+from mvc.recipes.replay import ReplayOptions, ReplayProcess, Retrained, made_again
 from mvc.types import Progress, Reason
 
 if TYPE_CHECKING:
@@ -29,6 +45,10 @@ if TYPE_CHECKING:
     from mvc.api import Repository
     from mvc.recipes.dataset import Given
     from mvc.recipes.recording import Run
+
+_FULL = "a full state, from which others are made again"
+_LATE = "recovery would take longer than store.max_recovery"
+_HEAD = "HEAD, on which the next version may build"
 
 
 def replay_options(
@@ -146,18 +166,65 @@ def retraining(
         yield done
 
 
-def drop_weights(repo: Repository, revs: Sequence[Rev], *, reason: Reason = "") -> None:
+def drop_weights(
+    repo: Repository,
+    revs: Sequence[Rev],
+    *,
+    trust: bool | Sequence[Rev] = False,
+    progress: Progress | None = None,
+    reason: Reason = "",
+) -> dict[CommitId, str | None]:
     """Gives up the weights of versions that a proven recipe makes again; durable on return.
 
-    All that a recipe needs is read and hashed before. Raises UnknownPath for a version without a
-    recipe, CannotRetrain where no replay on this repository has proven it (``retrain``) or its
-    data are references, DamagedData; then nothing is given up.
+    Versions that steps made (``A..B`` names several) are proven first, where they are trusted.
+    Returns by version why it keeps its weights, None if they went. All that is needed is read and
+    hashed before. Raises UnknownPath for a version without a recipe, NotTrusted, CannotRetrain
+    where no replay here has proven a whole recipe (``retrain``) or data are references,
+    DamagedData; then nothing is given up.
     """
     from mvc.recipes.weights import alternative
 
     repo.storage.stats()  # of a damaged repository nothing is given up
-    given = {commit: alternative(repo, commit) for commit in map(repo.find, revs)}
+    commits = [
+        entry.id
+        for rev in revs
+        for entry in repo.log(rev, limit=None if isinstance(rev, str) and ".." in rev else 1)
+    ]
+    options = replay_options(repo, trust, commits, anyway=False, timeout=None, progress=progress)
+    kept = _kept(repo, commits, options)
+    given = {commit: alternative(repo, commit) for commit in commits if kept[commit] is None}
     repo.storage.drop_weights(given, reason=reason)
+    return kept
+
+
+def _kept(
+    repo: Repository, commits: Sequence[CommitId], options: ReplayOptions
+) -> dict[CommitId, str | None]:
+    """Replays, once each, the segments of versions that steps made and that are not proven."""
+    from mvc.recipes.weights import recovery
+
+    full = {commit for commit in commits if STEPS in repo.version(commit).attached}
+    kept = {commit: _FULL if commit in full else None for commit in commits}
+    steps = {
+        commit: segment(repo, commit)
+        for commit in commits
+        if commit not in full and isinstance(recipe_of(repo, commit), StepRecipe)
+    }
+    left = steps.keys() - repo.storage.proofs(steps).keys()
+    with repo.storage.work_folder() as folder, ReplayProcess(folder) as worker:
+        while left:
+            end = max(left, key=lambda commit: len(steps[commit]))
+            try:
+                with made_again(repo, end, options, worker):
+                    pass
+            except (CannotBuild, CannotRetrain, DamagedData, RetrainingDiffers) as error:
+                kept |= dict.fromkeys(left & steps[end].keys(), error.message)
+            left -= steps[end].keys()
+    proofs, bound = repo.storage.proofs(steps), repo.config.get("store.max_recovery")
+    for commit, proof in proofs.items():
+        late = bound is not None and recovery(repo, commit, proof.milliseconds / 1000) > bound
+        kept[commit] = _LATE if late else None
+    return kept | dict.fromkeys(steps.keys() & {repo.head().commit}, _HEAD)
 
 
 def store_weights(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from mvc.api import Alternative, Dropped, Repository, Stored
 from mvc.errors import CannotRetrain, DamagedData, UnknownPath
 from mvc.ids import CommitId
@@ -70,16 +72,14 @@ def drop_steps(repo: Repository, end: CommitId) -> list[CommitId]:
     ``end`` and full states keep theirs, and so do versions that would take longer to recover than
     ``store.max_recovery``. Raises CannotRetrain where data lie outside of mvc, DamagedData.
     """
-    recipe, bound = recipe_of(repo, end), repo.config.get("store.max_recovery")
-    needs = alternative(repo, end).needs
-    start, path = recipe.base.version, recipe.makes.path
-    first = repo.storage.cost(start).seconds
-    going = {}
-    for commit, proof in repo.storage.proofs(segment(repo, end)).items():
-        seconds = proof.milliseconds / 1000
-        fast = bound is None or first + seconds <= bound
-        if fast and commit != end and STEPS not in repo.version(commit).attached:
-            going[commit] = Alternative(start, path, seconds, needs)
+    again, bound = alternative(repo, end), repo.config.get("store.max_recovery")
+    first = repo.storage.cost(again.base).seconds
+    going = {
+        commit: replace(again, seconds=proof.milliseconds / 1000)
+        for commit, proof in repo.storage.proofs(segment(repo, end)).items()
+        if commit != end and STEPS not in repo.version(commit).attached
+        if bound is None or first + proof.milliseconds / 1000 <= bound
+    }
     repo.storage.drop_weights(going)
     return list(going)
 
@@ -92,13 +92,21 @@ def is_cheaper(repo: Repository, commit: CommitId, again: Alternative) -> bool:
     weight, bound = map(repo.config.get, ("store.storage_weight", "store.max_recovery"))
     if weight is None:
         return False
-    lineage = [*_lineage(repo, commit)]
-    seconds = again.seconds + sum(gone.seconds for _, _, gone in lineage if gone is not None)
-    seconds += repo.storage.cost(lineage[-1][1].base.version).seconds
+    seconds = recovery(repo, commit, again.seconds)
     if bound is not None and seconds > bound:
         return False
     stored = repo.storage.cost(commit, again.path, besides=again.base)
     return seconds < stored.nbytes * float(weight) / 1e9 + stored.seconds
+
+
+def recovery(repo: Repository, commit: CommitId, seconds: float) -> float:
+    """Estimated seconds to make a version again: its replay's ``seconds``, and those of its base.
+
+    Those of a process that starts and imports torch do not count.
+    """
+    lineage = [*_lineage(repo, commit)]
+    seconds += sum(gone.seconds for _, _, gone in lineage if gone is not None)
+    return seconds + repo.storage.cost(lineage[-1][1].base.version).seconds
 
 
 def _lineage(

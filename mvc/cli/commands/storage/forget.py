@@ -39,7 +39,10 @@ class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
     rev: tuple[str, ...] = argument("[REV...]")
     weights: bool = flag(
         "Only the weights that a proven recipe makes again; the recipes stay.",
-        takes="rev reason remote",
+        takes="rev trust_code reason remote",
+    )
+    trust_code: bool = flag(
+        "With --weights: run the stored code of each REV to prove its steps.", needs="weights"
     )
     unused: str | None = option(
         "TARGET", "Forget the versions that no deployment on TARGET served."
@@ -124,11 +127,23 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
 def _drop_weights(session: Session, args: _ForgetOptions) -> None:
     if not args.rev:
         raise click.UsageError("name the versions whose weights go")
-    gone = [session.repo.find(rev) for rev in args.rev]
-    recipes.drop_weights(session.repo, gone, reason=args.reason or "")
-    session.answered("mvc.forget.weights/1", {"versions": gone})
-    names = listed([id_.short for id_ in gone], None if session.verbose else _FIRST)
-    session.note(f"given up: the weights of {names}; 'mvc gc' deletes what no other version has")
+    done = session.run(
+        "proving",
+        recipes.drop_weights,
+        session.repo,
+        args.rev,
+        trust=args.trust_code,
+        reason=args.reason or "",
+        counted=True,
+    )
+    told = [{"version": id_, "kept": why} for id_, why in done.items()]
+    session.answered("mvc.forget.weights/1", {"versions": told})
+    for why in dict.fromkeys(done.values()):
+        ids = [id_.short for id_ in done if done[id_] == why]
+        names = listed(ids, None if session.verbose else _FIRST)
+        text = f"kept: the weights of {names}: {why}"
+        gone = f"given up: the weights of {names}; 'mvc gc' deletes what no other version has"
+        session.note(gone if why is None else text)
 
 
 def _print_receipts(session: Session, revs: tuple[str, ...]) -> None:
