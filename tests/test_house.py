@@ -36,7 +36,7 @@ BUDGET = {
     "cli": 3_645,
     "codecs": 1_575,
     "distributed": 1_687,
-    "frameworks": 2_558,
+    "frameworks": 2_560,
     "importing": 412,
     "io": 1_600,
     "lossy": 2_118,

@@ -23,7 +23,7 @@ from mvc.serving.sinks import ReplicaSink, Sink
 from mvc.serving.sources import AtHand, Followed, NotFollowing, OnChange, Replicated
 from mvc.system import tell
 from mvc.transport import wire
-from mvc.types import PathName, Unpicklable
+from mvc.types import Closing, PathName, Unpicklable
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _NO_WAY = (WrongUsage, InvalidConfig, NotInstalled)
@@ -31,7 +31,7 @@ _NO_WAY = (WrongUsage, InvalidConfig, NotInstalled)
 _STOPPABLE = 5.0  # seconds of one wait of a caller who may want to stop
 
 
-class Follower(Unpicklable):
+class Follower(Closing, Unpicklable):
     """Serves the version that is live on a target by the record, and follows every change of it.
 
     ``source`` is an open Repository or the path of one, and ``sinks`` are ModelSinks; or the only

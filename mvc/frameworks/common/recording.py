@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Self
 
 from msgspec.structs import replace
 
@@ -19,7 +19,7 @@ from mvc.training.resume import Resumed
 from mvc.training.state.parts import StateSource
 
 
-class Records(AbstractContextManager["Records"]):
+class Records:
     """A callback that records trainings, one after the other: ``_begin``, ``_step``, ``close``."""
 
     resumed: Resumed | None = None
@@ -112,6 +112,9 @@ class Records(AbstractContextManager["Records"]):
             self._report = self._report if recorder is None else recorder.report
             self._given.close()
         return self._report
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         complete(self.close, error)
