@@ -105,9 +105,10 @@ def _bound(tree: ast.Module) -> Iterator[str]:
     """Every name that the file assigns to or imports, in any scope, as often as it does."""
     for node in ast.walk(tree):
         match node:
-            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-                yield name
-            case ast.Attribute(attr=name, ctx=ast.Store() | ast.Del()):
+            case (
+                ast.Name(id=name, ctx=ast.Store() | ast.Del())
+                | ast.Attribute(attr=name, ctx=ast.Store() | ast.Del())
+            ):
                 yield name
             case ast.alias(name=name, asname=other):
                 yield other or name.partition(".")[0]

@@ -127,8 +127,7 @@ def deploy(
             time_ns=at,
             replaces=replaced(snapshot, target, now, at, against=against),
         )
-        dropped = against.retractions(snapshot, made)
-        return Entry("deploy", now, target, statements=(made, *dropped))
+        return Entry("deploy", now, target, statements=(made, *against.retractions(snapshot, made)))
 
     return recorded_as(snapshot, target, publish(store, make, how, send=send).sequence)
 

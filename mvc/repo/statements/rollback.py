@@ -86,8 +86,7 @@ def rollback(
             replaces=live.id,
             returned_to=back.id,
         )
-        dropped = against.retractions(snapshot, made)
-        return Entry("deploy", now, target, statements=(made, *dropped))
+        return Entry("deploy", now, target, statements=(made, *against.retractions(snapshot, made)))
 
     done = recorded_as(snapshot, target, publish(store, make, how, send=send).sequence)
     return RolledBack(**asdict(done), left=left[0])

@@ -87,8 +87,7 @@ def _print(session: Session, found: Diff, *, stat: bool) -> None:
     changed = sum(f.kind != "unchanged" for f in found.files)
     of = count(len(found.files), "file")
     differ = "differs" if changed == 1 else "differ"
-    text = f"{changed:,} of {of} {differ}" if changed else f"No difference in {of}"
-    session.line(text)
+    session.line(f"{changed:,} of {of} {differ}" if changed else f"No difference in {of}")
 
 
 def _word(value: float | str | None) -> str:

@@ -31,5 +31,5 @@ def command(session: Session, args: _AnnotateOptions) -> None:
         return
     if adds:
         session.note(f"Annotated {commit.short}")
-        return
-    session.lines(note_line(annotation) for annotation in found)
+    else:
+        session.lines(note_line(annotation) for annotation in found)
