@@ -165,9 +165,17 @@ def signature_of(session: Session, of: CommitId | Deployed) -> Checked | None:
 
 
 def details(
-    entry: LogEntry, now_ns: int, *, full: bool = False, signed: str | None = None
+    entry: LogEntry,
+    now_ns: int,
+    *,
+    full: bool = False,
+    signed: str | None = None,
+    steps: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """The lines under a heading, message last; ``signed``: who vouches for the version."""
+    """The lines under a heading, message last.
+
+    ``signed``: who vouches for the version. ``steps``: those that made it.
+    """
     commit = entry.commit
     when = format_time(commit.time_ns, precise=False)
     metrics = measured(entry.metrics)
@@ -187,6 +195,7 @@ def details(
         *(("Note", note_line(annotation)) for annotation in entry.annotations),
         ("Relation", _related(entry.relations or ()) or None),
         ("Stored", "as a reset point" if entry.reset_point else None),
+        ("Steps", steps and _steps(**steps)),
         ("Carries", printable(", ".join(commit.attached)) or None),
         ("State", "not here" if entry.absent else forgotten_on(entry.forgotten_ns) or None),
         ("Weights", None if entry.dropped is None else f"given up; {entry.dropped}"),
@@ -197,6 +206,12 @@ def details(
         lines.append("")
         lines += [f"    {printable(line)}".rstrip() for line in commit.message.strip().splitlines()]
     return lines
+
+
+def _steps(start: CommitId, batches: int, rows: int, seconds: float | None) -> str:
+    took = "not proven" if seconds is None else f"made again in about {seconds:.3g} s"
+    made = f"{count(batches, 'batch', 'batches')} of {count(rows, 'row')}"
+    return f"{made} after {start.short}, {took}"
 
 
 def note_line(annotation: Annotation) -> str:

@@ -13,6 +13,7 @@ from mvc.faces import face
 if TYPE_CHECKING:
     from mvc.models.models import read_model as model
     from mvc.recipes.dataset import add_data, data_set, data_sets
+    from mvc.recipes.recipe import carrier_of
     from mvc.recipes.verbs import (
         calls,
         code,
@@ -21,30 +22,35 @@ if TYPE_CHECKING:
         record,
         retrain,
         retraining,
+        steps,
         store_weights,
     )
-    from mvc.recipes.weights import alternatives
+    from mvc.recipes.weights import alternatives, late
 
 __all__ = [
     "add_data",
     "alternatives",
     "calls",
+    "carrier_of",
     "code",
     "data_set",
     "data_sets",
     "drop_weights",
     "environment",
+    "late",
     "model",
     "record",
     "retrain",
     "retraining",
+    "steps",
     "store_weights",
 ]
 
 _IN = {
     **dict.fromkeys(__all__, "mvc.recipes.verbs"),
     **dict.fromkeys(("add_data", "data_set", "data_sets"), "mvc.recipes.dataset"),
-    "alternatives": "mvc.recipes.weights",
+    **dict.fromkeys(("alternatives", "late"), "mvc.recipes.weights"),
+    "carrier_of": "mvc.recipes.recipe",
 }
 
 __getattr__ = face(__name__, _IN)

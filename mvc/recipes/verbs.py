@@ -46,27 +46,6 @@ if TYPE_CHECKING:
     from mvc.recipes.dataset import Given
     from mvc.recipes.recording import Run
 
-_FULL = "a full state, from which others are made again"
-_LATE = "recovery would take longer than store.max_recovery"
-_HEAD = "HEAD, on which the next version may build"
-
-
-def replay_options(
-    repo: Repository,
-    trust: bool | Sequence[Rev],
-    named: Sequence[CommitId],
-    *,
-    anyway: bool,
-    timeout: float | None,
-    progress: Progress | None,
-    threads: int | None = None,
-) -> ReplayOptions:
-    """How versions are made again; ``trust`` as in ``trusted_versions``."""
-    trusted = trusted_versions(repo, trust, named)
-    return ReplayOptions(
-        trusted, anyway=anyway, threads=threads, timeout=timeout, progress=progress
-    )
-
 
 def record(
     repo: Repository,
@@ -133,10 +112,13 @@ def retrain(
     come out.
     """
     commit = repo.find(rev)
-    options = replay_options(
-        repo, trust, [commit],
-        anyway=anyway, threads=threads, timeout=timeout, progress=progress,
-    )  # fmt: skip
+    options = ReplayOptions(
+        trusted_versions(repo, trust, [commit]),
+        anyway=anyway,
+        threads=threads,
+        timeout=timeout,
+        progress=progress,
+    )
     with made_again(repo, commit, options) as done:
         return done
 
@@ -159,8 +141,8 @@ def retraining(
     if missing_weights(repo, commit) is None:
         yield None
         return
-    options = replay_options(
-        repo, trust, [commit], anyway=anyway, timeout=timeout, progress=progress
+    options = ReplayOptions(
+        trusted_versions(repo, trust, [commit]), anyway=anyway, timeout=timeout, progress=progress
     )
     with made_again(repo, commit, options) as done:
         yield done
@@ -190,7 +172,7 @@ def drop_weights(
         for rev in revs
         for entry in repo.log(rev, limit=None if isinstance(rev, str) and ".." in rev else 1)
     ]
-    options = replay_options(repo, trust, commits, anyway=False, timeout=None, progress=progress)
+    options = ReplayOptions(trusted_versions(repo, trust, commits), progress=progress)
     kept = _kept(repo, commits, options)
     given = {commit: alternative(repo, commit) for commit in commits if kept[commit] is None}
     repo.storage.drop_weights(given, reason=reason)
@@ -204,7 +186,8 @@ def _kept(
     from mvc.recipes.weights import recovery
 
     full = {commit for commit in commits if STEPS in repo.version(commit).attached}
-    kept = {commit: _FULL if commit in full else None for commit in commits}
+    kept: dict[CommitId, str | None] = dict.fromkeys(commits)
+    kept |= dict.fromkeys(full, "a full state, from which others are made again")
     steps = {
         commit: segment(repo, commit)
         for commit in commits
@@ -222,9 +205,14 @@ def _kept(
             left -= steps[end].keys()
     proofs, bound = repo.storage.proofs(steps), repo.config.get("store.max_recovery")
     for commit, proof in proofs.items():
-        late = bound is not None and recovery(repo, commit, proof.milliseconds / 1000) > bound
-        kept[commit] = _LATE if late else None
-    return kept | dict.fromkeys(steps.keys() & {repo.head().commit}, _HEAD)
+        kept[commit] = (
+            "recovery would take longer than store.max_recovery"
+            if bound is not None and recovery(repo, commit, proof.milliseconds / 1000) > bound
+            else None
+        )
+    return kept | dict.fromkeys(
+        steps.keys() & {repo.head().commit}, "HEAD, which the next version follows"
+    )
 
 
 def store_weights(
@@ -244,11 +232,32 @@ def store_weights(
     with suppress(WeightsDropped):  # only a replay makes them
         repo.storage.store_weights(commit)
         return
-    options = replay_options(
-        repo, trust, [commit], anyway=anyway, timeout=timeout, progress=progress
-    )
-    with made_again(repo, commit, options) as done:
-        repo.storage.store_weights(commit, done.file)
+    with retraining(
+        repo, commit, trust=trust, anyway=anyway, timeout=timeout, progress=progress
+    ) as done:
+        repo.storage.store_weights(commit, None if done is None else done.file)
+
+
+def steps(repo: Repository, rev: Rev = "HEAD") -> dict[str, Any] | None:
+    """What makes a version again that steps made: ``batches`` and ``rows`` from the full state
+    ``start``, in about ``seconds``, its recovery included; None if no replay here has proven it.
+
+    None for any other version. Raises DamagedData.
+    """
+    from mvc.recipes.weights import recovery
+
+    commit = repo.find(rev)
+    recipe = recipe_of(repo, commit) if RECIPE in repo.version(commit).attached else None
+    if not isinstance(recipe, StepRecipe):
+        return None
+    batches = [rows for each in segment(repo, commit).values() for rows in each.rows]
+    proof = repo.storage.proofs([commit]).get(commit)
+    return {
+        "start": recipe.base.version,
+        "batches": len(batches),
+        "rows": sum(rows.count(" ") + 1 for rows in batches),
+        "seconds": proof and recovery(repo, commit, proof.milliseconds / 1000),
+    }
 
 
 def calls(repo: Repository, rev: Rev = "HEAD") -> list[Call]:
@@ -263,7 +272,7 @@ def calls(repo: Repository, rev: Rev = "HEAD") -> list[Call]:
 def code(repo: Repository, rev: Rev = "HEAD") -> dict[str, bytes]:
     """The source files that a version carries, by name; empty if it has none. Runs nothing."""
     commit = carrier_of(repo, repo.find(rev))
-    names = [entry.path.removeprefix(ATTACHED) for entry in repo.manifest(commit).attached]
+    names = (entry.path.removeprefix(ATTACHED) for entry in repo.manifest(commit).attached)
     files = [name for name in names if name.startswith(FOLDER)]
     return {name: attached_bytes(repo, commit, name) for name in files}
 

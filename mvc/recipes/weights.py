@@ -11,18 +11,21 @@ from mvc.api import Alternative, Dropped, Repository, Stored
 from mvc.errors import CannotRetrain, DamagedData, UnknownPath
 from mvc.ids import CommitId
 from mvc.recipes import dataset
-from mvc.recipes.recipe import STEPS, Recipe, StepRecipe, recipe_of, segment
+from mvc.recipes.recipe import STEPS, Recipe, StepRecipe, missing_weights, recipe_of, segment
 
 
 def alternatives(repo: Repository) -> dict[CommitId, Alternative]:
     """The versions whose weights a recipe makes again, as a replay here has proven.
 
-    Not those whose data lie outside of the repository, nor those whose recipe cannot be read.
+    Not full states of a training by steps, nor those whose data lie outside of the repository, nor
+    those whose recipe cannot be read.
     """
     found = {}
     for commit, proof in repo.storage.proofs().items():
         here = map(repo.availability, (commit, *repo.version(commit).needs))
-        if all(isinstance(each, Stored | Dropped) for each in here):
+        if STEPS not in repo.version(commit).attached and all(
+            isinstance(each, Stored | Dropped) for each in here
+        ):
             with suppress(UnknownPath, DamagedData, CannotRetrain):
                 found[commit] = alternative(repo, commit, proof.milliseconds / 1000)
     return found
@@ -97,6 +100,17 @@ def is_cheaper(repo: Repository, commit: CommitId, again: Alternative) -> bool:
         return False
     stored = repo.storage.cost(commit, again.path, besides=again.base)
     return seconds < stored.nbytes * float(weight) / 1e9 + stored.seconds
+
+
+def late(repo: Repository) -> list[CommitId]:
+    """The versions that only a replay makes, in more seconds than ``store.max_recovery``."""
+    bound, proofs = repo.config.get("store.max_recovery"), repo.storage.proofs()
+    return [
+        commit
+        for commit, proof in proofs.items()
+        if bound is not None and missing_weights(repo, commit) is not None
+        if recovery(repo, commit, proof.milliseconds / 1000) > bound
+    ]
 
 
 def recovery(repo: Repository, commit: CommitId, seconds: float) -> float:

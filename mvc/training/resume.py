@@ -211,10 +211,17 @@ def training_state(
             f"{commit.short} was recorded without the model", hint="record with 'model' in include"
         )
     if kept["root"] != entries[name].state.root.hex():
+        own = (
+            each.id.short
+            for each in repo.log(commit)
+            if each.forgotten_ns is None
+            and (file := repo.manifest(each.id).by_path.get(name)) is not None
+            and file.state.root.hex() == kept["root"]
+        )
         raise CannotResume(
             f"{path} of {commit.short} belongs to another version of {name}: "
             "the model was committed later, without its training state",
-            hint="resume from the version before",
+            hint=f"resume from its own: mvc.resume(repo, ..., rev={next(own, 'REV')!r})",
         )
     if kept["schema"] == parts.PRODUCTION and kept["weights"] is None:
         raise CannotResume(

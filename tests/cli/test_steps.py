@@ -30,3 +30,29 @@ def test_forget_proves_a_range_and_names_what_keeps_its_weights(mvc: Mvc, made: 
     assert f"given up: the weights of {made[2][:10]}, {made[1][:10]}" in said
     again = mvc("forget", "--weights", made[1], made[3], "--json").json["versions"]
     assert [each["version"] for each in again if each["kept"]] == [made[3]]
+
+
+def test_show_says_what_makes_a_version_and_prints_the_code_of_its_full_state(
+    mvc: Mvc, made: list[str]
+) -> None:
+    assert (
+        f"Steps:    2 batches of 16 rows after {made[0][:10]}, not proven"
+        in mvc("show", made[2]).out
+    )
+    mvc("retrain", made[2], "--trust-code")
+    assert f"after {made[0][:10]}, made again in about " in mvc("show", made[2]).out
+    assert mvc("show", made[2], "--json").json["steps"]["batches"] == 2
+    assert mvc("show", made[0], "--json").json["steps"] is None
+    code = mvc("show", made[2], "--code").out
+    assert "builds the model: tests.recipes.stepped.Net()" in code
+    assert "tests.recipes.stepped:step(" in code
+
+
+def test_repack_names_versions_that_a_lower_bound_makes_too_slow(mvc: Mvc, made: list[str]) -> None:
+    mvc("forget", "--weights", made[1], made[2], "--trust-code")
+    mvc("repack", "--interval", 1)
+    mvc("gc", "--grace", 0)
+    assert "would take longer" not in mvc("repack", "-n").err
+    mvc("config", "store.max_recovery", "0.000001")
+    said = mvc("repack", "-n", code=None).err
+    assert f"'mvc retrain {made[1][:10]} --trust-code' stores" in said

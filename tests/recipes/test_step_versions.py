@@ -9,11 +9,11 @@ import pytest
 
 import mvc
 import mvc.recipes as recipes
-from mvc.errors import NotTrusted, WeightsDropped
+from mvc.errors import CannotResume, NotTrusted, WeightsDropped
 from mvc.io.files import FileSystem
 from mvc.repo.config import set_value
 from tests.recipes.stepped import unseeded
-from tests.recipes.test_steps import recorded, root, versions
+from tests.recipes.test_steps import recorded, root, training, versions
 
 pytestmark = pytest.mark.usefixtures("prepared")
 
@@ -75,3 +75,56 @@ def test_above_the_bound_on_recovery_weights_are_kept(repo: mvc.Repository, tmp_
     repo = configured(repo, "store.max_recovery", "1e-9")
     done = recipes.drop_weights(repo, made[1:3], trust=True)
     assert {*done.values()} == {"recovery would take longer than store.max_recovery"}
+
+
+def test_a_step_version_says_how_it_is_made_again(repo: mvc.Repository, tmp_path: Path) -> None:
+    recorded(repo, tmp_path / "data", 3)
+    full, _, last = versions(repo)
+    assert recipes.steps(repo, full) is None
+    steps = recipes.steps(repo, last)
+    assert steps == {"start": full, "batches": 2, "rows": 16, "seconds": None}
+    mvc.retrain(repo, last, trust=True)
+    steps = recipes.steps(repo, last)
+    assert steps is not None and steps["seconds"] > repo.storage.cost(full).seconds
+
+
+def test_repack_drops_what_is_proven_and_within_the_bound(
+    repo: mvc.Repository, tmp_path: Path
+) -> None:
+    roots, _ = recorded(repo, tmp_path / "data", 8, full_every=4)
+    made = versions(repo)
+    for end in (made[3], made[7]):
+        mvc.retrain(repo, end, trust=True)
+    seconds = {each: recipes.steps(repo, each)["seconds"] for each in made[1:]}
+    steps = {*made[1:4], *made[5:]}
+    repo = configured(repo, "store.storage_weight", "1e12")
+    repo = configured(repo, "store.max_recovery", str(0.95 * min(seconds[each] for each in steps)))
+    assert not repo.storage.repack(alternatives=recipes.alternatives(repo)).plan.given_up
+    bound = 1.15 * min(seconds[each] for each in steps)
+    repo = configured(repo, "store.max_recovery", str(bound))
+    plan = repo.storage.repack(alternatives=recipes.alternatives(repo), dry_run=True).plan
+    assert len(plan.given_up) > 0
+    assert {*plan.given_up} <= {each for each in steps if seconds[each] <= bound}
+    repo = configured(repo, "store.max_recovery", "60")
+    done = repo.storage.repack(alternatives=recipes.alternatives(repo))
+    assert {*done.plan.given_up} == steps  # full states keep their weights
+    repo.storage.gc(grace=timedelta(0))
+    assert recipes.late(repo) == []
+    repo = configured(repo, "store.max_recovery", "1e-9")
+    assert {*recipes.late(repo)} == steps
+    for version, right in zip(made, roots, strict=True):
+        with mvc.retraining(repo, version, trust=True):
+            assert root(repo.checkout(version)) == right
+
+
+def test_resume_names_the_full_state_before_a_step_version(
+    repo: mvc.Repository, tmp_path: Path
+) -> None:
+    recorded(repo, tmp_path / "data", 5, full_every=3)
+    made = versions(repo)
+    model, optimizer, _ = training(tmp_path / "data")
+    for version, full in ((made[2], made[0]), (made[4], made[3])):
+        with pytest.raises(CannotResume, match="without its training state") as caught:
+            mvc.resume(repo, model, optimizer, rev=version)
+        assert f"rev='{full.short}'" in str(caught.value.hint)
+        assert mvc.resume(repo, model, optimizer, rev=full.short).commit == full

@@ -346,6 +346,7 @@ USES: dict[tuple[str, str], Use] = {
     ("resume", "rev"): lambda repo, rev: refused(lambda: resume(repo, nn.Linear(1, 1), rev=rev)),
     ("calls", "rev"): lambda repo, rev: recipes.calls(repo, rev),
     ("code", "rev"): lambda repo, rev: recipes.code(repo, rev),
+    ("steps", "rev"): lambda repo, rev: recipes.steps(repo, rev),
     ("environment", "rev"): lambda repo, rev: refused(lambda: recipes.environment(repo, rev)),
     ("model", "rev"): lambda repo, rev: refused(lambda: recipes.model(repo, rev)),
     ("retrain", "rev"): lambda repo, rev: refused(lambda: retrain(repo, rev, trust=True)),

@@ -365,21 +365,25 @@ class Solver:
     def __init__(self, problem: Priced) -> None:
         self.problem, self._contents = problem, problem.contents
         self._least = self._contents.recovery(self._contents.everything)
-        each = zip(problem.held, problem.fixed_ns, strict=True)
-        self.shortest = max(
-            (ns + sum(self._least[c] for c in held) for held, ns in each), default=0
-        )
+        self.shortest = max(map(self._shortest, range(len(problem.held))), default=0)
         shares = [(_share(self._contents, tree), tree) for tree in self._contents.trees]
         self._trees = [tree for _, tree in sorted(shares, key=lambda each: -each[0])]
         # Of the bound, by content.
         self._shares = {node: share for share, tree in shares for node in tree.nodes}
         self._free: dict[tuple[int, tuple[float, ...]], Selected] = {}  # by tree and prices
 
+    def _shortest(self, version: int) -> int:
+        """Nanoseconds to recover a version if everything is stored."""
+        problem = self.problem
+        return problem.fixed_ns[version] + sum(self._least[c] for c in problem.held[version])
+
     def cheapest(self, bound: int | None = None) -> PricedLayout | None:
         """The layout of the lowest price found within the bound; None if none was found."""
         bound = self.problem.bound if bound is None else bound
         trainings = self.problem.trainings or {}
-        able = frozenset(v for v, training in trainings.items() if training.ns <= bound)
+        able = frozenset(
+            v for v, each in trainings.items() if each.ns + self._shortest(each.base) <= bound
+        )
         found = [self._improved(start, able, bound) for start in {frozenset[int](), able}]
         return min((f for f in found if f is not None), key=lambda f: f.price, default=None)
 

@@ -104,13 +104,16 @@ def _print_version(session: Session, rev: CommitId) -> None:
     stored = entry.forgotten_ns is None
     files = session.repo.manifest(entry.id).entries if stored else ()
     predicted = session.repo.storage.predicted(rev) if stored else {}
+    steps = recipes.steps(session.repo, rev) if stored else None
     if session.as_json:
         facts = {file.path: facts_of(session, rev, file) for file in files}
-        session.json("mvc.show/1", _json(entry, files, predicted, facts))
+        session.json("mvc.show/1", _json(entry, files, predicted, facts) | {"steps": steps})
         return
     session.line(session.paint(f"commit {entry.id}", "id") + names_of(session)(entry))
     signed = signed_line(session, entry.id)
-    session.lines(details(entry, session.now_ns(), full=session.verbose, signed=signed))
+    session.lines(
+        details(entry, session.now_ns(), full=session.verbose, signed=signed, steps=steps)
+    )
     if stored:
         if entry.changes is None:
             left = gone(session, entry.commit.parents[0])
@@ -212,8 +215,9 @@ def _show_code(session: Session, rev: CommitId) -> None:
     """Prints what ``load_model`` and ``retrain`` would run; nothing is run here."""
     code = recipes.code(session.repo, rev)
     files = {name: data.decode("utf-8", "replace") for name, data in code.items()}
-    has_model = "model.json" in session.repo.version(rev).attached
-    call = recipes.model(session.repo, rev).call if has_model else None
+    carrier = recipes.carrier_of(session.repo, rev)
+    carried = session.repo.version(carrier).attached
+    call = recipes.model(session.repo, carrier).call if "model.json" in carried else None
     calls = recipes.calls(session.repo, rev)
     shown = [fields(each, "text stored") for each in calls]
     if session.answered("mvc.show.code/1", {"call": call, "calls": shown, "code": files}):

@@ -136,8 +136,8 @@ def _drop_weights(session: Session, args: _ForgetOptions) -> None:
         reason=args.reason or "",
         counted=True,
     )
-    told = [{"version": id_, "kept": why} for id_, why in done.items()]
-    session.answered("mvc.forget.weights/1", {"versions": told})
+    versions = [{"version": id_, "kept": why} for id_, why in done.items()]
+    session.answered("mvc.forget.weights/1", {"versions": versions})
     for why in dict.fromkeys(done.values()):
         ids = [id_.short for id_ in done if done[id_] == why]
         names = listed(ids, None if session.verbose else _FIRST)
