@@ -211,7 +211,7 @@ def training_state(
             f"{commit.short} was recorded without the model", hint="record with 'model' in include"
         )
     if kept["root"] != entries[name].state.root.hex():
-        own = (
+        whole = (
             each.id.short
             for each in repo.log(commit)
             if each.forgotten_ns is None
@@ -221,7 +221,7 @@ def training_state(
         raise CannotResume(
             f"{path} of {commit.short} belongs to another version of {name}: "
             "the model was committed later, without its training state",
-            hint=f"resume from its own: mvc.resume(repo, ..., rev={next(own, 'REV')!r})",
+            hint=f"resume from its own: mvc.resume(repo, ..., rev={next(whole, 'REV')!r})",
         )
     if kept["schema"] == parts.PRODUCTION and kept["weights"] is None:
         raise CannotResume(
