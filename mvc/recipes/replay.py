@@ -63,7 +63,8 @@ class ReplayOptions(Struct, frozen=True):
     """How versions are made again: what ``mvc.retrain`` takes by name.
 
     ``trusted``: the versions whose stored code may run, and no others. ``start``: the weights
-    of the base; without them a base that is not stored is trained first.
+    of the base; without them a base that is not stored is trained first. ``tolerance``: weights
+    that differ from the stored ones by at most this are accepted, and not proven.
     """
 
     trusted: Collection[CommitId] = ()
@@ -72,6 +73,7 @@ class ReplayOptions(Struct, frozen=True):
     timeout: float | None = None
     progress: Progress | None = None
     start: Mapping[str, Any] | None = None
+    tolerance: float | None = None
 
     def __post_init__(self) -> None:
         if self.timeout is not None:
@@ -99,8 +101,8 @@ class Retrained(Struct, frozen=True):
     ``file`` is what was made, ``state`` that as ``checkout`` returns it. ``replayed``: the versions
     that were trained again, in this order: its base first, if that was not stored. ``seconds`` of
     the last one. ``differences`` of the environment that did no harm, each as text.
-    ``not_finite``: tensors with an infinite value or NaN; they were made again bit for bit like all
-    others.
+    ``not_finite``: tensors with an infinite value or NaN. ``distance``: None if it was made again
+    bit for bit; else how far an element is from the stored one at most, within the tolerance.
     """
 
     commit: CommitId
@@ -111,6 +113,7 @@ class Retrained(Struct, frozen=True):
     steps: int
     differences: tuple[str, ...]
     not_finite: tuple[str, ...] = ()
+    distance: float | None = None
 
     @property
     def state(self) -> Any:
@@ -176,7 +179,11 @@ def made_again(
                 replay.proven()  # a wrong base is named as such
         assert replay is not None
         file = replay.proven()
-        with repo.providing(commit, replay.entry.path, file):
+        if (near := replay.distance) is not None:
+            repo.annotate(
+                commit, note=f"replayed within {near:.3g}, not bit for bit: {replay.where}"
+            )
+        with nullcontext() if near is not None else repo.providing(commit, replay.entry.path, file):
             yield Retrained(
                 commit,
                 replay.entry.path,
@@ -186,6 +193,7 @@ def made_again(
                 steps=replay.done.steps,
                 differences=tuple(replay.differences),
                 not_finite=replay.done.not_finite,
+                distance=near,
             )
 
 
@@ -376,18 +384,21 @@ class _Replay:
         with FileSystem().open_read(result) as source:
             file = StateFile.of(parse(source, "result.pt").nested())
         entry = self._repo.manifest(commit).by_path[self._recipe.makes.path]
-        if file.root != entry.state.root:
-            raise self._differs(commit, entry, file)
-        self._proofs.append(
-            Proof(commit, entry.path, file.root, base=self._recipe.base.version, seconds=seconds)
-        )
+        self.distance: float | None = None
+        if file.root == entry.state.root:
+            self._proofs.append(
+                Proof(commit, entry.path, file.root, self._recipe.base.version, seconds)
+            )
+        else:
+            self._compare(commit, entry, file)
         return file
 
     def _record(self) -> None:
         if self._options.threads is None:
             self._repo.storage.prove(self._proofs, where=self.where)
 
-    def _differs(self, commit: CommitId, entry: FileEntry, file: StateFile) -> RetrainingDiffers:
+    def _compare(self, commit: CommitId, entry: FileEntry, file: StateFile) -> None:
+        """Raises RetrainingDiffers unless all that differs is within the tolerance."""
         there = {tensor.key: tensor for tensor in entry.tensors}
         here = {tensor.key: tensor for tensor in file.entry.tensors}
         stored = None
@@ -405,6 +416,15 @@ class _Replay:
                     b.spec.dtype, [file.tensor_bytes(b)],
                 )  # fmt: skip
             found.append(TensorDifference(key, distance))
+        self.distance = max(
+            (
+                math.inf if d is None or d.nonfinite else d.max_abs
+                for d in (each.distance for each in found)
+            ),
+            default=math.inf,
+        )
+        if self._options.tolerance is not None and self.distance <= self._options.tolerance:
+            return
         furthest = sorted(found, key=lambda d: -(d.distance.max_abs if d.distance else 0))
         why = "; ".join(self.differences[:_SHOWN])
         error = RetrainingDiffers(
@@ -416,7 +436,7 @@ class _Replay:
             "its recipe; 'mvc probe' finds the layer",
         )
         error.tensors = tuple(found)
-        return error
+        raise error
 
 
 def _among(before: str, texts: Sequence[str], between: str = ", ") -> str:

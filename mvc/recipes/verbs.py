@@ -97,6 +97,7 @@ def retrain(
     trust: bool | Sequence[Rev] = False,
     anyway: bool = False,
     threads: int | None = None,
+    tolerance: float | None = None,
     timeout: float | None = None,
     progress: Progress | None = None,
 ) -> Retrained:
@@ -105,7 +106,9 @@ def retrain(
     This runs the code that the version carries, and so needs ``trust=True``. Bases that are not
     stored are trained first, if they are trusted, too: then ``trust`` is a list of all these
     versions. ``anyway`` begins although the environment differs in what the bits depend on;
-    ``threads``, in place of the recorded number, is such a difference. ``timeout``: seconds
+    ``threads``, in place of the recorded number, is such a difference. With a ``tolerance`` weights
+    that differ from the stored ones by at most this are returned, too (``Retrained.distance``): a
+    note of the version says so, and they are no proof. ``timeout``: seconds
     after which the replay of a version is ended. ``progress`` is called with steps done, steps
     in total and a text. Raises UnknownPath for a version without a recipe,
     NotTrusted, CannotRetrain before anything runs, and RetrainingDiffers if other weights
@@ -116,6 +119,7 @@ def retrain(
         trusted_versions(repo, trust, [commit]),
         anyway=anyway,
         threads=threads,
+        tolerance=tolerance,
         timeout=timeout,
         progress=progress,
     )
@@ -172,8 +176,8 @@ def drop_weights(
         for rev in revs
         for entry in repo.log(rev, limit=None if isinstance(rev, str) and ".." in rev else 1)
     ]
-    options = ReplayOptions(trusted_versions(repo, trust, commits), progress=progress)
-    kept = _kept(repo, commits, options)
+    trusted = trusted_versions(repo, trust, commits)
+    kept = _kept(repo, commits, ReplayOptions(trusted, progress=progress))
     given = {commit: alternative(repo, commit) for commit in commits if kept[commit] is None}
     repo.storage.drop_weights(given, reason=reason)
     return kept
@@ -273,8 +277,7 @@ def code(repo: Repository, rev: Rev = "HEAD") -> dict[str, bytes]:
     """The source files that a version carries, by name; empty if it has none. Runs nothing."""
     commit = carrier_of(repo, repo.find(rev))
     names = (entry.path.removeprefix(ATTACHED) for entry in repo.manifest(commit).attached)
-    files = [name for name in names if name.startswith(FOLDER)]
-    return {name: attached_bytes(repo, commit, name) for name in files}
+    return {name: attached_bytes(repo, commit, name) for name in names if name.startswith(FOLDER)}
 
 
 def environment(repo: Repository, rev: Rev = "HEAD") -> Environment:

@@ -93,10 +93,8 @@ def is_cheaper(repo: Repository, commit: CommitId, again: Alternative) -> bool:
     Never without ``store.storage_weight``, nor where it takes longer than ``store.max_recovery``.
     """
     weight, bound = map(repo.config.get, ("store.storage_weight", "store.max_recovery"))
-    if weight is None:
-        return False
     seconds = recovery(repo, commit, again.seconds)
-    if bound is not None and seconds > bound:
+    if weight is None or (bound is not None and seconds > bound):
         return False
     stored = repo.storage.cost(commit, again.path, besides=again.base)
     return seconds < stored.nbytes * float(weight) / 1e9 + stored.seconds

@@ -8,6 +8,7 @@ import pytest
 
 import mvc as library
 from tests.cli.program import Mvc
+from tests.recipes.stepped import unseeded
 from tests.recipes.test_steps import recorded, versions
 
 pytestmark = pytest.mark.usefixtures("prepared", "one_thread")
@@ -56,3 +57,15 @@ def test_repack_names_versions_that_a_lower_bound_makes_too_slow(mvc: Mvc, made:
     mvc("config", "store.max_recovery", "0.000001")
     said = mvc("repack", "-n", code=None).err
     assert f"'mvc retrain {made[1][:10]} --trust-code' stores" in said
+
+
+def test_retrain_says_whether_a_tolerance_was_needed(mvc: Mvc, tmp_path: Path) -> None:
+    with library.Repository.open(mvc.folder) as repo:
+        recorded(repo, tmp_path / "data", 2, recipe=unseeded)
+    said = mvc("retrain", "HEAD", "--trust-code", "--tolerance", "5").err
+    assert "again within " in said and "not proven" in said
+    assert "replayed within " in mvc("show", "HEAD").out
+    told = mvc("retrain", "HEAD", "--trust-code", "--tolerance", "5", "--json").json["versions"]
+    assert told[0]["made"] == "near" and 0 < told[0]["distance"] <= 5
+    mvc("forget", "--weights", "HEAD", "--trust-code")
+    mvc("checkout", "HEAD", "-o", "kept.safetensors")

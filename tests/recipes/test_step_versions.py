@@ -9,8 +9,15 @@ import pytest
 
 import mvc
 import mvc.recipes as recipes
-from mvc.errors import CannotResume, NotTrusted, WeightsDropped
+from mvc.errors import (
+    CannotResume,
+    CannotRetrain,
+    NotTrusted,
+    RetrainingDiffers,
+    WeightsDropped,
+)
 from mvc.io.files import FileSystem
+from mvc.recipes.weights import alternative
 from mvc.repo.config import set_value
 from tests.recipes.stepped import unseeded
 from tests.recipes.test_steps import recorded, root, training, versions
@@ -128,3 +135,32 @@ def test_resume_names_the_full_state_before_a_step_version(
             mvc.resume(repo, model, optimizer, rev=version)
         assert f"rev='{full.short}'" in str(caught.value.hint)
         assert mvc.resume(repo, model, optimizer, rev=full.short).commit == full
+
+
+def test_a_replay_within_a_tolerance_is_noted_and_proves_nothing(
+    repo: mvc.Repository, tmp_path: Path
+) -> None:
+    roots, _ = recorded(repo, tmp_path / "data", 2, recipe=unseeded)
+    last = versions(repo)[1]
+    for tolerance in (None, 1e-9, float("nan")):
+        with pytest.raises(RetrainingDiffers):
+            mvc.retrain(repo, last, trust=True, tolerance=tolerance)
+    assert not repo.annotations(last)
+    done = mvc.retrain(repo, last, trust=True, tolerance=5.0)
+    assert done.distance is not None and 1e-9 < done.distance <= 5
+    assert bytes(done.file.root) != roots[1] == root(repo.checkout(last))
+    (note,) = repo.annotations(last)
+    assert f"replayed within {done.distance:.3g}, not bit for bit: Python" in note.note
+    assert not repo.storage.proofs()
+    with pytest.raises(CannotRetrain, match="not proven"):
+        repo.storage.drop_weights({last: alternative(repo, last)})
+
+
+def test_a_replay_of_the_same_bits_is_a_proof_whatever_the_tolerance(
+    repo: mvc.Repository, tmp_path: Path
+) -> None:
+    recorded(repo, tmp_path / "data", 2)
+    last = versions(repo)[1]
+    assert mvc.retrain(repo, last, trust=True, tolerance=1.0).distance is None
+    assert [*repo.storage.proofs()] == [last]
+    assert not repo.annotations(last)

@@ -7,10 +7,18 @@ are stored again. Weights that are stored stay, and the recipe counts as proven:
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 import mvc.recipes as recipes
 from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
+
+_TEXTS = {
+    "stored": "stored the weights of {}",
+    "proven": "proved the recipe of {}",
+    "near": "made {} again within {:.3g}: not bit for bit, so its recipe is not proven",
+}
 
 
 class _RetrainOptions(CommandOptions, frozen=True, kw_only=True):
@@ -25,6 +33,11 @@ class _RetrainOptions(CommandOptions, frozen=True, kw_only=True):
         "End the training of a version that takes longer.",
         type=click.FloatRange(0, min_open=True),
     )
+    tolerance: float | None = option(
+        "X",
+        "Accept stored weights made again within X, as no proof.",
+        type=click.FloatRange(0),
+    )
 
 
 @verb("mvc retrain HEAD --trust-code", _RetrainOptions)
@@ -34,9 +47,9 @@ def command(session: Session, args: _RetrainOptions) -> None:
     found = []
     for commit in commits:
         gone = session.repo.log(commit, limit=1)[0].dropped is not None
-        make = recipes.store_weights if gone else recipes.retrain
+        make = recipes.store_weights if gone else partial(recipes.retrain, tolerance=args.tolerance)
         with session.progress("training", counted=True) as progress:
-            make(
+            done = make(
                 session.repo,
                 commit,
                 trust=trust,
@@ -44,7 +57,8 @@ def command(session: Session, args: _RetrainOptions) -> None:
                 timeout=args.timeout,
                 progress=progress,
             )
-        found.append({"version": commit, "made": "stored" if gone else "proven"})
-        what = "stored the weights of" if gone else "proved the recipe of"
-        session.note(f"{what} {commit.short}")
+        near = None if done is None else done.distance
+        made = "stored" if gone else "proven" if near is None else "near"
+        found.append({"version": commit, "made": made, "distance": near})
+        session.note(_TEXTS[made].format(commit.short, near))
     session.answered("mvc.retrain/1", {"versions": found})
