@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
 
 from msgspec.structs import replace
@@ -10,7 +12,6 @@ from msgspec.structs import replace
 from mvc.api import Repository
 from mvc.errors import MvcError
 from mvc.ids import CommitId
-from mvc.recipes.recipe import segment
 from mvc.recipes.replay import ReplayOptions, ReplayProcess, made_again
 from mvc.recipes.weights import drop_steps
 from mvc.training.step_notes import ProofReport
@@ -22,7 +23,6 @@ class Prover:
     def __init__(self, repo: Repository, *, prove: bool) -> None:
         self._repo = repo
         self._steps: dict[CommitId, int] = {}
-        self._last: CommitId | None = None
         self._ends: SimpleQueue[CommitId | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self.report = ProofReport()
@@ -33,38 +33,48 @@ class Prover:
     def made(self, commit: CommitId, step: int, *, ends: bool) -> None:
         """A version was made by a step; ``ends``: it is the last one of its segment."""
         if self._thread is not None:
-            self._steps[commit], self._last = step, None if ends else commit
+            self._steps[commit] = step
             if ends:
                 self._ends.put(commit)
 
     def finish(self) -> None:
         """Waits until all segments were replayed."""
         if self._thread is not None:
-            if self._last is not None:
-                self._ends.put(self._last)
             self._ends.put(None)
             self._thread.join()
+            unproven = (*self.report.unproven, *self._steps.values())  # of a thread that failed
+            self.report = replace(self.report, unproven=unproven)
 
     def _run(self) -> None:
-        try:
-            with self._repo.storage.work_folder() as folder, ReplayProcess(folder) as worker:
-                while (end := self._ends.get()) is not None:
-                    self._replay(end, worker)
-        except MvcError as error:
-            self.report = replace(self.report, why=error.message)
+        with (
+            self._errors_said(),
+            self._repo.storage.work_folder() as folder,
+            ReplayProcess(folder) as worker,
+        ):
+            while (end := self._ends.get()) is not None:
+                self._replay(end, worker)
+            if self._steps:
+                self._replay([*self._steps][-1], worker)
 
     def _replay(self, end: CommitId, worker: ReplayProcess) -> None:
-        versions, why = [*segment(self._repo, end)], self.report.why
-        try:
-            with made_again(self._repo, end, ReplayOptions(trusted={end}), worker):
-                pass
-        except MvcError as error:
-            why = error.message
-        proofs, dropped = self._repo.storage.proofs(versions), drop_steps(self._repo, end)
-        steps = {each: self._steps.pop(each) for each in versions}
-        self.report = ProofReport(
+        made, dropped = [*self._steps], list[CommitId]()
+        versions, repo = made[: made.index(end) + 1], self._repo
+        with self._errors_said(), made_again(repo, end, ReplayOptions(trusted={end}), worker):
+            pass
+        proofs, steps = repo.storage.proofs(versions), {v: self._steps.pop(v) for v in versions}
+        with self._errors_said():
+            dropped = drop_steps(repo, end) if proofs else []
+        self.report = replace(
+            self.report,
             proven=self.report.proven + len(proofs),
             dropped=self.report.dropped + len(dropped),
             unproven=(*self.report.unproven, *(steps[v] for v in versions if v not in proofs)),
-            why=why,
         )
+
+    @contextmanager
+    def _errors_said(self) -> Iterator[None]:
+        """An error of mvc or of the system ends the block alone, and is reported."""
+        try:
+            yield
+        except (MvcError, OSError) as error:
+            self.report = replace(self.report, why=str(error))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from mvc.api import Alternative, Dropped, Repository, Stored
-from mvc.errors import CannotRetrain, DamagedData, UnknownPath
+from mvc.errors import CannotRetrain, DamagedData, StateForgotten, UnknownPath
 from mvc.ids import CommitId
 from mvc.recipes import dataset
 from mvc.recipes.recipe import STEPS, Recipe, StepRecipe, missing_weights, recipe_of, segment
@@ -26,7 +26,7 @@ def alternatives(repo: Repository) -> dict[CommitId, Alternative]:
         if STEPS not in repo.version(commit).attached and all(
             isinstance(each, Stored | Dropped) for each in here
         ):
-            with suppress(UnknownPath, DamagedData, CannotRetrain):
+            with suppress(UnknownPath, DamagedData, CannotRetrain, StateForgotten):
                 found[commit] = alternative(repo, commit, proof.milliseconds / 1000)
     return found
 

@@ -179,7 +179,7 @@ def _versions(
         drawn = repo.attachment(version, DRAWN) if batches.drawn else {}
         for number, rows in enumerate(batches.rows):
             if number in batches.drawn:
-                check_rng(drawn[str(number)])
+                check_rng(drawn.get(str(number)))
                 set_rng_state(drawn[str(number)])
             training.step(rows_in(rows))
         if version.hex() in job.wanted:

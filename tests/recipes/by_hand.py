@@ -19,17 +19,34 @@ from mvc.api import CommitOptions, Repository
 from mvc.ids import CommitId
 from mvc.model.statement import ReplayProof
 from mvc.names import RECIPE
-from mvc.recipes.recipe import BaseState, Data, Model, Recipe, Result, recipe_of
+from mvc.recipes.recipe import STEPS, BaseState, Batches, Data, Model, Recipe, Result, recipe_of
 from mvc.recipes.weights import alternative
 from mvc.repo.handle import Handle
 from mvc.state import StateFile
 from mvc.store.journal.entries import Entry, StateMark
 
-__all__ = ["CODE", "OPTIMIZER", "PATH", "check_carried", "drop", "store_again", "trained"]
+__all__ = [
+    "CODE",
+    "ITSELF",
+    "OPTIMIZER",
+    "PATH",
+    "check_carried",
+    "drop",
+    "full_state",
+    "stepped",
+    "store_again",
+    "trained",
+]  # fmt: skip
 
 PATH = "model.safetensors"
 CODE = b"def train(model): ...\n"
 OPTIMIZER = {"lr": 0.1}
+ITSELF = CommitId(bytes(32))
+_CARRIED = {
+    "code/net.py": CODE,
+    "environment.json": b"{}",
+    "service/optimizer.safetensors": OPTIMIZER,
+}
 Make = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
@@ -44,7 +61,51 @@ def trained(
 ) -> CommitId:
     """Commits ``make(arguments)`` with a recipe that says so."""
     state = make(arguments)
-    recipe = Recipe(
+    recipe = _recipe(state, arguments, base, data)
+    chosen = replace(options or CommitOptions(), needs=recipe.needs)
+    carried = {RECIPE: recipe.encoded(), **_CARRIED}
+    return repo.commit(state, path=PATH, attachments=carried, options=chosen, **keywords).id
+
+
+def full_state(
+    repo: Repository,
+    state: Mapping[str, Any],
+    data: CommitId | None = None,
+    *,
+    last: Batches | None = None,
+    base: CommitId = ITSELF,
+    **keywords: Any,
+) -> CommitId:
+    """Commits a full state of a training by steps; ``last`` led to it."""
+    steps = _recipe(state, {}, base, data)
+    carried = {STEPS: steps.encoded(), **_CARRIED}
+    needs = () if data is None else (data,)
+    if last is not None:
+        carried[RECIPE], needs = last.encoded(), (*needs, last.start, last.before)
+    options = CommitOptions(needs=tuple({*needs}))
+    return repo.commit(state, path=PATH, attachments=carried, options=options, **keywords).id
+
+
+def stepped(
+    repo: Repository,
+    state: Mapping[str, Any],
+    batches: Batches,
+    data: CommitId | None = None,
+    **keywords: Any,
+) -> CommitId:
+    """Commits what batches are said to have made."""
+    needs = {batches.start, batches.before, *(() if data is None else (data,))}
+    options, carried = CommitOptions(needs=tuple(needs)), {RECIPE: batches.encoded()}
+    return repo.commit(state, path=PATH, attachments=carried, options=options, **keywords).id
+
+
+def _recipe(
+    state: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    base: CommitId,
+    data: CommitId | None,
+) -> Recipe:
+    return Recipe(
         makes=Result(PATH, StateFile.of(state).root),
         base=BaseState(base, PATH),
         data=() if data is None else (Data("digits", data, file=""),),
@@ -57,14 +118,6 @@ def trained(
         seconds=1.0,
         steps=1,
     )
-    carried = {
-        RECIPE: recipe.encoded(),
-        "code/net.py": CODE,
-        "environment.json": b"{}",
-        "service/optimizer.safetensors": OPTIMIZER,
-    }
-    chosen = replace(options or CommitOptions(), needs=recipe.needs)
-    return repo.commit(state, path=PATH, attachments=carried, options=chosen, **keywords).id
 
 
 def prove(

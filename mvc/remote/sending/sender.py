@@ -216,13 +216,16 @@ class Sending:
 
     def _with_needed(self, chosen: set[CommitId]) -> set[CommitId]:
         """Versions, and what those of them that gave up their weights are made from."""
-        waiting = list(chosen)
+        waiting, needed, store = list(chosen), set[CommitId](), self._store
         while waiting:
             id_ = waiting.pop()
-            if availability.dropped(self._store, id_) is not None:
-                more = {*commits.get(self._store.snapshot, id_).needs} - chosen
+            if availability.dropped(store, id_) is not None:
+                more = availability.leading_on(
+                    store, commits.get(store.snapshot, id_).needs, needed
+                )
+                needed |= more
+                waiting += more - chosen
                 chosen |= more
-                waiting += more
         return chosen
 
     def _version(self, commit: Commit) -> _Version:
@@ -242,8 +245,8 @@ class Sending:
     def lacks(self) -> Iterator[tuple[Commit, Absent, list[CommitId]]]:
         """The versions that travel without something, in no order.
 
-        With what it is, and those of ``commit.needs`` whose states do not travel with it, and that
-        the receiver lacks.
+        With what it is, and those that it is made from whose states do not travel with it, and
+        that the receiver lacks.
         """
         snapshot = self._snapshot
         marked = {
@@ -253,8 +256,10 @@ class Sending:
         for id_ in marked & self._new.keys():
             version = self._version(commits.get(self._store.snapshot, id_))
             if version.lack is not None:
-                needs = (n for n in version.commit.needs if n in self._new)
-                known = (commits.get(self._store.snapshot, n) for n in needs)
+                needs = (
+                    availability.leading_on(self._store, version.commit.needs) & self._new.keys()
+                )
+                known = (commits.get(self._store.snapshot, n) for n in sorted(needs))
                 absent = [commit.id for commit in known if not self._version(commit).has_state]
                 yield version.commit, version.lack, absent
 

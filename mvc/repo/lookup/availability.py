@@ -18,6 +18,7 @@ from mvc.errors import DamagedData, StateForgotten, WeightsDropped
 from mvc.ids import CommitId, ManifestId
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.statement import ReplayProof, Tombstone
+from mvc.names import RECIPE
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.refs import BRANCH, HEAD
 from mvc.store.journal.entries import StateMark
@@ -154,8 +155,26 @@ def needed_by(store: Store, going: Collection[CommitId]) -> dict[CommitId, Commi
         used = {id_: needs.pop(id_) for id_ in list(needs) if id_ not in leaves or id_ in stay}
         if not used:
             break
-        stay |= {each: id_ for id_, needed in used.items() for each in needed}
+        for id_, needed in used.items():
+            stay |= dict.fromkeys(leading_on(store, needed, stay), id_)
     return {each: id_ for each, id_ in stay.items() if each in going}
+
+
+def leading_on(
+    store: Store, needed: Iterable[CommitId], known: Iterable[CommitId] = ()
+) -> set[CommitId]:
+    """What a version without weights is made from: what it needs, without what is ``known``.
+
+    Those that carry nothing but rows, or states of random generators, lead on to the one before
+    them, even if they are stored; not one without weights, which needs its own.
+    """
+    found, waiting = set[CommitId](), set(needed).difference(known)
+    while waiting:
+        found.add(id_ := waiting.pop())
+        at = commits.find(store.snapshot, id_)
+        if at and {*at[1].attached} - {"service"} == {RECIPE} and not dropped(store, id_):
+            waiting |= {*at[1].needs}.difference(found, known)
+    return found
 
 
 def nearest_kept(store: Store, versions: Iterable[CommitId]) -> set[CommitId]:
