@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import mvc as library
 import mvc.recipes as recipes
@@ -164,3 +166,33 @@ def test_no_command_crashes_and_nothing_runs(mvc: Mvc, what: str) -> None:
         assert said.err.count("\n") <= 3, (words, said.err)
         assert "internal error" not in said.err and "Traceback" not in said.err, (words, said.err)
     library.clone(mvc.folder / "server", mvc.folder / "clone").close()
+
+
+HONEST = Batches(NOBODY, NOBODY, ("1 2 3", "4"), (0, 1)).encoded()
+STEPS = by_hand.recipe_of_state(state(0), {}, by_hand.ITSELF, None).encoded()
+
+
+@st.composite
+def altered(draw: st.DrawFn, honest: bytes) -> bytes:
+    """Some of its bytes are others, are gone, or come twice."""
+    data = bytearray(honest)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data)))
+        to = at + draw(st.integers(0, 20))
+        data[at:to] = draw(st.one_of(st.binary(max_size=8), st.just(bytes(data[at:to]) * 2)))
+    return bytes(data)
+
+
+@given(recipe=st.one_of(st.just(HONEST), altered(HONEST)), steps=altered(STEPS))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_are_read_or_refused_in_one_line(
+    repo: library.Repository, recipe: bytes, steps: bytes
+) -> None:
+    start = repo.commit(state(0), path=by_hand.PATH, attachments={"steps.json": steps}).id
+    named = recipe.replace(NOBODY.hex().encode(), start.hex().encode())
+    version = raw(repo, named, start)
+    for read in (recipe_of, segment):
+        try:
+            read(repo, version)
+        except MvcError as error:
+            assert "\n" not in error.message and len(error.message) < 500

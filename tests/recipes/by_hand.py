@@ -33,6 +33,7 @@ __all__ = [
     "check_carried",
     "drop",
     "full_state",
+    "recipe_of_state",
     "stepped",
     "store_again",
     "trained",
@@ -61,7 +62,7 @@ def trained(
 ) -> CommitId:
     """Commits ``make(arguments)`` with a recipe that says so."""
     state = make(arguments)
-    recipe = _recipe(state, arguments, base, data)
+    recipe = recipe_of_state(state, arguments, base, data)
     chosen = replace(options or CommitOptions(), needs=recipe.needs)
     carried = {RECIPE: recipe.encoded(), **_CARRIED}
     return repo.commit(state, path=PATH, attachments=carried, options=chosen, **keywords).id
@@ -77,7 +78,7 @@ def full_state(
     **keywords: Any,
 ) -> CommitId:
     """Commits a full state of a training by steps; ``last`` led to it."""
-    steps = _recipe(state, {}, base, data)
+    steps = recipe_of_state(state, {}, base, data)
     carried = {STEPS: steps.encoded(), **_CARRIED}
     needs = () if data is None else (data,)
     if last is not None:
@@ -99,7 +100,7 @@ def stepped(
     return repo.commit(state, path=PATH, attachments=carried, options=options, **keywords).id
 
 
-def _recipe(
+def recipe_of_state(
     state: Mapping[str, Any],
     arguments: Mapping[str, Any],
     base: CommitId,

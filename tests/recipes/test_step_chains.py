@@ -5,6 +5,7 @@ The histories are made by hand; nothing trains.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,6 +134,28 @@ def test_a_full_state_that_gave_up_its_weights_leads_on_to_the_one_before_it(
         repo.storage.forget(chain.steps[0])
     assert is_whole(repo, chain.end) and is_whole(repo, next_)
     assert repo.attachment(chain.end, "service/optimizer.safetensors") == by_hand.OPTIMIZER
+
+
+def test_a_very_long_segment_is_looked_through_once(repo: mvc.Repository) -> None:
+    """Of its 400 versions every second has its weights; what nothing needs goes."""
+    small = np.zeros(4, np.float32)
+    start = at = full_state(repo, {"w": small})
+    steps = list[CommitId]()
+    for number in range(1, 401):
+        at = stepped(repo, {"w": small + number}, Batches(start, at, ("1 2",)))
+        steps.append(at)
+    repo.commit({"w": small - 1})
+    for each in steps[1::2]:
+        by_hand.mark_dropped(repo.handle, each)
+    began = time.process_time()
+    with pytest.raises(RefConflict, match=f"{steps[0].short} is needed to train"):
+        repo.storage.forget(steps[0])
+    assert len(segment(repo, steps[-1])) == 400
+    assert not repo.storage.gc(grace="0").commits
+    assert repo.storage.fsck().sound
+    with mvc.clone(repo.root, repo.root.parent / "clone", states="last:2") as few:
+        assert len(segment(few, steps[-1])) == 400
+    assert time.process_time() - began < 60
 
 
 # -- transfers ---------------------------------------------------------------------------------
