@@ -27,11 +27,11 @@ from typing import Any
 
 import pytest
 
-__all__ = ["forking", "prepared"]
+__all__ = ["COMMAND", "Forking", "forking", "popen", "prepared", "serve"]
 
 _PROJECT = str(Path(__file__).parents[1])
 _WORKER = "mvc.recipes.worker"
-_COMMAND = [sys.executable, "-P", "-m", _WORKER]
+COMMAND = [sys.executable, "-P", "-m", _WORKER]
 _PR_SET_CHILD_SUBREAPER = 36
 _EXECUTE = inspect.signature(subprocess.Popen._execute_child)
 
@@ -45,7 +45,7 @@ class Forking:
 
     def serves(self, args: Any, variables: Mapping[str, str] | None) -> bool:
         """Whether a fork can do what the process would; variables read at a start must agree."""
-        if list(args)[: len(_COMMAND)] != _COMMAND or variables is None:
+        if list(args)[: len(COMMAND)] != COMMAND or variables is None:
             return False
         if self._process is None:
             self._start(variables)
@@ -105,7 +105,7 @@ class _Popen(subprocess.Popen[Any]):
         theirs = [number if pipe == -1 else pipe for number, pipe in enumerate(pipes)]
         theirs += named["pass_fds"]
         job = {
-            "args": args[len(_COMMAND) :],
+            "args": args[len(COMMAND) :],
             "variables": dict(variables),
             "folder": str(named["cwd"]),
         }
@@ -125,7 +125,12 @@ def forking() -> Iterator[Forking]:
 @pytest.fixture
 def prepared(forking: Forking, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replays of this test run in forks."""
-    monkeypatch.setattr(subprocess, "Popen", type("Popen", (_Popen,), {"forking": forking}))
+    monkeypatch.setattr(subprocess, "Popen", popen(forking))
+
+
+def popen(forking: Forking) -> type[subprocess.Popen[Any]]:
+    """A ``Popen`` whose replays are forks."""
+    return type("Popen", (_Popen,), {"forking": forking})
 
 
 # -- the process that forks ---------------------------------------------------------------------
@@ -157,7 +162,8 @@ def _next_job(forks: socket.socket) -> dict[str, Any]:
             os.close(fd)
 
 
-def _main() -> None:
+def serve() -> None:
+    """Forks for each job that comes through the socket of ``sys.argv[1]``."""
     forks = socket.socket(fileno=int(sys.argv[1]))
     importlib.import_module("torch._dynamo")  # the first optimizer imports it
     importlib.import_module(_WORKER)
@@ -178,4 +184,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    serve()

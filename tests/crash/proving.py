@@ -52,7 +52,7 @@ class _Forking(prepared.Forking):
             self._socket.close()
             sys.argv[1:] = [str(its.fileno())]
             try:
-                prepared._main()
+                prepared.serve()
             finally:
                 os._exit(0)
         its.close()
@@ -61,9 +61,8 @@ class _Forking(prepared.Forking):
 def prepare() -> None:
     """Replays of this process run in forks. Before that it must have started no threads."""
     forking = _Forking()
-    assert forking.serves(prepared._COMMAND, os.environ)
-    kind = type("Popen", (prepared._Popen,), {"forking": forking})
-    subprocess.Popen = kind  # type: ignore[misc]
+    assert forking.serves(prepared.COMMAND, os.environ)
+    subprocess.Popen = prepared.popen(forking)  # type: ignore[misc]
 
 
 def rows(number: int) -> list[int]:
