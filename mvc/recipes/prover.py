@@ -42,8 +42,10 @@ class Prover:
         if self._thread is not None:
             self._ends.put(None)
             self._thread.join()
-            unproven = (*self.report.unproven, *self._steps.values())  # of a thread that failed
-            self.report = replace(self.report, unproven=unproven)
+            self.report = replace(
+                self.report,
+                unproven=(*self.report.unproven, *self._steps.values()),  # if the thread failed
+            )
 
     def _run(self) -> None:
         with (

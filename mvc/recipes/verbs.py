@@ -15,6 +15,7 @@ from mvc.errors import (
     CannotBuild,
     CannotRetrain,
     DamagedData,
+    MvcError,
     RetrainingDiffers,
     UnknownPath,
     WeightsDropped,
@@ -246,22 +247,23 @@ def steps(repo: Repository, rev: Rev = "HEAD") -> dict[str, Any] | None:
     """What makes a version again that steps made: ``batches`` and ``rows`` from the full state
     ``start``, in about ``seconds``, its recovery included; None if no replay here has proven it.
 
-    None for any other version. Raises DamagedData.
+    None for any other version, and where its recipe cannot be read here.
     """
     from mvc.recipes.weights import recovery
 
     commit = repo.find(rev)
-    recipe = recipe_of(repo, commit) if RECIPE in repo.version(commit).attached else None
-    if not isinstance(recipe, StepRecipe):
-        return None
-    batches = [rows for each in segment(repo, commit).values() for rows in each.rows]
-    proof = repo.storage.proofs([commit]).get(commit)
-    return {
-        "start": recipe.base.version,
-        "batches": len(batches),
-        "rows": sum(rows.count(" ") + 1 for rows in batches),
-        "seconds": proof and recovery(repo, commit, proof.milliseconds / 1000),
-    }
+    with suppress(MvcError):
+        recipe = recipe_of(repo, commit) if RECIPE in repo.version(commit).attached else None
+        if isinstance(recipe, StepRecipe):
+            batches = [rows for each in segment(repo, commit).values() for rows in each.rows]
+            proof = repo.storage.proofs([commit]).get(commit)
+            return {
+                "start": recipe.base.version,
+                "batches": len(batches),
+                "rows": sum(rows.count(" ") + 1 for rows in batches),
+                "seconds": proof and recovery(repo, commit, proof.milliseconds / 1000),
+            }
+    return None
 
 
 def calls(repo: Repository, rev: Rev = "HEAD") -> list[Call]:

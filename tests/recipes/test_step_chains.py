@@ -15,7 +15,7 @@ import pytest
 import mvc
 import mvc.recipes as recipes
 from mvc.api import Gone, Stored
-from mvc.errors import CannotRetrain, RefConflict, StateForgotten, WeightsDropped
+from mvc.errors import NotTrusted, RefConflict, StateForgotten, WeightsDropped
 from mvc.ids import CommitId
 from mvc.recipes.recipe import Batches, segment
 from mvc.remote.receiving.receiver import receive
@@ -179,7 +179,7 @@ def test_recipes_alone_go_to_a_remote_that_has_the_data(chain: Chain) -> None:
         assert is_whole(other, added[7])
         with pytest.raises(WeightsDropped, match="were given up"):
             other.checkout(added[7])
-        with pytest.raises(CannotRetrain, match="not proven"):
+        with pytest.raises(NotTrusted):  # a proof of one's own is needed
             recipes.drop_weights(other, [chain.steps[1]])
 
 
@@ -201,6 +201,16 @@ def test_weights_that_go_before_they_are_dropped_stay_there(chain: Chain) -> Non
         server.storage.forget(steps[0])
     server.storage.gc(grace="0")
     assert is_whole(server, at)
+
+
+def test_a_step_whose_full_state_did_not_come_is_shown_without_it(chain: Chain) -> None:
+    chain.repo.push("origin", [chain.repo.branch("steps", chain.steps[2]).name])
+    with mvc.clone(chain.url, chain.root / "tip", states="last:1", branch="steps") as tip:
+        assert recipes.steps(tip, chain.steps[2]) is None
+        assert np.array_equal(tip.checkout(chain.steps[2])["w"], state(3)["w"])
+    assert recipes.steps(chain.repo, chain.steps[2]) == {
+        "start": chain.start, "batches": 3, "rows": 192, "seconds": None
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("states", ["none", "last:1", "last:2"])
