@@ -13,9 +13,10 @@ from msgspec import Struct
 from torch.utils.data import DataLoader
 
 from mvc.api import Repository
-from mvc.errors import WrongUsage
+from mvc.errors import CannotRecord, WrongUsage
 from mvc.ids import CommitId
 from mvc.names import DEFAULT_STATE, RECIPE
+from mvc.pipelines import Pipeline
 from mvc.recipes import dataset
 from mvc.recipes.description import Description, refuse_model, refuse_process_group
 from mvc.recipes.making import making_of
@@ -139,7 +140,13 @@ class _Notes:
         self._start: CommitId | None = None
         self._before: CommitId | None = None
 
-    def open(self, repo: Repository) -> None:
+    def open(self, repo: Repository, pipeline: str | None) -> None:
+        stages = Pipeline.parse(pipeline or str(repo.config.get("commit.pipeline")))
+        if stages.forward_only or (pipeline and (stages.lossy or stages.decisions)):
+            raise CannotRecord(
+                f"a recipe makes exact weights again, and the pipeline {stages.text} stores others",
+                hint="leave out pipeline=, or recipe=",
+            )
         refuse_model(self._stepping.model)
         refuse_process_group()
         self._data = dataset.used(repo, {path.name: path for path in _paths(self._stepping.data)})

@@ -68,11 +68,12 @@ def _next_job(pipe: Connection[Any, Any]) -> Job | None:
 
 def _do(job: Job, events: Connection[Any, Any]) -> int:
     """Does one job; returns the exit code."""
+    began = time.monotonic()
     threading.Thread(target=_end_with_pipe, args=(events.fileno(),), daemon=True).start()
     os.chdir(job.folder)
     try:
         with Repository.open(job.repository, discover=False) as repo:
-            _work(repo, job, events)
+            _work(repo, job, events, began=began)
     except MvcError as error:
         _tell(events, Failed(error.message, error.hint, type(error).__name__))
         return 1
@@ -113,7 +114,7 @@ def _tell(events: Connection[Any, Any], event: Event) -> None:
     events.send_bytes(json.encode(event))
 
 
-def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
+def _work(repo: Repository, job: Job, events: Connection[Any, Any], *, began: float) -> None:
     commit = CommitId.parse(job.version)
     recipe = recipe_of(repo, commit)
     carrier = recipe.carrier(commit)
@@ -141,7 +142,9 @@ def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
     service = rebuilt.value(recipe.service)
     arguments = {name: rebuilt.value(value) for name, value in recipe.arguments.items()}
     _tell(events, Stepped(0))
-    began, last = time.monotonic(), 0.0
+    last = 0.0
+    if not isinstance(recipe, StepRecipe):  # of steps, recovery includes what makes them ready
+        began = time.monotonic()
 
     def step(number: int) -> None:
         nonlocal last
@@ -153,7 +156,7 @@ def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
     with counting_steps(step) as steps:
         if isinstance(recipe, StepRecipe):
             training = Stepping(service, model, **arguments)
-            began += sum(_versions(repo, commit, training, job=job, events=events))
+            began += sum(_versions(repo, commit, training, job=job, events=events, began=began))
         else:
             service(model, **arguments)
     seconds = time.monotonic() - began
@@ -169,12 +172,13 @@ def _versions(
     training: Stepping,
     job: Job,
     events: Connection[Any, Any],
+    began: float,
 ) -> Iterator[float]:
     """Makes the versions from a full state to ``commit``, and writes those that the job names.
 
     Yields the seconds that the writing took.
     """
-    began, wrote = time.monotonic(), 0.0
+    wrote = 0.0
     for version, batches in segment(repo, commit).items():
         drawn = repo.attachment(version, DRAWN) if batches.drawn else {}
         for number, rows in enumerate(batches.rows):

@@ -123,7 +123,7 @@ class StateRecorder(Unpicklable):
             options = replace(options, branch=self._recording.branch)
             self._options = options
             if options.steps is not None:
-                options.steps.open(self._repo)
+                options.steps.open(self._repo, options.pipeline)
                 failed.callback(options.steps.finish)
             self._pusher: Pusher | None = None
             if options.push is not None:

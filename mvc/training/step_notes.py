@@ -31,7 +31,7 @@ class StepNotes(Protocol):
     ``committed`` by the one that commits. A ``position`` counts the steps trained before a version.
     """
 
-    def open(self, repo: Repository) -> None:
+    def open(self, repo: Repository, pipeline: str | None) -> None:
         """Stores the data. Raises CannotRecord for a training that cannot be repeated."""
 
     def train(self, rows: Sequence[int], batch: Any) -> Any:

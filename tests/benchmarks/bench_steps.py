@@ -185,7 +185,9 @@ def recorded(root: Path, data: Data, kind: str, way: str, versions: int) -> list
 
 def _bytes(place: Path, data: list[Data], kinds: list[str], versions: int) -> None:
     print(f"{versions} versions of each training, a full state every {FULL_EVERY}; bytes")
-    head("data", "training", "net", "proven", "equal", "a version", "a delta", "saved", "full states")
+    head(
+        "data", "training", "net", "proven", "equal", "a version", "a delta", "saved", "full states"
+    )
     for each in data:
         for kind in kinds:
             _bytes_of(place / "bytes" / each.name / kind, each, kind, versions)
@@ -203,8 +205,10 @@ def _bytes_of(place: Path, data: Data, kind: str, versions: int) -> None:
     with mvc.Repository.open(ways["full"]) as repo:
         net = sum(t.nbytes for t in repo.checkout().values())
     version, delta = ((sizes[way] - sizes["full"]) / between for way in ("proof", "recipe"))
-    row(data.name, kind, f"{net:,}", f"{proven} of {versions - 1}", f"{equal} of {versions}",
-        f"{version:,.0f}", f"{delta:,.0f}", f"{delta / version:.1f} x", f"{sizes['full']:,}")  # fmt: skip
+    row(
+        data.name, kind, f"{net:,}", f"{proven} of {versions - 1}", f"{equal} of {versions}",
+        f"{version:,.0f}", f"{delta:,.0f}", f"{delta / version:.1f} x", f"{sizes['full']:,}",
+    )  # fmt: skip
 
 
 def _full_states(root: Path, data: Data, kind: str, versions: int) -> None:

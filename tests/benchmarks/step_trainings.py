@@ -25,9 +25,10 @@ class Images(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Dropout(0.4), nn.Linear(16 * (width // 4) ** 2, 10),
+            nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(32 * (width // 4) ** 2, 64), nn.ReLU(), nn.Dropout(0.4),
+            nn.Linear(64, 10),
         )  # fmt: skip
 
     def forward(self, x: torch.Tensor) -> Any:
@@ -49,13 +50,13 @@ class Texts(nn.Module):
 
 
 class Table(nn.Module):
-    """Two layers with batch norm and dropout, for one number or several classes."""
+    """Three layers with batch norm and dropout, for one number or several classes."""
 
     def __init__(self, width: int, outputs: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(width, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.3),
-            nn.Linear(64, outputs),
+            nn.Linear(width, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Dropout(0.3),
+            nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, outputs),
         )  # fmt: skip
 
     def forward(self, x: torch.Tensor) -> Any:
