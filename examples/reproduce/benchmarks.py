@@ -50,12 +50,12 @@ PUBLISHED = {
     "bench_optim-wild": "bench_optim --only wild",
     "bench_optim_transformer": "bench_optim_transformer --steps 5",
     "bench_remotes-wire": "bench_remotes --parts wire trips",
-    "bench_steps-bytes": "bench_steps --only bytes --mnist data/mnist --texts "
+    "bench_steps-digits": "bench_steps --only bytes --data digits",
+    "bench_steps-mnist": "bench_steps --only bytes --data MNIST --mnist data/mnist",
+    "bench_steps-texts": "bench_steps --only bytes --data texts --texts "
     "data/debian_descriptions.jsonl.gz",
-    "bench_steps-time": "bench_steps --only time --mnist data/mnist --texts "
-    "data/debian_descriptions.jsonl.gz",
-    "bench_steps-recovery": "bench_steps --only recovery --mnist data/mnist --texts "
-    "data/debian_descriptions.jsonl.gz",
+    "bench_steps-time": "bench_steps --only time --versions 150 --rounds 3",
+    "bench_steps-recovery": "bench_steps --only recovery --versions 150",
     "bench_remotes-share": "bench_remotes --parts share --series digits resnet",
 }
 """Runs with options that a page has the figures of, by the name of their result."""
