@@ -68,12 +68,11 @@ def _next_job(pipe: Connection[Any, Any]) -> Job | None:
 
 def _do(job: Job, events: Connection[Any, Any]) -> int:
     """Does one job; returns the exit code."""
-    began = time.monotonic()
     threading.Thread(target=_end_with_pipe, args=(events.fileno(),), daemon=True).start()
     os.chdir(job.folder)
     try:
         with Repository.open(job.repository, discover=False) as repo:
-            _work(repo, job, events, began=began)
+            _work(repo, job, events)
     except MvcError as error:
         _tell(events, Failed(error.message, error.hint, type(error).__name__))
         return 1
@@ -114,7 +113,8 @@ def _tell(events: Connection[Any, Any], event: Event) -> None:
     events.send_bytes(json.encode(event))
 
 
-def _work(repo: Repository, job: Job, events: Connection[Any, Any], *, began: float) -> None:
+def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
+    began, last = time.monotonic(), 0.0  # a recovery includes what makes a training ready
     commit = CommitId.parse(job.version)
     recipe = recipe_of(repo, commit)
     carrier = recipe.carrier(commit)
@@ -142,9 +142,6 @@ def _work(repo: Repository, job: Job, events: Connection[Any, Any], *, began: fl
     service = rebuilt.value(recipe.service)
     arguments = {name: rebuilt.value(value) for name, value in recipe.arguments.items()}
     _tell(events, Stepped(0))
-    last = 0.0
-    if not isinstance(recipe, StepRecipe):  # of steps, recovery includes what makes them ready
-        began = time.monotonic()
 
     def step(number: int) -> None:
         nonlocal last
