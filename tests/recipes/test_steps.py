@@ -273,7 +273,7 @@ def test_a_pipeline_that_stores_other_weights_is_refused(repo, tmp_path, pipelin
 
 
 def test_a_setting_that_approximates_is_refused(repo, tmp_path):
-    repo.config.set("commit.pipeline", "lc")
+    repo.set_config("commit.pipeline", "lc")
     model, optimizer, data = training(tmp_path / "data")
     with pytest.raises(CannotRecord, match="a recipe makes exact weights again"):
         mvc.Recorder(repo, model, optimizer, recipe=step, data=data)
