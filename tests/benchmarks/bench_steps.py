@@ -9,10 +9,10 @@ labels are numbers. Nets with dropout and batch norm, in one thread.
 
 ``bytes``: five trainings on each. *Proven*: another process made the version again. *Equal*: its
 root is the one that was noted when it was trained; after ``gc`` the last version of each segment
-that has no weights is made again, and compared, too. *A version* is what packs and journal take
-beyond those of the full states alone, by the number of versions between these. The full states
-alone: the same training recorded every 15th step without a recipe, with its data set. *A delta* is
-the same with the weights that no proof has dropped.
+that has no weights is made again, and compared, too. *A version*: its ``recipe.json``, and what
+journal, commits and manifests take beyond those of the full states alone. These are the same
+training recorded every 15th step without a recipe, with its data set. *Dropped*: the whole
+repository, in kB, after proofs and ``gc``; *kept*: with the weights of all versions.
 
 ``time``: in turn without a recipe, with one, and with proofs beside the training, each in a process
 of its own that uses two processors: one of the training, one of the proofs. Medians of the ratios.
@@ -189,7 +189,7 @@ def recorded(root: Path, data: Data, kind: str, way: str, versions: int) -> list
 def _bytes(place: Path, data: list[Data], kinds: list[str], versions: int) -> None:
     print(f"{versions} versions of each training, a full state every {FULL_EVERY}; bytes")
     head(
-        "data", "training", "net", "proven", "equal", "a version", "a delta", "saved", "full states"
+        "data", "training", "net", "proven", "equal", "a version", "dropped", "kept", "full states"
     )
     for each in data:
         for kind in kinds:
@@ -201,17 +201,25 @@ def _bytes_of(place: Path, data: Data, kind: str, versions: int) -> None:
     roots = recorded(ways["proof"], data, kind, "proof", versions)
     recorded(ways["recipe"], data, kind, "recipe", versions)
     _full_states(ways["full"], data, kind, versions)
-    sizes = {way: _stored(root) for way, root in ways.items()}
     between = versions - len(range(0, versions, FULL_EVERY))
     with mvc.Repository.open(ways["proof"]) as repo:
         proven, equal = len(repo.storage.proofs()), _equal(repo, roots)
-    with mvc.Repository.open(ways["full"]) as repo:
-        net = sum(t.nbytes for t in repo.checkout().values())
-    version, delta = ((sizes[way] - sizes["full"]) / between for way in ("proof", "recipe"))
+        net = sum(tensor.nbytes for tensor in repo.checkout().values())
+        recipes = sum(_recipe_bytes(repo))
+    stored, noted = zip(*(_stored(root) for root in ways.values()), strict=True)
+    version = (noted[0] - noted[2] + recipes) / between
     row(
         data.name, kind, f"{net:,}", f"{proven} of {versions - 1}", f"{equal} of {versions}",
-        f"{version:,.0f}", f"{delta:,.0f}", f"{delta / version:.1f} x", f"{sizes['full']:,}",
+        f"{version:,.0f}", *(f"{nbytes / 1000:,.0f}" for nbytes in stored),
     )  # fmt: skip
+
+
+def _recipe_bytes(repo: mvc.Repository) -> Iterator[int]:
+    """By version between two full states, what is stored of its recipe."""
+    for entry in repo.log("main"):
+        attached = repo.version(entry.id).attached
+        if "recipe.json" in attached and "steps.json" not in attached:
+            yield repo.storage.cost(entry.id, ".mvc/recipe.json").nbytes
 
 
 def _full_states(root: Path, data: Data, kind: str, versions: int) -> None:
@@ -228,11 +236,15 @@ def _full_states(root: Path, data: Data, kind: str, versions: int) -> None:
         repo.storage.gc(grace=timedelta(0))
 
 
-def _stored(root: Path) -> int:
-    """Bytes of packs and journal: an index and locks can be made again."""
+def _stored(root: Path) -> tuple[int, int]:
+    """Bytes of packs and journal (an index can be made again), and of what is no content there.
+
+    That is the journal, commits and manifests.
+    """
     with mvc.Repository.open(root) as repo:
         found = repo.storage.stats()
-        return int(found.stored_bytes) - int(found.bytes.get("index", 0))
+        noted = found.bytes["journal"] + found.bytes["metadata"]
+        return found.stored_bytes - found.bytes["index"], noted
 
 
 def _equal(repo: mvc.Repository, roots: list[Any]) -> int:

@@ -272,13 +272,13 @@ def test_a_pipeline_that_stores_other_weights_is_refused(repo, tmp_path, pipelin
         mvc.Recorder(repo, model, optimizer, recipe=step, data=data, pipeline=pipeline)
 
 
-def test_a_setting_that_approximates_is_refused(repo, tmp_path):
-    repo.set_config("commit.pipeline", "lc")
-    model, optimizer, data = training(tmp_path / "data")
-    with pytest.raises(CannotRecord, match="a recipe makes exact weights again"):
-        mvc.Recorder(repo, model, optimizer, recipe=step, data=data)
-    with mvc.Recorder(repo, model, optimizer, recipe=step, data=data, pipeline="lossless"):
-        pass
+def test_a_setting_that_approximates_is_refused(tmp_path):
+    with mvc.Repository.init(tmp_path / "r", config={"commit.pipeline": "lc"}) as repo:
+        model, optimizer, data = training(tmp_path / "data")
+        with pytest.raises(CannotRecord, match="a recipe makes exact weights again"):
+            mvc.Recorder(repo, model, optimizer, recipe=step, data=data)
+        with mvc.Recorder(repo, model, optimizer, recipe=step, data=data, pipeline="lossless"):
+            pass
 
 
 def test_a_recipe_that_is_no_function_of_a_module_is_refused(repo, tmp_path):
