@@ -215,11 +215,11 @@ def _bytes_of(place: Path, data: Data, kind: str, versions: int) -> None:
 
 
 def _recipe_bytes(repo: mvc.Repository) -> Iterator[int]:
-    """By version between two full states, what is stored of its recipe."""
+    """By version between two full states, the size of its recipe."""
     for entry in repo.log("main"):
-        attached = repo.version(entry.id).attached
-        if "recipe.json" in attached and "steps.json" not in attached:
-            yield repo.storage.cost(entry.id, ".mvc/recipe.json").nbytes
+        attached = {each.path: each.size for each in repo.manifest(entry.id).attached}
+        if ".mvc/recipe.json" in attached and ".mvc/steps.json" not in attached:
+            yield attached[".mvc/recipe.json"]
 
 
 def _full_states(root: Path, data: Data, kind: str, versions: int) -> None:

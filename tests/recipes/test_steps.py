@@ -23,6 +23,7 @@ from mvc.state import StateFile
 from tests.benchmarks import step_trainings
 from tests.benchmarks.step_trainings import TRAININGS
 from tests.recipes.stepped import Net, Samples, step, unseeded
+from tests.repo.lc.histories import start
 
 PROJECT = Path(__file__).parents[2]
 
@@ -273,7 +274,7 @@ def test_a_pipeline_that_stores_other_weights_is_refused(repo, tmp_path, pipelin
 
 
 def test_a_setting_that_approximates_is_refused(tmp_path):
-    with mvc.Repository.init(tmp_path / "r", config={"commit.pipeline": "lc"}) as repo:
+    with start(tmp_path / "r", {"commit.pipeline": "lc"}) as repo:
         model, optimizer, data = training(tmp_path / "data")
         with pytest.raises(CannotRecord, match="a recipe makes exact weights again"):
             mvc.Recorder(repo, model, optimizer, recipe=step, data=data)
