@@ -45,7 +45,7 @@ BUDGET = {
     "models": 916,
     "pipelines": 455,
     "probing": 785,
-    "recipes": 1_901,
+    "recipes": 1_905,
     "remote": 6_000,
     "repo": 6_879,
     "report": 644,
