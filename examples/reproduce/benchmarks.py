@@ -50,10 +50,10 @@ PUBLISHED = {
     "bench_optim-wild": "bench_optim --only wild",
     "bench_optim_transformer": "bench_optim_transformer --steps 5",
     "bench_remotes-wire": "bench_remotes --parts wire trips",
-    "bench_steps-digits": "bench_steps --only bytes --data digits",
-    "bench_steps-mnist": "bench_steps --only bytes --data MNIST --mnist data/mnist",
+    "bench_steps-digits": "bench_steps --only bytes --data digits --versions 61",
+    "bench_steps-mnist": "bench_steps --only bytes --data MNIST --mnist data/mnist --versions 61",
     "bench_steps-texts": "bench_steps --only bytes --data texts --texts "
-    "data/debian_descriptions.jsonl.gz",
+    "data/debian_descriptions.jsonl.gz --versions 61",
     "bench_steps-time": "bench_steps --only time --versions 150 --rounds 3",
     "bench_steps-recovery": "bench_steps --only recovery --versions 150",
     "bench_remotes-share": "bench_remotes --parts share --series digits resnet",
