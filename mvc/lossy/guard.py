@@ -249,7 +249,7 @@ class AccuracyGuard:
             or not level[3]
             or max(level) > _MOST_COUNT
             or not all(isinstance(label, str) for label in labels)
-            or len(labels) > _MOST_LABELS + 1
+            or len(labels) > _MOST_LABELS + (_TOGETHER in labels)
             or table.dtype != np.int64
             or table.shape != (len(labels), _COLUMNS)
         ):

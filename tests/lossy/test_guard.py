@@ -240,6 +240,10 @@ def test_accuracies_show_no_more_than_answers(seed: int) -> None:
         {"guard.level": "fine"},
         {"guard.labels": [1]},
         {"guard.labels": ["all"] * 300},
+        {
+            "guard.labels": [f"label {i}" for i in range(257)],
+            "guard.accounts": np.zeros((257, 6), np.int64),
+        },
         {"guard.accounts": np.zeros((1, 3), np.float32)},
         {"guard.accounts": np.full((5, 3), -1)},
         {"guard.accounts": np.full((5, 6), -1)},

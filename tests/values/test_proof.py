@@ -26,6 +26,7 @@ from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.table import STAGES
 from mvc.store.journal.entries import Entry
 from mvc.store.packs.reader import PackReader
+from mvc.store.packs.records import Coding, Member
 from mvc.store.recovery import decode, recover, walk
 from mvc.store.writing.proof import ALWAYS
 from mvc.testing import fresh_process, open_quietly
@@ -118,6 +119,11 @@ def property_of(kind: type, name: str, change: Callable[[Any], Any]) -> Callable
     return spoil
 
 
+def misnamed(member: Member) -> Member:
+    """A member whose coding is a line that no record names: one with a decision."""
+    return member._replace(coding=Coding.of(f"every:1/9 | {member.coding.text}"))
+
+
 PIPELINE = "mvc.pipelines.pipeline"
 STEPS = "mvc.codecs.steps"
 GROUP = "mvc.pipelines.group"
@@ -169,6 +175,9 @@ RECORDS_SPOILED = {
     "checksum": ("lossless", WRITER, "payload_check", result(flipped)),
     "checksum of a group": ("vsol", WRITER, "payload_check", result(flipped)),
     "header": ("lossless", PROOF, "encode_header", result(flipped)),
+    "coding": ("lossless", WRITER, "placed", result(misnamed)),
+    "coding of a group": ("vsol", WRITER, "placed", result(misnamed)),
+    "coding of steps": (_CODED, WRITER, "placed", result(misnamed)),
     "manifest": ("lossless", "mvc.model.manifest", "_spec_bytes", result(flipped)),
     "commit": ("lossless", "mvc.model.commit.Commit", "encoded", property_of(
         Commit, "encoded", lambda commit: replace(commit, zone_minutes=commit.zone_minutes + 1))),

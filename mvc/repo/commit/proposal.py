@@ -103,7 +103,10 @@ def serve_first(store: Store, config: Config, inputs: Inputs) -> Inputs:
     now = store.now_ns()
     request = replace(request, time_ns=now if request.time_ns is None else request.time_ns)
     manifest = _manifest(store, inputs, at, entries=entries, attached=attached)
-    made = _commit(config, replace(inputs, request=request), at, manifest, now=now)
+    if not request.options.allow_empty and manifest.id == manifests.of_commit(store, at.commit).id:
+        return inputs
+    named = replace(inputs, request=request)
+    made = _commit(store, config, named, at, manifest=manifest, now=now)
     now = store.now_ns()
     serve(made.id, now)
     return replace(inputs, request=replace(request, deploy_time_ns=now))
@@ -166,17 +169,7 @@ def entry_of(
 ) -> Entry:
     """What publishes the version at the moment ``now``; valid only under the journal's lock."""
     request, at = written.inputs.request, proposal.at
-    for parent in request.options.parents:
-        commits.get(store.snapshot, parent)
-    for needed in request.options.needs:
-        commits.get(store.snapshot, needed)
-        availability.check_kept(store, needed)
-    made = _commit(config, written.inputs, at, proposal.manifest, now=now)
-    if availability.forgotten(store, made.id) is not None:
-        raise StateForgotten(
-            f"this very version, {made.id.short}, was forgotten",
-            hint="with another message or time it is another version",
-        )
+    made = _commit(store, config, written.inputs, at, manifest=proposal.manifest, now=now)
     statements: tuple[Deployment, ...] = ()
     guard, target = request.guard, request.target
     if target is not None and (guard is None or guard.allows()):
@@ -204,10 +197,18 @@ def entry_of(
     )
 
 
-def _commit(config: Config, inputs: Inputs, at: Head, manifest: Manifest, *, now: int) -> Commit:
+def _commit(
+    store: Store, config: Config, inputs: Inputs, at: Head, *, manifest: Manifest, now: int
+) -> Commit:
+    """The commit of a version. Raises if what it names is not there, or it was forgotten itself."""
     request, head = inputs.request, at.commit
+    for parent in request.options.parents:
+        commits.get(store.snapshot, parent)
+    for needed in request.options.needs:
+        commits.get(store.snapshot, needed)
+        availability.check_kept(store, needed)
     time_ns = now if request.time_ns is None else request.time_ns
-    return Commit(
+    made = Commit(
         manifest=manifest.id,
         root=manifest.root,
         parents=tuple(dict.fromkeys((*((head,) if head else ()), *request.options.parents))),
@@ -224,6 +225,12 @@ def _commit(config: Config, inputs: Inputs, at: Head, manifest: Manifest, *, now
         needs=tuple(sorted(set(request.options.needs))),
         attached=tuple(sorted({name.split("/")[0] for name in inputs.attachments})),
     )
+    if availability.forgotten(store, made.id) is not None:
+        raise StateForgotten(
+            f"this very version, {made.id.short}, was forgotten",
+            hint="with another message or time it is another version",
+        )
+    return made
 
 
 def _recorded_pipeline(config: Config, inputs: Inputs) -> str:

@@ -261,6 +261,8 @@ def check_request(request: CommitRequest) -> None:
     if request.deploy_time_ns is not None and request.deploy is None:
         raise WrongUsage("a deployment time without a deployment target")
     options, deploy = request.options, request.deploy
+    if options.before is not None and request.deploy_time_ns is not None:
+        raise WrongUsage("before serves the version now: at names no other time")
     names = {"deployment target": deploy, "branch": options.branch, "tag": options.tag}
     for kind, name in names.items():
         if name is not None:

@@ -20,7 +20,7 @@ from mvc.store.graph.plan import Action
 from mvc.store.graph.search import PathStep
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.reader import PackReader
-from mvc.store.packs.records import PAYLOAD_CHECK, TRANSFORMS, Coding
+from mvc.store.packs.records import PAYLOAD_CHECK, TRANSFORMS, Coding, RecordHeader
 from mvc.types import FIRST_RELEASE
 
 LOADED = 32 << 20
@@ -107,6 +107,14 @@ def _prediction_of(step: PathStep, pipeline: Pipeline) -> Prediction:
     if len(step.member.inputs) != prediction.inputs or pipeline.scope == "group":
         raise DamagedData(f"{short_name(step)} is predicted in a way that does not exist")
     return prediction
+
+
+def check_codings(header: RecordHeader) -> None:
+    """Raises DamagedData unless payloads are decoded by what this record's members name."""
+    named = {(m.coding.text, bool(m.base), len(m.inputs)): m for m in header.members}
+    for member in named.values():
+        if member.coding.transform != "patch":  # which no pipeline codes
+            _work(PathStep(0, 0, header, member, reverse=False))
 
 
 @lru_cache(maxsize=4096)

@@ -1,12 +1,13 @@
 """Nothing is published that readers refuse: what was encoded is decoded again, by their own code.
 
 Before a journal entry names a record, the record's bytes are decoded and compared with what they
-stand for: headers, checksums, containers of chunks, patches, groups, approximate steps,
-super-steps, manifests, and chunks. Only of chunks that zstd compresses, in a coding of the first
-version of the format, are some left out once an operation has stored ``ALWAYS`` bytes: to decode
-all of them takes a quarter of a commit's processor time. One in 32 is decoded then, and the first
-of every kind. A predicted chunk is always decoded, from the prediction that encoding has computed;
-for one in 32 it is computed again. What was encoded is what the id names: the caller has hashed it.
+stand for: headers and the codings that they name, checksums, containers of chunks, patches, groups,
+approximate steps, super-steps, manifests, and chunks. Only of chunks that zstd compresses, in a
+coding of the first version of the format, are some left out once an operation has stored ``ALWAYS``
+bytes: to decode all of them takes a quarter of a commit's processor time. One in 32 is decoded
+then, and the first of every kind. A predicted chunk is always decoded, from the prediction that
+encoding has computed; for one in 32 it is computed again. What was encoded is what the id names:
+the caller has hashed it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from mvc.pipelines.pipeline import CODED, ELIDED, Pipeline
 from mvc.pipelines.predicted import Predicted, apply_predicted
 from mvc.store.packs.records import Member, decode_header, encode_header, payload_check
 from mvc.store.proving import proof_of, prove_equal
+from mvc.store.recovery.decode import check_codings
 from mvc.types import Bytes
 
 ALWAYS = 16 * MIB
@@ -183,4 +185,5 @@ def proven_header(members: Sequence[Member], *, group: bool, body_size: int) -> 
         read = decode_header(head, "a new record")
         prove_equal((read.members, read.group), (tuple(members), group))
         prove_equal((read.body_at, read.body_size), (len(head), body_size))
+        check_codings(read)
     return head

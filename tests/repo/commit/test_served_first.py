@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import mvc
-from mvc.errors import UnknownRevision, WrongUsage
+from mvc.errors import NothingToCommit, StateForgotten, UnknownRevision, WrongUsage
+from mvc.ids import CommitId
 
 STATE = {"w": np.arange(6, dtype=np.float32)}
 
@@ -57,4 +59,25 @@ def test_what_commit_reduces_is_refused(tmp_path: Path) -> None:
         for pipeline in ("xor | lsb:20", "lc:x=2"):
             with pytest.raises(WrongUsage, match="stored as it is given"):
                 repo.commit(STATE, pipeline=pipeline, options=options)
+    assert not told
+
+
+def test_what_is_refused_is_not_served(tmp_path: Path) -> None:
+    told: list[Any] = []
+    options = mvc.CommitOptions(before=lambda *words: told.append(words), time=10**18)
+    unknown = CommitId(bytes(32))
+    with mvc.Repository.init(tmp_path) as repo:
+        first = repo.commit(STATE, options=mvc.CommitOptions(time=10**18))
+        repo.commit({"w": STATE["w"] + 1})
+        repo.commit(STATE)
+        repo.storage.forget(first.id)
+        for wrong, given in (
+            (StateForgotten, {"detached": True}),
+            (NothingToCommit, {"allow_empty": False}),
+            (UnknownRevision, {"parents": [unknown]}),
+            (UnknownRevision, {"needs": [unknown]}),
+            (WrongUsage, {"at": 10**18}),
+        ):
+            with pytest.raises(wrong):
+                repo.commit(STATE, deploy="prod", options=replace(options, **given))
     assert not told
