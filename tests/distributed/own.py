@@ -47,6 +47,16 @@ class Cap:
         return -float(np.sum(drift * reference)) / norm, _norm(drift + reference) - norm
 
 
+class Length:
+    """The square of the model's norm: large where nothing has moved."""
+
+    def value(self, drift, reference):
+        return np.sum(np.square(drift + reference))
+
+    def gradient(self, drift, reference):
+        return 2 * (drift + reference)
+
+
 class Largest:
     """The largest change of a parameter, over one that is 3 where nothing has moved."""
 

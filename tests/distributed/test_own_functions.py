@@ -11,7 +11,7 @@ from mvc.distributed.protocols.named import protocol_named
 from mvc.distributed.safe import Own, norm_of
 from mvc.distributed.simulator import Simulation
 from mvc.errors import WrongUsage
-from tests.distributed.own import Cap, Largest, Squares, Weighted, faulty
+from tests.distributed.own import Cap, Largest, Length, Squares, Weighted, faulty
 
 MODEL = np.random.default_rng(2).normal(size=60).astype(np.float32)
 NORM = Weighted()
@@ -77,7 +77,7 @@ def test_the_function_of_the_documentation_is_the_norm_relative_to_the_model():
     np.testing.assert_allclose(first.reference, second.reference, rtol=1e-6)
 
 
-@pytest.mark.parametrize("own", [Weighted(), Weighted(1e-9), Squares(), Cap(), Largest()])
+@pytest.mark.parametrize("own", [Weighted(), Weighted(1e-9), Squares(), Cap(), Length(), Largest()])
 @pytest.mark.parametrize("radius", [1e-4, 0.3, 50.0])
 @pytest.mark.parametrize("length", [1, 2, 2500])
 def test_functions_that_are_convex_pass(own, radius, length):

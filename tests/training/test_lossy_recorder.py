@@ -644,7 +644,8 @@ def test_what_cannot_be_served_is_not_stored(tmp_path: Path) -> None:
             mvc.Recorder(repo, nn.Linear(2, 2), deploy_first=True)
 
 
-def test_served_first_and_overtaken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["prod", None])
+def test_served_first_and_overtaken(tmp_path: Path, target: str | None) -> None:
     """Somebody commits between: the version gets another id, and is served again under that one."""
     served = Served()
     with mvc.Repository.init(tmp_path) as repo:
@@ -656,10 +657,13 @@ def test_served_first_and_overtaken(tmp_path: Path) -> None:
             served(delivered)
 
         with mvc.Recorder(
-            repo, nn.Linear(2, 2), pipeline=LSB, deploy="prod", on_deploy=serve, deploy_first=True
+            repo, nn.Linear(2, 2), pipeline=LSB, deploy=target, on_deploy=serve, deploy_first=True
         ) as recorder:
             made = recorder.step(wait=True)
         (foreseen, bits), (stored, again) = served.versions
-        assert made is not None and made.commit == stored == repo.live("prod").commit != foreseen
+        assert made is not None and made.commit == stored == repo.head("main").commit != foreseen
         assert bits == again == tensor_bits(repo.checkout(stored, path="model.safetensors"))
-        assert served.times[0] == served.times[1] == repo.live("prod").since_ns
+        assert served.times[0] == served.times[1] == made.time_ns
+        if target is not None:
+            live = repo.live(target)
+            assert (live.commit, live.since_ns) == (stored, made.time_ns)
