@@ -113,8 +113,8 @@ class Own(SafeFunction):
         for step, start, way in product((1e-5, -1e-5, 1.0, -1.0), edges, edges[:2]):
             slope = float(np.sum(self._asked("gradient", start, start.shape) * way))
             rise = self.reach(start + step * way) - self.reach(start)
-            rounding = 1e-10 * (self.radius + abs(rise)) + 1e-13 * abs(self._zero)
-            if rise < step * slope - rounding:
+            # But for rounding, of the values and of f(0).
+            if rise < step * slope - 1e-10 * (self.radius + abs(rise)) - 1e-13 * abs(self._zero):
                 fault = "is not convex" if abs(step) == 1 else "has a wrong gradient"
                 raise WrongUsage(
                     f"the safe function {fault}: "

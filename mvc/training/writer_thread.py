@@ -248,12 +248,10 @@ class WriterThread(threading.Thread):
         act = self._options.on_deploy
         if not self._weights or (self.reducer is None and act is None and not item.awaited):
             return
-        moment = made.commit.time_ns if made.deployment is None else made.deployment.time_ns
-        if self._served is not None:
-            if self._served.commit == made.id:
-                self.production = self._served
-                return
-            moment = self._served.time_ns
+        if self._served is not None and self._served.commit == made.id:
+            self.production = self._served
+            return
+        moment = (self._served or made.deployment or made.commit).time_ns
         self.production = ServedVersion(self._state_to_serve(item), made.id, moment)
         if act is not None:
             act(self.production)

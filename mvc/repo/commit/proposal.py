@@ -105,8 +105,7 @@ def serve_first(store: Store, config: Config, inputs: Inputs) -> Inputs:
     manifest = _manifest(store, inputs, at, entries=entries, attached=attached)
     if not request.options.allow_empty and manifest.id == manifests.of_commit(store, at.commit).id:
         return inputs
-    named = replace(inputs, request=request)
-    made = _commit(store, config, named, at, manifest=manifest, now=now)
+    made = _commit(store, config, replace(inputs, request=request), at, manifest=manifest, now=now)
     now = store.now_ns()
     serve(made.id, now)
     return replace(inputs, request=replace(request, deploy_time_ns=now))

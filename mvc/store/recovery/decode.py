@@ -111,10 +111,12 @@ def _prediction_of(step: PathStep, pipeline: Pipeline) -> Prediction:
 
 def check_codings(header: RecordHeader) -> None:
     """Raises DamagedData unless payloads are decoded by what this record's members name."""
-    named = {(m.coding.text, bool(m.base), len(m.inputs)): m for m in header.members}
-    for member in named.values():
-        if member.coding.transform != "patch":  # which no pipeline codes
-            _work(PathStep(0, 0, header, member, reverse=False))
+    for member in {
+        (m.coding.text, bool(m.base), len(m.inputs)): m
+        for m in header.members
+        if m.coding.transform != "patch"  # which no pipeline codes
+    }.values():
+        _work(PathStep(0, 0, header, member, reverse=False))
 
 
 @lru_cache(maxsize=4096)
