@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import mvc.recipes as recipes
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, titled
+from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.models.environment import Comparison, capture
+from mvc.recipes.recipe import missing_weights
 from mvc.text import count, printable
 
 _VERDICTS = {
@@ -43,6 +47,25 @@ def compare_environments(session: Session, rev: str, other: str | None) -> bool:
     if not session.answered("mvc.diff.environment/1", payload | {"used": sorted(recorded.used)}):
         _print(session, (rev, other), compared)
     return compared.verdict == "different"
+
+
+def trained_elsewhere(session: Session) -> int:
+    """How many versions that only a replay makes were trained where results may differ from here.
+
+    A replay sets settings and threads as recorded. A version whose environment cannot be read
+    counts.
+    """
+    gone = [each for each in session.repo.storage.proofs() if missing_weights(session.repo, each)]
+    if not gone:
+        return 0
+    here, differ = capture(), 0
+    for version in gone:
+        exact = ["unreadable"]
+        with suppress(MvcError):
+            found = recipes.environment(session.repo, version).compare(here).differences
+            exact = [each.field for each in found if each.grade == "exact"]
+        differ += not all(field.startswith(_SET) for field in exact)
+    return differ
 
 
 def _print(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 import mvc as library
 from tests.cli.program import Mvc
@@ -69,3 +70,13 @@ def test_retrain_says_whether_a_tolerance_was_needed(mvc: Mvc, tmp_path: Path) -
     assert told[0]["made"] == "near" and 0 < told[0]["distance"] <= 5
     mvc("forget", "--weights", "HEAD", "--trust-code")
     mvc("checkout", "HEAD", "-o", "kept.safetensors")
+
+
+def test_fsck_counts_what_was_trained_in_another_environment(
+    mvc: Mvc, made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mvc("forget", "--weights", made[1], made[2], "--trust-code")
+    mvc("gc", "--grace", 0)
+    assert "another environment" not in mvc("fsck").err
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "VSX")
+    assert "2 versions without weights: trained in another environment" in mvc("fsck").err

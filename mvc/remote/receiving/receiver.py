@@ -291,7 +291,7 @@ def _check_made_from(store: Store, drafts: Sequence[_ReceivedEntry], *, local: b
     coming = {given.commit.id for draft in drafts for given in draft.versions}
     made = [(d, given.commit) for d in drafts for given in d.versions if given.given_up]
     for draft, commit in made:  # bases come before what was trained from them
-        for needed in commit.needs:
+        for needed in availability.leading_on(store, commit.needs, coming):
             is_here = needed not in fresh and availability.forgotten(store, needed) is None
             if needed in coming or is_here:
                 continue

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from mvc.api import FsckReport, Problem, Repaired, heal, rebuild_index
 from mvc.cli.commits import tell_absent
+from mvc.cli.environments import trained_elsewhere
 from mvc.cli.session import load
 from mvc.cli.verb import REMOTE, CommandOptions, Session, fields, flag, option, verb
 from mvc.errors import DamagedData, RemoteRefused
@@ -107,6 +108,11 @@ def _print(session: Session, report: FsckReport) -> None:
     if report.sound:
         session.line(f"{session.paint('Sound', 'good')}: {looked}")
         tell_absent(session, report.absent)
+        if elsewhere := trained_elsewhere(session):
+            session.note(
+                f"note: {count(elsewhere, 'version')} without weights: trained in another "
+                "environment than this one, where a replay may not make them again"
+            )
         if not report.full:
             session.note("every stored byte was checked; --full recovers every tensor as well")
         return
