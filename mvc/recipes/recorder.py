@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
@@ -10,6 +10,7 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from msgspec import Struct
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from mvc.api import Repository
@@ -96,7 +97,19 @@ class Recorder(StateRecorder):
         **options: Unpack[RecorderKeywords],
     ) -> None:
         notes = None
+        if recipe is None and (prove or data is not None):
+            raise WrongUsage(
+                "data and prove belong to a recipe", hint="name the function: recipe=train_step"
+            )
         if recipe is not None:
+            if not callable(recipe) or not hasattr(data, "__getitem__"):
+                raise WrongUsage(
+                    "a recipe is a function that makes a step, with data that has data[row]",
+                    hint="recipe=train_step, data=mvc.constructed(...)",
+                )
+            if scheduler is None:
+                given = getattr(recipe, "keywords", {}).values()
+                scheduler = next((each for each in given if isinstance(each, LRScheduler)), None)
             stepping = Stepping(recipe, model, optimizer, data)
             path = options.get("name", DEFAULT_STATE)
             notes = _Notes(stepping, path, whole("full_every", full_every, 1), prove=prove)
@@ -166,9 +179,16 @@ class _Notes:
         return {STEPS: recipe.encoded(), **attached}
 
     def train(self, rows: Sequence[int], batch: Any) -> Any:
-        places = [whole("a row", row, 0) for row in rows]
-        if not places:
-            raise WrongUsage("a batch has no rows")
+        given = rows.tolist() if hasattr(rows, "tolist") else rows
+        if not isinstance(given, Iterable):
+            raise WrongUsage("rows is no list: it names the positions of a batch in the data")
+        places, most = [whole("a row", row, 0) for row in given], len(self._stepping.data)
+        if not places or max(places) >= most:
+            raise WrongUsage(
+                f"row {max(places)} is beyond the data, which has {most}"
+                if places
+                else "a batch has no rows"
+            )
         now = rng_state()
         drawn = None if self._after is not None and _same(now, self._after) else now
         done = self._stepping.step(places, batch)

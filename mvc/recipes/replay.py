@@ -32,6 +32,7 @@ from mvc.errors import (
     NotTrusted,
     RetrainingDiffers,
     StateForgotten,
+    WrongUsage,
     need_torch,
 )
 from mvc.files import parse
@@ -78,6 +79,8 @@ class ReplayOptions(Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.timeout is not None:
             check_seconds("timeout", self.timeout)
+        if self.tolerance is not None and not self.tolerance >= 0:
+            raise WrongUsage(f"a tolerance is a number from 0 on, not {self.tolerance}")
 
 
 class TensorDifference(Struct, frozen=True):

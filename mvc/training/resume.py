@@ -220,7 +220,7 @@ def training_state(
         )
         raise CannotResume(
             f"{path} of {commit.short} belongs to another version of {name}: "
-            "the model was committed later, without its training state",
+            "this one was committed without its training state",
             hint=f"resume from its own: mvc.resume(repo, ..., rev={next(whole, 'REV')!r})",
         )
     if kept["schema"] == parts.PRODUCTION and kept["weights"] is None:

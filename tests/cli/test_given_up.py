@@ -98,13 +98,14 @@ def test_every_other_command_says_what_is_missing_or_does_without(gone: Mvc) -> 
         ("diff", "--environment", "HEAD"), ("gc", "-n"),
         ("report", "-o", "page.html"), ("repack", "-n"),
         ("show", "--code", "HEAD"), ("show", "--id", "HEAD"), ("deploy",), ("ls", "--data"),
-        ("diff", "HEAD~1", "HEAD", "--stat"), ("deploy", "HEAD", "prod"),
+        ("diff", "HEAD~1", "HEAD", "--stat"),
+        ("deploy", "HEAD", "prod", "--at", "2020-01-01"),  # what was live then is a fact
     ):  # fmt: skip
         gone(*words)
     for words in (
         ("checkout", "HEAD", "-o", "x.safetensors"), ("checkout", "--model", "HEAD", "-o", "x"),
         ("show", "HEAD", "net.0.weight"), ("probe", "net.py", "--rev", "HEAD"),
-        ("checkout", "--target", "prod", "-o", "x.safetensors"),
+        ("checkout", "--target", "prod", "-o", "x.safetensors"), ("deploy", "HEAD", "prod"),
     ):  # fmt: skip
         refused = gone(*words, code=3)
         assert "were given up" in refused.err, words

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-__all__ = ["Net", "Samples", "step", "unseeded"]
+__all__ = ["Net", "Samples", "scheduled", "step", "unseeded"]
 
 
 class Net(nn.Module):
@@ -54,3 +54,9 @@ def unseeded(model: Any, optimizer: Any, batch: Any) -> Any:
         for parameter in model.parameters():
             parameter.add_(random.SystemRandom().random())
     return step(model, optimizer, batch)
+
+
+def scheduled(model: Any, optimizer: Any, batch: Any, scheduler: Any) -> Any:
+    loss = step(model, optimizer, batch)
+    scheduler.step()
+    return loss

@@ -15,6 +15,7 @@ from mvc.errors import (
     NotTrusted,
     RetrainingDiffers,
     WeightsDropped,
+    WrongUsage,
 )
 from mvc.io.files import FileSystem
 from mvc.recipes.weights import alternative
@@ -142,9 +143,12 @@ def test_a_replay_within_a_tolerance_is_noted_and_proves_nothing(
 ) -> None:
     roots, _ = recorded(repo, tmp_path / "data", 2, recipe=unseeded)
     last = versions(repo)[1]
-    for tolerance in (None, 1e-9, float("nan")):
+    for tolerance in (None, 1e-9):
         with pytest.raises(RetrainingDiffers):
             mvc.retrain(repo, last, trust=True, tolerance=tolerance)
+    for wrong in (float("nan"), -1.0):
+        with pytest.raises(WrongUsage, match="a tolerance is a number"):
+            mvc.retrain(repo, last, trust=True, tolerance=wrong)
     assert not repo.annotations(last)
     done = mvc.retrain(repo, last, trust=True, tolerance=5.0)
     assert done.distance is not None and 1e-9 < done.distance <= 5

@@ -17,12 +17,13 @@ import pytest
 import torch
 
 import mvc
+import mvc.recipes as recipes
 from mvc.errors import CannotRecord, StorageFull, WeightsDropped, WrongUsage
 from mvc.recipes.recipe import STEPS, StepRecipe, recipe_of
 from mvc.state import StateFile
 from tests.benchmarks import step_trainings
 from tests.benchmarks.step_trainings import TRAININGS
-from tests.recipes.stepped import Net, Samples, step, unseeded
+from tests.recipes.stepped import Net, Samples, scheduled, step, unseeded
 from tests.repo.lc.histories import start
 
 PROJECT = Path(__file__).parents[2]
@@ -252,7 +253,10 @@ def test_after_a_resume_the_next_version_is_a_full_state(repo, tmp_path):
         ([], WrongUsage, "a batch has no rows"),
         ([-1], WrongUsage, "a row"),
         ([1.5], WrongUsage, "a row"),
-        ([100], IndexError, "out of bounds"),
+        ([100], WrongUsage, "row 100 is beyond the data, which has 100"),
+        (7, WrongUsage, "rows is no list"),
+        (torch.arange(100) < 2, WrongUsage, "a row is of type bool"),
+        (torch.ones(2, 2, dtype=torch.int64), WrongUsage, "a row is of type list"),
     ],
 )
 def test_wrong_rows_are_refused_and_nothing_is_recorded(repo, tmp_path, rows, error, why):
@@ -264,6 +268,44 @@ def test_wrong_rows_are_refused_and_nothing_is_recorded(repo, tmp_path, rows, er
         assert root(dict(model.state_dict())) == before
         recorder.train([1, 2])
     assert recorder.report.durable == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"prove": True}, {"data": [1]}, {"recipe": "step", "data": [1]}, {"recipe": step}]
+)
+def test_a_recipe_comes_with_its_function_and_its_data(repo, tmp_path, wrong):
+    model, optimizer, _ = training(tmp_path / "data")
+    with pytest.raises(WrongUsage) as caught:
+        mvc.Recorder(repo, model, optimizer, **wrong)
+    assert "recipe=train_step" in str(caught.value.hint)
+
+
+def test_the_scheduler_of_a_recipe_is_recorded_and_resumed(repo, tmp_path):
+    model, optimizer, data = training(tmp_path / "data")
+    scheduler = mvc.constructed(torch.optim.lr_scheduler.StepLR, optimizer, step_size=2)
+    recipe = functools.partial(scheduled, scheduler=scheduler)
+    with mvc.Recorder(repo, model, optimizer, recipe=recipe, data=data, full_every=1) as recorder:
+        for row in range(3):
+            recorder.train([row, row + 1])
+    model, optimizer, _ = training(tmp_path / "data")
+    again = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
+    mvc.resume(repo, model, optimizer, scheduler=again)
+    assert again.last_epoch == 3
+
+
+def test_a_version_without_weights_cannot_go_live(repo, tmp_path):
+    recorded(repo, tmp_path / "data", 5, full_every=4, prove=True, deploy="prod")
+    made = versions(repo)
+    with pytest.raises(WeightsDropped, match="were given up") as caught:
+        repo.deploy(made[1], "prod")
+    assert "mvc retrain" in str(caught.value.hint)
+    with pytest.raises(WeightsDropped):
+        repo.rollback("prod", to=made[2])
+    assert repo.live("prod").commit == made[-1]
+    repo.rollback("prod", to=made[0])
+    recipes.store_weights(repo, made[1], trust=True)
+    repo.deploy(made[1], "prod")
+    assert repo.live("prod").commit == made[1]
 
 
 @pytest.mark.parametrize("pipeline", ["lc", "vsol-1-fast", "every:1/9 | lc:x=2"])

@@ -205,6 +205,14 @@ def check_kept(store: Store, id_: CommitId) -> None:
     raise error
 
 
+def check_servable(store: Store, id_: CommitId) -> None:
+    """As ``check_kept``; also raises WeightsDropped for a version that gave up its weights."""
+    check_kept(store, id_)
+    gone = dropped(store, id_)
+    if gone is not None:
+        raise dropped_error(id_, gone)
+
+
 def dropped_paths(marks: Iterable[StateMark]) -> dict[CommitId, str]:
     """The path that each version gave up, by marks of weights from the oldest to the newest."""
     newest = {mark.commit: mark for mark in marks if mark.path}

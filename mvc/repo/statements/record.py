@@ -101,10 +101,11 @@ def deploy(
 ) -> Deployed:
     """Records that a version went live, by default now; durable on return.
 
-    A forgotten version can be recorded only for a time in the past. ``sign``: by default as the
-    user's settings say. ``against``: the remote's record that it is to fit; ``send``: see
-    ``publish``. Raises InvalidName, InvalidTime, UnknownRevision, StateForgotten, CannotSign, and
-    unless ``anyway`` TargetProtected, and BadModelFile if a file is missing or false.
+    A version without its state or weights can be recorded only for a time in the past.
+    ``sign``: by default as the user's settings say. ``against``: the remote's record that it is to
+    fit; ``send``: see ``publish``. Raises InvalidName, InvalidTime, UnknownRevision,
+    StateForgotten, WeightsDropped, CannotSign, and unless ``anyway`` TargetProtected, and
+    BadModelFile if a file is missing or false.
     """
     refuse_protected(config, target, anyway=anyway)
     snapshot = store.fresh()
@@ -116,7 +117,7 @@ def deploy(
 
     def make(now: int) -> Entry:
         if time_ns is None or time_ns > now:
-            availability.check_kept(store, commit)
+            availability.check_servable(store, commit)
         at, author = now if time_ns is None else time_ns, config.author
         check_deployment(target, at)
         made = Deployment(

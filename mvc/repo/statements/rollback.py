@@ -115,7 +115,7 @@ class _Past:
     def check_kept(self, store: Store, back: Deployed, live: Deployed) -> None:
         """Raises StateForgotten, which names the next version back that is kept."""
         try:
-            availability.check_kept(store, back.commit)
+            availability.check_servable(store, back.commit)
         except StateForgotten as error:
             for deployed in self._before(self._origin(back), {live.commit}):
                 if availability.forgotten(store, deployed.commit) is None:
