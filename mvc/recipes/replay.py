@@ -389,9 +389,8 @@ class _Replay:
         entry = self._repo.manifest(commit).by_path[self._recipe.makes.path]
         self.distance: float | None = None
         if file.root == entry.state.root:
-            self._proofs.append(
-                Proof(commit, entry.path, file.root, self._recipe.base.version, seconds)
-            )
+            base = self._recipe.base.version
+            self._proofs.append(Proof(commit, entry.path, file.root, base=base, seconds=seconds))
         else:
             self._compare(commit, entry, file)
         return file

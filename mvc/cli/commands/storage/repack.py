@@ -59,7 +59,8 @@ def _repack(session: Session, args: _RepackOptions) -> None:
     if args.rev and bool(args.add) == bool(args.remove):
         raise click.UsageError("revisions follow --add or --remove")
     add, remove = ((*named, *args.rev * bool(named)) for named in (args.add, args.remove))
-    if late := recipes.late(session.repo):
+    proven = bool(session.repo.storage.proofs())
+    if proven and (late := recipes.late(session.repo)):
         session.warn(
             f"made again, {_listed(session, late)} would take longer than store.max_recovery: "
             f"'mvc retrain {late[0].short} --trust-code' stores the weights of one again"
@@ -67,7 +68,7 @@ def _repack(session: Session, args: _RepackOptions) -> None:
     done = session.run(
         "repacking",
         session.repo.storage.repack,
-        alternatives=recipes.alternatives(session.repo) if session.repo.storage.proofs() else None,
+        alternatives=recipes.alternatives(session.repo) if proven else None,
         reason=args.reason or "",
         interval=args.interval,
         max_recovery=args.max_recovery,
