@@ -106,9 +106,9 @@ def test_weights_that_were_given_up(mvc: Mvc, remote: Repository) -> None:
     base = remote.commit(model(3), path="model.safetensors").id
     trained = by_hand.trained(remote, made, {"seed": 12}, base)
     remote.storage.repack(interval=1)
+    remote.deploy(trained, "prod")
     by_hand.drop(remote, trained)
     remote.storage.gc(grace="0")
-    remote.deploy(trained, "prod")
     error = said(mvc, words(remote))
     assert "were given up" in error
 
