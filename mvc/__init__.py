@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mvc.pipelines.requirements import Requirements
     from mvc.probing.probe import Probe, probe
     from mvc.recipes.making import constructed
-    from mvc.recipes.steps.recorder import Recorder
+    from mvc.recipes.stepwise.recorder import Recorder
     from mvc.recipes.verbs import record, retrain, retraining
     from mvc.report.change import first_change
     from mvc.report.page import write_report
@@ -112,7 +112,7 @@ _LAZY = {
     "LogEntry": "mvc.api",
     "LogOptions": "mvc.api",
     "Probe": "mvc.probing.probe",
-    "Recorder": "mvc.recipes.steps.recorder",
+    "Recorder": "mvc.recipes.stepwise.recorder",
     "Report": "mvc.training.recorder",
     "Repository": "mvc.api",
     "Requirements": "mvc.pipelines.requirements",

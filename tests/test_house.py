@@ -201,7 +201,7 @@ def test_slow_tests_are_there() -> None:
 
 BEHIND = {"mvc.training", "mvc.probing", "mvc.distributed.runner", "mvc.frameworks",
           "mvc.recipes.description", "mvc.recipes.recording", "mvc.recipes.service",
-          "mvc.recipes.steps", "mvc.recipes.worker", "mvc.models.settings"}  # fmt: skip
+          "mvc.recipes.stepwise", "mvc.recipes.worker", "mvc.models.settings"}  # fmt: skip
 """What may import torch: behind calls of ``need_torch``, or behind a framework."""
 
 

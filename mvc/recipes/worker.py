@@ -33,7 +33,7 @@ from mvc.models.settings import apply_settings
 from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Reached, Stepped
 from mvc.recipes.recipe import DRAWN, Model, StepRecipe, recipe_of, segment
 from mvc.recipes.service import START, Rebuilt, counting_steps
-from mvc.recipes.steps.stepping import Stepping, rows_in
+from mvc.recipes.stepwise.stepping import Stepping, rows_in
 from mvc.system import signal_at_end_of_parent
 from mvc.training.resume import load_model
 from mvc.training.state.rng import check_rng, set_rng_state

@@ -162,7 +162,7 @@ def _whole(folder: Path, send: Send) -> None:
 
 def main(folder: Path, seed: int, kills: int) -> None:
     torch.set_num_threads(1)
-    for module in ("torch._dynamo", "mvc.recipes.worker", "mvc.recipes.steps.recorder"):
+    for module in ("torch._dynamo", "mvc.recipes.worker", "mvc.recipes.stepwise.recorder"):
         importlib.import_module(module)
     gc.freeze()
     print(json.dumps(kill(folder, seed, kills)))

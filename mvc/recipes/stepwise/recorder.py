@@ -22,8 +22,8 @@ from mvc.recipes import dataset
 from mvc.recipes.description import Description, refuse_model, refuse_process_group
 from mvc.recipes.making import making_of
 from mvc.recipes.recipe import DRAWN, STEPS, BaseState, Batches
-from mvc.recipes.steps.prover import Prover
-from mvc.recipes.steps.stepping import Numbered, Stepping, rows_text
+from mvc.recipes.stepwise.prover import Prover
+from mvc.recipes.stepwise.stepping import Numbered, Stepping, rows_text
 from mvc.training.checks import RecorderKeywords, whole
 from mvc.training.recorder import StateRecorder
 from mvc.training.resume import Resumed
