@@ -36,6 +36,14 @@ _SCHEMA = {"schema": SCHEMA.format("drift")}
 _AT_ONCE = 512  # samples that a network is asked about
 
 
+class PipelineCase(NamedTuple):
+    """A pipeline on a training."""
+
+    name: str
+    experiment: Experiment
+    pipeline: str
+
+
 @dataclass(frozen=True)
 class Drifts:
     """Which labels of which data drift in, and how trainings are set up."""
@@ -75,6 +83,16 @@ class Drifts:
             raise WrongUsage("--model is for one data set; with several each gets its own")
         return [
             each for data in self.datasets for each in experiments(data, self.settings, self.labels)
+        ]
+
+    def cases(self, pipelines: Sequence[str]) -> list[PipelineCase]:
+        """Every pipeline, a line or a preset, on every training."""
+        for text in pipelines:
+            Pipeline.parse(text)
+        return [
+            PipelineCase(f"{text} on {experiment.name}", experiment, text)
+            for experiment in self.experiments()
+            for text in pipelines
         ]
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,8 @@ from mvc.pipelines.pipeline import Pipeline
 from ..experiment import Report, Row, argument, option
 from ..render import SCHEMA
 from ..workspace import Workspace, digest
-from .commands import Drifts, streamed
+from .commands import Drifts, PipelineCase, streamed
 from .measure import Scorer, State, expanded
-from .split import Experiment
 from .stream import Stream
 
 __all__ = ["LAGS", "Delays", "Timed", "lags"]
@@ -85,12 +84,6 @@ def lags(live: Sequence[float], pace: float) -> NDArray[np.float64] | None:
     return shares
 
 
-class _Case(NamedTuple):
-    name: str
-    experiment: Experiment
-    pipeline: str
-
-
 @dataclass(frozen=True)
 class Delays:
     """Measure what late deployment costs, in a stream that does not wait for it.
@@ -106,19 +99,13 @@ class Delays:
         "N,N",
     )
 
-    def cases(self) -> Sequence[_Case]:
+    def cases(self) -> Sequence[PipelineCase]:
         """Every pipeline on every training."""
         if not self.paces or min(self.paces) <= 0:
             raise WrongUsage("a pace is a multiple of the time to learn: it must be above 0")
-        for text in self.pipelines:
-            Pipeline.parse(text)
-        return [
-            _Case(f"{text} on {experiment.name}", experiment, text)
-            for experiment in self.drifts.experiments()
-            for text in self.pipelines
-        ]
+        return self.drifts.cases(self.pipelines)
 
-    def run(self, case: _Case, place: Workspace) -> Row:
+    def run(self, case: PipelineCase, place: Workspace) -> Row:
         """Accuracies with time halted, by a fixed delay, and by pace."""
         stream = streamed(case.experiment, place)
         text = expanded(case.pipeline)

@@ -14,20 +14,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from mvc.errors import WrongUsage
-from mvc.pipelines.pipeline import Pipeline
 
 from ..experiment import Report, Row, argument, option
 from ..render import SCHEMA, grid, notes
 from ..workspace import Workspace, digest, machine
-from .commands import Drifts, streamed
+from .commands import Drifts, PipelineCase, streamed
 from .comparison import role_of
 from .measure import Scorer, State, expanded, replay
-from .split import Experiment
 from .stream import Stream, learn
 from .thesis import LEARNING, STATED, Configuration
 
@@ -39,12 +37,6 @@ _PRESETS = (
     *("frontier-0", "frontier-0.1", "frontier-1", "frontier-1-slow"),
 )
 _STAT = Path("/proc/stat")
-
-
-class _Case(NamedTuple):
-    name: str
-    experiment: Experiment
-    pipeline: str
 
 
 class _Unscored(Scorer):
@@ -65,19 +57,13 @@ class Times:
     pipelines: tuple[str, ...] = argument(_PRESETS, "PIPELINE...")
     interval: int = option(148, "Versions between reset points.", "N")
 
-    def cases(self) -> Sequence[_Case]:
+    def cases(self) -> Sequence[PipelineCase]:
         """Every pipeline on every training. Raises WrongUsage where there is no /proc/stat."""
         if not _STAT.exists():
             raise WrongUsage(f"drift times needs Linux: it reads in {_STAT} what else runs")
-        for text in self.pipelines:
-            Pipeline.parse(text)
-        return [
-            _Case(f"{text} on {experiment.name}", experiment, text)
-            for experiment in self.drifts.experiments()
-            for text in self.pipelines
-        ]
+        return self.drifts.cases(self.pipelines)
 
-    def run(self, case: _Case, place: Workspace) -> Row:
+    def run(self, case: PipelineCase, place: Workspace) -> Row:
         """Seconds, mean and longest, with those that the thesis states."""
         stream = streamed(case.experiment, place)
         own = Configuration(expanded(case.pipeline), self.interval)
