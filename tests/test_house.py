@@ -45,7 +45,7 @@ BUDGET = {
     "models": 916,
     "pipelines": 455,
     "probing": 785,
-    "recipes": 1_921,
+    "recipes": 1_923,
     "remote": 6_000,
     "repo": 6_889,
     "report": 644,

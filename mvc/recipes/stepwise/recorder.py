@@ -183,12 +183,10 @@ class _Notes:
         if not isinstance(given, Iterable):
             raise WrongUsage("rows is no list: it names the positions of a batch in the data")
         places, most = [whole("a row", row, 0) for row in given], len(self._stepping.data)
-        if not places or max(places) >= most:
-            raise WrongUsage(
-                f"row {max(places)} is beyond the data, which has {most}"
-                if places
-                else "a batch has no rows"
-            )
+        if not places:
+            raise WrongUsage("a batch has no rows")
+        if max(places) >= most:
+            raise WrongUsage(f"row {max(places)} is beyond the data, which has {most}")
         now = rng_state()
         drawn = None if self._after is not None and _same(now, self._after) else now
         done = self._stepping.step(places, batch)
