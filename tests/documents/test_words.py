@@ -1,4 +1,4 @@
-"""Plain English: how often docstrings, comments, messages and pages use words of a private language.
+"""Plain English: how often texts of the package and pages use words of a private language.
 
 ``python -m tests.documents.test_words [FOLDER|FILE]...`` prints each of these places.
 """
