@@ -9,11 +9,7 @@ __all__ = ["CLAIMS", "STATED"]
 _SAID = {
     "README.md": (
         "Python 3.11 or newer",
-        "110 MB ¹ | 104 MB ¹ |",
-        "371 MB ¹ | 853 MB ¹ | 397 MB ¹",
-        "files below 512 MiB",
         "Apache License 2.0",
-        "of an 887,530-parameter conv net",
     ),
     "docs/optimizers.md": (
         "A conv net with dropout (136,586 parameters)",
