@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-import picture  # noqa: E402
+import picture
 
 
 def test_the_story_runs_and_is_drawn(tmp_path: Path) -> None:
