@@ -1,4 +1,4 @@
-"""The script ``mvc``, and ``python -m mvc``: the command line in a process of its own."""
+"""The command ``mvc``, also as ``python -m mvc``."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _YOUNG = 100_000
 def main() -> NoReturn:
     """Runs the command line and exits.
 
-    Nearly all objects of a short process come from imports and stay to its end, so that looking
-    among them for unused cycles took a sixth of its time. The collector begins after 100,000
-    new objects in place of 700, and at exit it passes over all that there are.
+    Most objects of a short process come from imports and live to its end, and scanning them for
+    cycles took a sixth of its time. So the collector first runs after 100,000 new objects instead
+    of 700, and not at exit.
     """
     gc.set_threshold(_YOUNG)
-    # The threads of numpy's BLAS, one a processor, spin for 2**26 cycles before they sleep.
+    # By default the BLAS threads of numpy, one per core, spin for 2**26 cycles before they sleep.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
-    for each in ("inspect", "msgspec.inspect"):
-        sys.modules.setdefault(each, _Late(each))
-    # Without typing_extensions, which takes long to import, msgspec takes the same from typing.
+    for name in ("inspect", "msgspec.inspect"):
+        sys.modules.setdefault(name, _Late(name))
+    # typing_extensions is slow to import; without it msgspec imports the same names from typing.
     sys.modules.setdefault("typing_extensions", None)  # type: ignore[arg-type]
     from mvc.cli.main import main as program  # imports most of these objects
 
@@ -37,7 +37,7 @@ def main() -> NoReturn:
 
 
 class _Late(ModuleType):
-    """A module that is imported when an attribute of it is read."""
+    """A module that is imported when one of its attributes is read."""
 
     def __getattr__(self, name: str) -> object:
         if sys.modules.get(self.__name__) is self:

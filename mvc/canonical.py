@@ -37,9 +37,10 @@ def encode_uint(value: int) -> bytes:
 
 
 def read_uint(data: bytes | memoryview, at: int, limit: int) -> tuple[int, int]:
-    """The number at ``at`` and where it ends.
+    """The number at offset ``at``, and the offset after it.
 
-    IndexError where the bytes end within it, ValueError for one that is not written so.
+    Raises IndexError if the bytes end within the number, ValueError if it is not canonical or
+    exceeds ``limit``.
     """
     value = shift = 0
     for byte in data[at : at + _MAX_UINT_BYTES]:
@@ -56,12 +57,12 @@ def read_uint(data: bytes | memoryview, at: int, limit: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """The signed integer that a zigzagged one stands for."""
+    """Decodes a zigzagged integer."""
     return value >> 1 if not value & 1 else -((value + 1) >> 1)
 
 
 def decode_text(data: bytes) -> str:
-    """The text of any bytes."""
+    """Inverse of ``encode_text``: accepts any bytes."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -79,7 +80,7 @@ class Writer:
         return self.uint(value << 1 if value >= 0 else (-value << 1) - 1)
 
     def raw(self, data: bytes) -> Writer:
-        """Bytes whose length the reader knows."""
+        """Appends bytes without a length: the reader knows it."""
         self._data += data
         return self
 
@@ -102,18 +103,18 @@ class Writer:
 
 
 class Reader:
-    """Reads what ``Writer`` wrote; ``DamagedData`` for anything else.
+    """Reads the output of ``Writer``; raises DamagedData for anything else.
 
-    ``what`` names the value in messages.
+    ``name``: of the value, in messages.
     """
 
-    def __init__(self, data: bytes, what: str) -> None:
+    def __init__(self, data: bytes, name: str) -> None:
         self._data = data
         self._at = 0
-        self._what = what
+        self._name = name
 
     def fail(self, why: str) -> DamagedData:
-        return DamagedData(f"{self._what} is damaged: {why} at byte {self._at}")
+        return DamagedData(f"{self._name} is damaged: {why} at byte {self._at}")
 
     @property
     def position(self) -> int:
@@ -123,7 +124,7 @@ class Reader:
         data, at = self._data, self._at
         try:
             byte = data[at]
-            if byte < 0x80:  # as most are
+            if byte < 0x80:  # the common case
                 if byte <= limit:
                     self._at = at + 1
                     return byte
@@ -138,7 +139,7 @@ class Reader:
             raise self.fail(str(error)) from None
 
     def version(self) -> None:
-        """Reads the version of a record: every kind has only one."""
+        """Reads the version of a record; the only known one is 1."""
         if self.uint() != 1:
             raise self.fail("its version is unknown")
 
@@ -155,7 +156,9 @@ class Reader:
 
     def blob(self, limit: int) -> bytes:
         data, at = self._data, self._at + 1
-        if at <= len(data) and (length := data[at - 1]) < 0x80 and length <= limit:  # as most are
+        if (
+            at <= len(data) and (length := data[at - 1]) < 0x80 and length <= limit
+        ):  # the common case
             end = at + length
             if end <= len(data):
                 self._at = end
@@ -166,9 +169,9 @@ class Reader:
         return self.blob(limit).decode("utf-8", "surrogateescape")  # accepts all bytes
 
     def count(self, limit: int) -> int:
-        """A number of things that take at least one byte each."""
+        """A number of items that have at least one byte each."""
         data, at = self._data, self._at
-        if at < len(data) and data[at] == 0:  # as most are
+        if at < len(data) and data[at] == 0:  # the common case
             self._at = at + 1
             return 0
         value = self.uint(limit)

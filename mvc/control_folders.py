@@ -1,16 +1,16 @@
-"""Folders of version control systems, whose settings can have a program run (layer 0)."""
+"""Folders of version control systems; their settings can run programs (layer 0)."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 VERSION_CONTROL = frozenset({".mvc", ".git", ".hg", ".svn", ".sl", ".jj", ".bzr", ".pijul"})
-"""Names that are theirs alone, in any case of letters; mvc never looks into such a folder."""
+"""Names reserved by these systems, in upper or lower case; mvc never reads such a folder."""
 
 MARKERS = {"cvs": "Entries", "_darcs": "format"}
-"""Names that an ordinary folder may have, too: one is theirs if it has the file named here."""
+"""Names that ordinary folders may have too; the named file marks those of a system."""
 
-_SHORT = {"git~1", "mvc~1"}  # what Windows calls .git and .mvc in eight letters
+_SHORT = {"git~1", "mvc~1"}  # the 8.3 names of .git and .mvc on Windows
 FOREIGN = VERSION_CONTROL | _SHORT
 _SETTINGS = {
     "cvs": {"entries", "entries.log", "entries.static", "root", "repository", "tag", "template"}
@@ -21,9 +21,9 @@ _SETTINGS = {
 
 
 def is_foreign(path: str) -> bool:
-    """Whether a path with '/' between its parts leads to what belongs to such a system.
+    """Whether a path, with '/' between its parts, leads into the folder of such a system.
 
-    Of the folders in ``MARKERS``, which need not be theirs, that is what the systems put there.
+    In the ambiguous folders of ``MARKERS``, only the files of the systems count.
     """
     parts = path.casefold().split("/")
     return not FOREIGN.isdisjoint(parts) or any(

@@ -1,7 +1,7 @@
-"""JSON documents that are stored: written and read by the types of their fields.
+"""Stored JSON documents, encoded and decoded by the types of their fields.
 
-An id is its hexadecimal digits. What is read fits its type in every detail, checks of numbers,
-lengths and patterns included (``msgspec.Meta``), and nothing in it is executed.
+Ids are hexadecimal digits. A decoded document satisfies its type completely, including limits of
+numbers, lengths and patterns (``msgspec.Meta``). Decoding executes nothing.
 """
 
 from __future__ import annotations
@@ -21,45 +21,42 @@ _T = TypeVar("_T")
 
 
 class OtherSchema(ValueError):
-    """A document of another form; ``schema`` is the name of the form, None if it has none."""
+    """A document with another schema; ``schema`` is its name, or None."""
 
     def __init__(self, schema: str | None, wanted: str) -> None:
         super().__init__(f"its schema is not {wanted}")
         self.schema, self.wanted = schema, wanted
 
-    def unsupported(self, what: str) -> UnsupportedFormat | None:
-        """The error for a document of a form that a newer mvc may write; None for no such form."""
+    def unsupported(self, name: str) -> UnsupportedFormat | None:
+        """The error for a schema that a newer mvc may write, or None for a document without one."""
         if self.schema is None:
             return None
-        return UnsupportedFormat(f"{what} has the form {self.schema[:60]!r}, not {self.wanted}")
+        return UnsupportedFormat(f"{name} has the schema {self.schema[:60]!r}, not {self.wanted}")
 
 
 def encoded(value: Struct, schema: str, *, sort_keys: bool = False) -> bytes:
-    """The bytes of a document for people to read, too."""
+    """The bytes of a document, indented for people."""
     fields = fields_of(value, schema)
     return json.dumps(fields, indent=1, sort_keys=sort_keys, allow_nan=False).encode() + b"\n"
 
 
 def fields_of(value: Struct, schema: str) -> dict[str, Any]:
-    """A document as ``json.dumps`` takes it."""
+    """A document as input of ``json.dumps``."""
     fields: dict[str, Any] = to_builtins(value, enc_hook=_digits)
     return {"schema": schema, **fields}
 
 
 def decoded(data: bytes, kind: type[_T], schema: str) -> _T:
-    """The document in ``data``.
-
-    Raises ValueError, which says in a line what is wrong: OtherSchema for another form.
-    """
+    """The document in ``data``. Raises ValueError with a one-line message, or OtherSchema."""
     try:
         document = json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ValueError as error:
         raise ValueError("it is not JSON") from error
-    found = document.pop("schema", None) if isinstance(document, dict) else None
-    if found != schema:
-        raise OtherSchema(found if isinstance(found, str) else None, schema)
+    name = document.pop("schema", None) if isinstance(document, dict) else None
+    if name != schema:
+        raise OtherSchema(name if isinstance(name, str) else None, schema)
     try:
         return convert(document, kind, dec_hook=_id)
     except RecursionError:
@@ -86,4 +83,4 @@ def _finite(text: str) -> float:
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")

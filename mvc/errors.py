@@ -1,34 +1,34 @@
-"""Every error that mvc raises, as one tree (layer 0; docs/errors.md).
+"""All errors that mvc raises, as one class tree (layer 0; docs/errors.md).
 
-A class names a cause, its ``exit_code`` is what the command line returns, and
-``hint`` says what the user can do. Library code raises these and nothing else
-for anything that input, a repository or the operating system can cause.
+A class names a cause. ``exit_code`` is the exit status of the command line, ``hint`` the next step
+for the user. Library code raises no other class for problems with input, repositories or the
+operating system.
 """
 
 from __future__ import annotations
 
 
 def how_to_install(extra: str) -> str:
-    """The command that installs an extra of this package: the hint of NotInstalled."""
+    """The command that installs an optional extra of this package."""
     return f"pip install 'mvc-weights[{extra}]'"
 
 
-def need_torch(what: str, *others: str) -> None:
-    """Raises NotInstalled, which names what needs it, where torch is not installed.
+def need_torch(feature: str, *packages: str) -> None:
+    """Raises NotInstalled if torch, or one of ``packages``, is not installed.
 
-    ``others``: packages of the same extra that are needed as well.
+    ``feature``: its name in the message. ``packages``: others of the same extra.
     """
     from importlib.util import find_spec
 
-    for package in ("torch", *others):
+    for package in ("torch", *packages):
         if find_spec(package) is None:
-            raise NotInstalled(f"{what} needs {package}: {how_to_install('torch')}")
+            raise NotInstalled(f"{feature} needs {package}: {how_to_install('torch')}")
 
 
 class MvcError(Exception):
-    """Root of the tree: refused or failed, one clear line, exit code 3.
+    """Root of the tree: one clear line, exit code 3.
 
-    The hint is a note of the exception, too, so that a traceback shows it.
+    The hint is also added as a note of the exception, so that tracebacks show it.
     """
 
     exit_code = 3
@@ -48,11 +48,11 @@ class MvcError(Exception):
 
 
 class MvcWarning(RuntimeWarning):
-    """What goes on all the same, in one line for people; the command line prints it as such."""
+    """A problem that does not stop the operation, in one line; the command line prints it."""
 
 
 class AmbiguousName(MvcWarning):
-    """A revision is the name of a target, and of a branch, a tag or an id, too, which is used."""
+    """A revision names a deployment target and also a branch, tag or id; the latter is used."""
 
 
 class WrongUsage(MvcError):
@@ -62,7 +62,7 @@ class WrongUsage(MvcError):
 
 
 class NotARepository(MvcError):
-    """No ``.mvc`` folder here or in any parent."""
+    """Neither this folder nor a parent of it contains ``.mvc``."""
 
 
 class AlreadyARepository(MvcError):
@@ -74,49 +74,49 @@ class DubiousOwnership(MvcError):
 
 
 class UnsupportedFormat(MvcError):
-    """The repository's format or one of its feature flags is newer than this program."""
+    """The repository has a format version or feature flag that this program does not know."""
 
 
 class UnknownRevision(MvcError):
-    """No commit goes by this name."""
+    """No commit has this name."""
 
 
 class AmbiguousRevision(MvcError):
-    """A short id that fits several commits."""
+    """Several commits begin with this short id."""
 
 
 class StateForgotten(MvcError):
-    """The state of a version was given up; the commit is all that is left of it.
+    """The state of a version was forgotten, or never fetched; only its commit is stored here.
 
-    ``absent``: the id of the version, if a rule gave the state up, or it was never fetched: then
-    another repository may have it.
+    ``absent``: the version's id if a retention rule forgot the state or it was never fetched.
+    Another repository may have it then.
     """
 
     absent: bytes | None = None
 
 
 class UnknownOperation(MvcError):
-    """The operation log has no operation of this number."""
+    """The operation log has no operation with this number."""
 
 
 class UnknownTarget(MvcError):
-    """No deployment target goes by this name, or none was named where several exist."""
+    """No deployment target has this name, or none was named although several exist."""
 
 
 class TargetProtected(MvcError):
-    """A setting protects the target, and what would deploy to it does not say that it is meant."""
+    """A setting protects the target, and the caller did not ask to override it."""
 
 
 class UnknownMetric(MvcError):
-    """No version has a metric of this name."""
+    """No version has a metric with this name."""
 
 
 class NoDeployment(MvcError):
-    """Nothing was deployed at or before the moment asked for."""
+    """Nothing was deployed at or before this moment."""
 
 
 class UnknownPath(MvcError):
-    """A version does not hold this path or tensor."""
+    """The version has no such path or tensor."""
 
 
 class InvalidName(MvcError):
@@ -124,11 +124,11 @@ class InvalidName(MvcError):
 
 
 class InvalidTime(MvcError):
-    """A moment that cannot be read, or that a clock change makes ambiguous."""
+    """A moment that cannot be parsed, or that a clock change makes ambiguous."""
 
 
 class InvalidConfig(MvcError):
-    """A setting that is unknown or out of range, or settings that others may have written."""
+    """An unknown setting, a value out of range, or a settings file that other users can write."""
 
 
 class InvalidPipeline(MvcError):
@@ -136,7 +136,7 @@ class InvalidPipeline(MvcError):
 
 
 class RefConflict(MvcError):
-    """A branch or tag exists already, is in use, or has moved since."""
+    """A branch or tag exists already, is in use, or has moved meanwhile."""
 
 
 class WouldOverwrite(MvcError):
@@ -144,79 +144,79 @@ class WouldOverwrite(MvcError):
 
 
 class NotConfirmed(MvcError):
-    """What cannot be taken back was to be confirmed, and nobody is there to ask."""
+    """An operation that cannot be undone needs confirmation, and stdin is no terminal."""
 
 
 class Unattainable(MvcError):
-    """No layout of the store meets the bound that was asked for."""
+    """No layout of the store meets the requested bound."""
 
 
 class NotInstalled(MvcError):
-    """An optional package that is needed here is not installed."""
+    """A required optional package is not installed."""
 
 
 class CannotResume(MvcError):
-    """A version lacks what training needs to go on, or does not fit what was passed."""
+    """A version lacks the state to continue training, or does not fit the objects passed."""
 
 
 class DoesNotFit(MvcError):
-    """A version's tensors do not fit the module that they were to be loaded into."""
+    """A version's tensors do not fit the module to load them into."""
 
 
 class BadMessage(MvcError):
-    """A message of distributed training, or a model in it, that does not fit; nothing used it."""
+    """A message of distributed training, or a model in it, is invalid; nothing used it."""
 
 
 class CannotDistribute(MvcError):
-    """A training of several processes that cannot begin or go on; its global models are kept."""
+    """A training with several processes cannot start or continue; its global models are stored."""
 
 
 class CannotRecord(MvcError):
-    """Code or an argument that cannot be kept so that it could be run again."""
+    """Code or an argument cannot be stored in a form that can run again."""
 
 
 class CannotBuild(MvcError):
-    """Stored code that does not import or does not make what was stored."""
+    """Stored code does not import, or does not build the stored model."""
 
 
 class CannotSign(MvcError):
-    """A signature cannot be made: no key, a key that is missing or locked, or an agent refuses."""
+    """No signature was made: the key is absent or locked, or the SSH agent refused."""
 
 
 class NotTrusted(MvcError):
-    """Stored code would run, and nobody has said that it may.
+    """Stored code would run, but the user has not trusted it.
 
-    ``versions``: the ids of those whose code it is.
+    ``versions``: ids of the versions whose code it is.
     """
 
     versions: tuple[object, ...] = ()
 
 
 class CannotRetrain(MvcError):
-    """A version cannot be made again here: what its recipe needs is missing or has changed."""
+    """A replay is impossible here: an input of the recipe is missing or has changed."""
 
 
 class RetrainingDiffers(MvcError):
     """A replay made other weights than the version has; they are not returned.
 
-    ``tensors``: how each that differs does (``mvc.recipes.replay.TensorDifference``).
+    ``tensors``: the differences, by tensor (``mvc.recipes.replay.TensorDifference``).
     """
 
     tensors: tuple[object, ...] = ()
 
 
 class WeightsDropped(MvcError):
-    """The weights of a version were given up; its recipe can make them again."""
+    """The weights of a version were dropped; replaying its recipe recovers them."""
 
 
 class NothingToCommit(MvcError):
-    """No tracked path differs from HEAD: the answer is no."""
+    """No tracked path differs from HEAD."""
 
     exit_code = 1
 
 
 class EncodingFailed(MvcError):
-    """What was encoded does not decode to what was given; it was not published."""
+    """Encoded data did not decode to its input; it was not published."""
 
 
 class BadModelFile(MvcError):
@@ -224,11 +224,11 @@ class BadModelFile(MvcError):
 
 
 class UnsupportedTensor(MvcError):
-    """A tensor kind that cannot be kept exactly."""
+    """A tensor kind that cannot be stored exactly."""
 
 
 class SourceChanged(MvcError):
-    """A file or array changed while it was being read."""
+    """A file or array changed while mvc read it."""
 
 
 class IoFailed(MvcError):
@@ -240,11 +240,11 @@ class StorageFull(IoFailed):
 
 
 class ReadOnly(IoFailed):
-    """The repository's folder cannot be written."""
+    """The repository's folder is not writable."""
 
 
 class SyncFailed(IoFailed):
-    """A flush to disk failed; the handle is poisoned and must be reopened."""
+    """A flush to disk failed. The repository handle is unusable: open the repository again."""
 
 
 class DamagedData(MvcError):
@@ -254,19 +254,19 @@ class DamagedData(MvcError):
 
 
 class HistoryMissing(MvcError):
-    """The journal lacks operations that are known to have been acknowledged."""
+    """The journal lacks operations that were acknowledged as durable."""
 
     exit_code = 4
 
 
 class Busy(MvcError):
-    """Another process holds what is needed for too long."""
+    """Another process holds a lock for too long."""
 
     exit_code = 5
 
 
 class CommandFailed(MvcError):
-    """A command that has to succeed before a follower serves a version failed, or took too long."""
+    """A command that must succeed before a follower serves a version failed or timed out."""
 
 
 class RemoteUnreachable(MvcError):
@@ -274,10 +274,10 @@ class RemoteUnreachable(MvcError):
 
 
 class RemoteRefused(MvcError):
-    """A remote answered, and does not do it: the token, its scopes, or what it is."""
+    """A remote refused the request: the token, its scopes, or an operation it does not support."""
 
 
 def class_named(name: str) -> type[MvcError] | None:
-    """The error class of this name or kind (``UnknownPath``, ``unknown-path``), None if none is."""
+    """The error class with this name or kind (``UnknownPath``, ``unknown-path``), or None."""
     classes = [c for c in globals().values() if isinstance(c, type) and issubclass(c, MvcError)]
     return next((c for c in classes if name in (c.__name__, c("").kind)), None)

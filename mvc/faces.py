@@ -1,4 +1,4 @@
-"""Names that a module or package offers, and imports only when they are asked for."""
+"""Lazy attributes of modules: a name is imported on first use."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import Any
 
 
 def face(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of ``module``. ``names``: each with the module that has it, or is it."""
+    """The ``__getattr__`` of ``module``; ``names``: for each name the module that defines it.
+
+    A name that its module does not define is that module itself.
+    """
 
     def look_up(name: str) -> Any:
         if name in names:
             from importlib import import_module
 
-            found = import_module(names[name])
-            return getattr(found, name, found)
+            source = import_module(names[name])
+            return getattr(source, name, source)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return look_up

@@ -1,6 +1,6 @@
-"""Files on disk: those of a folder, parsing model files, what their formats hold (only names).
+"""Public names for files on disk: listing folders and parsing model files.
 
-A name is imported when it is asked for, so that a command loads no more than it needs.
+Each name is imported on first use, so that commands start fast.
 """
 
 from __future__ import annotations

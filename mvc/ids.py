@@ -1,7 +1,6 @@
-"""Distinct types for 32-byte BLAKE3 identities (layer 0).
+"""Types of 32-byte BLAKE3 ids (layer 0).
 
-A commit id can not be passed where a blob id is meant: mypy sees the types,
-and equality stays that of bytes.
+Mypy refuses a commit id where a blob id is expected. Equality is that of bytes.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from typing import Self
 
 DIGEST_SIZE = 32
 SHORT_HEX = 10
-_new = bytes.__new__  # a history has millions of ids, and ``super`` takes half of the time
+_new = bytes.__new__  # ``super()`` would double the time, for millions of ids
 
 
 class Digest(bytes):
-    """32 bytes of BLAKE3 under one domain tag.
+    """A 32-byte BLAKE3 hash of one domain tag.
 
     >>> Digest(bytes(32)).short
     '0000000000'
@@ -30,12 +29,12 @@ class Digest(bytes):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From 64 hexadecimal digits; ValueError otherwise."""
+        """Parses 64 hexadecimal digits; raises ValueError."""
         return cls(bytes.fromhex(text))
 
     @property
     def short(self) -> str:
-        """The first ten hexadecimal digits, for people."""
+        """The first ten hexadecimal digits."""
         return self.hex()[:SHORT_HEX]
 
     def __str__(self) -> str:
@@ -46,13 +45,13 @@ class Digest(bytes):
 
 
 class BlobId(Digest):
-    """Names the content of one tensor or of one run of other bytes."""
+    """Id of a content: the bytes of one tensor, or one run of other bytes."""
 
     __slots__ = ()
 
 
 class ManifestId(Digest):
-    """Names the paths of a version with their states and layouts."""
+    """Id of a manifest: the paths of a version with their states and layouts."""
 
     __slots__ = ()
 
@@ -70,6 +69,6 @@ class Root(Digest):
 
 
 class StatementId(Digest):
-    """Names a statement, in every repository alike."""
+    """Id of a statement, equal in all repositories."""
 
     __slots__ = ()

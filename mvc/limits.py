@@ -1,7 +1,7 @@
-"""Every cap in one place (layer 0; docs/limits.md).
+"""All limits of the program (layer 0; docs/limits.md).
 
-Sizes are bytes unless the name says otherwise. What comes from outside is
-compared with these before anything is allocated.
+Sizes are bytes unless the name says otherwise. Input is checked against these limits before memory
+is allocated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MAX_NAME_BYTES = 1024  # one tensor key or path
 MAX_PART_BYTES = 255  # one folder or file name of a path
 MAX_REF_BYTES = 200  # branch, tag, target
 MAX_REMOTE_BYTES = 32  # the name of a remote
-MAX_TRACKING_BYTES = MAX_REF_BYTES + 48  # the ref of what a remote's branch or tag was
+MAX_TRACKING_BYTES = MAX_REF_BYTES + 48  # the tracking ref of a remote's branch or tag
 MAX_URL = 4096
 MAX_DIMENSIONS = 64
 MAX_TENSORS = 1_000_000  # per file
@@ -21,21 +21,21 @@ MAX_MANIFEST = 256 * MIB
 MAX_COMMIT = 4 * MIB  # canonical bytes of one commit, message and metrics included
 MAX_MESSAGE = MIB
 MAX_METRICS = 1000
-MAX_ATTACHED = 1000  # files that a version carries beside its own
-MAX_ATTACHED_BYTES = 64 * MIB  # of one of these, unless it is a state
-MAX_PARENTS = 500  # of one version: those that it averages or merges
-MAX_NEEDS = 1024  # versions beside its parents that a version needs
+MAX_ATTACHED = 1000  # attachments of one version
+MAX_ATTACHED_BYTES = 64 * MIB  # of one attachment, unless it is a state
+MAX_PARENTS = 500  # of one version: an average or merge
+MAX_NEEDS = 1024  # further versions that a version needs
 MAX_PARAMS = 1000  # names and values of up to MAX_NAME_BYTES each
 MAX_REASON = 64 << 10  # why an operation was done
 MAX_AHEAD_NS = 24 * 3600 * 10**9  # how far a clock elsewhere may be ahead
 MAX_SIGNATURE = 16 << 10  # one signature, with its key or certificate
 
-MAX_CODE_FILES = 500  # source files that a version carries
+MAX_CODE_FILES = 500  # source files attached to a version
 MAX_CODE_BYTES = 16 * MIB  # of all of them
 MAX_ARGUMENTS = MIB  # a model's constructor arguments as JSON
 
 MAX_SKELETON = 256 * MIB  # bytes of a file outside its contents
-MAX_UNFOLDED = (16, 256 * MIB)  # bytes of all views of a file: times its size, plus
+MAX_UNFOLDED = (16, 256 * MIB)  # views of a file: this factor times its size, plus these bytes
 
 # codecs: one chunk is the unit of parallel work, one piece the unit of memory
 CHUNK = MIB  # raw bytes
@@ -44,16 +44,16 @@ MAX_PIPELINE_TEXT = 400
 ZSTD_MAX_WINDOW = 8 * MIB
 
 # store
-RECORD = 8 * MIB  # raw bytes gathered into one record, unless a single piece is larger
-RECORD_TEXTS = 250  # codings that a record names before it is closed; a header has room for 256
-RECORD_MEMBERS = 1 << 14  # objects gathered into one record; small ones cost more than their bytes
-PACK_TARGET = 128 * MIB  # a pack this large is not appended to any more
+RECORD = 8 * MIB  # raw bytes collected in one record, unless one piece is larger
+RECORD_TEXTS = 250  # codings per record; its header has room for 256
+RECORD_MEMBERS = 1 << 14  # contents per record; each costs more than its bytes
+PACK_TARGET = 128 * MIB  # a larger pack gets no more records
 MAX_RECORD_HEADER = 64 * MIB
 MAX_ENTRY = 16 * MIB  # one journal entry's payload
-INDEX_BATCH = 512  # journal entries that may wait in memory before they are indexed
+INDEX_BATCH = 512  # journal entries in memory that are not indexed yet
 
 # remote
-BUCKET_DAYS = 14  # for which a bucket keeps what is dropped: others may read it, or name it
+BUCKET_DAYS = 14  # before unreferenced objects are deleted: other clients may still use them
 
 # adapters
 MAX_SAFETENSORS_HEADER = 100_000_000
@@ -63,4 +63,4 @@ MAX_PICKLE_DEPTH = 1000
 
 # provenance
 MAX_PROBE = 64 * MIB  # the summary of a probed run
-MAX_PROBE_TENSORS = 4096 * MIB  # the tensors beside it
+MAX_PROBE_TENSORS = 4096 * MIB  # its tensors

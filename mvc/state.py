@@ -1,6 +1,6 @@
-"""States as files of a version: tensors with their bytes, hashes and distances (only names).
+"""Public names for states as files of a version: tensors, their bytes, hashes and distances.
 
-A name is imported when it is asked for, so that a command loads no more than it needs.
+Each name is imported on first use, so that commands start fast.
 """
 
 from __future__ import annotations

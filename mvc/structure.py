@@ -1,23 +1,23 @@
-"""Nested Python values as JSON, exactly: what a state holds beside and around its tensors.
+"""Nested Python values as exact JSON: the structure of a state around its tensors.
 
-A tensor's name is its place: keys and positions joined with '.'. Torch files and Python states
-name tensors by the same rules, so that one state has one Merkle root however it came in.
+A tensor's name is its location: keys and positions joined with '.'. Torch files and Python states
+use the same rules, so that equal states have equal Merkle roots.
 
-A node is ``null``, a boolean, a number, a text or a list for itself, and an
-object with one tag for everything else:
+A node is ``null``, a boolean, a number, a text or a list for itself, and an object with one tag for
+everything else:
 
 =================  ==========================================================
-``{}``             the torch tensor whose name is the node's place
+``{}``             the torch tensor whose name is the node's location
 ``{"torch": k}``   the torch tensor named k; likewise ``numpy``, and ``scalar``
                    for a numpy scalar
-``{"dict": x}``    a dictionary; x is an object where all keys are texts, else
+``{"dict": x}``    a dictionary; x is an object if all keys are texts, else
                    a list of [key, value]; ``ordered`` for an OrderedDict
 ``{"tuple": [..]}``, ``{"bytes": base64}``, ``{"int": hex}`` beyond 64 bits,
 ``{"float": hex}`` the eight bytes of an infinity or NaN, big-endian,
 ``{"complex": [real, imaginary]}``
 =================  ==========================================================
 
-Other types are refused by their place and type: nothing is ever built by class name.
+Other types are refused; the error names location and type. No class is looked up by name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 from mvc.errors import DamagedData, UnsupportedTensor
 
 MAX_DEPTH = 100
-"""Containers inside each other; also what ends a state that contains itself."""
+"""Levels of nested containers; also stops at a state that contains itself."""
 
 _VERSION = 1
 _DECIMAL_BITS = 256
@@ -43,7 +43,7 @@ Lookup = Callable[[str, str], Any]
 
 
 def part_name(key: object) -> str:
-    """The text that stands for one dictionary key or position in a tensor's name."""
+    """The part of a tensor's name for one dictionary key or position."""
     if isinstance(key, str):
         return key
     if isinstance(key, bool) or key is None or isinstance(key, float):
@@ -71,40 +71,40 @@ class Names:
 
     def unique(self, name: str | None) -> str:
         """``name`` or its next free variant; a tensor without a name is ``tensor``."""
-        name = made = name or "tensor"
-        while made in self._counts:
+        name = unique = name or "tensor"
+        while unique in self._counts:
             self._counts[name] += 1
-            made = f"{name}#{self._counts[name]}"
-        self._counts[made] = 1
-        return made
+            unique = f"{name}#{self._counts[name]}"
+        self._counts[unique] = 1
+        return unique
 
 
 def encode(value: Mapping[Any, Any], leaf: Leaf) -> str:
     """``value`` as ASCII JSON.
 
-    ``leaf(place, x)`` is asked about everything that is no plain value: it gives
-    (tag, name) for a tensor it has taken, or None. Raises UnsupportedTensor.
+    ``leaf(location, x)`` is called for each value that is not plain: it returns (tag, name) for a
+    tensor, or None. Raises UnsupportedTensor.
     """
     node = as_node(value, leaf)
     return json.dumps({"version": _VERSION, "state": node}, separators=(",", ":"))
 
 
 def as_node(value: Mapping[Any, Any], leaf: Leaf) -> Any:
-    """As ``encode``, before it is a text."""
+    """As ``encode``, but returns the node instead of its text."""
     return _encode(leaf, value, None, 0)
 
 
 def _encode(leaf: Leaf, value: Any, path: str | None, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise UnsupportedTensor(
-            f"{_place(path)[:200]} is nested deeper than {MAX_DEPTH} levels or contains itself"
+            f"{_location(path)[:200]} is nested deeper than {MAX_DEPTH} levels or contains itself"
         )
     plain = _plain(value)
     if plain is not None or value is None:
         return plain
-    found = leaf(path or "", value)
-    if found is not None:
-        tag, name = found
+    tagged = leaf(path or "", value)
+    if tagged is not None:
+        tag, name = tagged
         return {} if (tag, name) == ("torch", path) else {tag: name}
     if isinstance(value, Mapping):
         return _encode_mapping(leaf, value, path, depth)
@@ -112,10 +112,10 @@ def _encode(leaf: Leaf, value: Any, path: str | None, depth: int) -> Any:
     # torch.Size is a tuple of integers under another name.
     if type(value) not in {list, tuple} and kind != "torch.Size":
         raise UnsupportedTensor(
-            f"{_place(path)} is of type {kind}, which a state cannot hold",
-            hint="keep tensors, arrays, dictionaries, lists, tuples, numbers, texts and bytes",
+            f"{_location(path)} is of type {kind}, which a state cannot contain",
+            hint="use tensors, arrays, dictionaries, lists, tuples, numbers, texts and bytes",
         )
-    # Histories are long lists of plain numbers: these need no place of their own.
+    # Histories are long lists of plain numbers: do not build a name for each.
     items = [
         plain
         if (plain := _plain(v)) is not None
@@ -139,18 +139,18 @@ def _encode_key(key: Any, path: str | None) -> Any:
     node = _plain(key)
     if node is None and key is not None:
         raise UnsupportedTensor(
-            f"{_place(path)} has a key of type {type(key).__qualname__}",
+            f"{_location(path)} has a key of type {type(key).__qualname__}",
             hint="use texts, numbers, bytes or tuples of them as keys",
         )
     return node
 
 
-def _place(path: str | None) -> str:
+def _location(path: str | None) -> str:
     return "the state" if path is None else path
 
 
 def _plain(value: Any) -> Any:
-    """The node of a plain value, None for everything else."""
+    """The node of a plain value, or None."""
     kind = type(value)
     if kind in {bool, str}:
         return value
@@ -166,7 +166,7 @@ def _plain(value: Any) -> Any:
 
 
 def decode(text: str, lookup: Lookup) -> Any:
-    """The value back; ``lookup(tag, name)`` gives the tensors. Raises DamagedData."""
+    """The value; ``lookup(tag, name)`` returns its tensors. Raises DamagedData."""
     try:
         top = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -177,7 +177,7 @@ def decode(text: str, lookup: Lookup) -> Any:
 
 
 def of_node(node: Any, lookup: Lookup) -> Any:
-    """As ``decode``, of what the text holds."""
+    """As ``decode``, from the node instead of its text."""
     try:
         return _decode(lookup, node, None, 0)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error) as error:
@@ -206,8 +206,8 @@ def _decode(lookup: Lookup, node: Any, path: str | None, depth: int) -> Any:
         pairs = list(body.items())
     else:
         pairs = [(_decode(_no_tensor, k, "", depth), v) for k, v in body]
-    made = {k: _decode(lookup, v, join(path, part_name(k)), depth + 1) for k, v in pairs}
-    return OrderedDict(made) if tag == "ordered" else made
+    value = {k: _decode(lookup, v, join(path, part_name(k)), depth + 1) for k, v in pairs}
+    return OrderedDict(value) if tag == "ordered" else value
 
 
 def _no_tensor(_tag: str, name: str) -> NoReturn:

@@ -1,6 +1,6 @@
-"""The operating system as clients use it: files, clock, processes, waiting (only names; no code).
+"""Public names for the operating system: files, clock, processes, waiting.
 
-A name is imported when it is asked for, so that a command loads no more than it needs.
+Each name is imported on first use, so that commands start fast.
 """
 
 from __future__ import annotations

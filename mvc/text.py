@@ -31,17 +31,17 @@ __all__ = [
 ]
 
 SIZE = r"(?i:([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(?:([kmgt])(i?))?b?)"
-"""A number of bytes as it is typed."""
+"""Pattern of a number of bytes in user input."""
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def parse_size(text: str) -> int | None:
-    """Bytes of ``40MB``, ``1.5 GiB`` (units of 1000 or of 1024) or ``123456``; None for others."""
-    found = re.fullmatch(SIZE, text.strip())
-    if not found:
+    """Bytes of ``40MB``, ``1.5 GiB`` (units of 1000 or 1024) or ``123456``; None if invalid."""
+    match = re.fullmatch(SIZE, text.strip())
+    if not match:
         return None
-    number, prefix, binary = found.groups("")
+    number, prefix, binary = match.groups("")
     unit = (1024 if binary else 1000) ** _POWERS[prefix.lower()] if prefix else 1
     return int(float(number) * unit)
 
@@ -49,19 +49,19 @@ def parse_size(text: str) -> int | None:
 def text_table(
     rows: Iterable[Sequence[str]],
     right: Collection[int] = (),
-    painted: Callable[[int, int, str], str] = lambda _row, _place, text: text,
+    painted: Callable[[int, int, str], str] = lambda _row, _column, text: text,
 ) -> str:
-    """Aligned columns, two spaces apart; columns that are empty in every row are left out.
+    """Aligned columns, two spaces apart, without columns that are empty in every row.
 
-    ``right``: the places of those that are aligned at their end. ``painted`` puts marks into a
-    text that take no room; it is given row and place, too.
+    ``right``: the numbers of right-aligned columns. ``painted``: adds zero-width marks to a cell,
+    given its row, column and text.
     """
     shown = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(cell_width, column)) for column in zip(*shown, strict=True)]
     return "\n".join(
         "  ".join(
-            painted(number, place, _aligned(cell, width, right=place in right))
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            painted(number, column, _aligned(cell, width, right=column in right))
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
             if width
         ).rstrip()
         for number, row in enumerate(shown)
@@ -74,7 +74,7 @@ def _aligned(text: str, width: int, *, right: bool) -> str:
 
 
 def cell_width(text: str) -> int:
-    """Columns that a terminal gives to ``text``."""
+    """Terminal columns that ``text`` occupies."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
@@ -113,7 +113,7 @@ def number(value: float) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """``28.7 %``; a share that is neither none nor all is never shown as 0 or 100."""
+    """``28.7 %``; only exactly none and all are shown as 0 and 100."""
     if not whole:
         return "0 %"
     share = 100 * part / whole
@@ -127,7 +127,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def stored_for(stored: int, raw: int) -> str:
-    """``8.1 MB stored for 110 MB (7.4 %)``; without the share if it exceeds 100 %."""
+    """``8.1 MB stored for 110 MB (7.4 %)``; no share above 100 %."""
     text = f"{size(stored)} stored"
     if not raw:
         return text
@@ -141,7 +141,7 @@ def count(n: int, noun: str, plural: str | None = None) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
-    """A hint for a name that is not known: those that are like it, else ``otherwise``."""
+    """A hint for an unknown name: similar ``names``, or ``otherwise``."""
     from difflib import get_close_matches  # rarely needed
 
     close = get_close_matches(name, [*names], n=3, cutoff=0.5)
@@ -149,7 +149,7 @@ def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
 
 
 def listed(words: Sequence[str], most: int | None = None, joint: str = ", ") -> str:
-    """The first ``most`` words (None: all), and how many more there are."""
+    """The first ``most`` words (None: all), and the number of the remaining ones."""
     rest = len(words[most:]) if most is not None else 0
     return joint.join(words[:most]) + (f" and {rest:,} more" if rest else "")
 

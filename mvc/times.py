@@ -1,7 +1,7 @@
-"""Reads and writes moments and durations in the forms of docs/commands.md.
+"""Parses and formats moments and durations in the forms of docs/commands.md.
 
-A moment is in nanoseconds since 1970 (UTC). A local time that occurs twice or never, because the
-clocks changed, raises InvalidTime with both readings.
+A moment is in nanoseconds since 1970 (UTC). For a local time that occurs twice or never, because
+the clocks changed, InvalidTime names both readings.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _MAX_TEXT = 100
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 _SHORT = {"s": "second", "sec": "second", "m": "minute", "min": "minute",
           "h": "hour", "hr": "hour", "d": "day", "w": "week"}  # fmt: skip
-_ISO = (  # compiled when first used, as the others: few commands read a time
+_ISO = (  # patterns are compiled on first use: few commands parse a time
     r"(?ai)(\d{4})-(\d\d)-(\d\d)"
     r"(?:[T ](\d\d)(?::(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?)?"
     r"\s?(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?|[a-z_]+/[a-z0-9_/+-]+)?)?"
 )
 _COMPACT = r"(?ai)(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)?(.*))?"
-_PLACED = {  # the words of 'Sat, 28 Nov 2026 19:03:50 +0000' that are no names, in any order
+_PARTS = {  # the words of 'Sat, 28 Nov 2026 19:03:50 +0000' that are no names, in any order
     "day": r"(?a)\d\d?",
     "year": r"(?a)\d{4}",
     "time": r"(?a)\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?",
@@ -71,7 +71,7 @@ FORMS = {
     "1763632800": "other digits: seconds since 1970, up to 11 of them; up to 14 are milliseconds, "
     "else nanoseconds",
 }
-"""How a moment may be written, and what each form means; the help and the documentation have it."""
+"""Accepted forms of a moment, with their meanings; the help and the documentation list them."""
 _FORMS = (
     "write 2026-11-20T10:00, 2026-11-20T10:00:00Z, '20 Nov 2026 10:00', 10:00, 'yesterday 10:00', "
     "'last tuesday 10:00', '2 hours ago' or now"
@@ -79,7 +79,7 @@ _FORMS = (
 
 
 def parse_time(text: str, *, now_ns: int, zone: tzinfo | None = None) -> int:
-    """A moment in ns since 1970, of a text in a form of docs/commands.md. Raises InvalidTime.
+    """Parses a moment in a form of docs/commands.md. Raises InvalidTime.
 
     ``zone`` applies to times without one; None is the system's.
     """
@@ -110,9 +110,9 @@ def parse_time(text: str, *, now_ns: int, zone: tzinfo | None = None) -> int:
 
 
 def moment_of(value: int | str | datetime, *, now_ns: int) -> int:
-    """A moment in ns since 1970, from an int of the same unit, a text or a ``datetime``.
+    """A moment in ns since 1970, from an integer, a text or a ``datetime``.
 
-    A ``datetime`` without a zone is local time. Raises InvalidTime, and WrongUsage for other types.
+    A ``datetime`` without a zone is in local time. Raises InvalidTime, WrongUsage for other types.
     """
     if isinstance(value, str):
         return parse_time(value, now_ns=now_ns)
@@ -130,7 +130,7 @@ def moment_of(value: int | str | datetime, *, now_ns: int) -> int:
 
 
 def within(time_ns: int, since: int | None, until: int | None) -> bool:
-    """Whether a moment lies between two others, both included; None is no bound."""
+    """Whether a moment is between two bounds, inclusive; None means unbounded."""
     return (since is None or since <= time_ns) and (until is None or time_ns <= until)
 
 
@@ -139,7 +139,7 @@ def parse_duration(text: str) -> float:
     span = _span(text.strip().lower()) if len(text) <= _MAX_TEXT else None
     if span is None:
         raise InvalidTime(
-            f"this is not a span of time: {printable(text[:_MAX_TEXT])!r}",
+            f"not a duration: {printable(text[:_MAX_TEXT])!r}",
             hint="write a number and a unit: 90s, 30m, 36h, 14d, '2 weeks'",
         )
     return float(span)
@@ -150,27 +150,27 @@ def check_moment(time_ns: int, text: str | None = None) -> int:
     if not _EARLIEST <= time_ns <= _LATEST:
         shown = str(time_ns) if text is None else printable(text)
         raise InvalidTime(
-            f"this time is out of range: {shown}", hint="times from 1678 to 2262 can be kept"
+            f"this time is out of range: {shown}", hint="times from 1678 to 2262 are supported"
         )
     return time_ns
 
 
 def nearest(now_ns: int) -> int:
-    """A clock's time as a moment to look up, clamped to the valid range."""
+    """A clock's time, clamped to the valid range."""
     return max(_EARLIEST, min(now_ns, _LATEST))
 
 
 def datetime_of(time_ns: int) -> datetime:
-    """A moment with the offset of the system's zone, cut off after microseconds."""
+    """A moment in the system's zone, truncated to microseconds."""
     zone = timezone(timedelta(minutes=local_zone_minutes(time_ns)))
     return (_EPOCH + timedelta(microseconds=time_ns // 1000)).astimezone(zone)
 
 
 def format_time(time_ns: int, zone_minutes: int | None = None, *, precise: bool = True) -> str:
-    """ISO 8601 with an offset; ``parse_time`` reads it back.
+    """ISO 8601 with an offset; ``parse_time`` is its inverse.
 
-    ``zone_minutes`` is the offset from UTC; None means the system's zone. The fraction is written
-    without trailing zeros; if not ``precise``, it is left out.
+    ``zone_minutes``: the offset from UTC; None means the system's zone. The fraction has no
+    trailing zeros; without ``precise`` it is omitted.
     """
     if zone_minutes is None:
         zone_minutes = local_zone_minutes(time_ns)
@@ -209,7 +209,7 @@ def local_zone_minutes(time_ns: int) -> int:
 
 
 def _unreadable(text: str) -> InvalidTime:
-    return InvalidTime(f"this is not a time: {printable(text[:_MAX_TEXT])!r}", hint=_FORMS)
+    return InvalidTime(f"not a time: {printable(text[:_MAX_TEXT])!r}", hint=_FORMS)
 
 
 def _span(text: str) -> Fraction | None:
@@ -232,7 +232,7 @@ def _written(text: str, now_ns: int, zone: tzinfo | None) -> int:
     """A date with the name of its month; without a year, the newest that is not in the future."""
     parts: dict[str, Any] = {}
     for word in text.replace(",", " ").split():
-        kind, value = _placed(word)
+        kind, value = _part(word)
         if not kind or kind in parts:
             raise _unreadable(text)
         parts[kind] = value
@@ -256,18 +256,18 @@ def _written(text: str, now_ns: int, zone: tzinfo | None) -> int:
     raise InvalidTime(f"there is no such time: {printable(text)}", hint=_FORMS)
 
 
-def _placed(word: str) -> tuple[str, Any]:
-    """The part of a date that ``word`` is, and its value; an empty name for none."""
+def _part(word: str) -> tuple[str, Any]:
+    """The kind of a date's part, and its value; an empty kind if ``word`` is no part of a date."""
     for kind, names in (("month", _MONTHS), ("weekday", _WEEKDAYS)):
-        if (place := _abbreviated(word, names)) is not None:
-            return kind, place
-    return next((kind for kind, form in _PLACED.items() if re.fullmatch(form, word)), ""), word
+        if (number := _abbreviated(word, names)) is not None:
+            return kind, number
+    return next((kind for kind, form in _PARTS.items() if re.fullmatch(form, word)), ""), word
 
 
 def _abbreviated(word: str, names: tuple[str, ...]) -> int | None:
-    """The position of the name that begins with ``word``, of three letters or more."""
-    found = (i for i, name in enumerate(names) if name.startswith(word.lower()))
-    return next(found, None) if len(word) >= 3 else None
+    """The index of the name that begins with ``word``, which has three letters or more."""
+    indices = (i for i, name in enumerate(names) if name.startswith(word.lower()))
+    return next(indices, None) if len(word) >= 3 else None
 
 
 def _iso(match: re.Match[str], text: str, zone: tzinfo | None) -> int:
@@ -284,7 +284,7 @@ def _iso(match: re.Match[str], text: str, zone: tzinfo | None) -> int:
 
 
 def _on_day(match: re.Match[str], text: str, now_ns: int, zone: tzinfo | None) -> int:
-    """``yesterday``, ``last tuesday``: so many days of 24 hours ago; with a time, on that day."""
+    """``yesterday``, ``last tuesday``: that many days of 24 hours ago; with a time, on that day."""
     day, hour, *rest = match.groups()
     try:
         today = datetime.fromtimestamp(now_ns // _SECOND, UTC).astimezone(zone)
@@ -321,7 +321,7 @@ def _zone(name: str, text: str) -> tzinfo:
 
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # also what is no file of the database
+    except (KeyError, ValueError, OSError):  # OSError: a folder of the database
         raise InvalidTime(
             f"there is no time zone {printable(name)}: {printable(text)}",
             hint="write it as Europe/Berlin, or an offset from UTC: +01:00",
@@ -354,9 +354,11 @@ def _unambiguous(wall: datetime, zone: tzinfo | None, text: str) -> int:
         for used, in_force in zip((first, second), shown, strict=True)
     ]
     place = getattr(zone, "key", None) or os.environ.get("TZ") or "the local time zone"
-    what, how = ("happened twice", "back") if first > second else ("does not exist", "forward")
+    problem, change = (
+        ("happened twice", "back") if first > second else ("does not exist", "forward")
+    )
     raise InvalidTime(
-        f"{printable(text)} {what} in {printable(place)}: the clocks went {how}",
+        f"{printable(text)} {problem} in {printable(place)}: the clocks went {change}",
         hint=f"write {readings[0]} or {readings[1]}",
     )
 

@@ -1,6 +1,6 @@
-"""Ways to other repositories: what a transport is, opens one, and serves a repository (only names).
+"""Public names for transports: connections to other repositories, and serving one.
 
-A name is imported when it is asked for, so that a command loads no more than it needs.
+Each name is imported on first use, so that commands start fast.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from msgspec import Struct
 from mvc.errors import WrongUsage
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
-"""Anything with contiguous bytes; ``collections.abc.Buffer`` needs Python 3.12."""
+"""Any object with contiguous bytes; ``collections.abc.Buffer`` needs Python 3.12."""
 
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Called with bytes done, bytes in total, and a description of the current step."""
@@ -19,30 +19,30 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 PathName: TypeAlias = str | PathLike[str]
 
 FIRST_RELEASE = ""
-"""The feature of a stored code that needs no flag in the file ``format``."""
+"""The feature of codings that need no flag in the file ``format``."""
 
 Reason: TypeAlias = str
-"""Why an operation is done, in a person's words."""
+"""A person's reason for an operation."""
 
 
 class Counted(Struct):
-    """Adds up what is done, and reports it; without a ``progress`` it only adds up."""
+    """Counts progress, and reports it to ``progress`` if that is not None."""
 
     progress: Progress | None
     total: int
     done: int = 0
 
-    def add(self, count: int, what: str) -> None:
+    def add(self, count: int, step: str) -> None:
         self.done += count
         if self.progress is not None:
-            self.progress(self.done, max(self.done, self.total), what)
+            self.progress(self.done, max(self.done, self.total), step)
 
 
 class Closing:
-    """Closed at the end of a ``with`` block."""
+    """Base of classes with ``close``, which a ``with`` block calls at its end."""
 
     def close(self) -> None:
-        """Ends it; a second time does nothing."""
+        """Releases resources; further calls do nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -52,13 +52,13 @@ class Closing:
 
 
 class Unpicklable:
-    """A class whose objects have open files or threads, which no other process can use."""
+    """Base of classes whose objects have open files or threads, unusable in other processes."""
 
     def __reduce_ex__(self, _: object) -> NoReturn:
-        """Raises WrongUsage, in place of an error of pickle about a lock inside."""
+        """Raises WrongUsage instead of pickle's obscure error about an internal lock."""
         name = type(self).__name__
         raise WrongUsage(
             f"a {name} cannot be pickled or copied: it has open files",
-            hint=f"pass the path of the repository, and open a {name} in each process that needs "
-            "one, as in a DataLoader's worker",
+            hint=f"pass the repository's path, and open a {name} in each process, such as "
+            "a DataLoader worker",
         )

@@ -6,8 +6,8 @@ from importlib import metadata
 
 
 def installed_version() -> str:
-    """What the distribution says, whose version is the tag that it was built from."""
+    """The version of the installed distribution."""
     try:
         return metadata.version("mvc-weights")
-    except metadata.PackageNotFoundError:  # run from a copy that nobody has installed
+    except metadata.PackageNotFoundError:  # run from an uninstalled copy
         return "0+unknown"

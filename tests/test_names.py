@@ -63,7 +63,7 @@ def test_good_refs(name: str) -> None:
      "a~1", "é", "0" * 40, "ab" * 32, "x" * 201, "a\n"],
 )  # fmt: skip
 def test_bad_refs(name: str) -> None:
-    with pytest.raises(InvalidName, match=r"not a valid name for a tag|HEAD is"):
+    with pytest.raises(InvalidName, match=r"not a valid name for a tag|HEAD means"):
         check_ref("tag", name)
 
 

@@ -1,7 +1,7 @@
-"""The public face: ``Repository`` with ``storage`` and ``remotes``.
+"""The public API: ``Repository`` with ``storage`` and ``remotes``.
 
-A method looks its arguments up and calls one verb of a lower row; no verb lives here. Lower rows
-open a repository as users do, by ``mvc.Repository``.
+A method resolves its arguments and calls one function of a lower layer. Lower layers that need an
+open repository import ``mvc.Repository``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""States that a rule forgot here, or that were never fetched: another repository may have them.
+"""Fetches states that are absent here, because a rule forgot them or they were never fetched.
 
-Methods that read states go through ``with_states``, and no look-up below it: a verb that can do
-without a state, as a report, fetches none.
+Methods that read states call ``with_states``. Functions below it never fetch, so that a report,
+which needs no state, fetches none.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ _T = TypeVar("_T")
 
 
 def with_states(store: Store, config: Config, act: Callable[[], _T]) -> _T:
-    """What ``act`` returns; it runs again with each state that it lacked and that was fetched.
+    """Calls ``act`` until no state is absent: each one is fetched from a lazy remote, once.
 
-    States come from a remote that is ``lazy``. Where there are only others, the error names the
-    command that fetches.
+    If no remote is lazy, the error's hint has the command that fetches the state.
     """
     fetched = set[bytes]()
     while True:
@@ -36,11 +35,12 @@ def with_states(store: Store, config: Config, act: Callable[[], _T]) -> _T:
 
 
 def fetch_absent(store: Store, config: Config, error: StateForgotten) -> None:
-    """Fetches the state that a method lacked, from the first lazy remote that has it.
+    """Fetches the state that ``error`` names, from the first lazy remote that has it.
 
-    Raises what the first of them does, and without one the error, with the command that fetches.
+    Raises the first remote's error if all fail. Without a lazy remote, raises ``error`` with the
+    fetching command as its hint.
     """
-    from mvc.remote.remotes import remotes  # as below: only where a state is absent
+    from mvc.remote.remotes import remotes  # rarely needed
 
     assert error.absent is not None
     version, failed = CommitId(error.absent), list[MvcError]()
@@ -55,15 +55,15 @@ def fetch_absent(store: Store, config: Config, error: StateForgotten) -> None:
                 failed.append(problem)
     if failed:
         raise failed[0]
-    way = way_to(store, version)
-    others = error.hint if way is None or error.hint != availability.GONE else None
-    raise StateForgotten(error.message, hint="; ".join(filter(None, (way, others))))
+    command = fetch_hint(store, version)
+    hint = error.hint if command is None or error.hint != availability.GONE else None
+    raise StateForgotten(error.message, hint="; ".join(filter(None, (command, hint))))
 
 
-def way_to(store: Store, version: CommitId) -> str | None:
-    """What brings a state that is not here, as a sentence; None if no remote can have it.
+def fetch_hint(store: Store, version: CommitId) -> str | None:
+    """A sentence with the command that fetches an absent state.
 
-    None also for a state that is here, and for one that was forgotten by name.
+    None if no remote is known, and for a state that is stored or was forgotten by name.
     """
     mark = availability.forgotten(store, version)
     if mark is None or mark.named:
@@ -72,4 +72,4 @@ def way_to(store: Store, version: CommitId) -> str | None:
 
     known = remotes(store)
     name = DEFAULT if DEFAULT in known else next(iter(known), None)
-    return name and f"'mvc fetch {name} {version.short}' brings it, if {name} has it"
+    return name and f"'mvc fetch {name} {version.short}' fetches it, if {name} has it"

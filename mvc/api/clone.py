@@ -1,4 +1,4 @@
-"""``mvc.clone``: a repository with all that another one has."""
+"""``mvc.clone`` and ``mvc.visit``: copies of a remote repository, permanent or temporary."""
 
 from __future__ import annotations
 
@@ -24,19 +24,17 @@ def clone(
     progress: Progress | None = None,
     **options: str | bool,
 ) -> Repository:
-    """Makes a repository with all that another one has, and opens it; ``origin`` is the other one.
+    """Copies a remote repository into a new folder and opens it; its remote is named ``origin``.
 
-    ``folder``: by default the last part of the URL. ``branch``: the current one of the clone, by
-    default that of the remote. ``states``: whose states come along (``all``, ``none``, ``live``,
-    ``last:N``). ``bare``: without working files. ``options``: fields of ``Remote``; with ``lazy``
-    what did not come along is fetched when a method asks for it, a version at a time. What a killed
-    process leaves is gone on with by the same call. Raises WouldOverwrite for a folder that is not
-    empty, RemoteUnreachable, RemoteRefused.
+    ``folder``: by default the last part of the URL. ``branch``: the one to check out. ``states``:
+    of which versions to copy states (``all``, ``none``, ``live``, ``last:N``). ``options``: fields
+    of ``Remote``; with ``lazy`` absent states are fetched on use. Call again to continue after a
+    crash. Raises WouldOverwrite for a folder that is not empty, RemoteUnreachable, RemoteRefused.
     """
     chosen = CloneOptions(branch=branch, states=states, bare=bare, options=options)
-    place = None if folder is None else Path(folder)
-    done = clone_into(fspath(url), place, chosen, progress=progress)
-    return Repository.open(done.folder, discover=False)
+    destination = None if folder is None else Path(folder)
+    cloned = clone_into(fspath(url), destination, chosen, progress=progress)
+    return Repository.open(cloned.folder, discover=False)
 
 
 @contextmanager
@@ -48,16 +46,16 @@ def visit(
     progress: Progress | None = None,
     **options: str | bool,
 ) -> Iterator[Repository]:
-    """The repository at a URL, to be read without one here: ``with mvc.visit(URL) as repo``.
+    """A temporary read-only view of the repository at a URL: ``with mvc.visit(URL) as repo``.
 
-    A private copy of its history in a temporary folder, which is deleted at the end. States come
-    when a method asks for them, a version at a time, and are proven as by a fetch. ``nodes``: what
-    nodes report there comes as well. ``options``: fields of ``Remote``. Raises what ``clone`` does.
+    Copies the history into a temporary folder, which is deleted at the end. States are fetched on
+    use and verified as by a fetch. ``nodes``: also fetch what nodes report. ``options``: fields of
+    ``Remote``. Raises the errors of ``clone``.
     """
     with FileSystem().temporary_folder() as folder:
         options |= {"lazy": True, "nodes": nodes}
         chosen = CloneOptions(states="none", bare=True, options=options)
-        place = folder / "visited"
-        done = clone_into(url, place, chosen, config=config, progress=progress)
-        with Repository.open(done.folder, discover=False, config=config) as repo:
+        copy = folder / "visited"
+        clone_into(url, copy, chosen, config=config, progress=progress)
+        with Repository.open(copy, discover=False, config=config) as repo:
             yield repo

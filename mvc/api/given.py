@@ -1,4 +1,4 @@
-"""The repository that a caller gives: an open one, or its folder."""
+"""Opens the repository that a caller names by a handle or a folder."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 def opened(given: Repository | PathName) -> tuple[Repository, bool]:
-    """The repository, and whether this call opened it, so that the caller must close it.
+    """An open repository, and True if this call opened it, so that the caller must close it.
 
-    ``given`` is an open repository, or the folder of one. Raises WrongUsage for anything else and
-    for a closed repository, NotARepository for a folder without one.
+    Raises WrongUsage for a closed repository or another type, NotARepository for a folder without
+    one.
     """
     if isinstance(given, Repository):
         if given.closed:
-            raise WrongUsage("this repository is closed", hint="open it again")
+            raise WrongUsage(
+                "this repository is closed", hint="open it again with mvc.Repository.open"
+            )
         return given, False
     if not isinstance(given, str | PathLike):
         kind = type(given).__name__
-        raise WrongUsage(
-            f"repo is of type {kind}: it must be an open mvc.Repository, or the path of one"
-        )
+        raise WrongUsage(f"repo must be an open mvc.Repository or its path, not of type {kind}")
     try:
         return Repository.open(given, discover=False), True
     except NotARepository as error:
-        make = "make it with mvc.Repository.init(...) or 'mvc init'"
+        make = "create it with mvc.Repository.init(...) or 'mvc init'"
         remote = "mvc.clone(URL, FOLDER) copies a remote, mvc.ReplicaSink follows one"
         raise NotARepository(
             f"not a repository: {fspath(given)}", hint=remote if "://" in fspath(given) else make
@@ -44,12 +44,12 @@ def opened(given: Repository | PathName) -> tuple[Repository, bool]:
 def serve(
     repo: Repository, scopes: tuple[str, ...] = (), *, sender: str | None = None
 ) -> FolderTransport:
-    """The transport to an open repository, for one who has these scopes; none allow everything.
+    """A transport to an open repository, limited to ``scopes``; no scopes allow everything.
 
-    ``sender``: the token or account that is recorded with what it sends, by default the account of
-    this process.
+    ``sender``: the token or account recorded with received changes (default: the account of this
+    process).
     """
-    from mvc.remote.transports.folder import FolderTransport  # which 'mvc commit' does without
+    from mvc.remote.transports.folder import FolderTransport  # not imported by 'mvc commit'
 
     return FolderTransport(
         str(repo.root), repo.handle.store, repo.handle.config, scopes=scopes, sender=sender
@@ -59,5 +59,8 @@ def serve(
 def version_with(
     repo: Repository, entry: FileEntry, *, besides: CommitId | None = None
 ) -> CommitId | None:
-    """The newest stored version that introduced this state at this path; None without one."""
+    """The newest stored version that introduced this state at this path, or None.
+
+    ``besides``: a version to ignore.
+    """
     return earlier(repo.handle.store, entry, besides=besides)

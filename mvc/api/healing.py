@@ -28,12 +28,12 @@ def heal(
     config: Configure | None = None,
     progress: Progress | None = None,
 ) -> Repaired:
-    """Repairs the repository of a folder, or of the nearest one above it, even if it does not open.
+    """Repairs the repository of a folder, or of its nearest parent, even if it does not open.
 
-    First the journal and the format file, without which nothing opens, with ``rebuild`` the index,
-    then as ``Storage.repair`` does. ``other`` is a repository or a copy of a ``.mvc`` folder that
-    may have what is damaged here. Raises NotARepository, UnsupportedFormat, and DamagedData where
-    what is lost cannot be told from what is there.
+    Repairs the journal and the format file first, then the index if ``rebuild``, then the rest as
+    ``Storage.repair``. ``other``: a repository, or a copy of a ``.mvc`` folder, to copy damaged
+    parts from. Raises NotARepository, UnsupportedFormat, and DamagedData for losses that cannot be
+    delimited.
     """
     files, folder = FileSystem(), _folder(path)
     source = None if other is None else folder_of(files, Path(other))
@@ -46,9 +46,9 @@ def heal(
 
 
 def rebuild_index(path: PathName = ".", *, config: Configure | None = None) -> str | None:
-    """Makes the index anew from journal and packs, even if the journal has lost its end.
+    """Rebuilds the index from journal and packs, even if the journal has lost its end.
 
-    Returns which entries are given up by that, if any. Raises ReadOnly, DamagedData.
+    Returns a description of the entries lost by that, or None. Raises ReadOnly, DamagedData.
     """
     lost = None
     try:
@@ -65,7 +65,7 @@ def rebuild_index(path: PathName = ".", *, config: Configure | None = None) -> s
 
 
 def _folder(path: PathName) -> Path:
-    """The ``.mvc`` of the repository that ``path`` means, whether it can be opened or not."""
+    """The nearest existing ``.mvc`` at or above ``path``, whether it opens or not."""
     files = FileSystem()
     start = files.realpath(Path(path))
     return next(

@@ -1,4 +1,4 @@
-"""Which version each node of a fleet serves, by its reports, beside what is live on its target."""
+"""The version that each node of a fleet reports, compared with the live version of its target."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from mvc.repo.statements.live import check_target, deployment_with, live_among, 
 from mvc.times import datetime_of, nearest
 
 CLOCK_MS = 10_000
-"""A clock that differs by more is off: a report is on its way for some seconds."""
+"""A larger clock difference counts as a wrong clock; reports are in transit for some seconds."""
 SILENT_NS = 600 * 10**9
-"""After this time without a report a node that does not serve the live version is silent."""
-_FARTHEST = 1000  # deployments back in which a version is looked for
+"""A node that does not serve the live version is silent after this time without a report."""
+_FARTHEST = 1000  # deployments searched for a node's version
 
 
 class NodeStatus(Struct, frozen=True):
-    """``commit`` is what ``node`` serves for ``target`` since ``since_ns``, by its own clock.
+    """One node's last report for one target, as of ``now_ns``.
 
-    ``reported_ns``: when the report came, by the clock of the remote that took it; ``ahead_ms``:
-    how far the node's clock was ahead then, None where that is not known. ``live`` is what is live
-    on the target since ``live_ns``; None if nothing is. ``behind``: how many deployments the node
-    is behind that, None for a version that is not among the last ones that count. All as of
-    ``now_ns``.
+    ``since_ns``: start of serving ``commit``, by the node's clock. ``reported_ns``: arrival of the
+    report, by the remote's clock. ``ahead_ms``: how far the node's clock was ahead (None: unknown).
+    ``live``, ``live_ns``: the target's live version and its start, or None. ``behind``: deployments
+    between both versions (None: ``commit`` is not among the last 1,000).
     """
 
     node: str
@@ -51,7 +50,7 @@ class NodeStatus(Struct, frozen=True):
 
     @property
     def behind_seconds(self) -> float:
-        """For how long another version is live than the one that it serves."""
+        """Seconds for which another version has been live than the node serves."""
         if not self.is_behind or self.live_ns is None:
             return 0.0
         return max(0, self.now_ns - self.live_ns) / 1e9
@@ -62,7 +61,9 @@ class NodeStatus(Struct, frozen=True):
 
     @property
     def silent_since_ns(self) -> int | None:
-        """When it reported last, if by now it should have reported the version that is live."""
+        """Time of the last report if the node should have reported the live version by now, else
+        None.
+        """
         if not self.is_behind or self.live_ns is None:
             return None
         due = max(self.live_ns, self.reported_ns)
@@ -70,12 +71,10 @@ class NodeStatus(Struct, frozen=True):
 
 
 def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]:
-    """What each node serves, by its last report, and how far it is behind what is live.
+    """The last report of each node, sorted by target and node; ``target`` selects one target.
 
-    By target and name, or of the nodes that follow one target.
-
-    A few look-ups for each. Raises UnknownTarget for one of which nothing is on record, DamagedData
-    where lost entries may have said more.
+    Raises UnknownTarget for a target without deployments or reports, DamagedData if lost journal
+    entries may hold further reports.
     """
     store = repo.handle.store
     snapshot, now_ns = store.fresh(), nearest(store.clock.now_ns())
@@ -115,5 +114,5 @@ def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]
 
 
 def _natural(name: str) -> tuple[int, str]:
-    """Numbers in their order: node 9 stands before node 10."""
+    """Sort key: numeric names by value (node 9 before node 10), before all others."""
     return int(name) if name.isascii() and name.isdecimal() else -1, name

@@ -36,7 +36,7 @@ _R = TypeVar("_R", bound=AbstractContextManager[Any])
 
 
 class RemoteRefs(Struct, frozen=True):
-    """What a remote has: ``head`` is its current branch, or a version, ``refs`` by full name."""
+    """The refs of a remote. ``head``: its current branch, or a commit if HEAD is detached."""
 
     url: str
     head: RefValue
@@ -46,7 +46,7 @@ class RemoteRefs(Struct, frozen=True):
 
 
 class Tracking(Struct, frozen=True):
-    """How a branch stands to that of its remote, as of the last fetch or push."""
+    """How far a branch is ahead of and behind its remote branch, as of the last fetch or push."""
 
     remote: str
     branch: str
@@ -63,21 +63,21 @@ class Remotes(Generic[_R]):
         self._repository = repository
 
     def list(self) -> list[Remote]:
-        """Every remote, by name."""
+        """All remotes, sorted by name."""
         return sorted(remotes.remotes(self._store).values(), key=lambda each: each.name)
 
     def find(self, name: str | None = None) -> Remote:
-        """The remote of this name; without one ``origin``, or the only one there is."""
+        """The remote with this name; by default ``origin``, or the only remote."""
         return remotes.find_remote(self._store, name)
 
     def add(
         self, name: str, url: PathName, *, force: bool = False, **options: str | bool
     ) -> Remote:
-        """Names a repository elsewhere; nothing is fetched yet. With ``force`` one is changed.
+        """Adds a remote without fetching from it. ``force``: replace an existing one.
 
-        ``options``: fields of ``Remote``, such as ``lazy``. Of a bucket it is tried out whether it
-        keeps what pushes at once rely on. Raises InvalidName, WrongUsage, RefConflict, and for a
-        bucket RemoteRefused, RemoteUnreachable, NotInstalled.
+        ``options``: fields of ``Remote``, such as ``lazy``. For a bucket, checks that its server
+        has the guarantees that concurrent pushes rely on. Raises InvalidName, WrongUsage,
+        RefConflict; for a bucket also RemoteRefused, RemoteUnreachable, NotInstalled.
         """
         made = remotes.remote_of(name, fspath(url), options)
         made = replace(made, url=remotes.normalised(made.url, self._store.fs.cwd()))
@@ -88,25 +88,28 @@ class Remotes(Generic[_R]):
         return remotes.add_remote(self._store, made, force=force)
 
     def remove(self, name: str) -> Remote:
-        """Forgets a remote and what is known of its refs; versions that came stay until gc."""
+        """Removes a remote and its tracking refs. Fetched versions remain until gc."""
         return remotes.remove_remote(self._store, name)
 
     def show(self, name: str | None = None) -> RemoteRefs:
-        """The branches and tags of a remote, or of the repository at a URL, as they are now.
+        """The current branches and tags of a remote.
 
-        Raises HistoryMissing for another repository than at the last fetch.
+        Raises HistoryMissing if the URL now has another repository than at the last fetch.
         """
         return refs_of(self.find(name), self._store, self._config)
 
     def holding(self, commit: CommitId) -> Sequence[str]:
-        """The branches of remotes that lead to a version, as ``REMOTE/BRANCH``."""
+        """Tracking refs from which a version is reachable, as ``REMOTE/BRANCH``."""
         snapshot = self._store.fresh()
         return tuple(
             ref.name for ref in remote_refs(snapshot) if commit in Ancestors(snapshot, [ref.commit])
         )
 
     def folder(self, name: str) -> Path | None:
-        """The folder of a remote that is one. Raises RemoteUnreachable, NotARepository."""
+        """The path of a remote that is a local folder, else None.
+
+        Raises RemoteUnreachable, NotARepository.
+        """
         remote = self.find(name)
         if remote.scheme != "file":
             return None
@@ -114,17 +117,17 @@ class Remotes(Generic[_R]):
         return Path(remote.url)
 
     def run(self, name: str, arguments: Sequence[str]) -> int:
-        """Runs ``mvc`` with these arguments on a remote behind ssh; returns its exit code."""
+        """Runs ``mvc`` with these arguments on an ssh remote; returns its exit code."""
         remote = self.find(name)
         run: Callable[[Remote, Sequence[str]], int] = remote.kind.load().run
         return run(remote, arguments)
 
     def maintain(self, name: str, act: Callable[[_R], _T], *, changes: bool = True) -> _T:
-        """Has ``act`` work on the repository of a remote: in a folder, or in a bucket.
+        """Calls ``act`` with the repository of a remote in a folder or bucket.
 
-        In a bucket it may be called again, after another process has changed the bucket; without
-        ``changes`` it reads what the bucket itself holds, and nothing is published. Raises
-        RemoteRefused for a remote that only its owner can maintain.
+        In a bucket, ``act`` runs again if another process changed the bucket meanwhile. Without
+        ``changes`` it only reads, and nothing is published. Raises RemoteRefused for other kinds of
+        remotes: their owners maintain them.
         """
         remote = self.find(name)
         if (folder := self.folder(name)) is not None:
@@ -139,23 +142,23 @@ class Remotes(Generic[_R]):
                 return done
         raise RemoteRefused(
             f"{remote.url} is maintained by its owner",
-            hint="who runs it calls 'mvc gc', 'mvc forget --list' and the like in its folder; in a "
-            "clone 'mvc forget --list' says what was forgotten there",
+            hint="its owner runs 'mvc gc', 'mvc forget --list' etc. in its folder; in a clone, "
+            "'mvc forget --list' lists what was forgotten there",
         )
 
     def unsent(self, target: str | None = None) -> tuple[Unsent, ...]:
-        """Deployments and retractions of this repository that remotes lack, as far as known here.
+        """Deployments and retractions that remotes lack, as of the last fetch or push.
 
-        By remote and target; none for a target whose record is in step with the remote's.
+        Sorted by remote and target, without targets whose records agree.
         """
         from mvc.remote.unsent import unsent
 
         return unsent(self._store, target)
 
     def tracking(self, branch: str | None = None, remote: str | None = None) -> Tracking | None:
-        """How a branch, by default the current one, stands to that of a remote, without asking.
+        """Compares a branch (default: the current one) with its remote branch; no network access.
 
-        None if the remote has no such branch, as far as is known.
+        None if no such remote branch is known.
         """
         store, snapshot = self._store, self._store.fresh()
         name = branch or head(snapshot).branch
@@ -176,7 +179,7 @@ class Remotes(Generic[_R]):
 def refs_of(
     remote: Remote | str, store: Store | None = None, config: Config | None = None
 ) -> RemoteRefs:
-    """What ``Remotes.show`` returns, also without a repository here."""
+    """As ``Remotes.show``, also without a local repository."""
     with closing(open_transport(remote, store, config)) as transport:
         answer = (
             ask(transport, store, remote).head

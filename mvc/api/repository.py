@@ -1,6 +1,6 @@
-"""The public entry: a repository of model versions.
+"""``Repository``: a repository of model versions, the main class of the public API.
 
-Opens and wires; every verb is a function in a module of its own.
+Opens the parts of a repository; each operation is a function in a module of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeAlias, overl
 
 from msgspec.structs import replace
 
-from mvc.api.absent import fetch_absent, way_to, with_states
+from mvc.api.absent import fetch_absent, fetch_hint, with_states
 from mvc.errors import (
     AlreadyARepository,
     DamagedData,
@@ -87,15 +87,16 @@ Paths: TypeAlias = PathName | Sequence[PathName]
 class Repository(Closing, Unpicklable):
     """An open repository; close it, or use it as a context manager.
 
-    Safe across threads and after a fork. Raises subclasses of ``mvc.MvcError``. ``storage`` has
-    maintenance, ``recipes`` how versions were trained.
+    Usable from several threads and after a fork. Raises subclasses of ``mvc.MvcError``. ``storage``
+    has maintenance, ``remotes`` other repositories.
     """
 
     def __init__(self, handle: Handle) -> None:
         if not isinstance(handle, Handle):
             raise WrongUsage(
-                "a repository is not opened by its constructor",
-                hint="mvc.Repository.open(PATH) opens one, mvc.Repository.init(PATH) makes one",
+                "Repository(...) does not open a repository",
+                hint="open one with mvc.Repository.open(PATH), or create one with "
+                "mvc.Repository.init(PATH)",
             )
         self.handle = handle
         self._store, self._config, self._recent = handle.store, handle.config, handle.recent
@@ -115,13 +116,12 @@ class Repository(Closing, Unpicklable):
         fs: FileSystem | None = None,
         clock: Clock | None = None,
     ) -> Self:
-        """Makes an empty repository in a folder, which is created if need be, and opens it.
+        """Creates an empty repository in a folder, and the folder if necessary, and opens it.
 
-        ``bare``: without working files, for others to push to. ``shared``: all that is ever made
-        in ``.mvc`` may be written by its ``group``, and with ``all`` read by everyone, whatever
-        the umask.
-        ``config`` as for ``open``; it is given None, because there is no file yet.
-        Raises AlreadyARepository, DubiousOwnership, InvalidName, InvalidConfig.
+        ``bare``: without working files, as a remote for pushes. ``shared``: files in ``.mvc`` are
+        writable by the ``group``, or with ``all`` also readable by everyone, whatever the umask.
+        ``config``: as for ``open``, called with None, since no settings file exists yet. Raises
+        AlreadyARepository, DubiousOwnership, InvalidName, InvalidConfig.
         """
         from mvc.io.replacement import removing_if_failed
 
@@ -131,9 +131,9 @@ class Repository(Closing, Unpicklable):
         name = branch or str(settings.get("init.branch"))
         check_ref("branch", name)
         check_absent(files, root)
-        with removing_if_failed(files) as made:
-            files.make_dirs(root, made=made)
-            if root in made and shared is not None:
+        with removing_if_failed(files) as created:
+            files.make_dirs(root, made=created)
+            if root in created and shared is not None:
                 share_new(files, root, shared)
             first = BARE_CONFIG if bare else FIRST_CONFIG
             create(files, time, root, name, config=first, shared=shared)
@@ -153,19 +153,19 @@ class Repository(Closing, Unpicklable):
         clock: Clock | None = None,
         tuning: Tuning | None = None,
     ) -> Self:
-        """Opens the repository of a folder, or with ``discover`` of the nearest one above it.
+        """Opens the repository of a folder, or with ``discover`` of its nearest parent.
 
-        Of an open repository this is another handle, with the same settings.
-        ``config`` makes the configuration from the path of the repository's own file.
-        Raises NotARepository, DubiousOwnership, UnsupportedFormat, DamagedData, InvalidConfig.
+        An open repository as ``path`` gets a second handle with the same settings. ``config``:
+        makes the configuration from the path of the repository's settings file. Raises
+        NotARepository, DubiousOwnership, UnsupportedFormat, DamagedData, InvalidConfig.
         """
         if isinstance(path, Repository):
-            of, discover = path.handle, False
+            opened, discover = path.handle, False
             path, config, fs, clock = (
-                of.store.root,
-                lambda _: of.config,
-                of.store.fs,
-                of.store.clock,
+                opened.store.root,
+                lambda _: opened.config,
+                opened.store.fs,
+                opened.store.clock,
             )
         return cls(
             open_handle(path, discover=discover, config=config, fs=fs, clock=clock, tuning=tuning)
@@ -181,58 +181,58 @@ class Repository(Closing, Unpicklable):
         fs: FileSystem | None = None,
         clock: Clock | None = None,
     ) -> Self:
-        """Opens the repository of a folder, or makes an empty one there if there is none.
+        """Opens the repository of a folder, or creates an empty one there.
 
-        Arguments as for ``init``; ``branch`` only names the first branch of a new repository.
-        Raises UnsupportedFormat, DamagedData, InvalidName, InvalidConfig.
+        Arguments as for ``init``; ``branch`` names the first branch of a new repository. Raises
+        UnsupportedFormat, DamagedData, InvalidName, InvalidConfig.
         """
         with suppress(NotARepository):
             return cls.open(path, discover=False, config=config, fs=fs, clock=clock)
-        with suppress(AlreadyARepository):  # another process has made it since
+        with suppress(AlreadyARepository):  # created by another process meanwhile
             return cls.init(path, branch=branch, config=config, fs=fs, clock=clock)
         return cls.open(path, discover=False, config=config, fs=fs, clock=clock)
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed; what is asked of it then raises WrongUsage."""
+        """Whether ``close`` was called; other methods raise WrongUsage then."""
         return self._store.closed
 
     @property
     def root(self) -> Path:
-        """The folder that holds ``.mvc``."""
+        """The folder that contains ``.mvc``."""
         return self._store.root
 
     @property
     def config(self) -> Config:
-        """The settings in force, with the origin of each."""
+        """The settings in force, each with its origin."""
         return self._config
 
     @property
     def interrupted(self) -> Interrupted:
-        """What became of checkouts whose process was killed, once this repository was opened."""
+        """Checkouts of killed processes that this handle completed or undid when it was opened."""
         return self.handle.interrupted
 
     @cached_property
     def storage(self) -> Storage:
-        """Figures, check, repair, gc, forget, repack."""
+        """Statistics, check, repair, gc, forget, repack."""
         from mvc.api.storage import Storage
 
         return Storage(self.handle)
 
     @cached_property
     def remotes(self) -> Remotes[Self]:
-        """The repositories that this one pushes to and fetches from."""
+        """Remote repositories to push to and fetch from."""
         from mvc.api.remotes import Remotes
 
         return Remotes(self.handle, type(self))
 
     @property
     def gaps(self) -> Sequence[Gap]:
-        """Entries of the journal that are lost; refs, history and deployments may lack them."""
+        """Lost entries of the journal; refs, history and deployments may lack theirs."""
         return self._store.snapshot.gaps
 
     def close(self) -> None:
-        """Lets go of files and memory. Everything acknowledged is durable already."""
+        """Releases files and memory. Acknowledged operations are durable already."""
         with ExitStack() as after:
             after.callback(self._store.close)
             after.callback(self._recent.caches.clear)
@@ -241,15 +241,15 @@ class Repository(Closing, Unpicklable):
             self._closing = {}
 
     def scratch(self, name: str) -> Scratch:
-        """``.mvc/NAME``, a folder for work that is no version yet, such as uploads and parts."""
+        """The folder ``.mvc/NAME`` for unfinished work, such as uploads."""
         from mvc.repo.scratch import scratch
 
         return scratch(self._store, name)
 
     def before_close(self, act: Callable[[], object]) -> Callable[[], None]:
-        """Has ``close`` call ``act`` first, so that what still writes can end.
+        """Makes ``close`` call ``act`` first, so that a background writer can finish.
 
-        What is returned takes that back.
+        Returns a function that cancels this.
         """
         self._closing[act] = None
         return partial(self._closing.pop, act, None)
@@ -258,7 +258,7 @@ class Repository(Closing, Unpicklable):
         state = " (closed)" if self.closed else ""
         return f"<mvc repository {printable(str(self.root))}{state}>"
 
-    # -- keeping versions ----------------------------------------------------------------
+    # -- committing ----------------------------------------------------------------------
 
     def commit(
         self,
@@ -275,34 +275,29 @@ class Repository(Closing, Unpicklable):
         files: FileOptions | None = None,
         options: CommitOptions | None = None,
     ) -> CommitResult:
-        """Keeps a version; when it returns, no crash loses it.
+        """Stores a version; durable on return. A mapping is committed even if nothing changed.
 
-        ``state`` is a mapping of tensors (torch or numpy, any nesting), kept under ``path``, or
-        paths of files and folders; a folder means its content, and what is gone from it leaves the
-        version. A ``path`` that ends in ``/`` is a folder with one model: tensors by name go to its
-        shards as its index says, and its other files stay. ``states`` are further mappings of the
-        same version by their paths, a ``Path`` for the file that is there, None for one that
-        leaves; they may also stand alone. Instead of a mapping there may be a
-        ``mvc.state.StateFile``, which is stored as it is, or a ``FileEntry`` of a manifest, whose
-        content is stored already; ``state`` with such values is one of files by path. ``metrics``
-        are numbers; ``params`` are texts or plain data (hyper-parameters, the name of a data set),
-        kept as texts. ``attachments`` are what the version carries beside its files, by name, such
-        as what ``mvc.describe_model`` returns. ``deploy`` names the target on which the version
-        goes live. ``pipeline`` is text, or Requirements, whose ``max_recovery`` then bounds the
-        recovery of this version. ``files`` says how paths are read, ``options`` has the rarer
-        arguments. A mapping is committed even if nothing changed.
+        ``state``: tensors in any nesting (torch or numpy), stored at ``path``; or paths of files
+        and folders, where files missing from a folder leave the version; or a mapping from paths to
+        ``mvc.state.StateFile`` or ``FileEntry`` values, which are stored unchanged. A ``path`` that
+        ends in ``/`` is a sharded model: tensors go to the shards that its index names.
 
-        A lossy ``pipeline`` reduces the state at ``path``, or the files, against what the branch
-        holds; these production weights are stored, and are the result's ``state``. All other
-        ``states`` stay exact. A stage that goes by the loss takes it from ``metrics``. A pipeline
-        such as ``lc`` stores an approximation of that state, which is the result's ``state``
-        (docs/lc.md); files that were read stay as they are. Without
-        ``pipeline`` everything is stored as given, coded as the setting ``commit.pipeline`` says,
-        and approximated only if that is ``lc`` or its kind.
+        ``states``: further mappings by path; a ``Path`` names a file on disk, None removes the
+        path. ``metrics``: numbers. ``params``: texts or plain data, stored as texts.
+        ``attachments``: bytes or states besides the files, by name, such as that of
+        ``mvc.describe_model``. ``deploy``: a target to deploy the version to. ``files``: how to
+        read paths. ``options``: rarely used arguments.
+
+        ``pipeline``: a text, or Requirements, whose ``max_recovery`` then bounds the recovery time.
+        A lossy pipeline reduces the state at ``path``, or the files, against the branch's newest
+        version; the reduced production weights are stored and are the result's ``state``. Other
+        ``states`` remain exact. Its stages read the loss from ``metrics``. A pipeline such as
+        ``lc`` stores an approximation of the state instead (docs/lc.md) and leaves files on disk
+        unchanged. By default the setting ``commit.pipeline`` selects the coding.
 
         Raises WrongUsage, InvalidName, InvalidTime, InvalidPipeline, UnsupportedTensor,
-        CannotRecord and BadModelFile for what cannot be committed, NothingToCommit,
-        SourceChanged if a file or tensor changed meanwhile, StateForgotten, Busy.
+        CannotRecord or BadModelFile for invalid input, NothingToCommit, SourceChanged if a file or
+        tensor changed meanwhile, StateForgotten, Busy.
         """
         from mvc.pipelines.requirements import pipeline_and_bound
         from mvc.repo.commit.commit import commit
@@ -323,25 +318,27 @@ class Repository(Closing, Unpicklable):
             options=chosen if bound is None else replace(chosen, max_recovery=bound),
         )
         request = with_files(request, state, states, files)
-        self._sending(chosen.push)  # refuses a remote that there is not
+        self._sending(chosen.push)  # raises for an unknown remote
         announce = announcing(self._store, None if chosen.detached else request.target)
         act = partial(commit, self._store, self._config, self._recent, request=request)
-        done = with_states(self._store, self._config, act)
-        if done.deployment is not None:
-            announce("deploy", done.deployment)
-        return done if not chosen.push or deploy is None else self._deployed(done, deploy, chosen)
+        result = with_states(self._store, self._config, act)
+        if result.deployment is not None:
+            announce("deploy", result.deployment)
+        return (
+            self._deployed(result, deploy, chosen) if chosen.push and deploy is not None else result
+        )
 
-    def _deployed(self, done: CommitResult, target: str, options: CommitOptions) -> CommitResult:
+    def _deployed(self, result: CommitResult, target: str, options: CommitOptions) -> CommitResult:
         try:
-            made = self.deploy(  # the target and the files were checked before the commit
-                done.id, target, at=options.at, sign=options.sign, anyway=True, push=options.push
+            deployment = self.deploy(  # the target and the files were checked before the commit
+                result.id, target, at=options.at, sign=options.sign, anyway=True, push=options.push
             )
         except MvcError as error:
             raise type(error)(
-                f"{done.id.short} is committed, its deployment to {target} is not: {error.message}",
+                f"committed {result.id.short}, but did not deploy it to {target}: {error.message}",
                 hint=error.hint,
             ) from error
-        return replace(done, deployment=made)
+        return replace(result, deployment=deployment)
 
     def average(
         self,
@@ -357,24 +354,26 @@ class Repository(Closing, Unpicklable):
     ) -> Averaged:
         """Commits the weighted mean of versions, or with ``to`` writes it to a file or folder.
 
-        Each float is the sum of weight times value, in float64 and in the order of ``revs``, and
-        rounded once to its dtype, to nearest even; docs/guides/merging.md has the formula. The
-        weights are divided by their sum; they are equal by default, and those of an exponential
-        moving average are ``mvc.api.ema_weights``. Tensors must have the same names, dtypes and
-        shapes; integers and files without tensors are those of the last version. All of them are
-        parents of the new version, and its params have their ids and weights. ``branch`` gets it,
-        and is made if there is none; without it the current one, with the files in the working
-        folder, which must hold no changes. ``force`` overwrites files at ``to``.
+        Each float is the sum of weight times value, in float64 and in the order of ``revs``,
+        rounded once to its dtype (docs/guides/merging.md). Weights are divided by their sum;
+        default: equal weights; ``mvc.api.ema_weights`` has those of an exponential moving average.
+        Tensors must have equal names, dtypes and shapes. Integers and files without tensors come
+        from the last version.
 
-        Raises WrongUsage for versions without a mean, WouldOverwrite, and as ``commit``.
+        The new version has all ``revs`` as parents, and their ids and weights as params. ``branch``
+        is advanced, or created. Without it the current branch and the working folder are updated;
+        the folder must have no changes. ``force`` overwrites files at ``to``.
+
+        Raises WrongUsage for versions that have no mean, WouldOverwrite, and the errors of
+        ``commit``.
         """
         from mvc.repo.average import average
 
         if to is not None and (branch or deploy or to == "-"):
             raise WrongUsage(
-                "an average is written to a file or folder, not to stdout"
+                "an average cannot be written to stdout: name a file or folder"
                 if to == "-"
-                else "to= writes files: nothing is committed or deployed"
+                else "to= only writes files: it does not combine with branch= and deploy="
             )
         ids = [self.find(rev) for rev in revs]
         message = message or f"average of {len(ids)} versions"
@@ -382,7 +381,7 @@ class Repository(Closing, Unpicklable):
         act = partial(average, self._store, ids, weights, commit=commit, branch=branch, to=to)
         return with_states(self._store, self._config, partial(act, force=force, progress=progress))
 
-    # -- getting versions back -------------------------------------------------------------
+    # -- reading versions ------------------------------------------------------------------
 
     @overload
     def checkout(
@@ -429,24 +428,22 @@ class Repository(Closing, Unpicklable):
     ) -> Any:
         """A version's state in memory, or with ``to`` its files; both verified.
 
-        By revision (default HEAD), or as it was live on ``target`` at the moment ``at``.
-        ``path`` is a file of the version, or a folder with one model, whose shards are one state.
-        Values are torch tensors where torch tensors went in, and numpy arrays else and where torch
-        is not installed.
+        The version is ``rev`` (default HEAD), or the one live on ``target`` at the moment ``at``.
+        ``path``: a file of the version, or the folder of one sharded model. Torch tensors come back
+        as torch tensors if torch is installed, everything else as numpy arrays.
 
-        ``to`` is a file if its name has a suffix, else, or if it is a text that ends in ``/``, a
-        folder; what is there already stays what it is. An open binary stream takes one file. If it
-        is ``root``, HEAD moves to the version, unless ``path`` names files or folders. ``path`` may
-        be a list. All files are written and verified under temporary names before the first is
-        renamed. A training state beside its model is left out unless ``path`` or ``everything``
-        ask for it. ``force`` overwrites and deletes files that hold uncommitted work or stand at
-        ``to``. ``atomic_dir`` writes a new folder and makes the symbolic link ``to`` lead to it in
-        one step. ``delete`` removes from the folder ``to`` the files that the version lacks.
-        ``delta_from`` makes a new folder with what changed since that version, as inference engines
-        exchange it.
+        ``to``: a file if its name has a suffix; otherwise, or if it ends in ``/``, a folder; an
+        existing file or folder is used as such. A binary stream receives one file. If ``to`` is
+        ``root``, HEAD moves to the version, unless ``path`` names files or folders; ``path`` may be
+        a list. All files are written and verified under temporary names, then renamed. Training
+        states are omitted unless named by ``path`` or ``everything``. ``force``: overwrite and
+        delete uncommitted work and files at ``to``. ``atomic_dir``: write a new folder and point
+        the symbolic link ``to`` at it in one step. ``delete``: remove files from the folder ``to``
+        that the version lacks. ``delta_from``: write a new folder with the changes since that
+        version, for inference engines.
 
         Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull,
-        and Busy if another checkout into the same place takes longer than a minute.
+        and Busy if another checkout into the same folder takes longer than a minute.
         """
         from mvc.repo.checkout.export import WriteOptions
 
@@ -466,11 +463,11 @@ class Repository(Closing, Unpicklable):
             )  # fmt: skip
         elif options != WriteOptions():
             raise WrongUsage(
-                "force, everything, atomic_dir, delete, delta_from and progress are for files",
-                hint="say where they go with to=",
+                "force, everything, atomic_dir, delete, delta_from and progress need to=",
+                hint="name a file or folder with to=",
             )
         elif not isinstance(path, str | None):
-            raise WrongUsage("a state has one path", hint="name one file, or one folder of shards")
+            raise WrongUsage("a state in memory has one path", hint="name one file or model folder")
         else:
             from mvc.repo.checkout import states
 
@@ -493,21 +490,21 @@ class Repository(Closing, Unpicklable):
         paths = (path,) if isinstance(path, str) else (path or ())
         force, progress = options.force, options.progress
         if to == "":
-            raise WrongUsage("to is empty", hint="name a file or a folder; . is this one")
+            raise WrongUsage("to is empty", hint="name a file or a folder; . is the current one")
         if not isinstance(to, str | PathLike):
             return export_to(self._store, commit, paths, to, options=options)
         if self._store.fs.realpath(Path(to)) != self.root:
             return export(self._store, commit, paths, to, options=options)
         if options != WriteOptions(force=force, progress=progress):
             raise WrongUsage(
-                "everything, atomic_dir, delete and delta_from are for another folder than the "
-                "repository's"
+                "everything, atomic_dir, delete and delta_from do not work on the repository's own "
+                "folder"
             )
         if paths:
             return checkout.restore(self._store, commit, paths, force=force, progress=progress)
         _, branch = revisions.resolve_ref(self._store, rev) if isinstance(rev, str) else ("", None)
-        to_ = commit if branch is None else branch
-        return checkout.restore_all(self._store, commit, to_, force=force, progress=progress)
+        new_head = commit if branch is None else branch
+        return checkout.restore_all(self._store, commit, new_head, force=force, progress=progress)
 
     def switch(
         self,
@@ -518,21 +515,21 @@ class Repository(Closing, Unpicklable):
         force: bool = False,
         progress: Progress | None = None,
     ) -> Restored | None:
-        """Makes a branch the current one and writes its files."""
+        """Makes a branch the current one and checks out its files."""
         from mvc.repo.checkout import checkout
 
-        done = with_states(self._store, self._config, lambda: checkout.switch(
+        restored = with_states(self._store, self._config, lambda: checkout.switch(
             self._store, branch, create=create, start=start, force=force, progress=progress
         ))  # fmt: skip
-        queries.note(self._store, [] if done is None else [done.commit])
-        return done
+        queries.note(self._store, [] if restored is None else [restored.commit])
+        return restored
 
     # -- finding versions --------------------------------------------------------------------
 
     def find(
         self, rev: Rev | None = None, *, at: Time | None = None, target: str | None = None
     ) -> CommitId:
-        """The commit of a revision, or the one that was live."""
+        """The commit of a revision (default HEAD), or the one live at a moment."""
         if at is not None or target is not None:
             if rev is not None:
                 raise WrongUsage("name a revision or a moment, not both")
@@ -549,10 +546,10 @@ class Repository(Closing, Unpicklable):
         return with_states(self._store, self._config, load)
 
     def open_file(self, rev: Rev, path: str, *, counted: bool = True) -> VersionFile:
-        """A file of a version, open to read as a binary file; ``tensors`` gives some by key.
+        """Opens a file of a version as a binary file; its ``tensors`` reads tensors by key.
 
-        ``counted``: whether the version counts as asked for (``storage.queries``).
-        Raises UnknownPath, StateForgotten, WeightsDropped; reading raises DamagedData.
+        ``counted``: count this as a read of the version (``storage.queries``). Raises UnknownPath,
+        StateForgotten, WeightsDropped; reading raises DamagedData.
         """
         from mvc.repo.checkout.reader import open_file
 
@@ -563,9 +560,9 @@ class Repository(Closing, Unpicklable):
         return file
 
     def attachment(self, rev: Rev, name: str) -> Any:
-        """What a version carries beside its files under a name: bytes, or a state.
+        """An attachment of a version: bytes, or a state.
 
-        Raises UnknownPath if it carries nothing of this name, DamagedData.
+        Raises UnknownPath if the version has none of this name, DamagedData.
         """
         from mvc.repo import attached
 
@@ -575,21 +572,23 @@ class Repository(Closing, Unpicklable):
         )
 
     def providing(self, rev: Rev, path: str, file: StateFile) -> AbstractContextManager[None]:
-        """While the block runs, the file at ``path`` of a version is read from ``file``.
+        """While the block runs, reads the file at ``path`` of a version from ``file``.
 
-        Raises DamagedData if that has another state.
+        Raises DamagedData if ``file`` has another state.
         """
         from mvc.maintenance.weights import providing
 
         return providing(self._store, self.find(rev), path, file)
 
     def availability(self, rev: Rev = "HEAD") -> Availability:
-        """Whether the state of a version is here, was dropped for a recipe, or is gone."""
-        found = availability.resolve(self._store, self.find(rev))
+        """Whether a version's state is stored here, was dropped (its recipe remains), or is
+        absent.
+        """
+        state = availability.resolve(self._store, self.find(rev))
         return (
-            replace(found, way=way_to(self._store, found.commit))
-            if isinstance(found, Gone)
-            else found
+            replace(state, way=fetch_hint(self._store, state.commit))
+            if isinstance(state, Gone)
+            else state
         )
 
     def iter_versions(
@@ -603,18 +602,18 @@ class Repository(Closing, Unpicklable):
         keys: Collection[str] | None = None,
         on_error: str = "raise",
     ) -> Iterator[tuple[Version, Any]]:
-        """Versions and their states, oldest first; each is decoded once, from the one before.
+        """Versions and their states, oldest first; each is decoded once, from its predecessor.
 
-        With ``target`` what went live there, as ``(Deployed, state)``, by the time of the
-        deployment; without it ``rev`` and its ancestors, as ``(Commit, state)``, by commit time.
-        Both bounds are included. ``path`` as for ``checkout``; with ``keys`` only these tensors
-        are decoded, as a flat dictionary. A version that was forgotten, is damaged or lacks
-        what was asked for raises its error; ``on_error="skip"`` passes it over, ``"yield"``
-        gives the error in place of the state. While a state is looked at, the next is decoded.
+        With ``target`` the deployments there, as ``(Deployed, state)``, by deployment time;
+        otherwise ``rev`` and its ancestors, as ``(Commit, state)``, by commit time. Both bounds are
+        inclusive. ``path`` as for ``checkout``. ``keys``: decode only these tensors, into a flat
+        dictionary. ``on_error``: for a forgotten, damaged or incomplete version, ``"raise"`` its
+        error, ``"skip"`` it, or ``"yield"`` the error as the state. The next state is decoded while
+        the caller uses this one.
         """
         from mvc.repo.checkout import versions
 
-        found = versions.iter_versions(
+        pairs = versions.iter_versions(
             self._store,
             since=self._moment(since),
             until=self._moment(until),
@@ -625,15 +624,12 @@ class Repository(Closing, Unpicklable):
             on_error=on_error,
             absent=partial(fetch_absent, self._store, self._config),
         )
-        return queries.counted(self._store, found)
+        return queries.counted(self._store, pairs)
 
-    # -- asking ------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------
 
     def time(self, value: Time | None = None) -> int:
-        """Nanoseconds since 1970 of a moment given as such, as text or as a ``datetime``.
-
-        Without one it is now.
-        """
+        """A moment in nanoseconds since 1970; default: now."""
         now = self._store.clock.now_ns()
         return now if value is None else moment_of(value, now_ns=now)
 
@@ -648,12 +644,12 @@ class Repository(Closing, Unpicklable):
         limit: int | None = None,
         incomplete: list[DamagedData] | None = None,
     ) -> Log:
-        """A version and its ancestors by commit time, newest first, read as far as looked at.
+        """A version and its ancestors by commit time: a lazy sequence, newest first.
 
-        ``A..B`` means B and its ancestors without those of A. ``limit`` counts the first. Raises
-        UnknownRevision, UnknownTarget and WrongUsage at once, and DamagedData where the history
-        goes on with entries that are lost; with ``incomplete`` the error is appended there, and
-        what is left follows.
+        ``A..B`` means B and its ancestors without those of A. ``limit``: the number of versions.
+        Raises UnknownRevision, UnknownTarget and WrongUsage at once, and DamagedData at lost
+        entries; with ``incomplete`` that error is appended to the list, and the readable versions
+        follow.
         """
         from mvc.repo.history.log import LogOptions, log
 
@@ -662,7 +658,7 @@ class Repository(Closing, Unpicklable):
         return log(self._store, rev, chosen, limit=limit, incomplete=incomplete, storage=storage)
 
     def history(self, since: Time | None = None, until: Time | None = None) -> History:
-        """All versions, their names, and what was live from ``since`` to ``until``, read at once.
+        """All versions, their refs, and the deployments from ``since`` to ``until``, read at once.
 
         Raises DamagedData if entries of the journal are lost.
         """
@@ -671,7 +667,7 @@ class Repository(Closing, Unpicklable):
         return history(self._store, self._moment(since), self._moment(until))
 
     def status(self) -> Status:
-        """Which tracked files differ from HEAD, and how."""
+        """Changes of tracked files since HEAD."""
         from mvc.repo.worktree import status
 
         return status.status(self._store)
@@ -694,26 +690,26 @@ class Repository(Closing, Unpicklable):
         )
 
     def identify(self, file: PathName | FileEntry) -> list[Identified]:
-        """Which versions have the state of this file, newest first; from hashes alone."""
+        """The versions that have the state of this file, newest first; compares hashes only."""
         from mvc.repo.worktree import identify
 
-        given = Path(file) if isinstance(file, str | PathLike) else file
-        return identify.identify(self._store, given)
+        source = Path(file) if isinstance(file, str | PathLike) else file
+        return identify.identify(self._store, source)
 
     def nearest(self, path: PathName) -> Nearest | None:
-        """The version with most tensors of this file, for a file that no version has.
+        """The most similar version of a file that no version has: it shares most tensors.
 
-        Among versions with as many, the one whose values are closest. The work is bounded to a few
-        seconds; ``complete`` says whether it sufficed. None if nothing is alike.
+        Ties are resolved by the distance of values. Runs for a few seconds at most: ``complete`` is
+        False if that was too short. None if no version is similar.
         """
         from mvc.repo.diff.nearest import nearest
 
         return nearest(self._store, Path(path))
 
     def tracked_name(self, path: PathName, *, cwd: Path | None = None) -> str:
-        """The name under which a path of the disk is tracked; empty for the root itself.
+        """The path under which a file on disk is tracked; empty for ``root``.
 
-        Raises InvalidName for a path outside of the repository.
+        Raises InvalidName for a path outside the repository.
         """
         from mvc.repo.worktree.worktree import tracked_name
 
@@ -733,24 +729,24 @@ class Repository(Closing, Unpicklable):
         anyway: bool = False,
         push: str | bool = False,
     ) -> Deployed:
-        """Records that a version went live on a target, now or at a given moment; who, and why.
+        """Records that a version went live on a target, now or at the moment ``at``.
 
-        ``sign``: whether your SSH key signs it, by default as your settings say. Raises CannotSign.
-        ``anyway``: also if the setting ``deploy.protect`` names the target, or if a model lacks a
-        file or has one that ``opaque`` kept; else that raises TargetProtected or BadModelFile.
-        ``push``: sends it to this remote, or the default one, first; nothing is recorded if the
-        remote refuses it. Raises RefConflict if others deployed there meanwhile.
+        ``sign``: sign with your SSH key (default: the settings). ``anyway``: deploy even to a
+        target protected by ``deploy.protect``, or a model with a missing or opaque file. ``push``:
+        first send the deployment to this remote (True: the default one); if it refuses, nothing is
+        recorded. Raises CannotSign, TargetProtected, BadModelFile, and RefConflict after a
+        concurrent deployment.
         """
         from mvc.remote.unsent import against
         from mvc.repo.statements import record
 
         announce, moment = announcing(self._store, target), self._moment(at)
-        done = with_states(self._store, self._config, lambda: record.deploy(
+        deployed = with_states(self._store, self._config, lambda: record.deploy(
             self._store, self._config, self.find(rev), target, time_ns=moment, reason=reason,
             sign=sign, anyway=anyway, against=against(self._store, target),
             send=self._sending(push),
         ))  # fmt: skip
-        return announce("deploy", done)
+        return announce("deploy", deployed)
 
     def _sending(self, push: str | bool) -> Send | None:
         if not push:
@@ -773,14 +769,12 @@ class Repository(Closing, Unpicklable):
         push: str | bool = False,
         remote: str | None = None,
     ) -> RolledBack:
-        """Deploys what was live on a target before: one step back, and the next time one further.
+        """Deploys the version that was live on a target before; repeated calls go further back.
 
-        ``to`` names the version instead, which must have been live there. Never goes to a version
-        that the rollbacks directly before it have left, unless ``to`` names it. ``sign``,
-        ``anyway`` and ``push`` are as for ``deploy``. ``remote``: goes by this remote's
-        record, and sends the rollback there.
-        Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there is
-        nothing to go back to.
+        ``to``: a version that was live there, instead of the previous one. Without it, versions
+        that the directly preceding rollbacks left are never chosen. ``sign``, ``anyway``, ``push``:
+        as for ``deploy``. ``remote``: use this remote's record, and send the rollback there. Raises
+        UnknownTarget, UnknownRevision, StateForgotten, NoDeployment if no earlier version was live.
         """
         from mvc.remote.unsent import against, apart_from
         from mvc.repo.statements.rollback import rollback
@@ -788,16 +782,17 @@ class Repository(Closing, Unpicklable):
         announce = announcing(self._store, target)
         if remote is not None:
             self.fetch(remote)
-            there = apart_from(self._store, self.remotes.find(remote), target)
+            difference = apart_from(self._store, self.remotes.find(remote), target)
         else:
-            there = against(self._store, target)
+            difference = against(self._store, target)
         chosen = None if to is None else self.find(to)
-        done = with_states(self._store, self._config, lambda: rollback(
+        deployed = with_states(self._store, self._config, lambda: rollback(
             self._store, self._config, target, steps=steps, to=chosen, reason=reason, sign=sign,
-            anyway=anyway, against=there, send=self._sending(push if remote is None else remote),
+            anyway=anyway, against=difference,
+            send=self._sending(push if remote is None else remote),
         ))  # fmt: skip
-        announce("rollback", done)
-        return done
+        announce("rollback", deployed)
+        return deployed
 
     def retract(
         self,
@@ -810,22 +805,21 @@ class Repository(Closing, Unpicklable):
         anyway: bool = False,
         push: str | bool = False,
     ) -> Deployed:
-        """Records that a deployment did not happen; its first record stays.
+        """Records that a deployment did not happen; its own record remains.
 
-        That of version ``rev``, or with None the newest on ``target``; ``at`` picks the one
-        that is recorded for this moment. ``sign``, ``anyway`` and ``push`` are as for
-        ``deploy``.
+        ``rev``: its version (None: the newest deployment on ``target``). ``at``: its time, if
+        several match. ``sign``, ``anyway``, ``push``: as for ``deploy``.
         """
         from mvc.remote.unsent import against
         from mvc.repo.statements import record
 
         announce, moment = announcing(self._store, target), self._moment(at)
         chosen = None if rev is None else self.find(rev)
-        done = record.retract(
+        retracted = record.retract(
             self._store, self._config, chosen, target, time_ns=moment, reason=reason, sign=sign,
             anyway=anyway, against=against(self._store, target), send=self._sending(push),
         )  # fmt: skip
-        return announce("retract", done)
+        return announce("retract", retracted)
 
     @overload
     def verify(
@@ -836,11 +830,11 @@ class Repository(Closing, Unpicklable):
     def verify(
         self, of: str | CommitId | Deployed | None = None, *, since: Time | None = None
     ) -> tuple[Vouched, ...] | Checked:
-        """Who vouches for each deployment on a target, or on any; ``problems`` where nobody does.
+        """Checks the signatures of deployments, of one target or all; ``problems`` lists failures.
 
-        Or who vouches for a version, given by its id, or for a deployment by itself. ``since``:
-        only those recorded or gone live from that moment on. Raises UnknownTarget,
-        NotInstalled, and InvalidConfig where your settings do not say whose signatures count.
+        For a version's id, or one deployment, returns the check of that alone. ``since``: only
+        deployments recorded or live from that moment on. Raises UnknownTarget, NotInstalled, and
+        InvalidConfig if the settings name no allowed signers.
         """
         from mvc.repo.statements import signatures
 
@@ -855,11 +849,10 @@ class Repository(Closing, Unpicklable):
     @overload
     def live(self, target: str, *, at: Time | None = None) -> Live: ...
     def live(self, target: str | None = None, *, at: Time | None = None) -> Live | tuple[Live, ...]:
-        """What was live on a target at a moment, by default now: since when, and until when.
+        """What was live on a target at a moment (default: now).
 
-        Without ``target`` that of every target on which something was. ``until_ns`` is the first
-        moment at which something else is live, as far as that is on record; None if nothing is.
-        Raises UnknownTarget, and NoDeployment if nothing was live there.
+        Without ``target``: of each target with a live version. ``until_ns`` is the start of the
+        next deployment on record, or None. Raises UnknownTarget, NoDeployment if nothing was live.
         """
         if target is None:
             return live.all_live(self._store, self._moment(at))
@@ -868,10 +861,10 @@ class Repository(Closing, Unpicklable):
         return live.live(self._store, target, self._moment(at))
 
     def live_between(self, since: Time, until: Time, target: str | None = None) -> tuple[Live, ...]:
-        """Everything that was live on a target, or on any, in an interval, oldest first.
+        """Everything live on a target, or on any, in an interval, oldest first.
 
-        What was live at ``since`` already is the first. Both ends belong to the interval. Raises
-        UnknownTarget, and WrongUsage if ``until`` is before ``since``.
+        Includes the version live at ``since``; both ends are inclusive. Raises UnknownTarget, and
+        WrongUsage if ``until`` is before ``since``.
         """
         return live.live_between(self._store.fresh(), self.time(since), self.time(until), target)
 
@@ -882,14 +875,14 @@ class Repository(Closing, Unpicklable):
         rev: Rev | None = None,
         incomplete: list[DamagedData] | None = None,
     ) -> list[Deployed]:
-        """Every deployment, retracted ones included, of one target or all, of a version or all.
+        """All deployments, retracted ones included; optionally of one target or version.
 
-        Raises DamagedData where entries of the journal are lost that may have recorded more;
-        with ``incomplete`` that is noted there, and what can be read is returned.
+        Raises DamagedData if lost journal entries may hold more; with ``incomplete`` that error is
+        appended to the list, and the readable deployments are returned.
         """
         if rev is not None:
-            found = live.of_commit(self._store.fresh(), self.find(rev), incomplete)
-            return [each for each in found if target in {None, each.target}]
+            every = live.of_commit(self._store.fresh(), self.find(rev), incomplete)
+            return [deployed for deployed in every if target in {None, deployed.target}]
         return live.list_deployments(self._store.fresh(), target, incomplete=incomplete)
 
     def annotate(
@@ -900,28 +893,28 @@ class Repository(Closing, Unpicklable):
         params: Mapping[str, Any] | None = None,
         note: str = "",
     ) -> Annotation:
-        """Adds what was found out about a version later; its id stays, and ``undo`` takes it back.
+        """Adds metrics, params or a note to a version later; its id stays, ``undo`` retracts them.
 
-        ``metrics`` and ``params`` are as for ``commit``; of several with one name the last counts.
-        Raises UnknownRevision, InvalidName, WrongUsage.
+        ``metrics`` and ``params`` as for ``commit``; the last value of a name counts. Raises
+        UnknownRevision, InvalidName, WrongUsage.
         """
-        given = {"metrics": metrics or {}, "params": params or {}}
-        return annotate(self._store, self._config, self.find(rev), **given, note=note)
+        values = {"metrics": metrics or {}, "params": params or {}}
+        return annotate(self._store, self._config, self.find(rev), **values, note=note)
 
     def annotations(self, rev: Rev = "HEAD") -> tuple[Annotation, ...]:
-        """What was found out about a version later, in order, without what was undone."""
+        """A version's annotations in order, without undone ones."""
         return Annotations(self._store.fresh()).of(self.find(rev))
 
     def targets(self) -> list[str]:
-        """Every deployment target, by name; not those on which nodes report (``nodes``)."""
+        """All deployment targets, sorted; without those of node reports (``nodes``)."""
         return self._store.fresh().targets()
 
     def head(self, branch: str | None = None, *, if_known: bool = False) -> Head:
-        """The current branch, None if HEAD is detached, and its commit, None before the first.
+        """The current branch (None: detached HEAD) and its commit (None: no version yet).
 
-        ``branch``: of this one instead; raises UnknownRevision if it has no version and is not the
-        current one. Raises DamagedData if the entry that moved HEAD is lost; with ``if_known`` both
-        are None.
+        ``branch``: this branch instead; raises UnknownRevision if it has no version and is not
+        current. Raises DamagedData if the entry that moved HEAD is lost; ``if_known`` returns None
+        for both then.
         """
         if if_known:
             return lookup_refs.head_if_known(self._store.fresh())
@@ -935,12 +928,12 @@ class Repository(Closing, Unpicklable):
         alone: bool = False,
         new_branch: bool = False,
     ) -> RecordingNotice:
-        """A block in which a training records on a branch (default: the current one).
+        """A ``with`` block in which a training records on a branch (default: the current one).
 
-        Others see that. Commits that name it (``CommitOptions.recording``) are deployed to
-        ``target`` until somebody else deploys there or protects it; ``alone``: no other training
-        may. The branch must have a version or be the current one, unless ``new_branch``. Raises
-        UnknownRevision, TargetProtected, and Busy if another training is there.
+        Other processes see it. Commits that pass it (``CommitOptions.recording``) are deployed to
+        ``target`` until another user deploys there or protects it. ``alone``: refuse other
+        trainings. The branch must have a version or be current, unless ``new_branch``. Raises
+        UnknownRevision, TargetProtected, and Busy if another training records there.
         """
         from mvc.repo.statements.protection import RecordingNotice
 
@@ -948,30 +941,29 @@ class Repository(Closing, Unpicklable):
         return RecordingNotice(self._store, self._config, at.branch, target, alone=alone)
 
     def recorder(self, branch: str | None = None, *, target: str | None = None) -> str | None:
-        """The process of a training on this machine; None without one.
+        """The process that records a training on this machine, or None.
 
-        It records on ``branch`` now, or on a detached HEAD, or it deploys to ``target``.
+        It records on ``branch`` (None: a detached HEAD), or deploys to ``target``.
         """
         return recording.recorder(self._store, branch, target)
 
     def refs(self, kind: RefKind = "branch", *, remote: str = "") -> list[Ref]:
-        """All branches, or tags, with their versions, by name.
+        """All branches or tags with their versions, sorted by name.
 
-        Of the kind ``remote``: where the branches and tags of a remote, or of all, were at the last
-        fetch or push, as ``REMOTE/NAME``.
+        Kind ``remote``: tracking refs of one remote, or of all, as ``REMOTE/NAME``.
         """
         return lookup_refs.of_kind(self._store.fresh(), kind, remote)
 
     def branch(self, name: str, rev: Rev = "HEAD", *, force: bool = False) -> Ref:
-        """Makes a branch at a version."""
+        """Creates a branch at a version."""
         return refs.create_branch(self._store, name, rev, force=force)
 
     def tag(self, name: str, rev: Rev = "HEAD", *, force: bool = False) -> Ref:
-        """Names a version for ever."""
+        """Creates a tag at a version."""
         return refs.create_tag(self._store, name, rev, force=force)
 
     def rename_branch(self, old: str, new: str, *, force: bool = False) -> None:
-        """Renames a branch, HEAD with it; with ``force`` in place of another one."""
+        """Renames a branch, also in HEAD; ``force`` replaces an existing branch."""
         refs.rename_branch(self._store, old, new, force)
 
     def advance(
@@ -981,18 +973,18 @@ class Repository(Closing, Unpicklable):
         *,
         first: str | None = None,
     ) -> None:
-        """Moves branches by one operation: each by its name, from one version to another.
+        """Moves branches in one operation, each from one version to another.
 
-        None names a detached HEAD; a new branch comes from None. ``first``: the branch that
-        becomes the current one if HEAD has no version yet. Raises RefConflict if a branch is
-        elsewhere by now, or a tag has its name, InvalidName, UnknownRevision: then none moves.
+        The name None is a detached HEAD; a new branch moves from None. ``first``: becomes the
+        current branch if HEAD has no version. Raises RefConflict if a branch has moved or a tag has
+        its name, InvalidName, UnknownRevision; then no branch moves.
         """
         refs.advance(self._store, moves, operation, first=first)
 
     def delete_ref(self, kind: Literal["branch", "tag"], name: str, *, force: bool = False) -> Ref:
         """Deletes a branch or tag; its versions stay until ``gc``.
 
-        A branch is refused where no other name leads to its tip, unless ``force``.
+        Refuses a branch whose tip no other ref reaches, unless ``force``.
         """
         if kind == "branch":
             return refs.delete_branch(self._store, name, force)
@@ -1006,20 +998,21 @@ class Repository(Closing, Unpicklable):
         scale: float = 1.0,
         progress: Progress | None = None,
     ) -> Merged:
-        """Merges a version into the current branch, tensor by tensor against the common ancestor.
+        """Merges a version into the current branch, by tensor, relative to the common ancestor.
 
-        What both sides changed is a conflict, which a strategy settles: ``mean``, ``ours``,
-        ``theirs``, or ``sum``, the base plus ``scale`` times both changes. ``PATTERN=STRATEGY`` is
-        for tensors of such names, or ``PATH:NAME``, and for files; the last match counts. With
-        conflicts that are left nothing is stored, and the result names them. Raises WouldOverwrite
-        for work that is not committed, RefConflict for a version without a common ancestor, or if
-        a training records on the branch, WrongUsage, UnknownRevision, StateForgotten.
+        A tensor changed on both sides is a conflict. ``strategy`` resolves it: ``mean``, ``ours``,
+        ``theirs``, or ``sum`` (base plus ``scale`` times both changes). ``PATTERN=STRATEGY``
+        applies to matching tensor names, ``PATH:NAME`` or files; the last match counts. With
+        unresolved conflicts nothing is stored, and the result lists them.
+
+        Raises WouldOverwrite for uncommitted work, RefConflict if there is no common ancestor or a
+        training records on the branch, WrongUsage, UnknownRevision, StateForgotten.
         """
         from mvc.repo.merge.merge import merge
         from mvc.repo.merge.plan import Strategy
 
-        how = Strategy((strategy,) if isinstance(strategy, str) else tuple(strategy), scale)
-        act = partial(merge, self._store, self._config, self._recent, rev=rev, strategy=how)
+        rules = Strategy((strategy,) if isinstance(strategy, str) else tuple(strategy), scale)
+        act = partial(merge, self._store, self._config, self._recent, rev=rev, strategy=rules)
         return with_states(self._store, self._config, partial(act, progress=progress))
 
     # -- other repositories --------------------------------------------------------------------
@@ -1034,28 +1027,30 @@ class Repository(Closing, Unpicklable):
         nodes: bool = False,
         progress: Progress | None = None,
     ) -> Transferred:
-        """Brings the versions that a remote has, and where its branches and tags are.
+        """Fetches a remote's versions, deployments and refs.
 
-        By default from ``origin``, or the only remote. ``states``: whose states come along
-        (``all``, ``none``, ``live``, ``last:N``), by default as the remote is set. ``prune``
-        forgets branches that are gone there. ``nodes`` brings what nodes report there, by default
-        as the remote is set. With ``versions`` only the states of these come, which are here
-        without them. Raises StateForgotten for one that the remote lacks as well, UnknownRevision
-        for an unknown remote, RemoteUnreachable, RemoteRefused, and HistoryMissing for one that was
-        rewound or exchanged.
+        ``remote``: default ``origin``, or the only one. ``versions``: fetch only the states of
+        these known versions. ``states``: of which versions to fetch states (``all``, ``none``,
+        ``live``, ``last:N``). ``prune``: delete tracking refs of deleted branches. ``nodes``: also
+        fetch node reports. ``states`` and ``nodes`` default to the remote's options.
+
+        Raises StateForgotten if the remote lacks a state, UnknownRevision for an unknown remote,
+        RemoteUnreachable, RemoteRefused, and HistoryMissing if the remote was rewound or replaced.
         """
         from mvc.remote.fetch import fetch, fetch_states
 
-        found = self.remotes.find(remote)
+        source = self.remotes.find(remote)
         if versions:
             if states is not None or prune or nodes:
-                raise WrongUsage("the states of some versions are fetched by themselves")
+                raise WrongUsage(
+                    "named versions are fetched alone: without states, prune and nodes"
+                )
             wanted = [self.find(rev) for rev in versions]
-            return fetch_states(self._store, self._config, found, wanted, progress=progress)
+            return fetch_states(self._store, self._config, source, wanted, progress=progress)
         return fetch(
             self._store,
             self._config,
-            found,
+            source,
             states=states,
             prune=prune,
             nodes=nodes,
@@ -1063,10 +1058,10 @@ class Repository(Closing, Unpicklable):
         )
 
     def pull(self, remote: str | None = None, *, progress: Progress | None = None) -> Pulled:
-        """Fetches, and moves the current branch forward with its files.
+        """Fetches, and fast-forwards the current branch and its files.
 
-        Raises RefConflict if the branch has gone another way here, or a training records on it, and
-        WouldOverwrite for work that is not committed.
+        Raises RefConflict if the branch has diverged or a training records on it, and
+        WouldOverwrite for uncommitted work.
         """
         from mvc.remote.pull import pull
 
@@ -1085,34 +1080,36 @@ class Repository(Closing, Unpicklable):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Pushed:
-        """Sends branches and tags with what they need, by default the current branch.
+        """Sends branches and tags with their versions; default: the current branch.
 
-        Tags, data sets, deployments and annotations of these versions go along. All refs move, or
-        none. ``every``: all branches and tags. ``force``: refs may move back, from where the last
-        fetch or push saw them. ``delete``: branches and tags to delete there. ``dry_run``: only say
-        what would go. ``states``: versions that are there without their states, which go alone.
-        ``partial``: also versions whose states neither side has. Raises RefConflict for what is not
-        fast-forward or has moved there meanwhile, UnknownRevision, StateForgotten, WeightsDropped,
-        RemoteUnreachable, RemoteRefused.
+        Tags, data sets, deployments and annotations of these versions are sent too. All refs move,
+        or none. ``every``: all branches and tags. ``force``: refs may move back from where the last
+        fetch or push saw them. ``delete``: refs to delete there. ``states``: send only the states
+        of these versions, which the remote lacks. ``partial``: also versions whose states neither
+        side has. ``dry_run``: only report. Raises RefConflict for a ref that is no fast-forward or
+        has moved there, UnknownRevision, StateForgotten, WeightsDropped, RemoteUnreachable,
+        RemoteRefused.
         """
         from mvc.remote.push import push, push_states
         from mvc.remote.refs import PushOptions
 
-        found = self.remotes.find(remote)
+        destination = self.remotes.find(remote)
         if states:
             if refs or every or force or delete or partial or dry_run:
-                raise WrongUsage("the states of some versions are pushed by themselves")
-            given = [self.find(rev) for rev in states]
-            return push_states(self._store, self._config, found, given, progress=progress)
+                raise WrongUsage(
+                    "the states of named versions are pushed alone: without other options"
+                )
+            ids = [self.find(rev) for rev in states]
+            return push_states(self._store, self._config, destination, ids, progress=progress)
         chosen = PushOptions(
             every=every, force=force, delete=tuple(delete), dry_run=dry_run, partial=partial
         )
-        return push(self._store, self._config, found, refs, options=chosen, progress=progress)
+        return push(self._store, self._config, destination, refs, options=chosen, progress=progress)
 
     # -- operations ----------------------------------------------------------------------------
 
     def operations(self, limit: int | None = None) -> Iterator[Operation]:
-        """Operations on the repository from the newest back."""
+        """The operation log, newest first."""
         from mvc.repo.oplog import oplog
 
         return oplog.oplog(self._store, limit)
@@ -1120,7 +1117,7 @@ class Repository(Closing, Unpicklable):
     def undo(
         self, number: int | None = None, *, dry_run: bool = False, reason: Reason = ""
     ) -> Undoing:
-        """Sets back what an operation moved: the newest that did, or the one with ``number``."""
+        """Reverts the ref moves of an operation: of the newest, or of ``number``."""
         from mvc.repo.oplog import undo
 
         return (undo.plan if dry_run else undo.undo)(

@@ -1,4 +1,4 @@
-"""``repo.storage``: what a repository holds, its check and repair, and how it is stored."""
+"""``repo.storage``: statistics, check, repair and layout of a repository."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Storage:
-    """What keeps a repository small, fast and sound; ``repo.storage``."""
+    """Maintenance of a repository: ``repo.storage``."""
 
     def __init__(self, handle: Handle) -> None:
         self._store, self._config = handle.store, handle.config
@@ -44,8 +44,8 @@ class Storage:
     def stats(self, *, calibrate: bool = False) -> Stats:
         """Versions, reset points, chains, bytes by kind, recovery times.
 
-        ``calibrate``: measure how fast this machine decodes, and keep that in a file of the user's
-        cache. Stats and reports count with it; what is stored never depends on it.
+        ``calibrate``: measure how fast this machine decodes, and cache the rates for the user.
+        Stats and reports use them; the stored layout never depends on them.
         """
         from mvc.maintenance import stats
 
@@ -56,35 +56,37 @@ class Storage:
         return stats.stats(self._store, self._config)
 
     def by_version(self) -> tuple[Stats, dict[CommitId, VersionStats]]:
-        """As ``stats``, and how each version that is not forgotten is stored, and its price."""
+        """As ``stats``, with how each version that is not forgotten is stored, and its cost."""
         from mvc.maintenance import stats
 
         return stats.by_version(self._store, self._config)
 
     def predicted(self, rev: Rev = "HEAD") -> dict[str, tuple[str, ...]]:
-        """By path the tensors of a version that are stored as an optimizer's step from another."""
+        """By path, the tensors of a version that are stored as an optimizer step from another
+        version.
+        """
         from mvc.repo.history.log import predicted_tensors
 
         return predicted_tensors(self._store, resolve(self._store, rev))
 
     def fsck(self, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
-        """Checks every byte; with ``full`` every object is recovered and hashed as well."""
+        """Checks all stored bytes; with ``full`` also recovers and hashes every content."""
         from mvc.maintenance.fsck import fsck
 
         return fsck.fsck(self._store, full=full, progress=progress)
 
     def rebuild_index(self) -> None:
-        """Makes the index anew from journal and packs. Raises ReadOnly, DamagedData."""
+        """Rebuilds the index from journal and packs. Raises ReadOnly, DamagedData."""
         from mvc.maintenance.fsck.fsck import rebuild_index
 
         rebuild_index(self._store)
 
     def backup(self, folder: PathName, *, progress: Progress | None = None) -> BackedUp:
-        """Makes a folder a copy of the repository, or brings the copy there up to date.
+        """Copies the repository to a folder, or updates the copy there.
 
-        Others may commit meanwhile. Every byte that is new is read back and checked before the
-        copy counts; a run that was interrupted is gone on with. ``mvc.api.restore`` makes
-        a repository of a copy. Raises WouldOverwrite, DamagedData, StorageFull, Busy.
+        Other processes may commit meanwhile. New bytes are read back and verified before the copy
+        counts; an interrupted run is continued. ``mvc.api.restore`` turns a copy into a repository.
+        Raises WouldOverwrite, DamagedData, StorageFull, Busy.
         """
         from mvc.maintenance.backup import backup
 
@@ -93,7 +95,9 @@ class Storage:
     def repair(
         self, *, full: bool = False, other: PathName | None = None, progress: Progress | None = None
     ) -> Repaired:
-        """Heals what another path, the repository in ``other`` or a working file gives back."""
+        """Repairs damage from other chains, the repository ``other``, or files of the working
+        folder.
+        """
         from mvc.maintenance.repair.repair import folder_of, repair
 
         source = None if other is None else folder_of(self._store.fs, Path(other))
@@ -107,10 +111,10 @@ class Storage:
         reason: Reason = "",
         progress: Progress | None = None,
     ) -> Collected:
-        """Deletes what nothing reaches and gives the space back; ids do not change.
+        """Deletes unreachable data and frees its space; ids do not change.
 
-        ``grace``: how long operations still count (default: the setting ``gc.grace_days``).
-        ``reason``: why, for the log of operations.
+        ``grace``: how long operations keep their versions (default: the setting ``gc.grace_days``).
+        ``reason``: why, for the operation log.
         """
         from mvc.maintenance.gc import collect, grace_of, plan_collection
         from mvc.maintenance.leftovers import clear_leftovers
@@ -120,9 +124,8 @@ class Storage:
         if dry_run:
             done = plan_collection(self._store, self._config, grace=span, progress=progress)
         else:
-            finish_checkouts(
-                self._store
-            )  # one may be about to move HEAD to what would be collected
+            # An unfinished checkout may move HEAD to a version that gc would delete.
+            finish_checkouts(self._store)
             clear_leftovers(self._store)
             done = collect(self._store, self._config, grace=span, reason=reason, progress=progress)
         return replace(done, grace_seconds=span.total_seconds())
@@ -140,12 +143,11 @@ class Storage:
         dry_run: bool = False,
         reason: Reason = "",
     ) -> Chosen:
-        """Gives up the states of versions, for good; the next ``gc`` takes their bytes away.
+        """Forgets the states of versions for good; the next ``gc`` deletes their bytes.
 
-        Either of those that are named (also as a range, ``A..B``), or of those that the rules give
-        up (see docs/commands/forget.md). Commits, ids and history stay, and a receipt
-        (``receipts``). Returns what was chosen, with ``dry_run`` only that, which may be given as
-        ``revs`` then.
+        ``revs``: versions, ranges (``A..B``), or the ``Chosen`` of a dry run. The other options are
+        retention rules (docs/commands/forget.md), used without ``revs``. Commits, ids and history
+        remain, with a receipt (``receipts``). ``dry_run``: only return the choice.
         """
         from mvc.maintenance import forget
         from mvc.maintenance.retention import Best, Retention
@@ -171,7 +173,7 @@ class Storage:
         return chosen
 
     def preview(self, chosen: Chosen, *, progress: Progress | None = None) -> ForgetPreview:
-        """What ``forget`` of these deletes and keeps, and what the next ``gc`` then frees."""
+        """What ``forget`` would delete and keep, and how much the next ``gc`` would free."""
         from mvc.maintenance.forget import preview
         from mvc.maintenance.gc import grace_of
 
@@ -180,37 +182,40 @@ class Storage:
         )
 
     def receipts(self) -> list[Receipt]:
-        """What was forgotten, oldest first: by whom, why, and since when no byte is left of it."""
+        """Receipts of forgotten states, oldest first: who, why, and since when no byte remains."""
         from mvc.maintenance.receipts import receipts
 
         return receipts(self._store.fresh())
 
     def work_folder(self) -> AbstractContextManager[Path]:
-        """A new folder in ``.mvc``, for the length of a block.
+        """A new folder in ``.mvc`` for the length of a ``with`` block.
 
-        The next one, and ``gc``, delete what killed processes left.
+        Folders of killed processes are deleted by the next call and by ``gc``.
         """
         from mvc.maintenance.leftovers import work_folder
 
         return work_folder(self._store)
 
     def proofs(self, versions: Iterable[CommitId] | None = None) -> dict[CommitId, ReplayProof]:
-        """The versions, all or of these, whose weights a replay on this repository has made."""
+        """Proofs by version: a replay in this repository has made its weights.
+
+        ``versions``: only of these (default: all).
+        """
         return availability.proven_here(self._store, versions)
 
     def prove(self, proofs: Sequence[Proof], *, where: str) -> None:
-        """Records that replays here made these states, in the environment ``where``.
+        """Records that replays made the states of these versions in the environment ``where``.
 
-        Raises DamagedData if one of the versions has another state there.
+        Raises DamagedData if a version has another state at that path.
         """
         from mvc.maintenance.weights import prove
 
         prove(self._store, self._config, proofs, where=where)
 
     def cost(self, rev: Rev, path: str | None = None, *, besides: CommitId | None = None) -> Cost:
-        """What a version, or its file ``path``, costs as it is stored.
+        """The cost of a version, or of its file ``path``, in the present layout.
 
-        Bytes that the version ``besides`` has as well do not count.
+        ``besides``: a version whose bytes do not count.
         """
         from mvc.maintenance.weights import cost
 
@@ -219,43 +224,43 @@ class Storage:
     def drop_weights(
         self, alternatives: Mapping[CommitId, Alternative], *, reason: Reason = ""
     ) -> None:
-        """Drops the weights of versions that can be made again; durable on return.
+        """Drops weights that a replay can recover; durable on return.
 
-        All that is needed for that is read and hashed before. Raises CannotRetrain where no replay
-        on this repository has proven it (``prove``), or that carries no recipe, and DamagedData;
-        then nothing is dropped.
+        First reads and hashes everything that the replay needs. Raises CannotRetrain for a version
+        without a recipe or without a proof of this repository (``prove``), and DamagedData; then
+        nothing is dropped.
         """
         from mvc.maintenance.weights import drop
 
         drop(self._store, self._config, alternatives, reason=reason)
 
     def store_weights(self, rev: Rev, file: StateFile | None = None) -> None:
-        """Stores weights again that a version dropped: ``file``, or what other versions have.
-
-        Raises WeightsDropped if there is neither, DamagedData if the file has another state.
+        """Restores weights that a version dropped, from ``file`` or from contents of other
+        versions. Raises WeightsDropped if neither has them, DamagedData if the file has another
+        state.
         """
         from mvc.maintenance.weights import store
 
         store(self._store, self._config, resolve(self._store, rev), file)
 
     def curve(self, *, progress: Progress | None = None) -> RepackCurve:
-        """The bytes of all packs that each recovery bound would take, and the stored layout."""
+        """Pack bytes needed for each recovery bound, and the present layout."""
         from mvc.maintenance.repack.repack import draw_curve
 
         return draw_curve(self._store, self._config, progress)
 
     def queries(self) -> Queries:
-        """Which versions were asked for (``checkout``, ``restore``, ...), how often and when last.
+        """How often and when each version was last read (``checkout``, ``restore``, ...).
 
-        Raises IoFailed if the notes cannot be read.
+        Raises IoFailed if the query log cannot be read.
         """
         return queries.queries(self._store)
 
     def join_steps(self, step: int = 8, *, since: int = 0) -> int:
-        """Stores runs of approximate steps (``lc``) together, in less space.
+        """Joins runs of approximate steps (``lc``) into super-steps, which take less space.
 
-        ``step``: the commits of a run. ``since``: of versions that this operation or a later one
-        published. Returns the number of the newest operation, to go on from there.
+        ``step``: commits per run. ``since``: only versions published by this operation or later.
+        Returns the number of the newest operation: pass it as ``since`` next time.
         """
         from mvc.maintenance.repack.super_steps import join
 
@@ -274,11 +279,11 @@ class Storage:
     ) -> Repacked:
         """Stores the same versions with other reset points and deltas (``mvc.maintenance.repack``).
 
-        At most one of the ``aims`` is given: ``interval``, ``max_recovery``, ``max_size``, ``add``,
-        ``remove``, ``add_queried``; without one the settings count. With the setting
-        ``store.storage_weight`` weights of versions with ``alternatives``
-        (``mvc.recipes.alternatives``) are then dropped where that is cheaper. ``dry_run``: only
-        the plan is made. Raises WeightsDropped for a version to ``add`` that has none.
+        ``aims``: at most one of ``interval``, ``max_recovery``, ``max_size``, ``add``, ``remove``,
+        ``add_queried`` (default: the settings). ``alternatives`` (``mvc.recipes.alternatives``):
+        recipes; with the setting ``store.storage_weight``, weights are dropped where a replay is
+        cheaper. ``dry_run``: only plan. Raises WeightsDropped for a version to ``add`` that has no
+        weights.
         """
         from mvc.maintenance.repack.goal import goal_of
         from mvc.maintenance.repack.repack import repack

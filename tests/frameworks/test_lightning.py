@@ -86,7 +86,7 @@ def test_evaluation_and_trial_runs_record_nothing(tmp_path: Path) -> None:
 
 
 def test_arguments_of_the_plugin(tmp_path: Path) -> None:
-    with pytest.raises(WrongUsage, match="repo is of type Linear"):
+    with pytest.raises(WrongUsage, match=r"repo must be .*, not of type Linear"):
         MVCCheckpointIO(torch.nn.Linear(1, 1))
     with pytest.raises(NotARepository, match="not a repository"):
         MVCCheckpointIO(tmp_path)

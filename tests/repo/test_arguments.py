@@ -178,7 +178,7 @@ def test_what_ends_with_a_repository_may_still_commit(tmp_path: Path) -> None:
 
 
 def test_the_constructor_names_open() -> None:
-    with pytest.raises(WrongUsage, match="not opened by its constructor") as caught:
+    with pytest.raises(WrongUsage, match="does not open a repository") as caught:
         mvc.Repository("models")  # type: ignore[arg-type]
     assert "mvc.Repository.open(PATH)" in str(caught.value.hint)
 
@@ -219,7 +219,7 @@ def test_short_texts_for_the_console(repo: Any) -> None:
 def test_signatures_are_those_of_the_methods() -> None:
     parameters = inspect.signature(mvc.Repository.deploy).parameters
     assert " ".join(parameters) == "self rev target at reason sign anyway push"
-    assert inspect.getdoc(mvc.Repository.commit).startswith("Keeps a version")
+    assert inspect.getdoc(mvc.Repository.commit).startswith("Stores a version")
 
 
 def test_what_is_right_is_still_taken(repo: Any, tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_name_is_given_once(mvc_: Mvc, what: str) -> None:
 @pytest.mark.parametrize("what", ["param", "metric"])
 def test_a_bad_name_is_called_what_it_is(mvc_: Mvc, what: str) -> None:
     said = mvc_("commit", "--allow-empty", f"--{what}", "a\u200b=1", code=3).err
-    assert f"a {what}'s name holds a control character" in said
+    assert f"a {what}'s name contains a control character" in said
 
 
 def test_a_folder_whose_place_a_file_takes_is_named(mvc_: Mvc) -> None:

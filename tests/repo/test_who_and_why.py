@@ -104,5 +104,5 @@ def test_reasons_and_names_that_are_none(tmp_path: Path, by: Callable[[str], Non
         long = "é" * 32_768
         assert repo.deploy("HEAD", "prod", reason=long).reason == long
     by("two\nlines")
-    with history.open() as repo, pytest.raises(InvalidName, match="the author's name holds a"):
+    with history.open() as repo, pytest.raises(InvalidName, match="the author's name contains a"):
         repo.deploy("HEAD", "prod")

@@ -357,7 +357,7 @@ def test_bad_arguments(repo: mvc.Repository, tmp_path: Path) -> None:
         mvc.Follower(repo, "a b")
     with pytest.raises(NotARepository):
         mvc.Follower(tmp_path / "absent", "prod")
-    with pytest.raises(WrongUsage, match="repo is of type int"):
+    with pytest.raises(WrongUsage, match=r"repo must be .*, not of type int"):
         mvc.Follower(3, "prod")  # type: ignore[arg-type]
     with pytest.raises(WrongUsage, match="lies in the store"):
         mvc.Follower(repo, "prod", mvc.ReplicaSink(repo.root / ".mvc" / "journal.st"))

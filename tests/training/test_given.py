@@ -61,7 +61,7 @@ def test_wrong_objects_are_named(tmp_path: Path) -> None:
         repo.commit(model.state_dict())
         before = threading.active_count()
         for given, options, match in (
-            ((7, model), {}, "repo is of type int"),
+            ((7, model), {}, r"repo must be .*, not of type int"),
             ((repo, model.state_dict()), {}, "model is of type OrderedDict.*torch.nn.Module"),
             ((repo, optimizer, model), {}, "model is of type Adam"),
             ((repo, model, model), {}, "optimizer is of type Linear"),

@@ -399,13 +399,13 @@ def apply(
             recovery,
             entry,
             file,
-            progress=partial(written.add, what=entry.path),
+            progress=partial(written.add, step=entry.path),
             rooms=rooms,
             copied=copied,
         )
 
     fills = {name: partial(fill, name) for name in entries}
-    others = {n: partial(write, partial(written.add, what=n)) for n, (_, write) in further.items()}
+    others = {n: partial(write, partial(written.add, step=n)) for n, (_, write) in further.items()}
     checks = {name: entry.content_id.hex() for name, entry in entries.items()}
     with (
         recovery.by_products.keeping(),

@@ -28,7 +28,7 @@ def test_a_model_whose_tensors_cannot_be_named_is_told(mvc) -> None:
     torch.save({"a\nb": torch.ones(3)}, mvc.folder / "odd.pt")
     torch.save({"a": torch.ones(3)}, mvc.folder / "usual.pt")
     made = mvc("commit", "odd.pt", "usual.pt")
-    assert "opaque, so its tensors are not compared: odd.pt (a tensor's name holds" in made.err
+    assert "opaque, so its tensors are not compared: odd.pt (a tensor's name contains" in made.err
     assert "usual.pt" not in made.err
     torch.save({"a\nb": torch.zeros(3)}, mvc.folder / "odd.pt")
     assert "odd.pt" not in mvc("commit", "-a").err  # once is enough
@@ -43,7 +43,7 @@ def test_opaque_models_are_named_in_a_line_for_each_reason(mvc) -> None:
     said = mvc("commit", ".").err.splitlines()
     assert said == [
         "opaque, so its tensors are not compared: c00.pt, c01.pt, c02.pt and 57 more (a tensor's "
-        "name holds a control character: a\\nb; give the tensor another name)",
+        "name contains a control character: a\\nb; give the tensor another name)",
         "opaque, so its tensors are not compared: net/0.msgpack, net/1.msgpack, net/10.msgpack and "
         "57 more (it is of no format that mvc reads; save it with safetensors)",
     ]
@@ -110,7 +110,7 @@ def test_ls_has_the_reason_why_a_model_is_opaque(mvc) -> None:
     files = {file["path"]: file["why_opaque"] for file in mvc("ls", "--json").json["files"]}
     assert files == {
         "b.msgpack": "it is of no format that mvc reads", "config.json": None, "d.pt": None,
-        "c.pt": "a tensor's name holds a control character: a\\nb",
+        "c.pt": "a tensor's name contains a control character: a\\nb",
     }  # fmt: skip
     mvc("checkout", "-f", "HEAD")
     torch.save({"a\nb": torch.zeros(3)}, mvc.folder / "c.pt")

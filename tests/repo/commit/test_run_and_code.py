@@ -42,7 +42,7 @@ def test_a_run_is_kept_with_its_versions(tmp_path: Path) -> None:
         assert plain.commit.run == ""
         options = mvc.CommitOptions(run="lr=0.1 #3")
         named = [repo.commit(weights(i), options=options).id for i in range(2, 6)]
-        with pytest.raises(InvalidName, match="the run's name holds a control character"):
+        with pytest.raises(InvalidName, match="the run's name contains a control character"):
             repo.commit(weights(9), options=mvc.CommitOptions(run="a\nb"))
     with mvc.Repository.open(tmp_path) as repo:
         assert [entry.commit.run for entry in repo.log()] == ["lr=0.1 #3"] * 4 + [""]
