@@ -76,15 +76,9 @@ _SAID = {
     ),
     "docs/performance.md": (
         "Python 3.11 and torch 2.13.0",
-        "on a model of 3.5 MB",
-        "`.safetensors`, 7.9 MB",
-        "Files of 100 to 2,000 random bytes",
-        "four tensors of 512 bytes, stored as",
-        "four tensors of 512 bytes it is the same",
-        "a network of 887,530 float32 weights",
+        "The conv net has 887,530 parameters",
         "below 256 MiB at its peak",
-        "pushes below 200 MiB",
-        "busy machine (numpy 2.4;",
+        "connections below 200 MiB",
     ),
     "docs/pipelines.md": (
         "`drift:page-hinkley` (6.3)",
