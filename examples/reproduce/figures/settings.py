@@ -22,10 +22,10 @@ _SAID = {
         "were of torch 2.11; those of 2.13",
     ),
     "docs/architecture.md": (
-        "Chunks of 1 MiB are encoded",
-        "into records of some 8 MiB",
-        "a slice of at most 64 MiB",
-        "cut into pieces of 32 MiB",
+        "encode chunks of 1 MiB",
+        "records of about 8 MiB",
+        "slices of at most 64 MiB",
+        "in pieces of 32 MiB",
     ),
     "docs/decisions.md": (
         "A base is named by 8 bytes",
