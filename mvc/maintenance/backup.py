@@ -413,6 +413,6 @@ def _exactly(file: ReadFile, at: int, size: int, room: memoryview) -> memoryview
     if (count := file.read_into(at, data)) != size:
         raise DamagedData(
             f"{file.path.name} ends at byte {at + count}, and more of it is named",
-            hint="run 'mvc fsck' to see what it touches",
+            hint="run 'mvc fsck' to list the affected versions",
         )
     return data

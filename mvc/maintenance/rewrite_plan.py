@@ -299,7 +299,7 @@ class _Execution:
                 base = None
                 if each.base is not None and each.base in specs:
                     base = (each.base, specs[each.base])
-                self._writer.put_again(each.id, specs[each.id], self._source, base)
+                self._writer.put_recovered(each.id, specs[each.id], self._source, base)
         self._flush()
         for each in requests:
             if each.id in specs:

@@ -113,7 +113,7 @@ def providing(
     """While the block runs, the file at ``path`` of a version is read from ``file``."""
     _check_same(file.root, _file(store, commit, path))
     contents = {bytes(tensor.id): file.tensor_bytes(tensor) for tensor in file.entry.tensors}
-    return store.with_made(contents)
+    return store.providing(contents)
 
 
 def _check_same(root: Root, entry: FileEntry) -> None:

@@ -1,7 +1,7 @@
-"""Proofs: what will be published is read again by the readers' own code.
+"""Proofs: bytes are decoded by the readers' own code before they are published.
 
-Those of records are in ``mvc.store.writing.proof``; commands that store no tensors do without its
-imports.
+Proofs of records are in ``mvc.store.writing.proof``; commands that store no tensors do not import
+it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from mvc.errors import DamagedData, EncodingFailed, InvalidPipeline, WrongUsage
 
 
 class proof_of:  # noqa: N801 (named as ``contextlib.suppress`` is)
-    """Raises EncodingFailed where the block, which reads ``what`` again, fails."""
+    """Raises EncodingFailed if the block, which decodes the ``subject``, fails."""
 
-    __slots__ = ("_what",)
+    __slots__ = ("_subject",)
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, subject: str) -> None:
+        self._subject = subject
 
     def __enter__(self) -> None:
         pass
@@ -23,14 +23,14 @@ class proof_of:  # noqa: N801 (named as ``contextlib.suppress`` is)
     def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         if isinstance(error, DamagedData | InvalidPipeline | WrongUsage):
             raise EncodingFailed(
-                f"{self._what} cannot be read again as it was given, so nothing was published: "
-                f"{error.message}",
-                hint="run it again; if it fails again, use another pipeline, such as lossless, "
-                "and report it: this is a fault of mvc or of this machine's memory",
+                f"{self._subject} does not decode to its original bytes, so nothing was "
+                f"published: {error.message}",
+                hint="retry; if it fails twice, use another pipeline, such as lossless, and "
+                "report it: this is a fault of mvc or of this machine's memory",
             ) from error
 
 
 def prove_equal(one: object, other: object) -> None:
     """Raises DamagedData unless both are equal."""
     if one != other:
-        raise DamagedData("something else comes back")
+        raise DamagedData("the decoded bytes differ")

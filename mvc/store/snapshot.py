@@ -1,9 +1,9 @@
-"""A snapshot: what the repository holds at one moment, journal, index and packs together.
+"""A snapshot: the repository at one position, read from journal, index and packs.
 
-Every question is one ordered look-up in the index and its tail. ``refresh`` takes in what was
+Every query is one ordered search in the index and its tail. ``refresh`` reads entries that were
 appended since, and follows journals and indexes that other processes have replaced.
 
-A version that is stored in full is no snapshot, but a reset point
+A version that is stored in full is no snapshot but a reset point
 (``mvc.repo.commit.storage_policy``).
 """
 
@@ -38,33 +38,33 @@ _P = ParamSpec("_P")
 _S = TypeVar("_S", bound=Statement)
 _OWN_KEYS = 50_000
 _TRIES = 8
-_TAKE = (
-    "take what is missing from a copy: 'mvc fsck --repair --from BACKUP', or put the whole "
-    ".mvc/journal of the copy in its place"
+_RESTORE = (
+    "restore the missing entries from a backup: 'mvc fsck --repair --from BACKUP', or replace "
+    ".mvc/journal by that of the backup"
 )
 LOST = (
-    "versions can still be written elsewhere by their ids ('mvc checkout ID -o DIR'); "
-    "'mvc fsck --repair --from BACKUP' takes what is lost from a copy of the journal"
+    "restore the lost entries: 'mvc fsck --repair --from BACKUP'; until then, versions can be "
+    "written to another folder by id: 'mvc checkout ID -o DIR'"
 )
 
 
-def _again_on_rewrite(
-    look: Callable[Concatenate[Snapshot, _P], _T],
+def _retried_on_rewrite(
+    query: Callable[Concatenate[Snapshot, _P], _T],
 ) -> Callable[Concatenate[Snapshot, _P], _T]:
-    """For a look-up of several steps: it begins again if the journal is replaced under it."""
+    """Decorates a query of several steps: it is repeated if the journal is replaced meanwhile."""
 
-    @wraps(look)
-    def again(self: Snapshot, /, *args: _P.args, **options: _P.kwargs) -> _T:
-        return self.retry_on_rewrite(lambda: look(self, *args, **options))
+    @wraps(query)
+    def retried(self: Snapshot, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        return self.retry_on_rewrite(lambda: query(self, *args, **options))
 
-    return again
+    return retried
 
 
 class Snapshot:
-    """Reads a repository's folder. Safe across threads; each open repository has one of its own.
+    """Reads a repository's folder. Safe across threads; each open repository has its own snapshot.
 
-    It has a journal reader, an index reader with its tail, and pack readers; of its own it has
-    only what keeps these three in step.
+    It combines a journal reader, an index reader with its tail, and pack readers, and keeps the
+    three consistent.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Snapshot:
     ) -> None:
         """Opens ``folder``, brings the index up to date and reads the journal to its end.
 
-        ``ahead``: bytes of the journal that are read, and entries after them that only this
-        snapshot sees. Raises DamagedData, HistoryMissing, IoFailed.
+        ``ahead``: read the journal up to this byte only, then these bytes as further entries, which
+        only this snapshot has. Raises DamagedData, HistoryMissing, IoFailed.
         """
         self.fs = fs
         self.folder = folder
@@ -99,7 +99,7 @@ class Snapshot:
         self._own: list[bytes] = []  # keys of what this process has published, sorted
         self._high_water_mark: Position | None = None
         try:
-            # Read before the journal is: it must not know more than the journal.
+            # Before the journal is read: the mark must not be newer than the journal.
             self._high_water_mark = read_high_water_mark(fs, folder, self.identity)
             self._index.open()
             self._index.index_far_end()
@@ -108,26 +108,26 @@ class Snapshot:
             self.close()
             raise
 
-    # -- what is known -------------------------------------------------------------------
+    # -- journal and index ---------------------------------------------------------------
 
     @property
     def identity(self) -> bytes:
-        """The checksum of the journal's first entry."""
+        """Checksum of the journal's first entry."""
         return self.journal.identity
 
     @property
     def generation(self) -> int:
-        """How often the journal was found replaced."""
+        """How many times this reader has found the journal replaced."""
         return self.journal.generation
 
     @property
     def position(self) -> Position:
-        """Up to where the journal is known; the next entry goes there."""
+        """End of the journal as read so far; the next entry is appended there."""
         return self._index.position
 
     @property
     def indexed(self) -> Position:
-        """The end of the last entry that the index covers."""
+        """End of the last entry that the index covers."""
         return self._index.indexed
 
     @property
@@ -137,17 +137,17 @@ class Snapshot:
 
     @property
     def gaps(self) -> list[Gap]:
-        """Lost entries after the indexed ones, as far as they are known."""
+        """Known gaps among the entries that the index does not cover."""
         return self._index.gaps
 
     @property
     def rebuilt(self) -> bool:
-        """Whether the index was damaged and is replaced."""
+        """Whether the index was damaged and has been replaced."""
         return self._index.rebuilt
 
     @property
     def damage(self) -> DamagedData | None:
-        """The last damaged record header that was met."""
+        """The last damaged record header that was read."""
         return self._records.damage
 
     def entry(self, offset: int) -> Recorded:
@@ -155,7 +155,7 @@ class Snapshot:
         return self.journal.entry(offset)
 
     def records(self, offset: int) -> EntryRecords:
-        """The sound records that the entry at byte ``offset`` made part of the repository."""
+        """The sound records that the entry at byte ``offset`` published."""
         return self._records.of_entry(offset)
 
     def entries(
@@ -163,31 +163,31 @@ class Snapshot:
     ) -> Iterator[Recorded]:
         """Every entry from ``start`` to ``position``.
 
-        Raises DamagedData where one is lost; with ``lost`` it reports the gap and goes on.
+        Raises DamagedData at a gap; with ``lost`` it reports the gap and continues after it.
         """
         end = self.position.offset
         if start.offset >= end:
-            return iter(())  # the last entry's second copy may be cut off: the file ends before
+            return iter(())  # the file may be shorter: the last entry's second copy is cut off
         return takewhile(lambda recorded: recorded.offset < end, self.journal.scan(start, lost))
 
-    def check_gaps(self, offset: int, what: str) -> None:
-        """DamagedData if entries after ``offset`` are lost, which may change ``what``."""
-        behind = [gap for gap in self.gaps if gap.start.offset > offset]
-        if behind:
+    def check_gaps(self, offset: int, question: str) -> None:
+        """DamagedData if entries after ``offset`` are lost: they may change the answer."""
+        later = [gap for gap in self.gaps if gap.start.offset > offset]
+        if later:
             raise DamagedData(
-                f"it is not known {what}: {behind[-1].told}, which may have changed it",
+                f"it is unknown {question}: {later[-1].clause}, which may have changed it",
                 hint=LOST,
             )
 
     def check_whole(self) -> None:
-        """DamagedData if entries are lost: nothing may be published after them.
+        """DamagedData if entries are lost, since a new entry might contradict them.
 
-        Also if the entry that says what HEAD is cannot be read.
+        Also if the entry with the present value of HEAD cannot be read.
         """
         if self.gaps:
             raise DamagedData(
-                f"nothing can be written: {self.gaps[0].told}, and what is written now "
-                "may contradict it",
+                f"nothing can be written: {self.gaps[0].clause}, and a new operation might "
+                "contradict it",
                 hint=LOST,
             )
         head = self.newest(keys.REF + keys.text("HEAD"))
@@ -196,14 +196,14 @@ class Snapshot:
                 self.newest(keys.REF + keys.text(f"heads/{change.new}"))
 
     def mentions(self, text: bytes, start: int) -> bool:
-        """Whether the journal from byte ``start`` up to where it is indexed has these bytes.
+        """Whether these bytes occur in the journal between byte ``start`` and the indexed end.
 
-        Nothing is parsed: no means no, yes means that an entry there may say so.
+        Nothing is parsed: False is certain, True means that an entry may contain them.
         """
         with self._lock:
             return self.journal.mentions(text, start, self.indexed.offset)
 
-    # -- look-ups by key -------------------------------------------------------------------
+    # -- queries by key --------------------------------------------------------------------
 
     def last(self, low: bytes, high: bytes) -> bytes | None:
         return self._guarded(lambda: self._checked_last(low, high, self._index.last(low, high)))
@@ -219,14 +219,15 @@ class Snapshot:
         return self.scan(prefix, keys.after(prefix))
 
     def last_under(self, prefix: bytes) -> bytes | None:
-        """The last key that begins with ``prefix``; None if there is none."""
+        """The greatest key that begins with ``prefix``."""
         return self.last(prefix, keys.after(prefix))
 
-    @_again_on_rewrite
+    @_retried_on_rewrite
     def newest(self, prefix: bytes) -> Recorded | None:
-        """The newest entry with a key under ``prefix`` (prefixes whose next part is the offset).
+        """The newest entry with a key under ``prefix``, which all parts but the offset must
+        complete.
 
-        DamagedData where a lost entry may be a newer one.
+        DamagedData if a lost entry may be newer.
         """
         key = self.last_under(prefix)
         if key is None:
@@ -234,9 +235,9 @@ class Snapshot:
         self.check_gaps(keys.offset_of(key), _shown(prefix))
         return self.entry(keys.offset_of(key))
 
-    @_again_on_rewrite
+    @_retried_on_rewrite
     def by_sequence(self, sequence: int) -> Recorded | None:
-        """The entry with this number, if there is one; DamagedData if it is lost."""
+        """The entry with this number, or None if it was never used; DamagedData if it is lost."""
         if (offset := self.offset_of(sequence)) is not None:
             return self.entry(offset)
         for gap in self.gaps:
@@ -244,45 +245,45 @@ class Snapshot:
                 self.check_gaps(gap.start.offset - 1, f"what operation {sequence} did")
         return None
 
-    def retry_on_rewrite(self, look: Callable[[], _T]) -> _T:
-        """Runs a look-up of several steps; again if the journal is replaced under it."""
+    def retry_on_rewrite(self, query: Callable[[], _T]) -> _T:
+        """Runs a query of several steps, and repeats it if the journal is replaced meanwhile."""
         while True:
             with self._lock:
                 generation = self.generation
                 try:
-                    found = look()
+                    result = query()
                 except DamagedData:
                     self.refresh()
                     if self.generation == generation:
                         raise
                 else:
                     if self.generation == generation:
-                        return found
+                        return result
 
-    def _guarded(self, look: Callable[[], _T]) -> _T:
-        """Runs a look-up; again after another process has moved the index, or it was replaced."""
+    def _guarded(self, query: Callable[[], _T]) -> _T:
+        """Runs a query; repeats it if another process has changed or replaced the index."""
         with self._lock:
             for _ in range(_TRIES):
                 try:
-                    return look()
+                    return query()
                 except DamagedData:
                     if not self._index.use_newer():
                         break
                     self.refresh()
             self.renew_index()
-            return look()
+            return query()
 
     # -- typed queries: callers outside the store need no keys ---------------------------------
-    # Only ``newest``, ``by_sequence``, ``ref_at`` and ``refs_under`` look at lost entries.
-    # Who asks anything else that one may change calls ``check_gaps``; but not of states that are
-    # gone: versions that are stored come back by id, whatever is lost.
+    # Only ``newest``, ``by_sequence``, ``ref_at`` and ``refs_under`` check for lost entries.
+    # If a lost entry could change another answer, call ``check_gaps`` first. Queries about
+    # forgotten states need not: stored versions can be read by id whatever entries are lost.
 
     def newest_ref_change(self, name: str) -> Recorded | None:
-        """The newest entry that changed a ref; DamagedData where a lost one may be newer."""
+        """The newest entry that changed a ref; DamagedData if a lost entry may be newer."""
         return self.newest(keys.REF + keys.text(name))
 
     def ref(self, name: str) -> RefValue:
-        """The value of a ref; DamagedData where a lost entry may have changed it."""
+        """The value of a ref; DamagedData if a lost entry may have changed it."""
         recorded = self.newest_ref_change(name)
         return None if recorded is None else recorded.entry.value_of(name)
 
@@ -293,14 +294,14 @@ class Snapshot:
         return None if recorded is None else recorded.entry.value_of(name)
 
     def has_commit(self, id_: CommitId) -> bool:
-        found = self.publishing(id_)
-        return any(commit.id == id_ for each in found for commit in each.entry.commits)
+        entries = self.publishing(id_)
+        return any(commit.id == id_ for recorded in entries for commit in recorded.entry.commits)
 
-    @_again_on_rewrite
+    @_retried_on_rewrite
     def ref_at(self, name: str, time_ns: int) -> RefValue:
-        """The value of a ref at a moment (ns since 1970), by the log of refs.
+        """The value of a ref at a time (ns since 1970), by its entries' own times.
 
-        DamagedData where a lost entry may have changed it since.
+        DamagedData if a lost entry may have changed it since.
         """
         low = keys.REFLOG + keys.text(name)
         key = self.last(low, low + keys.moment(time_ns) + b"\xff" * 8)
@@ -308,27 +309,28 @@ class Snapshot:
         self.check_gaps(at, f"where {name.removeprefix('heads/')} pointed to")
         return None if key is None else self.entry(at).entry.value_of(name)
 
-    @_again_on_rewrite
+    @_retried_on_rewrite
     def first_ref_change(self, name: str) -> Recorded | None:
-        """The earliest entry, by its time, that changed a ref."""
+        """The entry with the earliest time that changed a ref."""
         low = keys.REFLOG + keys.text(name)
         key = self.first(low, keys.after(low))
         return None if key is None else self.entry(keys.offset_of(key))
 
     def has_ref(self, name: str) -> bool:
-        """Whether an entry has ever changed this ref."""
+        """Whether any entry has changed this ref, deletions included."""
         return self.last_under(keys.REFLOG + keys.text(name)) is not None
 
     def refs_under(self, prefix: str) -> Iterator[tuple[str, Recorded | None]]:
-        """Refs whose names begin with ``prefix``, descending, with the entry of their last change.
+        """Refs with names under ``prefix``, in descending order, each with the entry that last
+        changed it.
 
-        None in place of an entry that is lost, or may not be the last. One look-up per ref: a
-        branch with 100,000 changes is not read through.
+        The entry is None if it is lost or a lost one may be newer. Each ref costs one search,
+        however many changes it has had.
         """
         low = keys.REF + prefix.encode()
         high = keys.after(low)
 
-        def look() -> tuple[str, Recorded | None] | None:
+        def next_ref() -> tuple[str, Recorded | None] | None:
             key = self.last(low, high)
             if key is None:
                 return None
@@ -339,31 +341,32 @@ class Snapshot:
             except DamagedData:
                 return name, None
 
-        while (found := self.retry_on_rewrite(look)) is not None:
-            yield found
-            high = keys.REF + keys.text(found[0])
+        while (ref := self.retry_on_rewrite(next_ref)) is not None:
+            yield ref
+            high = keys.REF + keys.text(ref[0])
 
-    @_again_on_rewrite
+    @_retried_on_rewrite
     def publishing(self, first: bytes, last: bytes | None = None) -> list[Recorded]:
-        """Entries that published commits with ids from ``first`` to ``last``, by their id.
+        """Entries that published commits with ids from ``first`` to ``last``, by id.
 
-        Only the first 8 bytes of ids count; without ``last`` those that begin like ``first``.
+        Only the first 8 bytes of ids are compared; without ``last`` those that share them with
+        ``first``.
         """
         low = keys.COMMIT + first[: keys.ID_BYTES]
         high = keys.after(keys.COMMIT + (first if last is None else last)[: keys.ID_BYTES])
         return [self.entry(keys.offset_of(key)) for key in self.scan(low, high)]
 
     def committed_since(self, time_ns: int) -> list[int]:
-        """Offsets of the entries with commits of this commit time, or of a later one."""
+        """Offsets of entries with commits of this commit time or a later one."""
         return [
             keys.offset_of(key)
             for key in self.scan(keys.COMMITTED + keys.moment(time_ns), keys.after(keys.COMMITTED))
         ]
 
     def commits_between(self, start: int, end: int) -> list[bytes]:
-        """First 8 bytes of the ids of commits published by entries from byte ``start`` to ``end``.
+        """First 8 bytes of the ids of commits that the index records at bytes ``start`` to ``end``.
 
-        As the index says, also for entries that are lost by now.
+        Includes commits of entries that are lost now.
         """
         return [
             key[1 : 1 + keys.ID_BYTES]
@@ -372,50 +375,49 @@ class Snapshot:
         ]
 
     def offsets_between(self, start: int, end: int) -> list[int]:
-        """Offsets from ``start`` to ``end`` at which entries stand, or stood, as the index says."""
+        """Offsets from ``start`` to ``end`` of the entries in the index, lost ones included."""
         tables = (keys.REF, keys.COMMIT, keys.STATEMENT, keys.PACK)
-        found = {keys.offset_of(key) for table in tables for key in self.under(table)}
-        return sorted(offset for offset in found if start <= offset < end)
+        offsets = {keys.offset_of(key) for table in tables for key in self.under(table)}
+        return sorted(offset for offset in offsets if start <= offset < end)
 
     def marked(self, mark: bytes) -> list[int]:
-        """Offsets of the entries whose versions have content with this mark (8 bytes)."""
+        """Offsets of entries whose versions have this content mark (8 bytes)."""
         return [keys.offset_of(key) for key in self.under(keys.MARK + mark)]
 
     def newest_first(self) -> Iterator[Recorded]:
-        """Every entry, newest first; one look-up each, also where numbers are left out."""
+        """Lazy: every entry, newest first, with one search each."""
         high = keys.after(keys.OPERATION)
 
-        def look() -> Recorded | None:
+        def next_entry() -> Recorded | None:
             return self._last_entry(keys.OPERATION, high)
 
-        while (found := self.retry_on_rewrite(look)) is not None:
-            yield found
-            high = keys.OPERATION + keys.number(found.sequence)
+        while (recorded := self.retry_on_rewrite(next_entry)) is not None:
+            yield recorded
+            high = keys.OPERATION + keys.number(recorded.sequence)
 
-    @_again_on_rewrite
+    @_retried_on_rewrite
     def from_sequence(self, sequence: int) -> list[Recorded]:
-        """The entries with this number and later ones, oldest first."""
+        """Entries with this number or a later one, oldest first."""
         first = keys.OPERATION + keys.number(sequence)
         every = self.scan(first, keys.after(keys.OPERATION))
         return [self.entry(keys.offset_of(key)) for key in every]
 
     def is_lost(self, sequence: int | None) -> bool:
-        """Whether the entry with this number is lost."""
         return any(sequence in gap.numbers for gap in self.gaps)
 
     def offset_of(self, sequence: int) -> int | None:
-        """The byte at which the entry with this number stands, readable or not."""
+        """Byte offset of the entry with this number, readable or not."""
         key = self.last_under(keys.OPERATION + keys.number(sequence))
         return None if key is None else keys.offset_of(key)
 
     def newest_undo(self, sequence: int) -> Recorded | None:
-        """The newest entry that took back the operation with this number."""
+        """The newest entry that undid the operation with this number."""
         return self.newest(keys.UNDONE + keys.number(sequence))
 
     def targets(self, *, reports: bool = False) -> list[str]:
-        """Every target on which a deployment was recorded, by name; one look-up each.
+        """Names of all targets with deployments, ascending; one search each.
 
-        With ``reports`` those on which nodes report what they serve, else those without these.
+        With ``reports`` only those for the reports of nodes, otherwise only the others.
         """
         nodes = keys.DEPLOYED + NODES.encode()
         beyond = (keys.after(nodes), keys.after(keys.DEPLOYED)), (keys.DEPLOYED, nodes)
@@ -427,10 +429,12 @@ class Snapshot:
                 end = keys.DEPLOYED + keys.text(names[-1])
         return names[::-1]
 
-    @_again_on_rewrite
+    @_retried_on_rewrite
     def own_since(self, target: str, sequence: int) -> tuple[Recorded, bool] | None:
-        """The newest operation of this repository on a target, if it has this number or a later
-        one; and whether all those since then are in turn, and nothing else is between them.
+        """The newest operation that this repository recorded on a target, from this number on.
+
+        The flag says whether all of its operations since then are in turn, with no received one
+        between. None if there is no such operation.
         """
         low, mixed = keys.OWN + keys.text(target), keys.MIXED + keys.text(target)
         start = self.first(keys.OPERATION + keys.number(sequence), keys.after(keys.OPERATION))
@@ -441,84 +445,89 @@ class Snapshot:
         return last, self.last(mixed + first[len(low) :], keys.after(mixed)) is None
 
     def newest_on(self, target: str) -> Recorded | None:
-        """The entry with the last deployment or retraction on a target; None if there is none."""
+        """The entry with the last deployment or retraction on a target."""
         return self.newest(keys.on(target))
 
     def next_deployment(self, target: str, time_ns: int) -> int | None:
-        """When the first deployment on ``target`` after a moment takes effect, in ns since 1970."""
+        """When the first deployment on a target after ``time_ns`` takes effect (ns since 1970)."""
         low = keys.DEPLOYED + keys.text(target)
         later = self.first(keys.after(low + keys.moment(time_ns)), keys.after(low))
         return None if later is None else keys.moment_of(later)
 
     def before_on(self, target: str, offset: int) -> int | None:
-        """Offset of the last entry before ``offset`` with a deployment or retraction on a target.
-
-        None if there is none.
-        """
+        """Offset of the last entry on a target (a deployment or retraction) before ``offset``."""
         low = keys.on(target)
         key = self.last(low, low + keys.number(offset))
         return None if key is None else keys.offset_of(key)
 
     def offsets_on(self, target: str) -> list[int]:
-        """Offsets of the entries with deployments or retractions on a target, ascending."""
+        """Offsets of entries with deployments or retractions on a target, ascending."""
         return [keys.offset_of(key) for key in self.under(keys.on(target))]
 
     def deployments_of(self, commit: bytes) -> list[int]:
-        """Offsets of entries with deployments of commits whose ids begin like ``commit``."""
+        """Offsets of entries with deployments of commits that share the first 8 bytes of
+        ``commit``.
+        """
         return [keys.offset_of(key) for key in self.under(keys.about(Deployment.code, commit))]
 
-    @_again_on_rewrite
+    @_retried_on_rewrite
     def deployed_at(self, target: str, time_ns: int) -> list[Deployment]:
         """The deployments on a target at exactly this time."""
         prefix = keys.DEPLOYED + keys.text(target) + keys.moment(time_ns)
         entries = (self.entry(keys.offset_of(key)).entry for key in self.under(prefix))
-        found = (each for entry in entries for each in entry.deployments)
-        return [each for each in found if (each.target, each.time_ns) == (target, time_ns)]
+        deployments = (deployment for entry in entries for deployment in entry.deployments)
+        return [
+            deployment
+            for deployment in deployments
+            if (deployment.target, deployment.time_ns) == (target, time_ns)
+        ]
 
-    @_again_on_rewrite
+    @_retried_on_rewrite
     def statement(self, id_: bytes) -> tuple[Recorded, Statement] | None:
-        """The statement with this id, and its entry; None if it is not here."""
+        """The statement with this id and its entry; None if it is absent."""
         for key in self.under(keys.STATEMENT + id_[: keys.ID_BYTES]):
             recorded = self.entry(keys.offset_of(key))
-            if (found := recorded.entry.by_id.get(StatementId(id_))) is not None:
-                return recorded, found
+            if (statement := recorded.entry.by_id.get(StatementId(id_))) is not None:
+                return recorded, statement
         return None
 
-    @_again_on_rewrite
+    @_retried_on_rewrite
     def about(self, kind: type[_S], subject: bytes) -> list[tuple[Recorded, _S]]:
-        """All statements of a kind about a subject, in their order; but no deployments by nodes.
+        """All statements of a kind about a subject, in their order, without nodes' own deployments.
 
-        DamagedData if the index has passed over one, where kind and subject are a topic.
+        DamagedData if the index lacks one, for kinds with one topic per subject.
         """
-        found: list[tuple[Recorded, _S]] = []
+        pairs: list[tuple[Recorded, _S]] = []
         last: int | None = None
         for key in self.under(keys.about(kind.code, subject)):
             recorded = self.entry(keys.offset_of(key))
-            mine = [each for each in recorded.entry.of(kind) if each.subject == subject]
+            mine = [
+                statement for statement in recorded.entry.of(kind) if statement.subject == subject
+            ]
             if mine and not mine[0].target:
                 self._check_follows(recorded.entry.before(mine[0]), last, kind)
                 last = recorded.sequence
-            found += ((recorded, each) for each in mine)
-        return sorted(found, key=lambda pair: pair[1].order)
+            pairs += ((recorded, statement) for statement in mine)
+        return sorted(pairs, key=lambda pair: pair[1].order)
 
-    @_again_on_rewrite
+    @_retried_on_rewrite
     def newest_of_topic(self, statement: Statement) -> Recorded | None:
-        """The newest entry with a statement of the same topic; None if there is none."""
+        """The newest entry with a statement of the same topic."""
         for recorded in self._descending(keys.topic(statement)):
-            if any(each.topic == statement.topic for each in recorded.entry.statements):
+            if any(earlier.topic == statement.topic for earlier in recorded.entry.statements):
                 return recorded
         return None
 
-    @_again_on_rewrite
+    @_retried_on_rewrite
     def is_subject(self, kind: type[Statement], subject: bytes) -> bool:
-        """Whether there is a statement of a kind about a subject; a look-up or two."""
-        found = self._descending(keys.about(kind.code, subject))
+        """Whether a statement of a kind about a subject exists; one or two searches."""
+        entries = self._descending(keys.about(kind.code, subject))
         return any(
-            each.subject == subject for each in chain.from_iterable(r.entry.of(kind) for r in found)
+            s.subject == subject for s in chain.from_iterable(r.entry.of(kind) for r in entries)
         )
 
     def _descending(self, prefix: bytes) -> Iterator[Recorded]:
-        """The entries with keys under ``prefix``, the greatest key first; a look-up each."""
+        """Lazy: entries with keys under ``prefix``, greatest key first; one search each."""
         end = keys.after(prefix)
         while (key := self.last(prefix, end)) is not None:
             yield self.entry(keys.offset_of(key))
@@ -533,20 +542,20 @@ class Snapshot:
             )
 
     def stating(self, kind: type[Statement]) -> list[Recorded]:
-        """The entries with statements of a kind that has no target, oldest first."""
+        """Entries with statements of a kind that has no target, oldest first."""
         return self._entries_under(keys.SUBJECT + bytes((kind.code,)))
 
     def has_any(self, kind: type[Statement]) -> bool:
-        """Whether there is a statement of a kind; one look-up."""
+        """Whether a statement of a kind exists; one search."""
         return self.last_under(keys.SUBJECT + bytes((kind.code,))) is not None
 
     @property
     def node(self) -> bytes:
-        """Names this repository in statements. Its copies have the same one."""
+        """The repository's name in statements. Copies of the repository have the same one."""
         return node_of(self.entry(0).entry.note)
 
     def newest_hybrid(self, target: str, code: int = Deployment.code) -> int | None:
-        """The greatest hybrid time on a target; None if it has no statement of the kind."""
+        """The greatest hybrid time of a kind of statement on a target."""
         key = self.last_under(keys.ordered(code, target))
         return None if key is None else keys.moment_of(key)
 
@@ -555,40 +564,40 @@ class Snapshot:
         return len(self.under(keys.ordered(Deployment.code, target) + keys.moment(hybrid_ns)))
 
     def _last_entry(self, low: bytes, high: bytes) -> Recorded | None:
-        """The entry that the greatest key of a range leads to."""
+        """The entry of the greatest key in a range."""
         key = self.last(low, high)
         return None if key is None else self.entry(keys.offset_of(key))
 
-    @_again_on_rewrite
+    @_retried_on_rewrite
     def _entries_under(self, *prefixes: bytes) -> list[Recorded]:
-        """The entries that keys under these prefixes lead to, oldest first."""
-        found = {keys.offset_of(key) for each in prefixes for key in self.under(each)}
-        return [self.entry(offset) for offset in sorted(found)]
+        """The entries of all keys under these prefixes, oldest first."""
+        offsets = {keys.offset_of(key) for prefix in prefixes for key in self.under(prefix)}
+        return [self.entry(offset) for offset in sorted(offsets)]
 
     def forgetting(self) -> list[Recorded]:
-        """Every entry that says what became of states: tombstones and marks, oldest first."""
+        """Every entry with tombstones or marks of states, oldest first."""
         tombstones = keys.SUBJECT + bytes((Tombstone.code,))
         return self._entries_under(tombstones, keys.SUBJECT + keys.STATE)
 
     def state_marks(
         self, commit: bytes | None = None, *, weights: bool = False
     ) -> list[tuple[Recorded, StateMark]]:
-        """What became of the state of a commit, or of its ``weights``, oldest first; of every
-        commit if it is None.
+        """The marks of a commit's state, or of its ``weights``, oldest first; None: of every
+        commit.
         """
         prefix = keys.SUBJECT + (keys.WEIGHTS if weights else keys.STATE)
-        found = self._entries_under(prefix + (b"" if commit is None else commit[: keys.ID_BYTES]))
+        entries = self._entries_under(prefix + (b"" if commit is None else commit[: keys.ID_BYTES]))
         return [
-            (recorded, each)
-            for recorded in found
-            for each in recorded.entry.states
-            if bool(each.path) == weights and commit in (None, each.commit)
+            (recorded, mark)
+            for recorded in entries
+            for mark in recorded.entry.states
+            if bool(mark.path) == weights and commit in (None, mark.commit)
         ]
 
-    # -- what this process has published ---------------------------------------------------
+    # -- entries that this process has published -------------------------------------------
 
     def note_published(self, recorded: Recorded) -> None:
-        """Remembers an entry that this process made durable: no look-up may miss it."""
+        """Remembers an entry that this process made durable, so that no query can miss it."""
         with self._lock:
             if len(self._own) > _OWN_KEYS:
                 newest = sorted(self._own, key=keys.offset_of)[_OWN_KEYS // 2 :]
@@ -596,30 +605,30 @@ class Snapshot:
             for key in keys.entry_keys(recorded):
                 insort(self._own, key)
 
-    def _checked(self, low: bytes, high: bytes, found: Collection[bytes]) -> list[bytes]:
-        """What was found; DamagedData where it lacks keys that this process has published."""
+    def _checked(self, low: bytes, high: bytes, result: Collection[bytes]) -> list[bytes]:
+        """Returns the keys; DamagedData if they lack one that this process has published."""
         begin, end = bisect_left(self._own, low), bisect_left(self._own, high)
-        if any(self._own[i] not in found for i in range(begin, end)):
-            raise DamagedData("the index lacks what this process has published")
-        return list(found)
+        if any(self._own[i] not in result for i in range(begin, end)):
+            raise DamagedData("the index lacks an entry that this process has published")
+        return list(result)
 
-    def _checked_last(self, low: bytes, high: bytes, found: bytes | None) -> bytes | None:
-        """The same for the greatest key of a range."""
-        self._checked(low if found is None else found, high, [] if found is None else [found])
-        return found
+    def _checked_last(self, low: bytes, high: bytes, key: bytes | None) -> bytes | None:
+        """As ``_checked``, for the greatest key of a range."""
+        self._checked(low if key is None else key, high, [] if key is None else [key])
+        return key
 
-    def _checked_first(self, low: bytes, high: bytes, found: bytes | None) -> bytes | None:
-        """The same for the least key of a range."""
-        self._checked(low, high if found is None else found, [])
-        return found
+    def _checked_first(self, low: bytes, high: bytes, key: bytes | None) -> bytes | None:
+        """As ``_checked``, for the least key of a range."""
+        self._checked(low, high if key is None else key, [])
+        return key
 
-    # -- keeping up ------------------------------------------------------------------------
+    # -- refreshing ------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Takes in what other processes, or this one, have appended since.
+        """Reads entries that any process has appended since.
 
-        If the journal was replaced, ``generation`` goes up and everything is read again.
-        Raises HistoryMissing if the journal ends before an entry that was acknowledged.
+        If the journal was replaced, ``generation`` grows and everything is read from the start.
+        Raises HistoryMissing if the journal ends before an acknowledged entry.
         """
         with self._lock:
             while True:
@@ -644,10 +653,10 @@ class Snapshot:
                     return
 
     def _lacks(self, reached: Position) -> None:
-        """Handles a journal that was known to go on up to ``reached``.
+        """Handles a journal that is known to continue up to ``reached``.
 
-        If the bytes are still there, the last entries are damaged, and that is a gap like any
-        other. If the file ends before, it was cut off or comes from an older copy.
+        If the file has those bytes, its last entries are damaged: a gap. If it ends before, it was
+        truncated or restored from an older copy: HistoryMissing.
         """
         if self.journal.size() < reached.offset or reached.offset <= self.position.offset:
             raise _missing(self.position, reached)
@@ -656,12 +665,12 @@ class Snapshot:
             self.gaps.append(gap)
 
     def _reopen(self) -> None:
-        """Goes over to the journal that maintenance has put in the old one's place."""
+        """Switches to the journal that maintenance has renamed into place."""
         self.journal.reopen()
         self._high_water_mark = None
         self._records.damage = None
         self._records.forget()
-        self._own.clear()  # offsets are others in the new journal
+        self._own.clear()  # the new journal has other offsets
         self._index.follow_journal()
 
     def _catch_up(self) -> None:
@@ -675,17 +684,17 @@ class Snapshot:
         self._index.read_on()
 
     def _go_back(self, newest: Recorded) -> None:
-        """Starts over after the newest entry was removed by its own writer, which failed."""
+        """Restarts after the newest entry's own writer has failed and removed it."""
         if newest.after.offset <= self.journal.durable:
             raise HistoryMissing(
                 f"the journal lacks entry {newest.sequence} (byte {newest.offset}), which "
                 "was acknowledged",
-                hint=_TAKE,
+                hint=_RESTORE,
             )
         self._start_over()
 
     def _start_over(self) -> None:
-        """Reads again what the index does not cover."""
+        """Reads the entries that the index does not cover from the start."""
         self.journal.forget()
         self._records.forget()
         self._index.restart()
@@ -693,7 +702,7 @@ class Snapshot:
     # -- maintaining the index -------------------------------------------------------------
 
     def renew_index(self) -> None:
-        """Replaces an index that is damaged."""
+        """Replaces a damaged index."""
         with self._lock:
             self._index.renew()
             self.refresh()
@@ -706,10 +715,10 @@ class Snapshot:
             self.index_tail(force=True)
 
     def index_tail(self, *, force: bool = False) -> None:
-        """Moves the tail into the index if it is long enough; with ``force`` in any case.
+        """Adds the tail to the index if it is long enough, or always with ``force``.
 
-        The journal is flushed before: the index must never cover an entry that a power loss
-        could still remove.
+        The journal is flushed first: the index must never cover an entry that a power loss could
+        remove.
         """
         with self._lock:
             end = self._index.flushed_end_to_index(force=force)
@@ -727,21 +736,21 @@ class Snapshot:
         self.journal.close()
 
 
-def _missing(there: Position, reached: Position) -> HistoryMissing:
+def _missing(end: Position, reached: Position) -> HistoryMissing:
     return HistoryMissing(
-        f"the journal ends before operation {there.sequence} (byte {there.offset}), but "
+        f"the journal ends before operation {end.sequence} (byte {end.offset}), but "
         f"operations up to {reached.sequence - 1} were acknowledged",
-        hint=f"{_TAKE}; 'mvc fsck --rebuild-index' accepts the loss",
+        hint=f"{_RESTORE}; 'mvc fsck --rebuild-index' accepts the loss",
     )
 
 
 def _shown(prefix: bytes) -> str:
-    """What a look-up under ``prefix`` is about, for a message."""
+    """The question that a query under ``prefix`` answers, for a message."""
     if prefix[:1] == keys.REF:
         name = prefix[1:].partition(b"\0")[0].decode("utf-8", "replace")
         return f"where {name.removeprefix('heads/').removeprefix('tags/')} points to"
     on = keys.on("")[:-1]
     if prefix.startswith(on):
         name = prefix[len(on) :].partition(b"\0")[0].decode("utf-8", "replace")
-        return f"what was recorded on {name}"
-    return "what the journal says last"
+        return f"what was last recorded on {name}"
+    return "what the newest entry is"

@@ -46,7 +46,7 @@ GITIGNORE = ".gitignore"  # a git repository around the folder then leaves it al
 
 
 SharedBy: TypeAlias = Literal["group", "all"]
-"""Who may use a repository beside its owner: its group, or its group and all others to read."""
+"""Who may use a repository besides its owner: its group, or its group and all others to read."""
 _SHARES: dict[SharedBy, int] = {"group": 0o2070, "all": 0o2075}
 
 
@@ -59,9 +59,9 @@ def create(
     *,
     shared: SharedBy | None = None,
 ) -> None:
-    """Makes an empty repository in ``parent``, atomically; AlreadyARepository if there is one."""
+    """Creates an empty repository in ``parent``, atomically. Raises AlreadyARepository."""
     folder = parent / FOLDER
-    already = AlreadyARepository(f"there is a repository already: {folder}")
+    already = AlreadyARepository(f"this folder has a repository already: {folder}")
     if fs.stat(folder) is not None:
         raise already
     now = check_now(clock.now_ns())
@@ -88,7 +88,7 @@ def create(
         except IoFailed as error:
             if fs.stat(folder / FORMAT) is None:
                 raise
-            # Another process was faster.
+            # Another process has created it meanwhile.
             raise already from error
         fs.sync_dir(parent)
     except BaseException:
@@ -98,21 +98,21 @@ def create(
 
 
 def share_new(fs: FileSystem, folder: Path, shared: SharedBy) -> None:
-    """Opens a new folder to its group. Raises IoFailed where the system does not do that."""
+    """Gives a new folder's group access. Raises IoFailed if the system does not allow that."""
     if shared not in _SHARES:
-        raise WrongUsage(f"shared is {shared!r}", hint=f"it takes {' or '.join(_SHARES)}")
-    made = fs.stat(folder)
-    assert made is not None
-    fs.set_mode(folder, made.permissions | _SHARES[shared])
+        raise WrongUsage(f"shared is {shared!r}", hint=f"use {' or '.join(_SHARES)}")
+    identity = fs.stat(folder)
+    assert identity is not None
+    fs.set_mode(folder, identity.permissions | _SHARES[shared])
     if SharedFolder.at(fs, folder) is None:
         raise IoFailed(
-            f"what is made in {folder.parent} cannot be shared: its group is none of yours",
-            hint="make the repository in a folder of a group that you belong to ('chgrp')",
+            f"{folder.parent} cannot be shared: you do not belong to its group",
+            hint="create the repository in a folder of a group that you belong to ('chgrp')",
         )
 
 
 class DiskUse(Struct, frozen=True):
-    """Bytes of the journal, and of each pack by number; without the index, which is derived."""
+    """Bytes of the journal, and of each pack by number; the index is not counted."""
 
     journal: int
     packs: dict[int, int]
@@ -136,7 +136,7 @@ class Store:
     ) -> None:
         """Opens ``folder``. ``pool`` runs hashing, encoding and decoding; by default threads.
 
-        ``thresholds`` says when the tail of the journal is indexed. Raises UnsupportedFormat,
+        ``thresholds``: when the tail of the journal is indexed. Raises UnsupportedFormat,
         DamagedData, HistoryMissing, IoFailed.
         """
         self.fs = fs
@@ -152,7 +152,7 @@ class Store:
         self._arenas: Arenas | None = None
         self.closed = False
         self.bare = False
-        """Whether the repository has no working files (the setting ``core.bare``)."""
+        """Whether the repository has no working folder (the setting ``core.bare``)."""
         self._open()
 
     def _open(self) -> None:
@@ -164,13 +164,13 @@ class Store:
             thresholds=self._thresholds,
         )
         self._pool: ThreadPoolExecutor | None = None
-        self.made: dict[bytes, memoryview] = {}
-        """Objects that were made again, by id: reading takes them from here. See ``with_made``."""
+        self.provided: dict[bytes, memoryview] = {}
+        """Objects by id that can be read although they are not stored. See ``providing``."""
         self._graph: Graph | None = None
 
     @property
     def snapshot(self) -> Snapshot:
-        """The present snapshot; a forked child opens one of its own. Raises WrongUsage."""
+        """The present snapshot; a forked child opens its own. Raises WrongUsage."""
         if self.closed:
             raise WrongUsage("this repository is closed", hint="open it again")
         if self._pid != os.getpid():
@@ -185,10 +185,10 @@ class Store:
         return self.folder.parent
 
     def fresh(self) -> Snapshot:
-        """The snapshot, refreshed to the current end of the journal.
+        """The snapshot, refreshed to the end of the journal.
 
-        Every verb that reads begins with it, so that an open repository sees the entries that
-        other processes published.
+        Every operation that reads begins with it, to include entries that other processes
+        published.
         """
         snapshot = self.snapshot
         snapshot.refresh()
@@ -196,7 +196,7 @@ class Store:
 
     @property
     def graph(self) -> Graph:
-        """The storage graph over the snapshot. Imported here: a look-up decodes nothing."""
+        """The storage graph of the snapshot. Imported late: most queries decode nothing."""
         from mvc.store.graph.search import Graph, Speed
 
         with self._lock:
@@ -220,36 +220,36 @@ class Store:
         return self._pool
 
     @contextmanager
-    def with_made(self, made: Mapping[bytes, memoryview]) -> Iterator[None]:
+    def providing(self, contents: Mapping[bytes, memoryview]) -> Iterator[None]:
         """While the block runs, these objects can be read, whether they are stored or not.
 
-        Their bytes are compared with their ids like those of others.
+        Their bytes are compared with their ids, as all bytes are.
         """
-        new = made.keys() - self.made.keys()
-        self.made.update(made)
+        new = contents.keys() - self.provided.keys()
+        self.provided.update(contents)
         try:
             yield
         finally:
             for id_ in new:
-                del self.made[id_]
+                del self.provided[id_]
 
     @property
     def recovery(self) -> Recovery:
-        """Decodes objects. Imported here: a look-up such as ``mvc log`` need not load numpy."""
+        """Decodes objects. Imported late: commands such as ``mvc log`` need no numpy."""
         from mvc.store.recovery.recover import Recovery
 
-        return Recovery(self.snapshot.packs, self.graph, self.pool, self.made)
+        return Recovery(self.snapshot.packs, self.graph, self.pool, self.provided)
 
     @property
     def rates(self) -> Rates:
-        """What decoding takes, in constants."""
+        """The decoding constants."""
         from mvc.store.recovery.rates import Rates
 
         return Rates()
 
     @property
     def arenas(self) -> Arenas:
-        """Memory for encoded records, reused from one commit to the next."""
+        """Memory for encoded records, reused by later commits."""
         from mvc.store.packs.arena import Arenas
 
         if self._arenas is None:
@@ -257,10 +257,10 @@ class Store:
         return self._arenas
 
     def require(self, features: frozenset[str] = frozenset()) -> None:
-        """Names features in ``format``, durably, before anything is written that needs them.
+        """Records features in ``format``, durably; call it before writing anything that needs them.
 
-        The caller must not hold the journal's lock. Raises ReadOnly if a feature that is named
-        already says that this mvc may not write.
+        The caller must not hold the journal's lock. Raises ReadOnly if a recorded feature forbids
+        this release to write.
         """
         self._required |= features
         present = read_features(self.fs, self.folder)
@@ -271,13 +271,13 @@ class Store:
     def check_writable(self, done: str) -> None:
         """Raises ReadOnly if the folder cannot be written; ``done``: a verb such as "collected".
 
-        Raises InvalidTime if the time of the operation cannot be recorded.
+        Raises InvalidTime if the present time cannot be recorded.
         """
         self.require()
         if not self.writable:
             raise ReadOnly(
                 f"nothing can be {done}: the repository's folder cannot be written",
-                hint="check the permissions of the folder, or work on a copy that can be written",
+                hint="check the permissions of the folder, or work on a writable copy",
             )
         self.now_ns()
 
@@ -291,7 +291,9 @@ class Store:
         return 0 if identity is None else identity.size
 
     def pack_writer(self, *, fresh: bool = False) -> PackWriter:
-        """Appends to packs; with ``fresh`` only to new ones. Imported here, as all that writes."""
+        """Appends to packs; with ``fresh`` only to new ones. Imported late, as everything that
+        writes.
+        """
         from mvc.store.writing.pack_writer import PackWriter
 
         return PackWriter(
@@ -310,12 +312,12 @@ class Store:
     def publish(
         self, make: Callable[[], Entry], *, release: Callable[[], None] | None = None
     ) -> Recorded:
-        """See ``publish``; afterwards the index is brought up to date if it lags."""
+        """As ``mvc.store.publishing.publish``; then indexes the tail if it is long."""
         from mvc.store.publishing.publish import publish
 
         recorded = publish(
             self.snapshot,
-            lambda: self._made(make),
+            lambda: self._checked(make),
             release=release,
             stored=frozenset(self._required),
         )
@@ -323,15 +325,16 @@ class Store:
         return recorded
 
     def publish_all(self, makes: Callable[[], Iterator[Callable[[], Entry]]]) -> list[Recorded]:
-        """As ``publish``, but several entries one after the other, under one lock.
+        """As ``publish``, for several entries in a row under one lock.
 
-        ``makes`` runs under the lock, too; before it goes on, the snapshot knows the entry.
+        ``makes`` also runs under the lock. When it resumes after an entry, the snapshot has that
+        entry.
         """
         from mvc.store.publishing.publish import publish_all
 
         def entries() -> Iterator[Entry]:
             for make in makes():
-                yield self._made(make)
+                yield self._checked(make)
                 self.snapshot.refresh()
 
         recorded = publish_all(self.snapshot, entries, stored=frozenset(self._required))
@@ -343,24 +346,23 @@ class Store:
         self.snapshot.index_tail(force=True)
 
     def sweep(self) -> int:
-        """Deletes files that nothing names any more; returns their bytes.
+        """Deletes files that no entry names; returns their bytes.
 
-        A pack that another process is writing to is locked, and stays. A reader that still wants
-        a deleted pack notices it and looks the object up again.
+        A pack that another process writes to is locked, and stays. A reader that needs a deleted
+        pack notices that and searches again.
         """
         ends = PackEnds(self.snapshot)
         freed = 0
-        with ExitStack() as held:
-            unnamed = self._lock_unnamed(held, ends.all_proven())
-            named = (
-                ends.all_proven() if unnamed else {}
-            )  # read again: some may have been published since
+        with ExitStack() as locks:
+            unnamed = self._lock_unnamed(locks, ends.all_proven())
+            # Read twice: some packs may have been published before they were locked.
+            named = ends.all_proven() if unnamed else {}
             for number, path in unnamed.items():
                 freed += 0 if named.get(number) else self._delete(path)
         for name in self.fs.list(self.folder):
             path = self.folder / name
-            there = self.fs.stat(path, follow=False) if name.startswith(TEMPORARY) else None
-            if there is not None and there.is_file:
+            identity = self.fs.stat(path, follow=False) if name.startswith(TEMPORARY) else None
+            if identity is not None and identity.is_file:
                 lock = self.fs.lock(path, block=False)
                 if lock is not None:
                     with lock:
@@ -368,36 +370,36 @@ class Store:
         return freed
 
     def unnamed_packs(self) -> set[int]:
-        """Numbers of packs on disk that no entry names: a process writes to them, or read them."""
+        """Numbers of packs on disk that no entry names: other processes may be using them."""
         ends = PackEnds(self.snapshot).all_proven()
         return {n for n in pack_numbers(self.fs, self.folder / PACKS) if not ends.get(n)}
 
-    def _lock_unnamed(self, held: ExitStack, ends: dict[int, int]) -> dict[int, Path]:
-        """Packs that no entry names and no process writes to; ``held`` keeps them locked."""
-        found = {}
+    def _lock_unnamed(self, locks: ExitStack, ends: dict[int, int]) -> dict[int, Path]:
+        """Packs that no entry names and no process writes to, locked until ``locks`` is closed."""
+        paths = {}
         for number in pack_numbers(self.fs, self.folder / PACKS):
             path = pack_path(self.folder / PACKS, number)
             lock = None if ends.get(number) else self.fs.lock(path, block=False)
             if lock is not None:
-                held.enter_context(lock)
-                found[number] = path
-        return found
+                locks.enter_context(lock)
+                paths[number] = path
+        return paths
 
     def _delete(self, path: Path) -> int:
-        """Deletes a file that is locked; returns its bytes."""
+        """Deletes a locked file; returns its bytes."""
         size = self._size_of(path)
         self.fs.unlink(path, missing_ok=True)
         return size
 
     def now_ns(self) -> int:
-        """The clock's time in ns; InvalidTime if no operation of that time can be recorded.
+        """The clock's time in ns; InvalidTime if it cannot be recorded.
 
-        An operation that writes anything before its entry must call this first.
+        Call it before an operation writes anything.
         """
         return check_now(self.clock.now_ns())
 
-    def _made(self, make: Callable[[], Entry]) -> Entry:
-        """The entry to publish; made again if the index lacked what it builds on."""
+    def _checked(self, make: Callable[[], Entry]) -> Entry:
+        """The entry to publish. If the index lacked its predecessors, ``make`` runs twice."""
         entry = make()
         check_now(entry.time_ns)
         if self._hidden(entry):
@@ -407,39 +409,39 @@ class Store:
         return entry
 
     def _hidden(self, entry: Entry) -> bool:
-        """Whether the index lacks the newest value of a ref or deployment that an entry names.
+        """Whether the index lacks the newest value of a ref or target that an entry changes.
 
-        An entry names its predecessors as evidence, so the journal itself is searched.
+        The journal itself is searched: its bytes are evidence, the index is derived.
         """
         prefixes = [(keys.REF + keys.text(change.name), change.name) for change in entry.refs]
-        targets = {each.target for each in entry.statements if each.target}
+        targets = {s.target for s in entry.statements if s.target}
         prefixes += [(keys.on(target), target) for target in targets]
         return any(self._is_hidden(prefix, name) for prefix, name in prefixes)
 
     def _is_hidden(self, prefix: bytes, name: str) -> bool:
-        found = self.snapshot.newest(prefix)
-        start = GENESIS if found is None else found.after
+        newest = self.snapshot.newest(prefix)
+        start = GENESIS if newest is None else newest.after
         if not self.snapshot.mentions(Writer().text(name).done(), start.offset):
             return False
         later = (keys.entry_keys(recorded) for recorded in self.snapshot.entries(start))
         return any(key.startswith(prefix) for entry_keys in later for key in entry_keys)
 
     def _check_named(self, entry: Entry) -> None:
-        """Raises UnknownRevision if an entry would point to a commit that gc has just deleted."""
+        """Raises UnknownRevision if an entry would name a commit that gc has just deleted."""
         own = {commit.id for commit in entry.commits}
         for value in [*(change.new for change in entry.refs), *entry.about]:
             if isinstance(value, CommitId) and value not in own and not self._proves(value):
                 raise UnknownRevision(
                     f"commit {value.short} was collected in the meantime",
-                    hint="'mvc log' lists the commits there are",
+                    hint="'mvc log' lists the commits of this repository",
                 )
 
     def _proves(self, value: CommitId) -> bool:
-        """Whether there is this commit; if the index says no, the journal decides."""
+        """Whether this commit exists; if the index lacks it, the journal decides."""
         if self.snapshot.has_commit(value):
             return True
-        found = (c.id for recorded in self.snapshot.entries() for c in recorded.entry.commits)
-        if value not in found:
+        ids = (c.id for recorded in self.snapshot.entries() for c in recorded.entry.commits)
+        if value not in ids:
             return False
         self.snapshot.renew_index()
         return True

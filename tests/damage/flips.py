@@ -135,7 +135,9 @@ class _Flipper:
         if self.counted["tried"] % self.ask_each:
             return
         self.counted["asked_for_objects"] += 1
-        recovery = Recovery(self.store.snapshot.packs, self._graph(span), self.store.pool, made={})
+        recovery = Recovery(
+            self.store.snapshot.packs, self._graph(span), self.store.pool, provided={}
+        )
         back = [self.subject.object_comes_back(recovery, id_) for id_ in self._touched(span)]
         self.counted["healed"] += all(back)
         self._forget(span)

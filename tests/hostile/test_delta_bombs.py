@@ -245,18 +245,18 @@ def foreseen(
         (foreseen(1, 0, 1), "from itself"),
         (foreseen(1, 0, 2), "not stored"),
         (foreseen(1, 1, 0), "no full record"),
-        (foreseen(1, 0), "predicted in a way that does not exist"),
-        (foreseen(1, 0, 0, 0), "predicted in a way that does not exist"),
-        (foreseen(1, 0, 0, text=""), "has inputs, but nothing"),
-        (foreseen(1, 0, 0, text="resize"), "has inputs, but nothing"),
-        (foreseen(1, 0, 0, text="optim:greater:float16"), "does not exist"),
-        (foreseen(1, 0, 0, text="optim:greater:float32:"), "does not exist"),
-        (foreseen(1, 0, 0, text="optim:greatest:float32"), "does not exist"),
-        (foreseen(1, 0, 0, text="optim:momentum.1:float32:nan"), "does not exist"),
-        (foreseen(1, 0, 0, text="optim:momentum.1:float32:1"), "does not exist"),
-        (foreseen(1, 0, 0, text=f"optim:momentum.1:float32:{'9' * 300}"), "does not exist"),
-        (foreseen(1, 0, 3), "of several lengths"),
-        (foreseen(1, 3, 0), "of several lengths"),
+        (foreseen(1, 0), "prediction that does not fit"),
+        (foreseen(1, 0, 0, 0), "prediction that does not fit"),
+        (foreseen(1, 0, 0, text=""), "has inputs, but no prediction"),
+        (foreseen(1, 0, 0, text="resize"), "has inputs, but no prediction"),
+        (foreseen(1, 0, 0, text="optim:greater:float16"), "unknown coding"),
+        (foreseen(1, 0, 0, text="optim:greater:float32:"), "unknown coding"),
+        (foreseen(1, 0, 0, text="optim:greatest:float32"), "unknown coding"),
+        (foreseen(1, 0, 0, text="optim:momentum.1:float32:nan"), "unknown coding"),
+        (foreseen(1, 0, 0, text="optim:momentum.1:float32:1"), "unknown coding"),
+        (foreseen(1, 0, 0, text=f"optim:momentum.1:float32:{'9' * 300}"), "unknown coding"),
+        (foreseen(1, 0, 3), "have different lengths"),
+        (foreseen(1, 3, 0), "have different lengths"),
     ],
 )
 def test_predictions_of_what_is_not_there(forger: Forger, piece: Piece, why: str) -> None:
@@ -271,7 +271,7 @@ def test_a_prediction_in_a_group(forger: Forger) -> None:
     forger.publish(forger.record([Piece(name(0), 64, full(ZERO))]))
     piece = Piece(name(1), 64, b"", text, name(0), inputs=[name(0)])
     forger.publish(forger.record([piece], group=b"\x09\x00"))
-    with pytest.raises(DamagedData, match="predicted in a way that does not exist"):
+    with pytest.raises(DamagedData, match="prediction that does not fit"):
         recover(str(forger.write()), name(1).hex(), 64)
 
 

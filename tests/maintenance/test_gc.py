@@ -305,7 +305,7 @@ def test_a_pack_that_another_process_took_over_is_left_alone(
     with store.pack_writer(fresh=True) as packs:
         packs.append(encode_header([], group=False, body_size=4), [b"body"])
         assert taken == ["00000002.pack"]
-        assert packs.made == [3]
+        assert packs.created == [3]
 
 
 @pytest.mark.parametrize(

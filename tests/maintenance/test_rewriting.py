@@ -35,7 +35,7 @@ def test_what_others_published_cannot_be_passed_over(repo: mvc.Repository, looks
         published = work.meanwhile()
         for _ in range(looks):
             work.keep(recorded := next(published), recorded.entry)
-        with pytest.raises(RuntimeError, match="once all of the old one is kept"):
+        with pytest.raises(RuntimeError, match="only after keeping every entry"):
             work.publish(Entry("repack", store.clock.now_ns(), "moved"))
     assert set(packs) <= set(in_packs(repo))
     assert repo.version().message == "meanwhile"

@@ -109,7 +109,7 @@ def exchange_the_data(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("disturb", "why"),
-    [(delete_the_lock, "has lost its lock file"), (exchange_the_data, "do not belong together")],
+    [(delete_the_lock, "has no lock file"), (exchange_the_data, "do not belong together")],
 )
 def test_a_file_that_was_exchanged_in_use(
     folder: Path, disturb: Callable[[Path], None], why: str

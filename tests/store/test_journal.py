@@ -21,9 +21,9 @@ from mvc.store.journal.frames import (
     Position,
     complete,
     encode_entry,
+    is_unchanged,
     read_entry,
     scan,
-    stands,
 )
 
 
@@ -64,7 +64,7 @@ def test_round_trip(texts: list[str]) -> None:
     found = list(scan(source, GENESIS))
     assert [r.entry.note for r in found] == texts
     assert [r.after for r in found] == at[1:]
-    assert all(r.copies == 2 and stands(source, r) for r in found)
+    assert all(r.copies == 2 and is_unchanged(source, r) for r in found)
     for i, recorded in enumerate(found):
         assert read_entry(source, recorded.offset) == recorded
         assert notes(source, recorded.after) == texts[i + 1 :]
@@ -171,9 +171,9 @@ def test_an_entry_that_its_writer_took_back_stands_no_more() -> None:
     source, at = journal("first", "second")
     *_, last = scan(source, GENESIS)
     del source.data[at[1].offset :]
-    assert not stands(source, last)
+    assert not is_unchanged(source, last)
     source.data += encode_entry(Entry("note", 5, "other, longer"), at[1])[0]
-    assert not stands(source, last)
+    assert not is_unchanged(source, last)
 
 
 @given(st.binary(max_size=400))

@@ -85,7 +85,7 @@ def test_a_file_of_rates_that_is_none_is_told(tmp_path: Path, cache: Path, text:
     cache.write_text(text)
     with (
         mvc.Repository.init(tmp_path / "repo") as repo,
-        pytest.raises(InvalidConfig, match="holds no rates"),
+        pytest.raises(InvalidConfig, match="has no valid rates"),
     ):
         repo.storage.stats()
 

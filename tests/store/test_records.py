@@ -154,9 +154,9 @@ def test_payloads_must_fill_the_body() -> None:
 
 def test_no_header_is_longer_than_the_limit() -> None:
     prefix = b"mvR1" + (MAX_RECORD_HEADER + 1).to_bytes(4, "little") + bytes(8)
-    with pytest.raises(DamagedData, match="does not begin as one"):
+    with pytest.raises(DamagedData, match="no valid beginning"):
         read_prefix(prefix, 1 << 60, "here")
-    with pytest.raises(DamagedData, match="longer than its place"):
+    with pytest.raises(DamagedData, match="longer than its file"):
         read_prefix(sample()[:PREFIX_SIZE], 50, "here")
 
 

@@ -135,7 +135,7 @@ class _Proof:
         # What is proven may be undone: a false coding that is undone would prove itself.
         self._graph = Graph(view, Speed(), undo=view.journal.fixed)
         self._pool: Executor = store.pool
-        self._made = store.made  # weights that a replay has made, see ``with_made``
+        self._made = store.provided  # weights that a replay has made, see ``Store.providing``
         self._recovery = Recovery(view.packs, self._graph, self._pool, self._made)
         stream = ManifestStream(store, recovery=self._recovery)
         self._specs: dict[bytes, TensorSpec] = {}  # of all that versions of the slice hold

@@ -16,16 +16,16 @@ from mvc.io.handles import ReadFile
 from mvc.model.manifest import FileEntry
 from mvc.names import printable
 from mvc.repo.content.contents import ReadPart
-from mvc.store.recovery.recover import Held
+from mvc.store.recovery.recover import Available
 
 
 @contextmanager
 def held_in(
     fs: FileSystem, files: Mapping[Path, FileEntry]
-) -> Iterator[tuple[dict[bytes, Held], dict[bytes, ReadPart]]]:
+) -> Iterator[tuple[dict[bytes, Available], dict[bytes, ReadPart]]]:
     """What the files have, and what reads parts of their contents. Opens each when it is needed."""
     with ExitStack() as stack:
-        held, parts = dict[bytes, Held](), dict[bytes, ReadPart]()
+        held, parts = dict[bytes, Available](), dict[bytes, ReadPart]()
         for place, entry in files.items():
             opened = cache(lambda place=place: stack.enter_context(fs.open_read(place)))
             for content in entry.contents:

@@ -227,7 +227,7 @@ class Closure:
         store, spool = self._store, RecordSpool()
         with closing(store.object_writer(spool, encoding_policy(self._config))) as writer:
             for id_, (spec, against) in blobs.items():
-                writer.put_again(id_, spec, store.recovery, against)
+                writer.put_recovered(id_, spec, store.recovery, against)
             writer.drain()
             writer.flush()
             for manifest in manifests_:

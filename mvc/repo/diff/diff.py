@@ -217,7 +217,7 @@ class DiffSource(Struct, frozen=True):
             )
         return DamagedData(
             f"a tensor of {entry.path} in {self.label} does not match its hash after decoding",
-            hint="run 'mvc fsck' to see which versions it touches",
+            hint="run 'mvc fsck' to list the affected versions",
         )
 
     def only_state(self) -> FileEntry:

@@ -319,13 +319,13 @@ def check_available(
 ) -> None:
     """Raises WeightsDropped if one of a version's files was given up and nothing leads to it.
 
-    ``stored``: also if it was made again only for now, and is not stored (``Store.made``).
+    ``stored``: also if it was made again only for now, and is not stored (``Store.provided``).
     """
     gone = dropped(store, commit)
     if gone is None:
         return
     for entry in entries:
-        made = not stored and all(content.id in store.made for content in entry.contents)
+        made = not stored and all(content.id in store.provided for content in entry.contents)
         if entry.path == gone.path and not made and not is_stored(store, entry):
             raise dropped_error(commit, gone)
 

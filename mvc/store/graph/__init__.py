@@ -1,4 +1,4 @@
 """The storage graph: which records lead to an object, and at what cost.
 
-Decoding what a path names: ``recovery``.
+``recovery`` decodes the records of a path.
 """

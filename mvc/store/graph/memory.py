@@ -1,4 +1,4 @@
-"""The storage graph over records that are held in memory, where no index leads to them."""
+"""The storage graph over records in memory that no index covers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mvc.store.snapshot import Snapshot
 
 
 class MemoryGraph(Graph):
-    """Over the codings that ``add`` gives it. ``name`` adds the id of an object that has none."""
+    """Contains the codings passed to ``add``. ``name`` registers an object without a coding."""
 
     def __init__(self, snapshot: Snapshot, speed: Speed) -> None:
         super().__init__(snapshot, speed)
@@ -21,11 +21,11 @@ class MemoryGraph(Graph):
         self._from: dict[bytes, list[PathStep]] = {}
 
     def name(self, id_: bytes) -> None:
-        """Adds an id. Of several objects with the same first bytes, the first is the base."""
+        """Registers an id. If objects share their first bytes, the first one is the base."""
         self._named.setdefault(id_[:BASE_BYTES], id_)
 
     def add(self, step: PathStep) -> None:
-        """Adds a coding, to be walked backwards as well where its transform can be undone."""
+        """Adds a coding, and its inverse if it can be undone."""
         member = step.member
         self._to.setdefault(member.id, []).append(step)
         if member.base and not member.coding.forward_only:
@@ -44,10 +44,10 @@ class MemoryGraph(Graph):
 
 
 class LooseGraph(MemoryGraph):
-    """Over records that came without what they build on; made when all of them are there.
+    """Holds all records of a snapshot, which may lack their bases.
 
-    ``know`` names objects that are no member of a record: those that lie elsewhere, and those to
-    which a delta of one of these leads back.
+    ``know`` registers objects that are no members of these records: objects stored elsewhere, and
+    bases that undoing a delta recovers.
     """
 
     def __init__(self, snapshot: Snapshot, speed: Speed) -> None:
@@ -63,10 +63,13 @@ class LooseGraph(MemoryGraph):
         for id_ in ids:
             self.name(id_)
 
-    def reached(self, held: Iterable[bytes]) -> set[bytes]:
-        """The objects to which paths lead from these; whole objects, not pieces, are looked at."""
-        found = {*held, *(id_ for id_, steps in self._to.items() if not steps[0].member.base)}
-        leads: dict[bytes, list[tuple[bytes, set[bytes]]]] = {}  # where to, and what that lacks
+    def reached(self, available: Iterable[bytes]) -> set[bytes]:
+        """Objects that can be recovered if these are available. Considers whole objects only."""
+        reachable = {
+            *available,
+            *(id_ for id_, steps in self._to.items() if not steps[0].member.base),
+        }
+        leads: dict[bytes, list[tuple[bytes, set[bytes]]]] = {}  # (object, its missing needs)
         for id_, steps in self._to.items():
             for member in (step.member for step in steps if step.member.base):
                 needs = {self._named[name] for name in member.needs if name in self._named}
@@ -76,12 +79,12 @@ class LooseGraph(MemoryGraph):
                     leads.setdefault(need, []).append((id_, needs))
                 if not member.coding.forward_only:
                     leads.setdefault(id_, []).append((self._named[member.base], {id_}))
-        waiting = list(found)
+        waiting = list(reachable)
         while waiting:
             at = waiting.pop()
             for id_, lacks in leads.pop(at, ()):
                 lacks.discard(at)
-                if not lacks and id_ not in found:
-                    found.add(id_)
+                if not lacks and id_ not in reachable:
+                    reachable.add(id_)
                     waiting.append(id_)
-        return found
+        return reachable

@@ -1,8 +1,8 @@
-"""What is decoded, and in which order, where steps of an optimizer lead to a piece.
+"""Plans which payloads to decode, and in which order, if optimizer steps predict a piece.
 
-Such a step needs its base and its inputs, pieces of the same start, which may be predicted
-themselves. A plan makes every piece once, each just before it is needed, so that few are in
-memory together: of a run of versions those of one step and of the step before it.
+Such a step needs its base and its inputs, pieces with the same start, which may be predicted
+themselves. A plan recovers every piece once, just before it is needed, so that few are in memory
+together: for a run of versions, the pieces of two consecutive steps.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from mvc.errors import DamagedData
 from mvc.limits import PIECE
 from mvc.store.graph.search import Graph, Path, PathStep, Place
 
-_TRIES = 16  # steps that lead nowhere, around which a way is searched
+_TRIES = 16  # steps without recoverable inputs that a plan may avoid
 
 
 class Pieces(Protocol):
-    """Pieces of objects that are in memory, by the objects' ids."""
+    """Pieces of objects in memory, by the objects' ids."""
 
     def __contains__(self, id_: object, /) -> bool:
-        """Whether the piece of an object is there."""
+        """Whether this object's piece is in memory."""
 
     def __getitem__(self, id_: bytes, /) -> memoryview:
-        """The piece of an object that is there."""
+        """The object's piece."""
 
 
 class Action(Struct, frozen=True):
-    """Makes the piece of one object.
+    """Recovers the piece of one object.
 
-    ``steps`` lead there from the piece of ``base``, without it from a full record. One that is
-    predicted stands alone, and has the objects of its ``inputs``. ``drops``: objects whose pieces
-    nothing after it needs.
+    ``steps`` are decoded from the piece of ``base``, or without a base from a full record. A
+    predicted step is an action by itself, with ``inputs``. ``drops``: objects whose pieces no later
+    action needs.
     """
 
     id: bytes
@@ -47,12 +47,12 @@ class Action(Struct, frozen=True):
 
     @property
     def needs(self) -> tuple[bytes, ...]:
-        """The objects whose pieces must be in memory before."""
+        """Objects whose pieces must be in memory first."""
         return self.inputs if self.base is None else (self.base, *self.inputs)
 
     @property
     def by_chunks(self) -> bool:
-        """Whether a chunk of the piece needs the same chunk of others alone."""
+        """Whether each chunk of the piece depends only on the same chunk of other pieces."""
         return not any(
             step.header.group or step.member.coding.transform
             for step in self.steps
@@ -61,7 +61,7 @@ class Action(Struct, frozen=True):
 
 
 class PiecePlan(Struct, frozen=True):
-    """Makes the pieces of ``targets`` that begin at ``start``."""
+    """Recovers the pieces of ``targets`` that begin at ``start``."""
 
     start: int
     targets: tuple[bytes, ...]
@@ -69,25 +69,30 @@ class PiecePlan(Struct, frozen=True):
 
     @property
     def steps(self) -> list[PathStep]:
-        """Every payload that is decoded."""
+        """Every payload to decode."""
         return [step for action in self.actions for step in action.steps]
 
     @property
     def origins(self) -> set[bytes]:
-        """The objects that are in memory and needed, or targets."""
-        made = {action.id for action in self.actions}
-        return {*self.targets, *(id_ for each in self.actions for id_ in each.needs)} - made
+        """Objects already in memory that are needed, or are targets."""
+        recovered = {action.id for action in self.actions}
+        return {
+            *self.targets,
+            *(id_ for action in self.actions for id_ in action.needs),
+        } - recovered
 
     @property
     def by_products(self) -> set[bytes]:
-        """Inputs of targets that are made on the way, for who takes these next (``ByProducts``)."""
-        inputs = {id_ for each in self.actions if each.id in self.targets for id_ in each.inputs}
-        bases = {each.base for each in self.actions}
-        return inputs & {each.id for each in self.actions} - bases - set(self.targets)
+        """Recovered inputs of targets, which the caller may need next (``ByProducts``)."""
+        inputs = {
+            id_ for action in self.actions if action.id in self.targets for id_ in action.inputs
+        }
+        bases = {action.base for action in self.actions}
+        return inputs & {action.id for action in self.actions} - bases - set(self.targets)
 
 
-class _Made(Struct, frozen=True):
-    """The last step that leads to an object, from which one, and what else that needs."""
+class _LastStep(Struct, frozen=True):
+    """The last step of an object's path, and the base and inputs of that step."""
 
     step: PathStep
     base: bytes | None
@@ -95,17 +100,17 @@ class _Made(Struct, frozen=True):
 
 
 class _Known(Struct, frozen=True):
-    """The objects at which a path may begin: those that are in memory or will be made."""
+    """Objects at which a path may begin: in memory, or recovered earlier in the plan."""
 
-    made: Mapping[bytes, _Made]
-    held: Container[bytes]
+    last_steps: Mapping[bytes, _LastStep]
+    available: Container[bytes]
 
     def __contains__(self, id_: object) -> bool:
-        return id_ in self.made or id_ in self.held
+        return id_ in self.last_steps or id_ in self.available
 
 
 class _LeadsNowhereError(Exception):
-    """A step whose base or inputs cannot be had."""
+    """A step whose base or inputs cannot be recovered."""
 
     def __init__(self, step: PathStep, why: str) -> None:
         super().__init__(why)
@@ -116,18 +121,19 @@ def plan(
     graph: Graph,
     targets: Sequence[bytes],
     start: int = 0,
-    held: Container[bytes] = (),
+    available: Container[bytes] = (),
     *,
     avoid: AbstractSet[Place] | None = None,
     along: Sequence[Path] = (),
 ) -> PiecePlan:
-    """Raises DamagedData if a target cannot be made. ``held`` and ``avoid`` are as for a path.
+    """Plans the pieces of ``targets``; DamagedData if one cannot be recovered.
 
-    ``along``: paths to targets that are taken, whether there are cheaper ones or not.
+    ``available`` and ``avoid``: as for ``Graph.path``. ``along``: paths to targets that the plan
+    must use even if there are cheaper ones.
     """
-    if len(targets) == 1 and not along and targets[0] not in held:
-        path = graph.path(targets[0], start, held, avoid=avoid)
-        if not is_predicted(path):  # as is hardly any of thousands of small tensors
+    if len(targets) == 1 and not along and targets[0] not in available:
+        path = graph.path(targets[0], start, available, avoid=avoid)
+        if not is_predicted(path):  # the usual case, for thousands of small tensors
             action = Action(targets[0], path.steps, path.origin, inputs=(), drops=())
             return PiecePlan(start, tuple(targets), (action,))
     nowhere: dict[Place, _LeadsNowhereError] = {}
@@ -135,10 +141,10 @@ def plan(
         closed = graph.damaged if avoid is None else avoid
         shut = closed | nowhere.keys() if nowhere else avoid
         try:
-            made = _made(graph, targets, start, held, avoid=shut, along=along)
-            return PiecePlan(start, tuple(targets), _ordered(made, targets))
+            last_steps = _last_steps(graph, targets, start, available, avoid=shut, along=along)
+            return PiecePlan(start, tuple(targets), _ordered(last_steps, targets))
         except _LeadsNowhereError as error:
-            if error.step.place in nowhere:  # of ``along``, which is taken in any case
+            if error.step.place in nowhere:  # a step of ``along``, which cannot be avoided
                 break
             nowhere[error.step.place] = error
         except DamagedData:
@@ -152,94 +158,95 @@ def plan(
     )
 
 
-def _made(
+def _last_steps(
     graph: Graph,
     targets: Sequence[bytes],
     start: int,
-    held: Container[bytes],
+    available: Container[bytes],
     *,
     avoid: AbstractSet[Place] | None,
     along: Sequence[Path],
-) -> dict[bytes, _Made]:
-    """How every object on the way is made. Raises DamagedData and _LeadsNowhereError."""
-    made: dict[bytes, _Made] = {}
+) -> dict[bytes, _LastStep]:
+    """The last step of every object in the plan. Raises DamagedData and _LeadsNowhereError."""
+    last_steps: dict[bytes, _LastStep] = {}
     waiting: list[tuple[bytes, PathStep | None]] = [(id_, None) for id_ in targets]
     for path in along:
-        waiting += _add(graph, _cut(graph, path, made), made)
+        waiting += _add(graph, _cut(graph, path, last_steps), last_steps)
     while waiting:
         id_, needs = waiting.pop()
-        if id_ in made or id_ in held:
+        if id_ in last_steps or id_ in available:
             continue
         try:
-            path = _path(graph, (id_, start), made, held, avoid=avoid)
+            path = _path(graph, (id_, start), last_steps, available, avoid=avoid)
         except DamagedData as error:
             if needs is None:
                 raise
             raise _LeadsNowhereError(needs, error.message) from error
-        waiting += _add(graph, path, made)
-    for each in made.values():
-        others = (each.base, *each.inputs) if each.step.member.coding.predicted else ()
-        for other in others:
-            size = made[other].step.member.nbytes if other in made else each.step.member.nbytes
-            if size != each.step.member.nbytes:
-                raise _LeadsNowhereError(each.step, "a prediction is of pieces of several lengths")
-    return made
+        waiting += _add(graph, path, last_steps)
+    for last in last_steps.values():
+        member = last.step.member
+        for need in (last.base, *last.inputs) if member.coding.predicted else ():
+            if need in last_steps and last_steps[need].step.member.nbytes != member.nbytes:
+                raise _LeadsNowhereError(last.step, "its base and inputs have different lengths")
+    return last_steps
 
 
 def _path(
     graph: Graph,
     node: tuple[bytes, int],
-    made: Mapping[bytes, _Made],
-    held: Container[bytes],
+    last_steps: Mapping[bytes, _LastStep],
+    available: Container[bytes],
     *,
     avoid: AbstractSet[Place] | None,
 ) -> Path:
-    """The path to a piece from what is in memory or will be made. Raises DamagedData."""
-    if held:
-        return graph.path(*node, _Known(made, held), avoid=avoid)
-    return _cut(graph, graph.path(*node, avoid=avoid), made)  # the graph knows many of these
+    """The path to a piece from objects in memory or in the plan. Raises DamagedData."""
+    if available:
+        return graph.path(*node, _Known(last_steps, available), avoid=avoid)
+    return _cut(graph, graph.path(*node, avoid=avoid), last_steps)  # the graph caches such paths
 
 
-def _cut(graph: Graph, path: Path, made: Mapping[bytes, _Made]) -> Path:
-    """What of a path comes after the last object that is made already."""
+def _cut(graph: Graph, path: Path, last_steps: Mapping[bytes, _LastStep]) -> Path:
+    """The rest of a path after its last object that is already in the plan."""
     ends = [graph.end_of(step) for step in path.steps]
-    at = max((i for i, end in enumerate(ends) if end in made), default=None)
+    at = max((i for i, end in enumerate(ends) if end in last_steps), default=None)
     return path if at is None else Path(path.steps[at + 1 :], path.cost, ends[at])
 
 
-def _add(graph: Graph, path: Path, made: dict[bytes, _Made]) -> list[tuple[bytes, PathStep | None]]:
-    """Adds how the objects on a path are made; returns what else that needs, and which step."""
+def _add(
+    graph: Graph, path: Path, last_steps: dict[bytes, _LastStep]
+) -> list[tuple[bytes, PathStep | None]]:
+    """Adds the objects on a path; returns the inputs that they need, each with its step."""
     needed: list[tuple[bytes, PathStep | None]] = []
     at = path.origin
     for step in path.steps:
         inputs, end = _inputs(graph, step), graph.end_of(step)
-        made[end], at = _Made(step, at, inputs), end
-        needed += [(each, step) for each in inputs]
+        last_steps[end], at = _LastStep(step, at, inputs), end
+        needed += [(id_, step) for id_ in inputs]
     return needed
 
 
 def _inputs(graph: Graph, step: PathStep) -> tuple[bytes, ...]:
-    found = []
+    ids = []
     for prefix in step.member.inputs:
         if (id_ := graph.resolve_prefix(prefix)) is None:
-            raise _LeadsNowhereError(step, "what it is predicted from is not stored")
-        found.append(id_)
-    return tuple(found)
+            raise _LeadsNowhereError(step, "an input of its prediction is not stored")
+        ids.append(id_)
+    return tuple(ids)
 
 
-def _ordered(made: Mapping[bytes, _Made], targets: Sequence[bytes]) -> tuple[Action, ...]:
-    """Every action after those that it needs. Raises _LeadsNowhereError where they need it."""
-    cuts = {*targets, *(id_ for each in made.values() for id_ in each.inputs)}
-    for id_, each in made.items():
-        if each.step.member.coding.predicted:
-            cuts |= {id_, each.base or id_}
-    found: list[Action] = []
+def _ordered(last_steps: Mapping[bytes, _LastStep], targets: Sequence[bytes]) -> tuple[Action, ...]:
+    """Sorts actions after the actions that they need. Raises _LeadsNowhereError for a cycle."""
+    cuts = {*targets, *(id_ for last in last_steps.values() for id_ in last.inputs)}
+    for id_, last in last_steps.items():
+        if last.step.member.coding.predicted:
+            cuts |= {id_, last.base or id_}
+    ordered: list[Action] = []
     opened: dict[bytes, Iterator[bytes]] = {}  # in the order in which they were opened
     done: set[bytes] = set()
     for target in targets:
-        if target not in made or target in done:
+        if target not in last_steps or target in done:
             continue
-        actions = {target: _action(made, target, cuts)}
+        actions = {target: _action(last_steps, target, cuts)}
         opened[target] = iter(actions[target].needs)
         while opened:
             id_ = next(reversed(opened))
@@ -247,45 +254,45 @@ def _ordered(made: Mapping[bytes, _Made], targets: Sequence[bytes]) -> tuple[Act
             if need is None:
                 del opened[id_]
                 done.add(id_)
-                found.append(actions.pop(id_))
+                ordered.append(actions.pop(id_))
             elif need in opened:
                 raise _LeadsNowhereError(actions[id_].steps[0], "it is predicted from itself")
-            elif need in made and need not in done:
-                actions[need] = _action(made, need, cuts)
+            elif need in last_steps and need not in done:
+                actions[need] = _action(last_steps, need, cuts)
                 opened[need] = iter(actions[need].needs)
-    return _dropping(_whole_first(found), targets)
+    return _dropping(_whole_first(ordered), targets)
 
 
 def _whole_first(actions: Sequence[Action]) -> list[Action]:
-    """Those before all others that make whole pieces of nothing or of what is held."""
-    made = {action.id for action in actions}
-    first = [each for each in actions if not each.by_chunks and not made.intersection(each.needs)]
-    moved = {each.id for each in first}
-    return [*first, *(each for each in actions if each.id not in moved)]
+    """Moves whole-piece actions that need no other action to the front."""
+    recovered = {action.id for action in actions}
+    first = [a for a in actions if not a.by_chunks and not recovered.intersection(a.needs)]
+    moved = {a.id for a in first}
+    return [*first, *(a for a in actions if a.id not in moved)]
 
 
-def _action(made: Mapping[bytes, _Made], id_: bytes, cuts: Container[bytes]) -> Action:
-    """Goes back to the nearest object at which the way is cut."""
-    each = made[id_]
-    steps, base = [each.step], each.base
-    while base is not None and base in made and base not in cuts:
-        steps.append(made[base].step)
-        base = made[base].base
-    return Action(id_, tuple(reversed(steps)), base=base, inputs=each.inputs, drops=())
+def _action(last_steps: Mapping[bytes, _LastStep], id_: bytes, cuts: Container[bytes]) -> Action:
+    """The action of one object: its path back to the nearest object in ``cuts``."""
+    last = last_steps[id_]
+    steps, base = [last.step], last.base
+    while base is not None and base in last_steps and base not in cuts:
+        steps.append(last_steps[base].step)
+        base = last_steps[base].base
+    return Action(id_, tuple(reversed(steps)), base=base, inputs=last.inputs, drops=())
 
 
 def _dropping(actions: Sequence[Action], targets: Sequence[bytes]) -> tuple[Action, ...]:
     later = set(targets)
-    found = []
+    result = []
     for action in reversed(actions):
         ends = {action.id, *action.needs} - later
         later |= ends
-        found.append(replace(action, drops=tuple(ends)))
-    return tuple(reversed(found))
+        result.append(replace(action, drops=tuple(ends)))
+    return tuple(reversed(result))
 
 
 def recovers(graph: Graph, id_: bytes, nbytes: int) -> bool:
-    """Whether an object of so many bytes can be made, and every piece of it that is stored."""
+    """Whether an object of this size, with every stored piece, can be recovered."""
     starts = {step.member.start for step in graph.codings(id_)}
     if starts < set(range(0, max(nbytes, 1), PIECE)):
         return False
@@ -298,14 +305,14 @@ def recovers(graph: Graph, id_: bytes, nbytes: int) -> bool:
 
 
 def is_predicted(path: Path) -> bool:
-    """Whether an optimizer's step leads to it, so that a plan is needed."""
+    """Whether the path contains an optimizer's step, so that it needs a plan."""
     return any(step.member.coding.predicted for step in path.steps)
 
 
 def related(graph: Graph, paths: Sequence[Path]) -> list[list[int]]:
-    """Numbers of paths in sets that are planned together: one needs what is on another's way.
+    """Groups the numbers of paths that must be planned together because they share objects.
 
-    Full records do not relate: many objects may begin at the same zeros.
+    Full records do not relate paths: many objects may begin at the same zeros.
     """
     owners: dict[bytes, int] = {}
     roots = list(range(len(paths)))
@@ -320,11 +327,11 @@ def related(graph: Graph, paths: Sequence[Path]) -> list[list[int]]:
             if step.member.base:
                 roots[root(owners.setdefault(graph.end_of(step), i))] = root(i)
     for i, path in enumerate(paths):
-        for prefix in {each for step in path.steps for each in step.member.inputs}:
+        for prefix in {name for step in path.steps for name in step.member.inputs}:
             owner = owners.get(graph.resolve_prefix(prefix) or b"")
             if owner is not None:
                 roots[root(owner)] = root(i)
-    found: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {}
     for i in range(len(paths)):
-        found.setdefault(root(i), []).append(i)
-    return list(found.values())
+        groups.setdefault(root(i), []).append(i)
+    return list(groups.values())

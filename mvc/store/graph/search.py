@@ -1,7 +1,7 @@
 """The storage graph: objects are nodes, full records sources, deltas edges (docs/architecture.md).
 
-An undirected delta can be walked from either end; one with a forward transform only forward. So a
-version is recovered from the nearer reset point on either side (VSOL §3.2.8).
+An undirected delta can be applied in either direction, one with a transform only forward. So a
+version is recovered from the nearest reset point on either side (VSOL §3.2.8).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.snapshot import Snapshot
 
 _MAX_VISITED = 100_000
-_LOOKED_UP = 8192  # keys whose entries are in memory, and paths
+_CACHED = 8192  # key prefixes, and as many paths
 
 Place = tuple[int, int, int]
-"""Where a payload lies: pack, byte offset of its record, its own offset in there."""
+"""Position of a payload: pack, byte offset of its record, its own offset in the record's body."""
 
 
 class Speed(Struct, frozen=True):
-    """What decoding costs, roughly: enough to choose between paths.
+    """Rough costs of decoding, sufficient to choose between paths.
 
-    Raw bytes per second of one thread; ``latency`` is seconds per payload. Times of recoveries on
-    the machine at hand: ``mvc.store.recovery.rates``.
+    Raw bytes per second of one thread; ``latency`` is seconds per payload. Recovery times in
+    reports use ``mvc.store.recovery.rates``.
     """
 
     full: float = 3e9
@@ -42,13 +42,13 @@ class Speed(Struct, frozen=True):
         """Estimated time to read, check and decode one payload."""
         rate = self.delta if member.base else self.full
         once = self.latency + member.stored / self.read + member.nbytes / rate
-        return once * (1 + len(member.inputs))  # each of them takes about as long
+        return once * (1 + len(member.inputs))  # an input costs about as much as a base
 
 
 class PathStep(Struct, frozen=True, gc=False):
-    """One payload to decode. ``reverse``: the delta is undone, not applied.
+    """One payload to decode. ``reverse``: the delta is undone instead of applied.
 
-    ``entry``: where in the journal the entry stands that published it, if that was looked up.
+    ``entry``: offset of the journal entry that published it, -1 if that was not searched.
     """
 
     pack: int
@@ -64,10 +64,10 @@ class PathStep(Struct, frozen=True, gc=False):
 
 
 class Path(Struct, frozen=True, gc=False):
-    """A full record first, then deltas in the order they apply.
+    """A full record first, then deltas in the order in which they are applied.
 
-    ``cost`` is the estimated time in seconds of one decoding thread. With ``origin`` there
-    is no full record: the first delta applies to that object, which is in memory.
+    ``cost`` is the estimated time in seconds of one decoding thread. With ``origin`` there is no
+    full record: the first delta applies to that object, which is in memory.
     """
 
     steps: tuple[PathStep, ...]
@@ -81,15 +81,17 @@ class Path(Struct, frozen=True, gc=False):
 
     @property
     def stored(self) -> int:
-        """Payload bytes of the deltas and the record; of a shared payload this object's share."""
+        """Payload bytes of the full record and the deltas; this object's share if a payload is
+        shared.
+        """
         return sum(step.header.share(step.member) for step in self.steps)
 
 
 class Link(Struct, frozen=True, gc=False):
-    """An object on the way to another one: a base that costs no more to recover.
+    """One object of a chain: a base that is no more expensive to recover than its successors.
 
-    ``sequence``: the operation that published it. ``depth`` deltas of ``stored`` bytes, the
-    full record included, lead to it; its piece has ``nbytes``. ``predicted``: one of them follows
+    ``sequence``: the operation that published it. ``depth`` deltas with ``stored`` bytes, the full
+    record included, recover it; its piece has ``nbytes``. ``predicted``: the chain up to here has
     an optimizer's step.
     """
 
@@ -101,16 +103,16 @@ class Link(Struct, frozen=True, gc=False):
     predicted: bool = False
 
 
-class _Way(Struct, frozen=True, gc=False):
+class _Route(Struct, frozen=True, gc=False):
     step: PathStep
-    rest: _Way | None
+    rest: _Route | None
 
 
-class _LookedUp(Struct):
-    """The results of look-ups at one generation and position of the journal (``at``).
+class _Cache(Struct):
+    """Results of searches at one generation and position of the journal (``at``).
 
-    Objects are looked up several times, and many share their entries. ``entries``: by
-    the beginning of their keys; ``ids``: by their first bytes.
+    The same objects are searched several times, and many share their entries. ``entries``: by
+    key prefix; ``ids``: by their first bytes.
     """
 
     at: tuple[int, Position] | None = None
@@ -120,24 +122,24 @@ class _LookedUp(Struct):
 
 
 class Graph:
-    """Plans paths over a view's records."""
+    """Plans paths over a snapshot's records."""
 
     def __init__(self, snapshot: Snapshot, speed: Speed, *, undo: int | None = None) -> None:
-        """``undo``: only deltas of entries before this byte of the journal are walked backwards."""
+        """``undo``: only deltas of entries before this byte of the journal may be undone."""
         self._snapshot = snapshot
         self._speed = speed
         self._undo = undo
         self._damaged: set[Place] = set()
-        self._looked_up = _LookedUp()
+        self._cache = _Cache()
 
     def exclude(self, steps: Iterable[PathStep]) -> None:
-        """Plans no path over these payloads any more, because they are damaged."""
+        """Avoids these payloads in later paths, because they are damaged."""
         self._damaged.update(step.place for step in steps)
-        self._looked_up = _LookedUp()
+        self._cache = _Cache()
 
     @property
     def damaged(self) -> AbstractSet[Place]:
-        """The payloads over which no path is planned."""
+        """Payloads that paths avoid."""
         return self._damaged
 
     def was_rewritten(self, generation: int) -> bool:
@@ -147,26 +149,28 @@ class Graph:
 
     @property
     def generation(self) -> int:
-        """How often maintenance has replaced the journal under the snapshot."""
+        """How many times maintenance has replaced the journal."""
         return self._snapshot.generation
 
     def entries_holding(self, id_: bytes) -> list[int]:
-        """Offsets of the entries whose records hold an object with this id, oldest first."""
+        """Offsets of entries with records of an object that shares the id's first 8 bytes, oldest
+        first.
+        """
         return self._under(keys.BLOB + id_[: keys.ID_BYTES])
 
     def _under(self, prefix: bytes) -> list[int]:
-        """Offsets of the entries with keys that begin so."""
+        """Offsets of entries with keys under ``prefix``."""
         known = self._known().entries
-        found = known.get(prefix)
-        if found is None:
-            found = known[prefix] = [keys.offset_of(key) for key in self._snapshot.under(prefix)]
-        return found
+        offsets = known.get(prefix)
+        if offsets is None:
+            offsets = known[prefix] = [keys.offset_of(key) for key in self._snapshot.under(prefix)]
+        return offsets
 
-    def _known(self) -> _LookedUp:
-        """The look-ups that are still valid."""
-        known, now = self._looked_up, (self._snapshot.generation, self._snapshot.position)
-        if now != known.at or max(len(known.entries), len(known.paths)) > _LOOKED_UP:
-            known = self._looked_up = _LookedUp(now)
+    def _known(self) -> _Cache:
+        """The cache, emptied if it is outdated or full."""
+        known, now = self._cache, (self._snapshot.generation, self._snapshot.position)
+        if now != known.at or max(len(known.entries), len(known.paths)) > _CACHED:
+            known = self._cache = _Cache(now)
         return known
 
     def codings(self, id_: bytes, start: int | None = None) -> list[PathStep]:
@@ -188,26 +192,26 @@ class Graph:
         return bool(self.entries_holding(id_)) and bool(self.codings(id_))
 
     def stores(self, id_: bytes, nbytes: int) -> bool:
-        """Whether there are codings of all pieces of an object."""
-        found = {(step.member.start, step.member.nbytes) for step in self.codings(id_)}
+        """Whether all pieces of an object have codings."""
+        stored_pieces = {(step.member.start, step.member.nbytes) for step in self.codings(id_)}
         starts = range(0, nbytes, PIECE)
-        return all((start, min(PIECE, nbytes - start)) in found for start in starts)
+        return all((start, min(PIECE, nbytes - start)) in stored_pieces for start in starts)
 
     def nameable(self, id_: bytes) -> bool:
-        """Whether the first bytes of its id, by which a base is named, resolve to this object."""
+        """Whether the first bytes of its id, which name a base, resolve to this object."""
         return self.resolve_prefix(id_[: keys.ID_BYTES]) == id_
 
     def resolve_prefix(self, prefix: bytes) -> bytes | None:
-        """The id of a base from its first bytes: that of the first object published with them."""
+        """The id of the first published object with these first bytes."""
         known = self._known().ids
-        found = known.get(prefix)
-        if found is None:
-            found = self._snapshot.retry_on_rewrite(lambda: self._look_up(prefix))
-            if found is not None:
-                known[prefix] = found
-        return found
+        id_ = known.get(prefix)
+        if id_ is None:
+            id_ = self._snapshot.retry_on_rewrite(lambda: self._first_with(prefix))
+            if id_ is not None:
+                known[prefix] = id_
+        return id_
 
-    def _look_up(self, prefix: bytes) -> bytes | None:
+    def _first_with(self, prefix: bytes) -> bytes | None:
         for home in self.entries_holding(prefix):
             for _, member in self._snapshot.records(home).by_prefix.get(prefix, ()):
                 return member.id
@@ -215,37 +219,37 @@ class Graph:
 
     @property
     def next_sequence(self) -> int:
-        """The number of the operation that is published next, unless others come first."""
+        """The number of the next operation, unless another process publishes first."""
         return self._snapshot.position.sequence
 
     def chain(self, id_: bytes, start: int = 0) -> tuple[Link, ...]:
-        """The objects on the cheapest path to one piece, itself the last.
+        """The objects on the cheapest path to one piece, that piece last.
 
-        It begins with the full record, or behind the last step that changes the element type or
-        the length: what comes before is no base for later versions.
+        It begins with the full record, or after the last step that changes the element type or the
+        length: objects before that step cannot be bases of later versions.
         """
         return self._snapshot.retry_on_rewrite(lambda: self._chain(id_, start))
 
     def _chain(self, id_: bytes, start: int) -> tuple[Link, ...]:
-        found: list[Link] = []
+        links: list[Link] = []
         stored = 0
         for depth, step in enumerate(self.path(id_, start).steps):
             member = step.member
             stored += step.header.share(member)
-            predicted = member.coding.predicted or (bool(found) and found[-1].predicted)
+            predicted = member.coding.predicted or (bool(links) and links[-1].predicted)
             if not (member.base and (predicted or member.coding.transform in ("", "patch"))):
-                found.clear()
-            made, entry = self.end_of(step), step.entry
+                links.clear()
+            end, entry = self.end_of(step), step.entry
             if step.reverse:
-                entry = self.entries_holding(made)[0]
+                entry = self.entries_holding(end)[0]
             sequence = self._snapshot.entry(entry).sequence
-            found.append(
-                Link(made, sequence, depth, stored, nbytes=member.nbytes, predicted=predicted)
+            links.append(
+                Link(end, sequence, depth, stored, nbytes=member.nbytes, predicted=predicted)
             )
-        return tuple(found)
+        return tuple(links)
 
     def end_of(self, step: PathStep) -> bytes:
-        """The object to which a step leads."""
+        """The object that a step recovers."""
         if not step.reverse:
             return step.member.id
         return self.resolve_prefix(step.member.base) or b""
@@ -254,31 +258,33 @@ class Graph:
         self,
         id_: bytes,
         start: int = 0,
-        held: Container[bytes] = (),
+        available: Container[bytes] = (),
         *,
         avoid: AbstractSet[Place] | None = None,
     ) -> Path:
         """The cheapest path to one piece; DamagedData if no full record reaches it.
 
-        ``held`` are ids of objects that are in memory and cost nothing to begin at. ``avoid``:
-        the payloads that no path may use, by default those that are known to be damaged.
+        ``available``: ids of objects in memory, where a path may begin at no cost. ``avoid``:
+        payloads that no path may use, by default those known to be damaged.
         """
-        if held or avoid is not None:
+        if available or avoid is not None:
             avoided = self._damaged if avoid is None else avoid
-            return self._snapshot.retry_on_rewrite(lambda: self._search(id_, start, held, avoided))
+            return self._snapshot.retry_on_rewrite(
+                lambda: self._search(id_, start, available, avoided)
+            )
         known = self._known().paths
-        found = known.get((id_, start))
-        if found is None:
-            found = known[id_, start] = self._snapshot.retry_on_rewrite(
+        cached = known.get((id_, start))
+        if cached is None:
+            cached = known[id_, start] = self._snapshot.retry_on_rewrite(
                 lambda: self._search(id_, start, (), self._damaged)
             )
-        return found
+        return cached
 
     def _search(
-        self, id_: bytes, start: int, held: Container[bytes], avoided: AbstractSet[Place]
+        self, id_: bytes, start: int, available: Container[bytes], avoided: AbstractSet[Place]
     ) -> Path:
-        """Dijkstra's search from the wanted piece to the nearest full record or held object."""
-        heap: list[tuple[float, int, tuple[bytes, int] | None, _Way | None]] = []
+        """Dijkstra's search from the piece back to the nearest full record or object in memory."""
+        heap: list[tuple[float, int, tuple[bytes, int] | None, _Route | None]] = []
         heappush(heap, (0.0, 0, (id_, start), None))
         settled: set[tuple[bytes, int]] = set()
         ticket = 0
@@ -286,7 +292,7 @@ class Graph:
             cost, _, node, link = heappop(heap)
             if node is None:
                 return _unwind(cost, link)
-            if node[0] in held:
+            if node[0] in available:
                 return _unwind(cost, link, node[0])
             if node in settled:
                 continue
@@ -303,15 +309,15 @@ class Graph:
                     continue
                 ticket += 1
                 more = cost + self._speed.seconds(member)
-                heappush(heap, (more, ticket, target, _Way(step, link)))
+                heappush(heap, (more, ticket, target, _Route(step, link)))
         known = f" ({self._snapshot.damage.message})" if self._snapshot.damage else ""
         raise DamagedData(
             f"object {id_.hex()[:10]} cannot be recovered: no full record leads to it{known}",
-            hint="run 'mvc fsck' to see which versions it touches",
+            hint="run 'mvc fsck' to list the affected versions",
         )
 
     def _leading_to(self, id_: bytes, start: int) -> Iterator[PathStep]:
-        """Codings of a piece, and deltas *from* it: undone, they lead back to it."""
+        """Codings of a piece, and deltas that have it as base: undone, they recover it."""
         prefix = id_[: keys.ID_BYTES]
         nameable = self.resolve_prefix(prefix) == id_
         for home in self.entries_holding(id_):
@@ -324,7 +330,7 @@ class Graph:
                         yield PathStep(*placed, member, reverse=True, entry=offset)
 
 
-def _unwind(cost: float, link: _Way | None, origin: bytes | None = None) -> Path:
+def _unwind(cost: float, link: _Route | None, origin: bytes | None = None) -> Path:
     steps = []
     while link is not None:
         steps.append(link.step)

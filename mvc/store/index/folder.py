@@ -1,15 +1,15 @@
 """The folder of the index: a small file names the current environment.
 
-``index.lmdb/current`` holds the name of a sub-folder with one LMDB environment. A rebuilt
-index is a new environment in a new sub-folder; ``current`` is switched to it and the old
-sub-folder is deleted. A process that still has the old environment open finishes with it: a
-deleted file stays readable, and its lock file excludes just those who have it open as well.
-No file is ever replaced under a live lock: old and new environments would share the lock
-file's transaction counter, and a process could fall back to an older snapshot unnoticed.
+``index.lmdb/current`` contains the name of a sub-folder with one LMDB environment. A rebuilt index
+is a new environment in a new sub-folder; ``current`` is switched to it and the old sub-folder is
+deleted. A process that has the old environment open can finish with it: deleted files stay
+readable, and the old lock file excludes exactly the processes that have it open. Files are never
+replaced under a live lock: old and new environments would share the lock file's transaction
+counter, and a process could read an older snapshot unnoticed.
 
-A process has one open environment per file, as LMDB demands; it is opened again after a fork.
-Environments are identified by device and inode of their data file: a repository that is
-reached by two names has one environment, and a file that replaced another is another one.
+LMDB allows one open environment per file and process; it is opened again after a fork. Environments
+are identified by device and inode of their data file, so that a repository with two paths has one
+environment, and a replaced file is a new one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from mvc.io.files import FileIdentity, FileSystem
 from mvc.store.index.index import Index
 
 CURRENT = "current"
-BUILDING = "building"  # the process that indexes for all holds the lock on this file
+BUILDING = "building"  # locked by the process that builds the index
 DATA, LOCK = "data.mdb", "lock.mdb"
 _NAME = re.compile(r"[0-9a-f]{16}")
-_LONGEST = 64  # bytes of ``current`` that are looked at
+_LONGEST = 64  # bytes of ``current`` that are read
 _TRIES = 8
 
 _Key = tuple[int, int, int]
@@ -37,7 +37,7 @@ _open: dict[_Key, tuple[Index, int]] = {}
 
 
 def current(fs: FileSystem, folder: Path) -> Path | None:
-    """The current environment, or None where ``current`` is absent or names none."""
+    """The current environment, or None if ``current`` is missing or invalid."""
     path = folder / CURRENT
     identity = fs.stat(path, follow=False)
     if identity is None or not identity.is_file or identity.size > _LONGEST:
@@ -45,14 +45,14 @@ def current(fs: FileSystem, folder: Path) -> Path | None:
     try:
         name = fs.read_bytes(path, _LONGEST).decode("ascii", "replace").strip()
     except MvcError:
-        return None  # it was replaced or deleted a moment ago
+        return None  # another process has just replaced or deleted it
     return folder / name if _NAME.fullmatch(name) else None
 
 
 def data_identity(fs: FileSystem, environment: Path) -> FileIdentity | None:
-    """The identity of the environment's data file; None if it or its folder is no real one.
+    """The identity of the environment's data file; None if the file or its folder is a link.
 
-    A link could make LMDB, which maps what it opens, change a file of another owner.
+    A link could make LMDB, which maps the files it opens, change a file of another owner.
     """
     place = fs.stat(environment, follow=False)
     lock = fs.stat(environment / LOCK, follow=False)
@@ -73,8 +73,8 @@ def make(fs: FileSystem, folder: Path) -> Path:
 def switch(fs: FileSystem, folder: Path, environment: Path) -> None:
     """Makes ``environment`` the current one and deletes all others.
 
-    Call it under the lock on ``BUILDING``: an environment that another process is building
-    must not be deleted.
+    Call it under the lock on ``BUILDING``, so that no environment is deleted while another process
+    builds it.
     """
     fs.write_atomic(folder / CURRENT, environment.name.encode() + b"\n")
     for name in fs.list(folder):
@@ -88,14 +88,14 @@ def _delete(fs: FileSystem, environment: Path) -> None:
         if identity is not None and not identity.is_dir:
             fs.unlink(environment, missing_ok=True)
             return
-        with suppress(MvcError):  # data first: a new lock beside old data would not exclude users
+        with suppress(MvcError):  # data first: a new lock file would not exclude its present users
             for name in (DATA, LOCK):
                 fs.unlink(environment / name, missing_ok=True)
         fs.remove_dir(environment)
 
 
 def _key(identity: FileIdentity) -> _Key:
-    # A child process must not touch its parent's environment: the pid keeps them apart.
+    # The pid: a child process must not use its parent's environment.
     return os.getpid(), identity.device, identity.inode
 
 
@@ -109,16 +109,16 @@ class Lent:
         self._key = key
 
     def is_in_place(self) -> bool:
-        """Whether the file that is open still stands where it was found."""
-        there = self._fs.stat(self.environment / DATA, follow=False)
-        return there is not None and _key(there) == self._key
+        """Whether the open file still has its name."""
+        identity = self._fs.stat(self.environment / DATA, follow=False)
+        return identity is not None and _key(identity) == self._key
 
     def is_same_file(self, other: Lent) -> bool:
         """Whether both are uses of one file."""
         return self._key == other._key
 
     def release(self) -> None:
-        """Ends this use; after a fork, the parent's environment is left alone."""
+        """Ends this use; after a fork, the parent's environment stays open."""
         with _lock:
             index, users = _open.get(self._key, (None, 0))
             if index is not self.index or self._key[0] != os.getpid():
@@ -133,40 +133,40 @@ class Lent:
 def lend(fs: FileSystem, folder: Path, *, writable: bool) -> Lent:
     """The current index in ``folder``; a process opens it only once.
 
-    Raises DamagedData if there is none or its file cannot be an intact LMDB file.
+    Raises DamagedData if there is none, or its file cannot be an intact LMDB file.
     """
     for _ in range(_TRIES):
         environment = current(fs, folder)
-        there = None if environment is None else data_identity(fs, environment)
-        if environment is None or there is None:
-            raise DamagedData("there is no index")
+        identity = None if environment is None else data_identity(fs, environment)
+        if environment is None or identity is None:
+            raise DamagedData("the index is missing")
         with _lock:
-            lent = _lend(fs, environment, _key(there), writable=writable)
+            lent = _lend(fs, environment, _key(identity), writable=writable)
             if lent is not None:
                 return lent
-    raise DamagedData("the index is replaced again and again")
+    raise DamagedData("other processes replace the index repeatedly")
 
 
 def create(fs: FileSystem, folder: Path) -> Lent:
-    """A new, empty index, which is current only after ``switch``."""
+    """A new, empty index, which becomes current only by ``switch``."""
     environment = make(fs, folder)
     with _lock:
         index = Index(fs, environment, writable=True, create=True)
-        there = data_identity(fs, environment)
-        if there is None:
+        identity = data_identity(fs, environment)
+        if identity is None:
             index.close()
-            raise DamagedData("a new index was deleted at once")
-        _open[_key(there)] = (index, 1)
-        return Lent(fs, environment, index, _key(there))
+            raise DamagedData("another process has deleted the new index")
+        _open[_key(identity)] = (index, 1)
+        return Lent(fs, environment, index, _key(identity))
 
 
 def _lend(fs: FileSystem, environment: Path, key: _Key, *, writable: bool) -> Lent | None:
-    """None if another file took its place while it was opened."""
+    """None if the file was replaced while it was opened."""
     index, users = _open.get(key, (None, 0))
     if index is None:
         index = Index(fs, environment, writable=writable)
-        there = data_identity(fs, environment)
-        if there is None or _key(there) != key:
+        identity = data_identity(fs, environment)
+        if identity is None or _key(identity) != key:
             index.close()
             return None
     _open[key] = (index, users + 1)

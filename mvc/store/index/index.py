@@ -1,10 +1,9 @@
 """The LMDB index: derived, disposable, verified (docs/format.md, "Index").
 
-LMDB holds blocks of sorted runs and one *meta* value, which names the journal
-position that is indexed and the hash of every run's directory. Directories and blocks
-are stored under their own hashes, so that one can never be taken for another, whatever
-snapshot of LMDB a reader sees. Nothing in LMDB is trusted without its hash; any mismatch is
-``DamagedData``, and the caller rebuilds the index.
+LMDB stores blocks of sorted runs and one *meta* value: the indexed journal position and the hash of
+every run's directory. Directories and blocks are stored under their own hashes, so that none can be
+mistaken for another in any snapshot of LMDB. Nothing from LMDB is used without verifying its hash;
+a mismatch is ``DamagedData``, and the caller rebuilds the index.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from mvc.store.index.runs import Directory, RunReader, block_check, build_run
 from mvc.store.journal.frames import GENESIS, Position
 
 FIRST_MAP = 16 << 20
-"""Bytes that LMDB maps of a new index; the map grows fourfold when it is full."""
+"""Bytes that LMDB maps of a new index; a full map grows fourfold."""
 
 _VERSION = 5
 _META = b"meta"
 _CHECK = 16
 _FAN = 4  # runs of one level before they are merged into the next
 _LOCK_FILE = 8192  # bytes, for LMDB's 126 readers
-_PATIENCE, _PAUSE = 2.0, 0.005  # seconds; a writer on a busy machine can be between two states
+_PATIENCE, _PAUSE = 2.0, 0.005  # seconds; data and lock differ while another process commits
 _NOT_ITS_LOCK = "the index and its lock file do not belong together"
 
 
@@ -50,7 +49,7 @@ class IndexRun(Struct, frozen=True):
 
 
 class Meta(Struct, frozen=True):
-    """What is indexed: everything of repository ``identity`` before ``position``."""
+    """The index covers repository ``identity`` up to ``position``."""
 
     identity: bytes
     position: Position
@@ -85,15 +84,15 @@ class Index:
     def __init__(
         self, fs: FileSystem, folder: Path, *, writable: bool, create: bool = False
     ) -> None:
-        """Opens the environment in ``folder``; with ``create`` makes it there.
+        """Opens the environment in ``folder``; with ``create`` a new one.
 
-        Raises DamagedData where the file is absent or cannot be an intact LMDB file.
+        Raises DamagedData if the file is missing or cannot be an intact LMDB file.
         """
         _check_file(fs, folder / "data.mdb", create=create)
-        # One at a time: the map may be resized only while nothing reads it.
+        # Exclusive: the map may be resized only while nothing reads it.
         self._lock = threading.RLock()
         try:
-            with translate(folder, "read"):  # py-lmdb passes on some errors of the system as such
+            with translate(folder, "read"):  # py-lmdb raises some OSErrors unchanged
                 if writable:
                     _reserve(folder / "lock.mdb", create=create)
                     fs.share(folder / "lock.mdb")
@@ -123,10 +122,10 @@ class Index:
         self._env.close()
 
     def _check_lock(self) -> None:
-        """Refuses a lock file that knows of other transactions than the data.
+        """Refuses a lock file with another last transaction than the data file.
 
-        Then one of them was exchanged while the index was in use: LMDB would build on an older
-        state, write over pages in use, and could end the process.
+        Then one of them was replaced while the index was in use: LMDB would build on an older
+        state, overwrite pages in use, and could kill the process.
         """
         until = time.monotonic() + _PATIENCE
         while True:
@@ -141,7 +140,7 @@ class Index:
         raise DamagedData(_NOT_ITS_LOCK)
 
     def meta(self, identity: bytes) -> Meta:
-        """What is indexed now; an empty index knows nothing."""
+        """The indexed state; an empty index covers nothing."""
         data = self._get(_META)
         if data is None:
             return Meta(identity, GENESIS, ())
@@ -178,11 +177,10 @@ class Index:
     def extend(
         self, old: Meta, keys: Iterable[bytes], position: Position, instead: Meta | None = None
     ) -> Meta:
-        """Adds ``keys`` as one run and moves the indexed position; merges runs that pile up.
+        """Adds ``keys`` as one run, moves the indexed position and merges runs.
 
-        ``instead``: what the index holds now, of a journal that was replaced; it is deleted, and
-        ``old`` takes its place. If another process has indexed in the meantime, its state is
-        returned unchanged.
+        ``instead``: the present state, of a replaced journal; it is deleted, and ``old`` replaces
+        it. If another process has indexed meanwhile, its state is returned unchanged.
         """
         fresh = sorted(set(keys))
         while True:
@@ -229,8 +227,8 @@ class Index:
     def _delete(self, txn: Any, run: IndexRun) -> None:
         """Deletes a run and its blocks.
 
-        No other run has the same blocks: every key ends in its entry's offset, and each entry is
-        indexed once.
+        No other run shares blocks: every key ends in its entry's offset, and each entry is indexed
+        once.
         """
         for block in self._directory(run).blocks:
             txn.delete(_block_key(block.check))
@@ -263,13 +261,12 @@ def _block_key(check: bytes) -> bytes:
 
 
 def _reserve(lock_file: Path, *, create: bool) -> None:
-    """Room for LMDB's lock file, which it maps: on a full disk, to write to a page that the disk
-    has not allocated ends the process by a signal. Any other failure LMDB meets by itself.
+    """Allocates LMDB's lock file: on a full disk, writing to an unallocated mapped page kills the
+    process.
 
-    Raises DamagedData where the lock file of an index is gone: with a new one, processes that
-    have the data open under the old one would not be excluded.
-
-    Call it while this process has no environment of the file open: ``close`` ends its locks.
+    LMDB handles all other failures. Raises DamagedData if an index has no lock file: a new one
+    would not exclude processes that use the old one. Call it while this process has no environment
+    of the file open: ``close`` releases its locks.
     """
     try:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -280,25 +277,25 @@ def _reserve(lock_file: Path, *, create: bool) -> None:
         finally:
             os.close(descriptor)
     except FileNotFoundError as error:
-        raise DamagedData("the index has lost its lock file") from error
+        raise DamagedData("the index has no lock file") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
 
 
 def _check_file(fs: FileSystem, path: Path, *, create: bool) -> None:
-    """Refuses a short, foreign or damaged file: LMDB trusts it, and could kill the process."""
+    """Refuses a short, foreign or damaged file, on which LMDB could kill the process."""
     identity = fs.stat(path)
     if (identity is None) != create:
-        raise DamagedData("there is no index" if identity is None else "there is an index already")
+        raise DamagedData(f"the index {'is missing' if identity is None else 'exists already'}")
     if identity is not None:
         if not identity.size:
             raise DamagedData("the index is empty")
         try:
             file = fs.open_read(path)
         except IoFailed as error:
-            if fs.stat(path) is None:  # another process has put a new index in its place
-                raise DamagedData("there is no index") from error
+            if fs.stat(path) is None:  # another process has replaced the index
+                raise DamagedData("the index is missing") from error
             raise
         with file:
             check_pages(file)

@@ -1,7 +1,7 @@
-"""The keys of the index: one byte for the table, what is searched, then a journal offset.
+"""Keys of the index: one byte for the table, the searched value, then a journal offset.
 
-Every key ends in the 6-byte offset of the entry that it was made from; the index holds no
-values. Integers are big-endian so that byte order is number order.
+Every key ends in the 6-byte offset of its entry; the index has no values. Integers are big-endian,
+so that byte order is number order.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ REF, COMMIT, COMMITTED, MARK, PACK, BLOB, EDGE, REFLOG, OPERATION, UNDONE = (
     b"f", b"c", b"t", b"r", b"k", b"b", b"e", b"l", b"o", b"u",
 )  # fmt: skip
 DEPLOYED, ORDER, SUBJECT, STATEMENT = b"d", b"s", b"a", b"n"
-"""The tables of statements: target and time, kind with target and hybrid, subject, id."""
+"""Tables of statements: target and time, kind with target and hybrid, subject, id."""
 OWN, MIXED = b"w", b"x"
-"""The tables of targets: what was recorded here, and what was not, or not in its turn."""
+"""Tables of targets: operations recorded here, and received or out-of-turn ones."""
 STATE, WEIGHTS = b"\x40", b"\x41"
-"""As kinds of the table of subjects: what became of states, and of weights."""
+"""Kinds in the table of subjects: marks of states, and of weights."""
 _TARGET = b"\x80"
 _OFFSET = 6
 ID_BYTES = 8
@@ -38,18 +38,18 @@ def number(value: int) -> bytes:
 def moment(time_ns: int) -> bytes:
     """A signed nanosecond time in 8 bytes.
 
-    A later time than fits, written under a clock that was wrong, becomes the last moment.
+    A later time than fits, recorded under a wrong clock, becomes the last one.
     """
     return min(time_ns + _BIAS, _LAST).to_bytes(8, "big")
 
 
 def moment_of(key: bytes) -> int:
-    """The time in ns before the offset at the end of a key."""
+    """The time in ns before a key's offset."""
     return int.from_bytes(key[-_OFFSET - 8 : -_OFFSET], "big") - _BIAS
 
 
 def text(name: str) -> bytes:
-    """A name, terminated so that no name is a prefix of another."""
+    """A name with a terminator, so that no name is a prefix of another."""
     return encode_text(name) + b"\0"
 
 
@@ -64,13 +64,13 @@ def without_offset(key: bytes) -> bytes:
 
 
 def name_of(key: bytes) -> str:
-    """The name in a key of a table, a name and an offset; behind that of a target is a moment."""
+    """The name in a key of table, name and offset; a key of ``DEPLOYED`` has a time as well."""
     end = -_OFFSET - (9 if key[:1] == DEPLOYED else 1)
     return decode_text(key[1:end])
 
 
 def after(prefix: bytes) -> bytes:
-    """The first byte string greater than everything that begins with ``prefix``."""
+    """A byte string greater than every key that begins with ``prefix``."""
     return prefix + b"\xff" * 16
 
 
@@ -90,7 +90,7 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
     for statement in entry.statements:
         for key in _statement_keys(statement):
             yield key + at
-    for target in {each.target for each in entry.statements if each.target}:
+    for target in {s.target for s in entry.statements if s.target}:
         if not entry.is_received:
             yield OWN + text(target) + at
         if entry.is_received or not _is_in_turn(entry, target):
@@ -117,44 +117,44 @@ def _statement_keys(statement: Statement) -> Iterator[bytes]:
 
 
 def _is_in_turn(entry: Entry, target: str) -> bool:
-    """Whether a repository with the same record before it accepts what an entry says of a target.
+    """Whether a repository with the same entries before accepts an entry's statements on a target.
 
-    False where only a comparison shows it: after a clock was set back, or for a retraction that
-    names another record than the one that it retracts.
+    False if only a comparison can decide: after a clock was set back, or for a retraction of a
+    record that is not live.
     """
-    first, *others = (each for each in entry.statements if each.target == target)
+    first, *rest = (statement for statement in entry.statements if statement.target == target)
     is_live = not isinstance(first, Retraction) or first.replaces == first.subject
-    return not others and first.hybrid_ns == first.recorded_ns and is_live
+    return not rest and first.hybrid_ns == first.recorded_ns and is_live
 
 
 def topic(statement: Statement) -> bytes:
-    """How the keys of the statements of a topic begin; subjects that begin alike share them."""
+    """Prefix of the keys of a topic's statements; subjects with equal first bytes share it."""
     if statement.target:
         return on(statement.target)
     return about(statement.code, statement.subject)
 
 
 def on(target: str) -> bytes:
-    """How the keys of what is said of a target begin."""
+    """Prefix of the keys of a target's statements."""
     return SUBJECT + _TARGET + text(target)
 
 
 def about(code: int, subject: bytes) -> bytes:
-    """How the keys of the statements of one kind about a subject begin."""
+    """Prefix of the keys of the statements of one kind about a subject."""
     return SUBJECT + bytes((code,)) + subject[:ID_BYTES]
 
 
 def ordered(code: int, target: str) -> bytes:
-    """How the keys of the statements of one kind on a target begin, by their hybrid times."""
+    """Prefix of the keys of the statements of one kind on a target, by hybrid time."""
     return ORDER + bytes((code,)) + text(target)
 
 
 def blob_keys(objects: Iterable[bytes], offset: int) -> list[bytes]:
-    """A key for every object in an entry's records; ``objects``: the first bytes of their ids."""
+    """A key for every object in an entry's records; ``objects``: first bytes of their ids."""
     at = number(offset)
-    return [BLOB + each + at for each in objects]
+    return [BLOB + prefix + at for prefix in objects]
 
 
 def edge_key(base_offset: int, offset: int) -> bytes:
-    """The entry at ``offset`` holds deltas against objects of the entry at ``base_offset``."""
+    """The entry at ``offset`` has deltas from objects of the entry at ``base_offset``."""
     return EDGE + number(base_offset) + number(offset)

@@ -1,12 +1,12 @@
-"""Checks that LMDB can open a file safely: no pointer of its trees leads out of its page.
+"""Checks that LMDB can open a file safely: no pointer of its trees leaves its page.
 
-LMDB trusts its file. A flipped bit in a page's header or in a pointer leads it out of the
-page or the map, which ends the process by a signal, and again at every later start. So all
-pages that the newest header reaches are checked first: the main tree, the tree of free pages,
-and the lists that it holds. Contents are not checked here; they have hashes.
+LMDB trusts its file. A flipped bit in a page's header or in a pointer makes it read outside the
+page or the map, which kills the process, at every start. So all pages that the newest header
+reaches are checked first: the main tree, the tree of free pages, and its lists. Contents are not
+checked here; they have hashes.
 
-Layout: LMDB 0.9 (``mdb.c``: MDB_meta, MDB_db, MDB_page, MDB_node), version 1 of its files,
-64-bit, little-endian.
+Layout: LMDB 0.9 (``mdb.c``: MDB_meta, MDB_db, MDB_page, MDB_node), file version 1, 64-bit,
+little-endian.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TRIES = 5
 
 
 class _Header(Struct, frozen=True):
-    """The newest of the two: page size, transaction, last page, and both trees."""
+    """The newer of the two headers: page size, transaction, last page, and both trees."""
 
     page: int
     transaction: int
@@ -43,9 +43,9 @@ class _Header(Struct, frozen=True):
 
 
 def check_pages(file: ReadFile) -> None:
-    """Raises DamagedData for a file on which LMDB could leave its map or give up.
+    """Raises DamagedData for a file on which LMDB could leave its map or abort.
 
-    Another process may meanwhile overwrite pages that are free by now; then the header has
+    Another process may overwrite pages that have become free meanwhile; then the header has
     changed, too, and the newer state is checked.
     """
     for _ in range(_TRIES):
@@ -69,20 +69,20 @@ def _newest(file: ReadFile) -> _Header:
 
 def _header(data: bytes, number: int) -> _Header:
     if len(data) < _META.size:
-        raise DamagedData("the index file is cut off")
+        raise DamagedData("the index file is truncated")
     magic, version, _, _, free, main, last, transaction = _META.unpack(data)
     if magic != _MAGIC or version != _VERSION:
         raise DamagedData("the index file is not an LMDB file of a known version")
-    found, _, flags, _, _ = _PAGE.unpack_from(data)
+    page_number, _, flags, _, _ = _PAGE.unpack_from(data)
     size = _DB.unpack(free)[0]
     sizes = {1 << bits for bits in range(9, 17)}
-    if found != number or not flags & _META_PAGE or size not in sizes or last < 1:
+    if page_number != number or not flags & _META_PAGE or size not in sizes or last < 1:
         raise _wrong(number)
     return _Header(size, transaction, last, _DB.unpack(free), main=_DB.unpack(main))
 
 
 class _Check:
-    """Goes through one state of a file."""
+    """Checks one state of a file."""
 
     def __init__(self, file: ReadFile, header: _Header) -> None:
         self._file = file
@@ -94,14 +94,14 @@ class _Check:
     def all(self) -> None:
         header = self._header
         if header.main[1] or header.free[1] != _FREE_FLAGS:
-            raise DamagedData("the index file is damaged: its trees are of another kind")
+            raise DamagedData("the index file is damaged: its trees have wrong flags")
         for _ in self._tree(header.main):
             pass
         for key, value in list(self._tree(header.free)):
             self._free_pages(key, value)
 
     def _tree(self, tree: tuple[int, ...]) -> Iterator[tuple[bytes, bytes]]:
-        """Every (key, value) of a tree; values on pages of their own only of free lists."""
+        """Every (key, value) of a tree; overflow values only of the tree of free pages."""
         depth, counts, root = tree[2], tree[3:7], tree[7]
         if root == _NOTHING:
             if depth or any(counts):
@@ -124,8 +124,8 @@ class _Check:
         if entries != counts[3]:
             raise DamagedData("the index file is damaged: a tree lacks entries")
 
-    def _take(self, number: int, count: int = 1) -> None:
-        """Marks pages as reached; each must be one that the header counts, reached only once."""
+    def _mark(self, number: int, count: int = 1) -> None:
+        """Marks pages as reached; each must be within the header's count, and reached once."""
         if number < 2 or number + count - 1 > self._header.last or count > self._header.last:
             raise _wrong(number)
         pages = range(number, number + count)
@@ -134,19 +134,19 @@ class _Check:
         self._used.update(pages)
 
     def _read(self, number: int, length: int) -> bytes:
-        """The beginning of a page, or of several, which the file must have."""
+        """The first bytes of a page, or of consecutive pages, which the file must contain."""
         if number + (length - 1) // self._size >= self._end:
-            raise DamagedData("the index file is cut off")
+            raise DamagedData("the index file is truncated")
         return self._file.read(number * self._size, length)
 
     def _nodes(self, number: int, *, leaf: bool) -> Iterator[tuple[int, bytes, bytes, int]]:
         """(flags, key, value, length of the value, or the child page) of a page's nodes."""
-        self._take(number)
+        self._mark(number)
         page = self._read(number, self._size)
-        found, _, flags, lower, upper = _PAGE.unpack_from(page)
+        page_number, _, flags, lower, upper = _PAGE.unpack_from(page)
         kind = _LEAF if leaf else _BRANCH
         fits = not lower % 2 and _PAGE.size < lower <= upper <= self._size
-        if found != number or flags & ~_DIRTY != kind or not fits:
+        if page_number != number or flags & ~_DIRTY != kind or not fits:
             raise _wrong(number)
         room = 0
         for at in struct.unpack_from(f"<{(lower - _PAGE.size) // 2}H", page, _PAGE.size):
@@ -167,35 +167,35 @@ class _Check:
                 raise _wrong(number)
             room += end - at + (end - at) % 2
             yield node_flags if leaf else 0, page[key_at:value_at], page[value_at:end], length
-        if room != self._size - upper:  # nodes lie side by side: none overlaps another one
+        if room != self._size - upper:  # nodes fill their part of the page without overlaps
             raise _wrong(number)
 
     def _overflow(self, value: bytes, length: int, tree: tuple[int, ...]) -> bytes:
-        """The value on pages of its own: read where it is a list of free pages."""
+        """A value on overflow pages: its bytes if it is a list of free pages."""
         number = int.from_bytes(value, "little")
         if not 2 <= number <= self._header.last:
             raise _wrong(number)
-        found, _, flags, low, high = _PAGE.unpack(self._read(number, _PAGE.size))
-        count = low | high << 16  # more than are needed where a shorter value took the place
+        page_number, _, flags, low, high = _PAGE.unpack(self._read(number, _PAGE.size))
+        count = low | high << 16  # a shorter value may have replaced a longer one
         fits = _PAGE.size + length <= count * self._size and number + count <= self._end
-        if found != number or flags & ~_DIRTY != _OVERFLOW or not fits:
+        if page_number != number or flags & ~_DIRTY != _OVERFLOW or not fits:
             raise _wrong(number)
-        self._take(number, count)
+        self._mark(number, count)
         if tree is not self._header.free:
             return b""
         return self._read(number, _PAGE.size + length)[_PAGE.size :]
 
     def _free_pages(self, key: bytes, value: bytes) -> None:
-        """A list of pages that a transaction let go: its length, then numbers, falling."""
+        """A list of pages that a transaction freed: its length, then descending numbers."""
         if len(key) != 8 or len(value) < 8 or len(value) % 8:
-            raise DamagedData("the index file is damaged: a list of free pages is none")
+            raise DamagedData("the index file is damaged: a list of free pages is invalid")
         count, *pages = struct.unpack(f"<{len(value) // 8}Q", value)
         transaction = int.from_bytes(key, "little")
         if count > len(pages) or not transaction <= self._header.transaction:
-            raise DamagedData("the index file is damaged: a list of free pages is none")
+            raise DamagedData("the index file is damaged: a list of free pages is invalid")
         for number in pages[:count]:
-            self._take(number)
+            self._mark(number)
 
 
 def _wrong(number: int) -> DamagedData:
-    return DamagedData(f"the index file is damaged: page {number} is not what it should be")
+    return DamagedData(f"the index file is damaged: page {number} is invalid")

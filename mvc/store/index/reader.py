@@ -1,8 +1,8 @@
-"""Look-ups in the index and its *tail*: the keys of entries that are not indexed yet.
+"""Searches in the index and its *tail*: the keys of entries that are not indexed yet.
 
-The index covers the journal up to some entry; the keys of the entries after it are kept
-sorted in memory. A look-up asks both. A damaged index is rebuilt from the journal; where the
-folder cannot be written, the tail then begins at the first entry.
+The index covers the journal up to some entry; the keys of later entries are sorted in memory. A
+search uses both. A damaged index is rebuilt from the journal; if the folder cannot be written, the
+tail begins at the first entry.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _FEW = 64
 
 
 class IndexThresholds(Struct, frozen=True):
-    """When the tail is moved into the index.
+    """When the tail is added to the index.
 
-    ``tail``: entries that may wait in memory; ``far``: bytes of the journal that are indexed
-    at once, without holding them in memory; ``batch``: entries that are then written together.
+    ``tail``: entries that may wait in memory; ``far``: journal bytes that are indexed directly,
+    without keeping them in memory; ``batch``: entries that are then written together.
     """
 
     tail: int
@@ -48,9 +48,8 @@ class IndexThresholds(Struct, frozen=True):
 class IndexReader:
     """The runs of the index, and the tail's keys in memory.
 
-    ``position`` is the end of the last entry that index and tail know, ``tip`` that entry if it
-    is in the tail. ``gaps`` are the lost entries after the indexed ones. ``rebuilt`` says
-    whether a damaged index was replaced.
+    ``position``: end of the last entry in index and tail; ``tip``: that entry, if it is in the
+    tail. ``gaps``: gaps after the indexed entries. ``rebuilt``: a damaged index was replaced.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class IndexReader:
         self.tip: Recorded | None = None
         self.gaps: list[Gap] = []
         self.rebuilt = False
-        self.superseded: Meta | None = None  # what the index holds of a replaced journal
+        self.superseded: Meta | None = None  # the index's state of a replaced journal
         self.lent: Lent | None = None  # the open index, if there is one
         self._meta = Meta(journal.identity, GENESIS, ())
         self._runs: list[RunReader] = []
@@ -85,16 +84,16 @@ class IndexReader:
         """The end of the last entry that the index covers."""
         return self._meta.position
 
-    # -- look-ups ----------------------------------------------------------------------
+    # -- searches ----------------------------------------------------------------------
 
     def last(self, low: bytes, high: bytes) -> bytes | None:
         """The greatest key with low <= key < high; DamagedData if the index is damaged."""
         self._read_tail(low)
-        found = [key for run in self._runs if (key := run.last(low, high)) is not None]
+        candidates = [key for run in self._runs if (key := run.last(low, high)) is not None]
         at = bisect_left(self._tail, high) - 1
         if at >= 0 and self._tail[at] >= low:
-            found.append(self._tail[at])
-        return max(found, default=None)
+            candidates.append(self._tail[at])
+        return max(candidates, default=None)
 
     def first(self, low: bytes, high: bytes) -> bytes | None:
         """The least key with low <= key < high; DamagedData if the index is damaged."""
@@ -102,23 +101,25 @@ class IndexReader:
         return self._least(low, high)
 
     def _least(self, low: bytes, high: bytes) -> bytes | None:
-        found = [key for run in self._runs if (key := next(run.scan(low, high), None)) is not None]
+        candidates = [
+            key for run in self._runs if (key := next(run.scan(low, high), None)) is not None
+        ]
         at = bisect_left(self._tail, low)
         if at < len(self._tail) and self._tail[at] < high:
-            found.append(self._tail[at])
-        return min(found, default=None)
+            candidates.append(self._tail[at])
+        return min(candidates, default=None)
 
     def scan(self, low: bytes, high: bytes) -> dict[bytes, None]:
         """Keys with low <= key < high, ascending; DamagedData if the index is damaged."""
         self._read_tail(low)
         tail = self._tail[bisect_left(self._tail, low) : bisect_left(self._tail, high)]
-        found = [
+        ranges = [
             part for part in (tail, *(list(run.scan(low, high)) for run in self._runs)) if part
         ]
-        return dict.fromkeys(merge(*found) if len(found) > 1 else found[0] if found else ())
+        return dict.fromkeys(merge(*ranges) if len(ranges) > 1 else ranges[0] if ranges else ())
 
     def _first_entry(self, base: bytes) -> int | None:
-        """Offset of the first entry that holds an object whose id begins with ``base``."""
+        """Offset of the first entry with an object whose id begins with ``base``."""
         low = keys.BLOB + base
         key = self._least(low, keys.after(low))
         return None if key is None else keys.offset_of(key)
@@ -126,7 +127,7 @@ class IndexReader:
     # -- the tail ----------------------------------------------------------------------
 
     def read_on(self) -> None:
-        """Takes the entries after ``position`` into the tail; notes lost ones as gaps."""
+        """Adds the entries after ``position`` to the tail, and lost ones to ``gaps``."""
         fresh: list[bytes] = []
         for recorded in self._journal.scan(self.position, self.gaps.append):
             self._journal.remember(recorded)
@@ -146,10 +147,10 @@ class IndexReader:
             self._tail.sort()
 
     def _read_tail(self, low: bytes) -> None:
-        """Adds the objects of the tail's entries once a look-up asks for objects."""
+        """Adds the tail's objects once a search for objects needs them."""
         if low[:1] not in {keys.BLOB, keys.EDGE} or not self._unread:
             return
-        # Oldest first. Where many wait, ``known`` saves the look-ups of their own objects.
+        # Oldest first. With many entries, ``known`` saves searching for their own objects.
         known: dict[bytes, int] | None = {} if len(self._unread) > 1 else None
         fresh = [
             key
@@ -162,47 +163,47 @@ class IndexReader:
     def _object_keys(
         self, offset: int, records: Iterable[Placed], known: dict[bytes, int] | None
     ) -> Iterator[bytes]:
-        """Blob and edge keys of an entry; ``known`` has the objects of entries not indexed yet."""
+        """Blob and edge keys of an entry; ``known``: entries of objects not indexed yet."""
         members = [member for _, _, header in records for member in header.members]
         objects = {member.id[: keys.ID_BYTES] for member in members}
         yield from keys.blob_keys(objects, offset)
         bases = {m.base for m in members if m.base and not m.coding.forward_only}
         if known is not None:
-            for each in objects:
-                known.setdefault(each, offset)
-        found = set()
+            for prefix in objects:
+                known.setdefault(prefix, offset)
+        homes = set()
         for base in bases:
             at = known.get(base) if known is not None else None
             if at is None:
                 at = self._first_entry(base)
                 if at is not None and known is not None:
                     known[base] = at
-            found.add(at)
-        for at in found:
+            homes.add(at)
+        for at in homes:
             if at is not None and at != offset:
                 yield keys.edge_key(at, offset)
 
     # -- opening and replacing the index -------------------------------------------------
 
     def open(self) -> None:
-        """Opens the current index, or makes a new one; without one if that fails."""
+        """Opens the current index, or creates a new one; continues without one if that fails."""
         try:
             self.lent = index_folder.lend(self._fs, self._folder, writable=self._writable)
             self._use(self.lent.index.meta(self._journal.identity))
         except StorageFull:
-            self._without_index()  # look-ups must work on a full disk, too
+            self._without_index()  # searches must work on a full disk, too
         except DamagedData:
             self.renew()
 
     def restart(self) -> None:
-        """Drops the tail; it begins again where the index ends."""
+        """Empties the tail, so that it begins at the index's end again."""
         if self.lent is None:
             self._without_index()
         else:
             self._use(self._meta)
 
     def follow_journal(self) -> None:
-        """Adapts to a journal that has replaced the one that was indexed."""
+        """Adapts to a journal that has replaced the indexed one."""
         if self.lent is None:
             self._without_index()
             return
@@ -213,16 +214,16 @@ class IndexReader:
         self.index_far_end()
 
     def follow_index(self) -> None:
-        """Switches to the current index if another process has replaced ours."""
+        """Switches to the current index if another process has replaced it."""
         if self.lent is not None and not self.lent.is_in_place():
             self._without_index()
             self.open()
             self.index_far_end()
 
     def use_newer(self) -> bool:
-        """Switches to what another process has indexed since; False if nobody has.
+        """Switches to a newer state of the same index; False if there is none.
 
-        The other process may have merged runs that this one was about to read.
+        Another process may have merged runs that this one was about to read.
         """
         with suppress(DamagedData):
             meta = None if self.lent is None else self.lent.index.meta(self._journal.identity)
@@ -232,9 +233,9 @@ class IndexReader:
         return False
 
     def renew(self) -> None:
-        """Replaces a damaged or absent index; goes on without one if that fails.
+        """Replaces a damaged or missing index; continues without one if that fails.
 
-        If another process has replaced it in the meantime, its index is used.
+        If another process has replaced it meanwhile, its index is used.
         """
         damaged = self.lent
         self._without_index()
@@ -247,12 +248,12 @@ class IndexReader:
                 if not self._use_renewed(damaged):
                     self._build()
         except MvcError:
-            self._without_index()  # look-ups work without it, from memory
+            self._without_index()  # searches then use memory only
 
     def rebuild(self) -> None:
         """Replaces the index, damaged or not; MvcError if the folder cannot be written.
 
-        Begins again where somebody deletes the new one meanwhile.
+        Retries if another process deletes the new one meanwhile.
         """
         self.rebuilt = True
         for left in reversed(range(_TRIES)):
@@ -268,7 +269,7 @@ class IndexReader:
                     raise
 
     def _use_renewed(self, damaged: Lent | None) -> bool:
-        """Whether the current index is sound and another one than ``damaged``; then it is used."""
+        """Uses the current index if it is sound and not ``damaged``; whether it does."""
         try:
             self.lent = index_folder.lend(self._fs, self._folder, writable=True)
             if damaged is not None and self.lent.is_same_file(damaged):
@@ -280,14 +281,14 @@ class IndexReader:
         return True
 
     def _build(self) -> None:
-        """A new environment, complete before it is current; the caller holds the building lock."""
+        """Builds a new environment before making it current; call it under the building lock."""
         self.lent = index_folder.create(self._fs, self._folder)
         self._use(self.lent.index.meta(self._journal.identity))
         self._index_far()
         index_folder.switch(self._fs, self._folder, self.lent.environment)
 
     def _use(self, meta: Meta) -> None:
-        """Reads the runs that ``meta`` names; the tail begins after them."""
+        """Reads the runs of ``meta``; the tail begins after them."""
         assert self.lent is not None
         self.superseded = None
         if not self._journal.leads_to(meta.position):
@@ -298,7 +299,9 @@ class IndexReader:
         self._begin_after(meta)
 
     def _without_index(self) -> None:
-        """Look-ups use the journal alone; other readers in this process keep their index."""
+        """Closes the index; searches use the journal alone. Other readers in this process are
+        unaffected.
+        """
         if self.lent is not None:
             self.lent.release()
         self.lent = None
@@ -307,7 +310,7 @@ class IndexReader:
         self._begin_after(Meta(self._journal.identity, GENESIS, ()))
 
     def _begin_after(self, meta: Meta) -> None:
-        """Empties the tail; gaps after the indexed entries are found again."""
+        """Empties the tail; gaps after the indexed entries will be detected again."""
         self._meta = meta
         self.position = meta.position
         self.gaps.clear()
@@ -321,10 +324,9 @@ class IndexReader:
     # -- writing the index ---------------------------------------------------------------
 
     def flushed_end_to_index(self, *, force: bool = False) -> int | None:
-        """Bytes of the journal to index now, flushed; None if it is not worth it or not possible.
+        """Flushes the journal and returns the bytes to index now; None if there is nothing to do.
 
-        The index must never cover an entry that a power loss could still remove, nor one after
-        a gap.
+        The index must never cover an entry that a power loss could remove, nor one after a gap.
         """
         if self.lent is None or not self._writable or not self.position.sequence or self.gaps:
             return None
@@ -334,28 +336,28 @@ class IndexReader:
         return self._journal.sync()
 
     def index_far_end(self) -> None:
-        """Indexes a long tail at once, without reading it into memory first.
+        """Indexes a long tail directly, without reading it into memory first.
 
-        Where the index was lost, or maintenance has replaced the journal, one process does
-        this and all others wait for it. If it fails, look-ups work from memory.
+        After an index was lost or a journal replaced, one process does this and the others wait for
+        it. If it fails, searches work from memory.
         """
         if self.lent is None or not self._writable or not self._is_far_behind():
             return
         try:
             with self._building():
-                # Another process may have done it while this one waited for the lock.
+                # Another process may have indexed while this one waited for the lock.
                 self._use(self.lent.index.meta(self._journal.identity))
                 self._index_far()
         except MvcError:
-            self._use_again()
+            self._fall_back()
 
     def _building(self) -> FileLock:
-        """The lock of the one process that indexes for all."""
+        """The lock of the one process that builds the index."""
         return self._fs.lock(self._folder / index_folder.BUILDING, timeout=_WAIT_SECONDS)
 
     def _index_far(self) -> None:
         known = self.superseded
-        # A journal shorter than the one that was indexed lacks history: not to be covered up.
+        # A journal shorter than the indexed one lacks history, which must be reported.
         if self._is_far_behind() and (
             known is None or self._journal.reaches(known.position.sequence)
         ):
@@ -363,8 +365,8 @@ class IndexReader:
             if end is not None:
                 self.index_entries(end)
 
-    def _use_again(self) -> None:
-        """Goes back to what is indexed after a failure; without the index if it is damaged."""
+    def _fall_back(self) -> None:
+        """Returns to the indexed state after a failure; without the index if it is damaged."""
         try:
             if self.lent is not None:
                 self._use(self.lent.index.meta(self._journal.identity))
@@ -383,10 +385,10 @@ class IndexReader:
         for recorded in self._journal.scan(last):
             torn = recorded.copies < 2 and recorded.after.offset >= end
             if torn or recorded.after.offset > end:
-                break  # the next writer completes the second copy, which needs it as the tip
+                break  # it must stay the tip until the next writer completes its second copy
             batch.extend(keys.entry_keys(recorded))
-            found = records.of(recorded.entry)
-            batch.extend(self._object_keys(recorded.offset, found, known))
+            records_ = records.of(recorded.entry)
+            batch.extend(self._object_keys(recorded.offset, records_, known))
             count, last = count + 1, recorded.after
             if count % self._thresholds.batch == 0:
                 if not self._extend(batch, last):
@@ -399,6 +401,6 @@ class IndexReader:
     def _extend(self, batch: Iterable[bytes], position: Position) -> bool:
         """Adds to the index; False if another process has extended it first."""
         assert self.lent is not None
-        made = self.lent.index.extend(self._meta, batch, position, self.superseded)
-        self._use(made)
-        return made.position == position
+        meta = self.lent.index.extend(self._meta, batch, position, self.superseded)
+        self._use(meta)
+        return meta.position == position

@@ -1,8 +1,8 @@
 """Sorted runs: immutable sorted sets of byte strings, cut into verified blocks.
 
-The index is a handful of runs (a log-structured merge tree). A run is a list of
-compressed blocks and a directory that holds every block's first key and hash, so
-that an answer, "not there" included, is checked from the directory's hash down.
+The index consists of a few runs (a log-structured merge tree). A run is a list of compressed blocks
+and a directory of every block's first key and hash, so that every answer, also "not found", is
+verified from the directory's hash down.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHECK = 16
 _MAX_BLOCK = 1 << 22
 _MAX_DIRECTORY = 1 << 28
 _MAX_KEY = 4096
-_LONG = 128  # from here on a length takes more than one byte
+_LONG = 128  # lengths from here on take more than one byte
 _CACHED_BLOCKS = 512  # some 30 KiB each
 
 
@@ -55,7 +55,7 @@ class Directory(Struct, frozen=True):
         number = reader.count(1 << 26)
         at, size = reader.position, len(raw)
         blocks = []
-        for _ in range(number):  # there are thousands, and every process reads them
+        for _ in range(number):  # fast path: thousands of blocks, read by every process
             begin = at + 1
             middle = begin + raw[at] if at < size else size
             at = middle + _CHECK
@@ -68,7 +68,7 @@ class Directory(Struct, frozen=True):
 
 
 def _read_blocks(raw: bytes) -> tuple[Block, ...]:
-    """The blocks of a directory, first keys of any length among them."""
+    """The blocks of a directory, with first keys of any length."""
     reader = Reader(raw, "an index directory")
     reader.uint()
     blocks = tuple(
@@ -79,7 +79,7 @@ def _read_blocks(raw: bytes) -> tuple[Block, ...]:
 
 
 def _read_keys(raw: bytes) -> list[bytes]:
-    """The keys of a block. Those of one length, as most are, need no reader."""
+    """The keys of a block. Keys of one length, the usual case, need no reader."""
     reader = Reader(raw, "an index block")
     count = reader.count(BLOCK_KEYS)
     at = reader.position
@@ -88,13 +88,13 @@ def _read_keys(raw: bytes) -> list[bytes]:
         alike = step <= _LONG and len(raw) == at + count * step
         if alike and raw[at::step] == raw[at : at + 1] * count:
             return [raw[begin + 1 : begin + step] for begin in range(at, len(raw), step)]
-    found = [reader.blob(_MAX_KEY) for _ in range(count)]
+    keys = [reader.blob(_MAX_KEY) for _ in range(count)]
     reader.end()
-    return found
+    return keys
 
 
 def block_check(data: bytes) -> bytes:
-    """The hash under which a block is stored: 16 bytes."""
+    """The 16-byte hash under which a block is stored."""
     return blake3(data).digest(_CHECK)
 
 
@@ -113,7 +113,7 @@ def _verified(data: bytes, check: bytes, limit: int) -> bytes:
 
 
 def build_run(keys: Sequence[bytes], put: Callable[[bytes, bytes], object]) -> Directory:
-    """Cuts sorted, distinct ``keys`` into blocks, handing (hash, bytes) of each to ``put``."""
+    """Cuts sorted, distinct ``keys`` into blocks, passing (hash, bytes) of each to ``put``."""
     compressor = zstandard.ZstdCompressor(level=1)
     blocks: list[Block] = []
     for begin in range(0, len(keys), BLOCK_KEYS):
@@ -134,7 +134,7 @@ def _body(keys: Sequence[bytes]) -> bytes:
 
 
 class RunReader:
-    """Look-ups in one run. ``get`` fetches a block's bytes by their hash, None if absent."""
+    """Searches in one run. ``get`` returns a block's bytes by hash, None if it is missing."""
 
     def __init__(self, directory: Directory, get: Callable[[bytes], bytes | None]) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""Entries of the journal: their bytes, their frames, how far they reach.
+"""Entries of the journal: their bytes, their frames, the high-water mark.
 
-Appending and replacing the journal: ``publishing``. Looking things up: ``snapshot``.
+``publishing`` appends to the journal and replaces it. ``snapshot`` queries it.
 """

@@ -1,7 +1,7 @@
-"""The content of a journal entry: refs moved, commits published, statements, states.
+"""The content of a journal entry: changed refs, published commits, statements, marks of states.
 
-An entry is an operation. It names the pack regions it makes part of the repository
-and carries the canonical bytes of the commits and statements it publishes.
+An entry is an operation. It names the pack regions that it publishes, and contains the canonical
+bytes of its commits and statements.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _T = TypeVar("_T")
 _S = TypeVar("_S", bound=Statement)
 
 RefValue = CommitId | str | None
-"""A commit, the name of another ref (HEAD on a branch), or nothing."""
+"""A commit, the name of another ref (HEAD on a branch), or None for no value."""
 
 What = Literal["absent", "forgotten", "stored", "dropped", "no residue"]
 WHAT: tuple[What, ...] = get_args(What)
 
 RECEIVED = frozenset({"receive", "fetch", "clone"})
-"""Operations whose statements were made elsewhere."""
+"""Operations whose statements other repositories have made."""
 
 
 class Region(Struct, frozen=True):
@@ -69,11 +69,11 @@ class RefChange(Struct, frozen=True):
 
 
 class StateMark(Struct, frozen=True):
-    """What became here of the state of ``commit``, or with a path of its weights there.
+    """Availability of the state of ``commit`` in this repository, or with a path of its weights.
 
-    ``absent``: it did not come with the commit. ``forgotten``: deleted by a rule. ``stored``: it is
-    stored again. ``dropped``: the recipe makes the weights again. ``no residue``: no byte is left
-    of a state that is gone.
+    ``absent``: never received. ``forgotten``: deleted by a rule. ``stored``: stored again.
+    ``dropped``: the weights are deleted, their recipe is kept. ``no residue``: no byte of a deleted
+    state is left.
     """
 
     commit: CommitId
@@ -84,12 +84,10 @@ class StateMark(Struct, frozen=True):
 class Entry(Struct, frozen=True, dict=True):
     """One operation.
 
-    ``author`` and ``reason``: who did it, and why; empty where statements or commits say it. Of a
-    push that came in, the token or account that pushed.
-    ``undoes``: the sequence number of the operation that this one takes back.
-    ``marks``: the first 8 bytes of content roots, for finding versions by content.
-    ``previous``: for each of the ``statements`` the number of the entry before this one with a
-    statement of its topic, or None; publishing finds them.
+    ``author`` and ``reason``: empty if statements or commits have them; of a received push, the
+    token or account that pushed. ``undoes``: number of the operation that this one undoes.
+    ``marks``: first 8 bytes of content roots, to search versions by content. ``previous``: for each
+    statement the number of the entry with its predecessor, or None; publishing fills it in.
     """
 
     operation: str
@@ -113,24 +111,23 @@ class Entry(Struct, frozen=True, dict=True):
 
     @property
     def sender(self) -> str:
-        """The token or account that pushed it here."""
+        """The token or account that pushed it."""
         return self.author if self.operation == "receive" else ""
 
     @property
     def done_by(self) -> str:
-        """Who did it, as far as recorded: by a statement or a commit, or by the entry itself."""
-        authors = [each.author for each in self.statements] + [c.author for c in self.commits]
-        says = next(filter(None, authors), "")
-        return says if says and (self.is_received or not self.author) else self.author
+        """Its author: that of a statement or a commit, or of the entry itself."""
+        authors = [s.author for s in self.statements] + [c.author for c in self.commits]
+        first = next(filter(None, authors), "")
+        return first if first and (self.is_received or not self.author) else self.author
 
     @property
     def why(self) -> str:
-        """Its reason, or that of a statement."""
-        return self.reason or next((each.reason for each in self.statements), "")
+        """Its reason, or that of its first statement."""
+        return self.reason or next((s.reason for s in self.statements), "")
 
     def of(self, kind: type[_S]) -> tuple[_S, ...]:
-        """Its statements of one kind."""
-        return tuple([each for each in self.statements if isinstance(each, kind)])
+        return tuple([s for s in self.statements if isinstance(s, kind)])
 
     @property
     def deployments(self) -> tuple[Deployment, ...]:
@@ -142,39 +139,38 @@ class Entry(Struct, frozen=True, dict=True):
 
     @cached_property
     def by_id(self) -> dict[StatementId, Statement]:
-        """Its statements by their ids."""
-        return {each.id: each for each in self.statements}
+        return {s.id: s for s in self.statements}
 
     def before(self, statement: Statement) -> int | None:
-        """The number of the entry before this one with a statement of the same topic."""
+        """The number of the entry with the statement's predecessor."""
         topic = statement.topic
         pairs = zip(self.statements, self._previous, strict=True)
-        return next(number for each, number in pairs if each.topic == topic)
+        return next(number for s, number in pairs if s.topic == topic)
 
     def value_of(self, ref: str) -> RefValue:
-        """What it sets a ref to; None also for a ref that it does not change."""
+        """The value that it sets a ref to; None also if it does not change the ref."""
         return next((change.new for change in reversed(self.refs) if change.name == ref), None)
 
-    def says_of(self, what: What) -> tuple[CommitId, ...]:
-        """The versions whose whole state it says this of."""
-        return tuple(each.commit for each in self.states if each.what == what and not each.path)
+    def says_of(self, mark: What) -> tuple[CommitId, ...]:
+        """The versions whose whole state has this mark."""
+        return tuple(s.commit for s in self.states if s.what == mark and not s.path)
 
     @property
     def forgets(self) -> frozenset[CommitId]:
-        """The versions whose states are gone by it: deleted by name or rule, or never here."""
-        stones = (CommitId(each.subject) for each in self.of(Tombstone))
+        """Versions whose states it makes unavailable: tombstones, forgotten and absent ones."""
+        stones = (CommitId(s.subject) for s in self.of(Tombstone))
         return frozenset([*stones, *self.says_of("forgotten"), *self.says_of("absent")])
 
     @property
     def about(self) -> frozenset[CommitId]:
-        """The versions that its statements are about and that must be here."""
-        found = (each.commit for each in self.statements if not isinstance(each, Tombstone))
-        return frozenset(each for each in found if each is not None)
+        """The versions that its statements require in this repository; tombstones require none."""
+        required = (s.commit for s in self.statements if not isinstance(s, Tombstone))
+        return frozenset(commit for commit in required if commit is not None)
 
     @property
     def features(self) -> frozenset[str]:
-        """What a reader of its statements must know beyond the first release."""
-        return frozenset([each.feature for each in self.statements]) - {FIRST_RELEASE}
+        """Features that a reader of its statements needs beyond the first release."""
+        return frozenset([s.feature for s in self.statements]) - {FIRST_RELEASE}
 
     @cached_property
     def encoded(self) -> bytes:
@@ -195,8 +191,8 @@ class Entry(Struct, frozen=True, dict=True):
         for mark in self.marks:
             writer.raw(mark)
         writer.uint(len(self.statements))
-        for each, before in zip(self.statements, self._previous, strict=True):
-            writer.blob(each.encoded).uint(_or_zero(before))
+        for statement, before in zip(self.statements, self._previous, strict=True):
+            writer.blob(statement.encoded).uint(_or_zero(before))
         writer.uint(len(self.states))
         for state in self.states:
             writer.raw(state.commit).text(state.path).uint(WHAT.index(state.what))
@@ -248,7 +244,7 @@ class Entry(Struct, frozen=True, dict=True):
 
 
 def _many(reader: Reader, read: Callable[[Reader], _T]) -> tuple[_T, ...]:
-    """A number, and so many values."""
+    """A count, then as many values."""
     count = reader.count(_MANY)
     return tuple([read(reader) for _ in range(count)]) if count else ()
 
@@ -256,7 +252,7 @@ def _many(reader: Reader, read: Callable[[Reader], _T]) -> tuple[_T, ...]:
 def _read_change(reader: Reader, commits: Sequence[Commit]) -> RefChange:
     name = reader.text(MAX_TRACKING_BYTES)
     if len(name) > MAX_REF_BYTES and not name.startswith(REMOTE):
-        raise reader.fail(f"the name of a ref is longer than {MAX_REF_BYTES} bytes")
+        raise reader.fail(f"a ref's name is longer than {MAX_REF_BYTES} bytes")
     return RefChange(name, _read_value(reader, commits), _read_value(reader, commits))
 
 
@@ -266,7 +262,7 @@ def _read_state(reader: Reader) -> StateMark:
 
 
 def _or_zero(sequence: int | None) -> int:
-    """A number of which 0 says that there is none."""
+    """Encodes a sequence number or None as one number; 0 is None."""
     return 0 if sequence is None else sequence + 1
 
 
@@ -274,7 +270,7 @@ def _or_none(number: int) -> int | None:
     return number - 1 if number else None
 
 
-# A value that the entry's own commits already say costs one byte instead of 33.
+# A value that the entry's own commits contain takes one byte instead of 33.
 _NONE, _ID, _NAME, _NEW, _PARENT = range(5)
 
 
@@ -300,5 +296,5 @@ def _read_value(reader: Reader, commits: Sequence[Commit]) -> RefValue:
     if tag == _ID:
         return CommitId(reader.raw(32))
     if len(commits) != 1 or (tag == _PARENT and not commits[0].parents):
-        raise reader.fail("a ref points to a commit that is not there")
+        raise reader.fail("a ref points to a commit that the entry does not have")
     return commits[0].id if tag == _NEW else commits[0].parents[0]

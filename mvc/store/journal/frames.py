@@ -1,9 +1,9 @@
 """The journal: append-only, hash-linked, every entry written twice (docs/format.md, "Journal").
 
-The one commit point: an operation has happened when its entry is durable. A damaged copy is read
-from the other one. Bytes at the end of the file without a valid frame are an interrupted write. An
-entry of which both copies are damaged is lost: a *gap*. Sound entries after a gap are found and
-read, but the reader has to take the gap into account.
+An operation takes effect when its entry is durable. If one copy of an entry is damaged, the other
+is read. Bytes at the end of the file without a valid frame are an interrupted write. An entry with
+two damaged copies is lost: a *gap*. Sound entries after a gap are read, but the caller must
+consider the gap.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ _MAGIC = b"mvJ1"
 _HEAD = struct.Struct("<4sIQ16s")
 _CHECK = 16
 OVERHEAD = _HEAD.size + _CHECK
-"""Bytes of a frame beside its payload."""
-_EFFORT = 8  # times the bytes that are searched may be hashed
+"""Bytes of a frame in addition to its payload."""
+_EFFORT = 8  # bytes that may be hashed per byte searched
 
 
 _JournalBytes: TypeAlias = ReadFile | ReadAhead | WriteFile
 
 
 class Position(Struct, frozen=True):
-    """Where the next entry goes: byte offset, its sequence number, the chain so far."""
+    """A point between entries: byte offset, the next entry's number, the checksum of the previous
+    one.
+    """
 
     offset: int
     sequence: int
@@ -43,7 +45,7 @@ GENESIS = Position(0, 0, bytes(16))
 
 
 class Recorded(Struct, frozen=True):
-    """An entry and where it stands. ``copies`` is how many of its two frames are sound."""
+    """An entry and its place in the journal. ``copies``: how many of its two frames are sound."""
 
     entry: Entry
     offset: int
@@ -59,17 +61,17 @@ class Recorded(Struct, frozen=True):
 
 
 _Frame = tuple[bytes, int, bytes, bytes]
-"""What a frame holds: payload, sequence, chain, check."""
+"""Content of a frame: payload, sequence, chain, check."""
 _Linked = tuple[Recorded, bytes]
-"""An entry, and what it says of the one before it: its checksum."""
+"""An entry, and the checksum of its predecessor as it records it."""
 
 
 class Gap(Struct, frozen=True):
-    """Lost entries: from ``start`` on, up to the sound entry that stands at ``after``.
+    """Lost entries: from ``start`` up to the sound entry at ``after``.
 
-    The numbers from ``start.sequence`` to ``after.sequence`` - 1 are lost, as far as they
-    were ever given: a compacted journal leaves numbers out. ``after.chain`` is what the
-    sound entry says of the one before it.
+    The numbers from ``start.sequence`` to ``after.sequence`` - 1 are lost, if they were used at
+    all: a compacted journal leaves numbers out. ``after.chain``: the checksum that the sound entry
+    records for its predecessor.
     """
 
     start: Position
@@ -77,12 +79,12 @@ class Gap(Struct, frozen=True):
 
     @property
     def numbers(self) -> range:
-        """The numbers of the entries that are lost."""
+        """Numbers of the lost entries."""
         return range(self.start.sequence, self.after.sequence)
 
     @property
-    def told(self) -> str:
-        """What is lost, as a clause."""
+    def clause(self) -> str:
+        """For messages: "entries 3 to 5 of the journal (byte 120) are lost"."""
         one = self.after.sequence - 1 <= self.start.sequence
         return f"{self} {'is' if one else 'are'} lost"
 
@@ -117,20 +119,20 @@ def _frame_at(data: bytes, offset: int) -> _Frame | None:
 
 def frame_of(data: bytes) -> _Frame | None:
     """(payload, sequence, chain, check) of a sound frame that is all of ``data``."""
-    found = _frame_at(data, 0)
-    return found if found is not None and OVERHEAD + len(found[0]) == len(data) else None
+    frame = _frame_at(data, 0)
+    return frame if frame is not None and OVERHEAD + len(frame[0]) == len(data) else None
 
 
-def single_frames(data: bytes, what: str) -> Iterator[_Frame]:
-    """(frame, sequence, chain, check) of frames that stand one after the other, each once.
+def single_frames(data: bytes, source: str) -> Iterator[_Frame]:
+    """(frame, sequence, chain, check) of consecutive frames, one copy each.
 
-    DamagedData for any other bytes; ``what`` names them.
+    DamagedData for any other bytes; ``source`` names them in the message.
     """
     at = 0
     while at < len(data):
         frame = _frame_at(data, at)
         if frame is None:
-            raise DamagedData(f"{what} is damaged: no operation stands at byte {at}")
+            raise DamagedData(f"{source} is damaged: no valid operation at byte {at}")
         payload, sequence, chain, check = frame
         end = at + OVERHEAD + len(payload)
         yield data[at:end], sequence, chain, check
@@ -138,7 +140,7 @@ def single_frames(data: bytes, what: str) -> Iterator[_Frame]:
 
 
 def frames_behind(data: bytes, offset: int) -> Iterator[tuple[int, _Frame]]:
-    """Where sound frames stand in ``data`` from ``offset`` on, and what they say.
+    """Sound frames in ``data`` from ``offset`` on, each with its offset.
 
     Raises DamagedData if so many bytes claim to be frames that checking them takes too long.
     """
@@ -147,7 +149,7 @@ def frames_behind(data: bytes, offset: int) -> Iterator[tuple[int, _Frame]]:
         left -= claimed
         if left < 0:
             raise DamagedData(
-                "the journal ends in bytes that look like thousands of entries and are none",
+                "the journal ends in thousands of byte sequences that only resemble entries",
                 hint="restore .mvc/journal from a copy",
             )
         if frame := _frame_at(data, at):
@@ -155,7 +157,7 @@ def frames_behind(data: bytes, offset: int) -> Iterator[tuple[int, _Frame]]:
 
 
 def _claims(data: bytes, offset: int) -> Iterator[tuple[int, int]]:
-    """Where a frame may stand, and the bytes that it claims, if the data has them."""
+    """Offsets where a frame may begin, and its claimed length if the data has that many bytes."""
     at = data.find(_MAGIC, offset)
     while at >= 0:
         if len(data) - at >= OVERHEAD:
@@ -166,15 +168,15 @@ def _claims(data: bytes, offset: int) -> Iterator[tuple[int, int]]:
 
 
 def read_entry(source: _JournalBytes, offset: int, size: int | None = None) -> Recorded:
-    """The entry at a known offset; DamagedData if neither copy stands there."""
+    """The entry at a known offset; DamagedData if both copies are damaged."""
     size = source.size() if size is None else size
-    found = _read_window(source, offset, size)
-    if found is None:
+    linked = _read_window(source, offset, size)
+    if linked is None:
         raise DamagedData(
             f"the journal's entry at byte {offset} is damaged in both copies",
-            hint="run 'mvc fsck' to see what it touches",
+            hint="run 'mvc fsck' to list the affected versions",
         )
-    return found[0]
+    return linked[0]
 
 
 def _read_window(source: _JournalBytes, offset: int, size: int) -> _Linked | None:
@@ -182,12 +184,14 @@ def _read_window(source: _JournalBytes, offset: int, size: int) -> _Linked | Non
     window = 4096
     while True:
         data = source.read(offset, max(0, min(window, size - offset)))
-        if found := _parse(data, offset):
-            half, after = found[0].half, found[0].after.offset
-            # A frame and its like behind are the next entry: both of this one's are damaged.
-            if found[0].copies == 1 and source.read(after - half, half) == source.read(after, half):
+        if linked := _parse(data, offset):
+            half, after = linked[0].half, linked[0].after.offset
+            # Two equal frames after it are the next entry, so this entry's copies are damaged.
+            if linked[0].copies == 1 and source.read(after - half, half) == source.read(
+                after, half
+            ):
                 return None
-            return found
+            return linked
         if offset + window >= size or window > 4 * MAX_ENTRY:
             return None
         window *= 8
@@ -199,7 +203,7 @@ def _parse(data: bytes, offset: int) -> _Linked | None:
         length = OVERHEAD + len(frame[0])
         copies = 2 if data[length : 2 * length] == data[:length] else 1
         if copies == 1 and len(data) < 2 * length:
-            copies = 0  # the window ends too early to tell; the caller looks further
+            copies = 0  # the window is too short to decide; the caller extends it
         if copies:
             return _recorded(frame, offset, length, copies)
     for at, claimed in _claims(data, 1):
@@ -220,11 +224,10 @@ def scan(
 ) -> Iterator[Recorded]:
     """Every entry from ``start`` on, up to the end or an interrupted write.
 
-    Raises DamagedData where an entry is lost although a later one stands, or where
-    the chain of checksums breaks; with ``lost`` it reports the gap and goes on after it.
-    Entries in another order than their numbers' are DamagedData in any case. Numbers may be
-    left out: a compacted journal lacks operations that nothing needs any more, and its
-    chain leads over the gap.
+    Raises DamagedData at a lost entry with a later one after it, or where the chain of checksums
+    breaks; with ``lost`` it reports the gap and continues after it. Entries whose numbers do not
+    grow are DamagedData in any case. Numbers may be missing: a compacted journal leaves out entries
+    that nothing needs, and its chain skips them.
     """
     at, size = start, source.size()
     if size < start.offset:
@@ -244,24 +247,24 @@ def scan(
             continue
         if linked is None:
             return
-        found, chain = linked
-        if found.sequence < at.sequence or chain != at.chain:
-            if lost is None or found.sequence <= at.sequence:
+        recorded, chain = linked
+        if recorded.sequence < at.sequence or chain != at.chain:
+            if lost is None or recorded.sequence <= at.sequence:
                 raise DamagedData(
                     f"the journal's chain breaks at entry {at.sequence} (byte {at.offset})",
-                    hint="run 'mvc fsck' to see what it touches",
+                    hint="run 'mvc fsck' to list the affected versions",
                 )
-            lost(Gap(at, Position(found.offset, found.sequence, chain)))
-        yield found
-        at = found.after
+            lost(Gap(at, Position(recorded.offset, recorded.sequence, chain)))
+        yield recorded
+        at = recorded.after
 
 
 def _next_entry(source: _JournalBytes, at: Position, size: int) -> Position | None:
-    """Where reading continues after an entry of which both copies are damaged.
+    """The position after an entry with two damaged copies.
 
-    What is left of the damaged copies mostly tells where they end. Only where it does not,
-    the bytes after it are searched for a frame. The text of a lost entry may also look like
-    one; so its number must at least be a later one.
+    The remains of the damaged copies usually show where they end. Otherwise the bytes after it are
+    searched for a frame. A lost entry's text may also resemble a frame; so the frame's number must
+    be a later one.
     """
     data = source.read(at.offset, size - at.offset)
     start = begin = 0
@@ -271,8 +274,8 @@ def _next_entry(source: _JournalBytes, at: Position, size: int) -> Position | No
 
     while (end := _end_of(data, begin)) is not None and end < len(data):
         start, begin = begin, end
-        found = _read_window(source, at.offset + begin, size)
-        for place in (begin, begin + found[0].half) if found else (begin,):
+        linked = _read_window(source, at.offset + begin, size)
+        for place in (begin, begin + linked[0].half) if linked else (begin,):
             frame = _frame_at(data, place)
             if frame is not None and frame[1] > at.sequence:
                 return position(place, frame)
@@ -284,7 +287,7 @@ def _next_entry(source: _JournalBytes, at: Position, size: int) -> Position | No
 
 
 def _end_of(data: bytes, begin: int) -> int | None:
-    """Where the damaged entry at ``begin`` ends, if what is left of its two heads tells."""
+    """The end of the damaged entry at ``begin``, if what remains of its two heads shows it."""
     half = _claimed(data, begin) if data.startswith(_MAGIC, begin) else -1
     second = data.find(_MAGIC, begin + 1)
     while second >= 0:
@@ -295,15 +298,15 @@ def _end_of(data: bytes, begin: int) -> int | None:
 
 
 def _claimed(data: bytes, at: int) -> int:
-    """Bytes of the frame at ``at`` by its header, which may be damaged."""
+    """Length of the frame at ``at`` by its header, which may be damaged."""
     return OVERHEAD + int.from_bytes(data[at + 4 : at + 8], "little")
 
 
 def _begin_of(data: bytes, start: int, at: int, frame: _Frame) -> int:
-    """Where the entry begins whose sound copy was found at ``at``, after one at ``start``.
+    """Begin of the entry with a sound copy at ``at``, after a damaged one at ``start``.
 
-    Either copy may be the damaged one. What is left of the damaged one, of the checks of the
-    entry before and of the head of the next entry is compared for both.
+    Either copy may be the damaged one. For both cases, the remains of the damaged copy, of the
+    previous entry's checksums and of the next entry's head are compared with the expected bytes.
     """
     payload, sequence, chain, check = frame
     length = OVERHEAD + len(payload)
@@ -331,33 +334,33 @@ def _begin_of(data: bytes, start: int, at: int, frame: _Frame) -> int:
 
 
 def _tail(source: _JournalBytes, at: Position, size: int) -> _Linked | None:
-    found = _read_window(source, at.offset, size)
-    # A second copy alone that is linked to another entry is the next one's first copy.
-    if found is not None and (
-        found[1] == at.chain or _frame_at(source.read(at.offset, found[0].half), 0)
+    linked = _read_window(source, at.offset, size)
+    # A single second copy that is linked to another entry is the next entry's first copy.
+    if linked is not None and (
+        linked[1] == at.chain or _frame_at(source.read(at.offset, linked[0].half), 0)
     ):
-        return found
+        return linked
     data = source.read(at.offset, size - at.offset)
     lone = _frame_at(data, 0)
-    if lone is not None:  # the second copy was cut off by an interruption
+    if lone is not None:  # an interruption has cut off the second copy
         return _recorded(lone, at.offset, OVERHEAD + len(lone[0]), 1)
     for _, frame in frames_behind(data, 1):
         if frame[1] >= at.sequence:
             raise DamagedData(
                 f"the journal's entry {at.sequence} (byte {at.offset}) is damaged in both copies",
-                hint="run 'mvc fsck' to see what it touches",
+                hint="run 'mvc fsck' to list the affected versions",
             )
     return None
 
 
-def stands(source: _JournalBytes, recorded: Recorded) -> bool:
-    """Whether an entry that was read is still there: its writer may have failed since."""
+def is_unchanged(source: _JournalBytes, recorded: Recorded) -> bool:
+    """Whether the journal still has this entry: its writer may have failed and removed it."""
     ends = (recorded.offset + recorded.half, recorded.after.offset)
     return any(source.read(end - _CHECK, _CHECK) == recorded.check for end in ends)
 
 
 def complete(file: WriteFile, recorded: Recorded) -> None:
-    """Restores the torn or missing copy of an entry from the other one."""
+    """Restores the torn or missing copy of an entry from the other copy."""
     places = (recorded.offset, recorded.offset + recorded.half)
     first, second = (file.read(at, recorded.half) for at in places)
     if first == second:

@@ -1,6 +1,6 @@
-"""Reading the journal: single entries, entries in order, and whether the file was replaced.
+"""Reads the journal: single entries, entries in order, and whether the file was replaced.
 
-Which bytes are an entry, and how a damaged one is passed over, is in ``frames``.
+``frames`` recognises entries and skips damaged ones.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from mvc.store.journal.frames import (
     Position,
     Recorded,
     frames_behind,
+    is_unchanged,
     read_entry,
     scan,
-    stands,
 )
 
 JOURNAL = "journal"
@@ -30,10 +30,10 @@ _WINDOW = 1 << 20  # bytes
 
 
 class EntryList(Sequence[Recorded]):
-    """Entries of which only the places are in memory; each is read when it is asked for.
+    """Entries of which only the offsets are in memory; each is read on access.
 
-    The last one stays in memory: its writer may still take it back, and then another one takes
-    its place in the file.
+    The last one stays in memory: its writer may still remove it, and another entry may then be
+    written at its offset.
     """
 
     def __init__(self, file: ReadFile) -> None:
@@ -67,10 +67,10 @@ class EntryList(Sequence[Recorded]):
 class JournalReader:
     """An open journal and the entries that were read from it.
 
-    ``identity`` is the checksum of the first entry, ``durable`` the number of the file's bytes
-    that are known to be flushed. ``generation`` counts how often the journal was found replaced;
-    ``settled`` says whether the journal's name is known to be durable. ``fixed``: the
-    byte up to which the file is read; what others append is not, nor a journal that replaces this.
+    ``identity`` is the checksum of the first entry, ``durable`` the number of bytes known to be
+    flushed. ``generation`` counts replacements of the journal that this reader followed;
+    ``settled``: the file's name is known to be durable. ``fixed``: the file is read up to this byte
+    only, and no replacement is followed.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class JournalReader:
         *,
         ahead: tuple[int, bytes] | None = None,
     ) -> None:
-        """``ahead``: the file is read up to this byte, and these bytes as if they came next."""
+        """``ahead``: read the file up to this byte, then these bytes as further entries."""
         self._fs = fs
         self._path = folder / JOURNAL
         self.fixed = None if ahead is None else ahead[0]
@@ -90,7 +90,7 @@ class JournalReader:
 
     def _use(self, file: ReadFile) -> None:
         first = read_entry(file, 0)
-        self._file = file  # an old one is closed when its last reader lets go of it
+        self._file = file  # an old file is closed with its last reference
         self.identity = first.check
         self.settled = False
         self.durable = 0
@@ -100,17 +100,17 @@ class JournalReader:
         return self._file.size()
 
     def entry(self, offset: int) -> Recorded:
-        """The entry at byte ``offset``; DamagedData if neither of its copies is sound."""
-        found = self._entries.get(offset)
-        if found is None:
-            found = read_entry(self._file, offset)
-            self.remember(found)
-        return found
+        """The entry at byte ``offset``; DamagedData if both of its copies are damaged."""
+        recorded = self._entries.get(offset)
+        if recorded is None:
+            recorded = read_entry(self._file, offset)
+            self.remember(recorded)
+        return recorded
 
     def scan(
         self, start: Position = GENESIS, lost: Callable[[Gap], None] | None = None
     ) -> Iterator[Recorded]:
-        """Every entry from ``start`` to the end of the file; as ``frames.scan``."""
+        """Every entry from ``start`` to the end of the file, as ``frames.scan``."""
         return scan(ReadAhead(self._file), start, lost)
 
     def remember(self, recorded: Recorded) -> None:
@@ -120,25 +120,25 @@ class JournalReader:
         self._entries[recorded.offset] = recorded
 
     def entry_list(self) -> EntryList:
-        """An empty list for entries of the file that is open now, also after it was replaced."""
+        """An empty list for entries of the file that is open now, even if it is replaced later."""
         return EntryList(self._file)
 
     def forget(self) -> None:
         self._entries.clear()
 
     def has(self, recorded: Recorded) -> bool:
-        """Whether an entry still stands where it was read: a writer that fails removes its own."""
-        return stands(self._file, recorded)
+        """Whether the file still has an entry: a writer that fails removes its own."""
+        return is_unchanged(self._file, recorded)
 
     def is_repaired(self, gap: Gap) -> bool:
-        """Whether a repair has put back an entry where one was lost."""
+        """Whether a repair has restored an entry of the gap."""
         try:
             return read_entry(self._file, gap.start.offset).sequence < gap.after.sequence
         except DamagedData:
             return False
 
     def leads_to(self, position: Position) -> bool:
-        """Whether ``position`` is one of this journal, by its chain; False for another journal."""
+        """Whether ``position`` belongs to this journal, by its chain."""
         end = position.offset
         if not end:
             return True
@@ -146,11 +146,11 @@ class JournalReader:
             return False
         if self._file.read(end - 16, 16) == position.chain:
             return True
-        # Either the last copy is damaged, or this is another journal.
+        # Either the last entry's second copy is damaged, or this is another journal.
         return position.chain in self._file.read(max(0, end - _WINDOW), min(end, _WINDOW))
 
     def reaches(self, sequence: int) -> bool:
-        """Whether entry ``sequence`` - 1 or a later one stands in the last 1 MiB."""
+        """Whether the last 1 MiB has entry ``sequence`` - 1 or a later one."""
         size = self._file.size()
         data = self._file.read(max(0, size - _WINDOW), min(size, _WINDOW))
         newest = max((frame[1] for _, frame in frames_behind(data, 0)), default=-1)
@@ -178,15 +178,18 @@ class JournalReader:
             return end
 
     def is_replaced(self) -> bool:
-        """Whether another file has the journal's name by now."""
+        """Whether another file has the journal's name now."""
         if self.fixed is not None:
             return False
-        there = self._fs.stat(self._path)
+        identity = self._fs.stat(self._path)
         ours = self._file.identity()
-        return there is not None and (there.inode, there.device) != (ours.inode, ours.device)
+        return identity is not None and (identity.inode, identity.device) != (
+            ours.inode,
+            ours.device,
+        )
 
     def reopen(self) -> None:
-        """Opens the journal that maintenance has put in the old one's place."""
+        """Opens the journal that maintenance has renamed into place."""
         self._use(self._fs.open_read(self._path))
         self.generation += 1
 

@@ -1,4 +1,4 @@
 """Records in packs: their headers, and reading them.
 
-Appending to packs: ``writing``.
+``writing`` appends to packs.
 """

@@ -1,4 +1,4 @@
-"""Reused memory: touching fresh pages costs more than encoding into them."""
+"""Reused memory: accessing fresh pages costs more than encoding into them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ALIGN = 64
 
 
 class Arena:
-    """Hands out parts of one buffer until ``reset``; larger requests get memory of their own.
+    """Allocates from one buffer until ``reset``; larger requests get new memory.
 
     Safe across threads.
     """
@@ -23,7 +23,7 @@ class Arena:
 
     @property
     def used(self) -> int:
-        """Bytes of the buffer that are handed out."""
+        """Allocated bytes of the buffer."""
         return self._at
 
     def take(self, size: int) -> memoryview:
@@ -42,7 +42,7 @@ class Arena:
 
 
 class Arenas:
-    """Arenas of one size, lent out and taken back with their pages still in place."""
+    """A pool of arenas of one size; their pages stay allocated between uses."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -54,7 +54,7 @@ class Arenas:
             return self._spare.pop() if self._spare else Arena(self._size)
 
     def give_back(self, arena: Arena) -> None:
-        """The arena's bytes must not be used any more."""
+        """The arena's bytes must not be used afterwards."""
         arena.reset()
         with self._lock:
             self._spare.append(arena)

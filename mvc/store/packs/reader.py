@@ -1,4 +1,4 @@
-"""Reading packs, which are append-only files of records. The journal says what a pack holds."""
+"""Reads packs, which are append-only files of records. The journal names their valid regions."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _MAX_OPEN = 64
 _FIRST_READ = 4096
 _WINDOW = 1 << 20
 _MOST = (1 << 32) - 1  # number of a pack
-_EFFORT = 8  # times the bytes that are searched may be hashed
+_EFFORT = 8  # bytes that may be hashed per byte searched
 
 Placed = tuple[int, int, RecordHeader]
 """A record: pack number, byte offset, header."""
 
 
 class EntryRecords(list[Placed]):
-    """The records of one journal entry, and their members by what these are looked up by."""
+    """The records of one journal entry, with tables of their members."""
 
     @cached_property
     def by_prefix(self) -> dict[bytes, list[tuple[Placed, Member]]]:
-        """By the bytes by which a base is named."""
+        """Members by the first bytes of their ids."""
         table: dict[bytes, list[tuple[Placed, Member]]] = {}
         for placed in self:
             for member in placed[2].members:
@@ -52,16 +52,16 @@ class EntryRecords(list[Placed]):
 
     @cached_property
     def by_base(self) -> dict[bytes, list[tuple[Placed, Member]]]:
-        """The undirected deltas, by the bytes that name their base."""
+        """Undirected deltas by the first bytes of their base's id."""
         table: dict[bytes, list[tuple[Placed, Member]]] = {}
-        for each in chain.from_iterable(self.by_prefix.values()):
-            if each[1].base and not each[1].coding.forward_only:
-                table.setdefault(each[1].base, []).append(each)
+        for pair in chain.from_iterable(self.by_prefix.values()):
+            if pair[1].base and not pair[1].coding.forward_only:
+                table.setdefault(pair[1].base, []).append(pair)
         return table
 
 
 def pack_path(folder: Path, number: int) -> Path:
-    """Where a pack lies."""
+    """The file of a pack."""
     return folder / f"{number:08d}.pack"
 
 
@@ -77,7 +77,7 @@ def pack_numbers(fs: FileSystem, folder: Path) -> list[int]:
 
 
 class PackReader:
-    """Random access to records. Safe across threads; handles are reused."""
+    """Random access to records. Safe across threads; open files are cached."""
 
     _cached = 4096  # headers
 
@@ -91,7 +91,7 @@ class PackReader:
         handle = self._open.get(pack)
         if handle is None:
             if len(self._open) >= _MAX_OPEN:
-                self._open = {}  # each is closed when the last thread that reads it lets go
+                self._open = {}  # each file is closed with its last reference
             path = self._path(pack)
             try:
                 handle = self._fs.open_read(path)
@@ -125,7 +125,7 @@ class PackReader:
         return cached
 
     def ahead(self) -> PackReader:
-        """A reader for one pass over many records, in the order in which they lie."""
+        """A reader for one pass over many records, in the order of their offsets."""
         return _ReaderAhead(self)
 
     def records(self, region: Region) -> Iterator[tuple[int, RecordHeader]]:
@@ -141,7 +141,7 @@ class PackReader:
     def sound_records(
         self, region: Region, report: Callable[[DamagedData], None]
     ) -> Iterator[tuple[int, RecordHeader]]:
-        """As ``records``, but after a damaged header it goes on at the next sound one."""
+        """As ``records``, but continues at the next sound header after a damaged one."""
         at, end = region.start, region.end
         left = _EFFORT * region.length
         while at < end and left >= 0:
@@ -158,7 +158,7 @@ class PackReader:
                 at += header.size
 
     def _claimed(self, pack: int, at: int) -> int:
-        """Bytes of header that a damaged record at ``at`` says it has."""
+        """Header bytes that a damaged record at ``at`` claims."""
         with suppress(DamagedData):
             file = self._file(pack)
             return read_prefix(file.read_header(at, PREFIX_SIZE), file.size() - at, "")[0]
@@ -170,17 +170,17 @@ class PackReader:
             file = self._file(pack)
             while at < end:
                 length = min(_WINDOW, end - at)
-                if not file.is_hole(at, length):  # a forged file may be a terabyte of nothing
+                if not file.is_hole(at, length):  # a forged sparse file may have a terabyte
                     data = file.read(at, length)
-                    found = data.find(MAGIC)
-                    if found >= 0:
-                        return at + found
+                    position = data.find(MAGIC)
+                    if position >= 0:
+                        return at + position
                     length = len(data)
                 at += max(length - len(MAGIC) + 1, len(MAGIC))
         return end
 
     def raw(self, pack: int, offset: int, header: RecordHeader) -> tuple[bytes, memoryview]:
-        """A whole record, head and body, every payload checked."""
+        """A whole record, head and body, with all checksums verified."""
         file = self._file(pack)
         data = file.read(offset, header.size)
         head, body = data[: header.body_at], memoryview(data)[header.body_at :]
@@ -192,7 +192,7 @@ class PackReader:
                 raise DamagedData(
                     f"object {member.id.hex()[:10]} in pack {pack} (byte {offset}) does not "
                     "match its checksum",
-                    hint="the repository that sends it is damaged: run 'mvc fsck' in it",
+                    hint="run 'mvc fsck' in the sending repository: it is damaged",
                 )
         return head, body
 
@@ -206,9 +206,9 @@ class PackReader:
         *,
         check: bool = True,
     ) -> memoryview:
-        """A member's payload, read into ``room`` if given.
+        """A member's payload, read into ``room`` if that is not None.
 
-        It is checked against its checksum, unless the caller checks what it decodes to.
+        Its checksum is verified unless the caller verifies the decoded bytes.
         """
         at = offset + header.body_at + member.at
         file = self._file(pack)
@@ -220,18 +220,18 @@ class PackReader:
             raise DamagedData(
                 f"object {member.id.hex()[:10]} in pack {pack} (byte {at}) does not match its "
                 "checksum",
-                hint="run 'mvc fsck' to see which versions it touches",
+                hint="run 'mvc fsck' to list the affected versions",
             )
         return data
 
     def part(self, pack: int, at: int, room: memoryview) -> memoryview:
-        """Bytes of a pack from ``at`` on, in ``room``; less than that at the pack's end."""
+        """Bytes of a pack from ``at`` on, in ``room``; fewer at the pack's end."""
         return room[: self._file(pack).read_into(at, room)]
 
     def forget(self) -> None:
-        """Drops what was read: packs that no entry names any more may be deleted or reused."""
+        """Drops caches: packs that no entry names any more may be deleted or reused."""
         self.headers.clear()
-        self._open = {}  # each is closed when the last thread that reads it lets go
+        self._open = {}  # each file is closed with its last reference
 
     def close(self) -> None:
         handles, self._open = self._open, {}
@@ -240,7 +240,7 @@ class PackReader:
 
 
 class _ReaderAhead(PackReader):
-    """Reads the packs of another reader ahead; one pack at a time."""
+    """Reads ahead in the packs of another reader; one pack at a time."""
 
     _cached = 16
 
@@ -256,9 +256,9 @@ class _ReaderAhead(PackReader):
 
 
 class RecordReader:
-    """The records that each journal entry made part of the repository.
+    """The records that each journal entry published.
 
-    ``damage`` is the last damaged record header that was met.
+    ``damage``: the last damaged record header that was read.
     """
 
     def __init__(
@@ -267,25 +267,25 @@ class RecordReader:
         journal: JournalReader,
         report: Callable[[DamagedData], None] | None = None,
     ) -> None:
-        """``report``: is told of damaged headers, in place of ``damage``."""
+        """``report`` is called with each damaged header, instead of setting ``damage``."""
         self.damage: DamagedData | None = None
         self._report = report or self._note
         self._packs = packs
         self._journal = journal
-        self._found: dict[int, EntryRecords] = {}
+        self._cache: dict[int, EntryRecords] = {}
 
     def of_entry(self, offset: int) -> EntryRecords:
-        """The sound records of the entry at byte ``offset``; a damaged one hides no other."""
-        found = self._found.get(offset)
-        if found is None:
-            found = self.of(self._journal.entry(offset).entry)
-            if len(self._found) > CACHED_ENTRIES:
-                self._found.clear()
-            self._found[offset] = found
-        return found
+        """The sound records of the entry at byte ``offset``; damaged ones are skipped."""
+        records = self._cache.get(offset)
+        if records is None:
+            records = self.of(self._journal.entry(offset).entry)
+            if len(self._cache) > CACHED_ENTRIES:
+                self._cache.clear()
+            self._cache[offset] = records
+        return records
 
     def of(self, entry: Entry) -> EntryRecords:
-        """As ``of_entry``, but read anew."""
+        """As ``of_entry``, without the cache."""
         return EntryRecords(
             (region.pack, at, header)
             for region in entry.regions
@@ -293,12 +293,11 @@ class RecordReader:
         )
 
     def ahead(self) -> RecordReader:
-        """A reader for one pass over many entries in order; damage is noted here."""
+        """A reader for one pass over many entries in order; damage is reported to this reader."""
         return RecordReader(self._packs.ahead(), self._journal, self._report)
 
     def forget(self) -> None:
-        """Drops everything that was read."""
-        self._found.clear()
+        self._cache.clear()
         self._packs.forget()
 
     def _note(self, damage: DamagedData) -> None:

@@ -1,8 +1,7 @@
 """Records: self-describing groups of encoded objects inside a pack (docs/format.md, "Records").
 
-A record names its members by id, says how each is coded and against which base,
-and carries a checksum over its header and one over every payload, so that no
-byte is unchecked and a pack can be read without any index.
+A record names its members by id, with their codings and bases. It has a checksum over its header
+and one over every payload, so that every byte is verified and a pack can be read without an index.
 """
 
 from __future__ import annotations
@@ -30,41 +29,40 @@ CHECK_SIZE = 16
 PAYLOAD_CHECK = 8
 _MAX_EXTRA = 1 << 20
 BASE_BYTES = 8
-"""A base is named by the first bytes of its id: the first object published with them."""
+"""A base is named by the first bytes of its id, which mean the first object published with them."""
 
 BLOB, MANIFEST = 1, 2
 _HAS_BASE, _STARTS_LATER, _HAS_INPUTS = 4, 8, 16
 _ALL_FLAGS = 31
 MOST_INPUTS = 4
-"""Pieces from which, next to the base, one member may be predicted."""
+"""Pieces that may predict one member in addition to its base."""
 _KINDS = (BLOB, MANIFEST)
 JOINT = "joint"
 OPTIM = "optim:"
 TRANSFORMS = {"resize": FIRST, "patch": FIRST, "cast:": FIRST, OPTIM: "optim"}
-"""How transforms begin, each with what a reader of the repository's format must know."""
+"""Prefixes of transforms, each with the feature that a reader of the repository needs."""
 _ADDS = frozenset({JOINT, "expq", "uniform"})
-"""How codings begin that add floats to a base."""
+"""Prefixes of codings that add floats to a base."""
 _MOST_JOINT_DIGITS = 4
 
 
 class Coding(Struct, frozen=True, dict=True):
     """How payload bytes become an object.
 
-    ``text`` is ``[transform |] pipeline``. Without a transform a coding with a base is an
+    ``text`` is ``[transform |] pipeline``. Without a transform, a coding with a base is an
     undirected delta between pieces of equal length, unless it adds approximate steps
-    (``mvc.lossy.lc``): a sum of floats cannot be undone. ``joint:M`` before such a pipeline:
-    the members are M consecutive steps of some objects. The transforms are forward only, too:
-    ``resize`` (the base is cut or zero-filled first), ``cast:A>B`` (converted first),
-    ``optim:...`` (an optimizer's step is predicted first, ``mvc.codecs.optim``)
-    and ``patch`` (a zstd dictionary).
+    (``mvc.lossy.lc``): a sum of floats cannot be undone. ``joint:M`` before such a pipeline: the
+    members are M consecutive steps of some objects. Transforms are forward only, too: ``resize``
+    (the base is cut or zero-filled first), ``cast:A>B`` (converted first), ``optim:...`` (an
+    optimizer's step is predicted first, ``mvc.codecs.optim``) and ``patch`` (a zstd dictionary).
     """
 
     text: str
 
     @staticmethod
-    @lru_cache(maxsize=4096)  # every step of an optimizer has its own
+    @lru_cache(maxsize=4096)  # every step of an optimizer has its own coding
     def of(text: str) -> Coding:
-        """The same value for equal texts, with what was found out about it."""
+        """The same value for equal texts, with its cached properties."""
         return Coding(text)
 
     @cached_property
@@ -74,19 +72,19 @@ class Coding(Struct, frozen=True, dict=True):
 
     @cached_property
     def forward_only(self) -> bool:
-        """Whether the base cannot be made of the object."""
-        # Not by ``Pipeline.parse``: reading a history imports no codecs.
+        """Whether the base cannot be recovered from the object."""
+        # Without ``Pipeline.parse``: reading a history must not import codecs.
         first = self.text.partition(" | ")[0].partition(":")[0]
         return bool(self.transform) or first in _ADDS
 
     @property
     def predicted(self) -> bool:
-        """Whether an optimizer's step leads from the base, and from inputs next to it."""
+        """Whether an optimizer's step predicts the object from its base and inputs."""
         return self.text.startswith(OPTIM)
 
     @cached_property
     def joint(self) -> int:
-        """How many steps of each object follow each other in one payload; 0 for no super-step."""
+        """Number of consecutive steps of each object in one payload; 0 if it is no super-step."""
         head, colon, count = self.text.split(" | ", 1)[0].partition(":")
         known = head == JOINT and colon and count.isdecimal() and len(count) <= _MOST_JOINT_DIGITS
         return int(count) if known else 0
@@ -100,9 +98,9 @@ class Coding(Struct, frozen=True, dict=True):
 class Member(NamedTuple):
     """One object, or one piece of a large one, inside a record.
 
-    ``start`` and ``nbytes`` are raw bytes of the object; ``at`` and ``stored`` say where
-    its payload lies in the record's body. ``base`` is empty for a full coding. ``inputs`` name,
-    as ``base`` does, the objects from whose pieces it is predicted together with the base.
+    ``start`` and ``nbytes`` are raw bytes of the object; ``at`` and ``stored`` are the payload's
+    range in the record's body. ``base`` is empty for a full record. ``inputs``: first bytes of the
+    ids of further objects that it is predicted from.
     """
 
     kind: int
@@ -118,7 +116,7 @@ class Member(NamedTuple):
 
     @property
     def needs(self) -> tuple[bytes, ...]:
-        """The bytes that name its base, if it has one, and its inputs."""
+        """First bytes of the ids of its base, if it has one, and its inputs."""
         return (self.base, *self.inputs) if self.base else self.inputs
 
 
@@ -143,7 +141,7 @@ class RecordHeader(Struct, frozen=True, dict=True):
         return sum(member.nbytes for member in self.members)
 
     def share(self, member: Member) -> int:
-        """Stored bytes of a member; of a payload that all members share, by raw size."""
+        """Stored bytes of a member; a shared payload is divided by raw size."""
         return (
             member.stored * member.nbytes // (self.raw_bytes or 1) if self.group else member.stored
         )
@@ -157,10 +155,10 @@ class RecordHeader(Struct, frozen=True, dict=True):
 
 
 def patch_extra(members: Sequence[Member], kind: int) -> bytes:
-    """Bytes that a patch may refer to beside its base.
+    """Bytes that a patch may refer to in addition to its base.
 
-    A manifest lists the ids of blobs, many of them in its own record: they are the
-    end of its dictionary, so that an id costs a few bytes the second time.
+    A manifest lists the ids of contents, many of them in its own record. They end its dictionary,
+    so that an id takes a few bytes the second time.
     """
     if kind != MANIFEST:
         return b""
@@ -168,7 +166,7 @@ def patch_extra(members: Sequence[Member], kind: int) -> bytes:
 
 
 def payload_check(payload: Sequence[Bytes]) -> bytes:
-    """The 8-byte checksum of one payload given in parts."""
+    """The 8-byte checksum of one payload, passed in parts."""
     if sum(map(len, payload)) <= ONE_CALL:
         return blake3(b"".join(payload)).digest(PAYLOAD_CHECK)
     hasher = blake3()
@@ -178,7 +176,7 @@ def payload_check(payload: Sequence[Bytes]) -> bytes:
 
 
 def encode_header(members: Sequence[Member], *, group: bool, body_size: int) -> bytes:
-    """Everything of a record before its body."""
+    """All bytes of a record before its body."""
     texts = list(dict.fromkeys(m.coding.text for m in members))
     writer = Writer().uint(1 if group else 0).uint(len(texts))
     for text in texts:
@@ -205,12 +203,12 @@ def encode_header(members: Sequence[Member], *, group: bool, body_size: int) -> 
 def read_prefix(prefix: bytes, room: int, where: str) -> tuple[int, int]:
     """(header size, body size) from a record's first 16 bytes; both fit into ``room``."""
     if len(prefix) < PREFIX_SIZE:
-        raise DamagedData(f"a record in {where} is cut off")
+        raise DamagedData(f"a record in {where} is truncated")
     magic, header_size, body_size = _PREFIX.unpack(prefix[:PREFIX_SIZE])
     if magic != MAGIC or header_size > MAX_RECORD_HEADER:
-        raise DamagedData(f"a record in {where} does not begin as one")
+        raise DamagedData(f"a record in {where} has no valid beginning")
     if PREFIX_SIZE + header_size + CHECK_SIZE + body_size > room:
-        raise DamagedData(f"a record in {where} is longer than its place")
+        raise DamagedData(f"a record in {where} is longer than its file")
     return header_size, body_size
 
 
@@ -232,7 +230,7 @@ def decode_header(data: bytes, where: str) -> RecordHeader:
     group = bool(reader.uint(1))
     codings = [Coding.of(reader.text(MAX_PIPELINE_TEXT)) for _ in range(reader.count(256))]
     group_check = reader.raw(PAYLOAD_CHECK) if group else b""
-    found: list[Member] = []
+    members: list[Member] = []
     at = 0
     uint, raw = reader.uint, reader.raw  # a long history has millions of members
     for _ in range(reader.count(MAX_TENSORS)):
@@ -254,17 +252,16 @@ def decode_header(data: bytes, where: str) -> RecordHeader:
             kind, id_, start, nbytes, coding=coding, base=base, at=at, stored=stored, check=check,
             inputs=inputs,
         )  # fmt: skip
-        found.append(member)
+        members.append(member)
         at += 0 if group else stored
     reader.end()
-    if not found or (not group and at != body_size):
+    if not members or (not group and at != body_size):
         raise reader.fail("its payloads do not fill its body")
-    return RecordHeader(tuple(found), group, header_size, body_size)
+    return RecordHeader(tuple(members), group, header_size, body_size)
 
 
 def _inputs(reader: Reader) -> tuple[bytes, ...]:
-    """The names of a member's inputs."""
     count = reader.uint(MOST_INPUTS)
     if not count:
-        raise reader.fail("a member has no inputs, but says so")
+        raise reader.fail("an object claims inputs, but has none")
     return tuple([reader.raw(BASE_BYTES) for _ in range(count)])

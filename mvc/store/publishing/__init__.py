@@ -1,4 +1,4 @@
-"""Making an operation happen: one journal entry, or a new journal that replaces the old one.
+"""Publishing an operation: one journal entry, or a new journal that replaces the old one.
 
-The bytes of an entry: ``journal``.
+``journal`` defines the bytes of an entry.
 """

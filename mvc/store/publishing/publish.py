@@ -1,9 +1,9 @@
-"""Publishing: one journal entry under one short lock makes an operation happen.
+"""Publishing: an operation takes effect by one journal entry, appended under one short lock.
 
-The lock covers reading what others have appended, choosing parents and writing the entry.
-The flush comes after it, so that waiting processes share one. Nothing is appended after an
-entry that a power loss could still tear. So only the last entry of a journal can be an
-interrupted write; any other entry that cannot be read is damaged.
+Under the lock the snapshot is refreshed, parents are chosen and the entry is written. The flush
+comes after it, so that waiting processes share one. Nothing is appended after an entry that a power
+loss could still tear. So only a journal's last entry can be an interrupted write; any other
+unreadable entry is damaged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mvc.store.snapshot import JOURNAL, Snapshot
 
 
 class ConcurrentRewrite(Exception):
-    """The store was rewritten concurrently; retry the operation."""
+    """Another process has rewritten the store; retry the operation."""
 
 
 def publish(
@@ -44,14 +44,13 @@ def publish(
     release: Callable[[], None] | None = None,
     stored: frozenset[str] = frozenset(),
 ) -> Recorded:
-    """Appends the entry that ``make`` returns; durable when this returns.
+    """Appends the entry that ``make`` returns, durably.
 
-    ``make`` runs under the journal's lock with the snapshot refreshed; what it raises
-    leaves the journal as it was. What its statements leave open is filled in (``completed``).
-    An entry that could not be read again raises WrongUsage.
-    Packs that the entry names must be durable before. ``release`` is called once the entry is
-    written, before the flush (a pack's lock). ``stored``: features that its records may need.
-    Raises ReadOnly if a feature says that this mvc may not write.
+    ``make`` runs under the journal's lock with a refreshed snapshot; if it raises, the journal is
+    unchanged. Missing stamps and predecessors are filled in (``completed``). The entry's packs must
+    be durable. ``release`` is called after the entry is written, before the flush (for a pack's
+    lock). ``stored``: features that its records may need. Raises WrongUsage for an entry that
+    readers would refuse, and ReadOnly if a feature forbids this release to write.
     """
     (recorded,) = publish_all(snapshot, lambda: [make()], sync=sync, release=release, stored=stored)
     return recorded
@@ -65,16 +64,16 @@ def publish_all(
     release: Callable[[], None] | None = None,
     stored: frozenset[str] = frozenset(),
 ) -> list[Recorded]:
-    """As ``publish``, but several entries, between which nobody else publishes.
+    """As ``publish``, for several entries in a row under one lock.
 
-    ``make`` yields them one after the other, and refreshes the snapshot after each.
+    ``make`` yields the entries, and refreshes the snapshot after each.
     """
     path = snapshot.folder / JOURNAL
-    snapshot.refresh()  # a replaced journal is read before others have to wait for the lock
+    snapshot.refresh()  # read a replaced journal before other processes wait for the lock
     done: list[Recorded] = []
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as opened:
         with snapshot.fs.lock(path):
-            file = held.enter_context(snapshot.fs.open_write(path))
+            file = opened.enter_context(snapshot.fs.open_write(path))
             snapshot.refresh()
             snapshot.check_whole()
             heal(snapshot, file)
@@ -106,18 +105,20 @@ def publish_all(
 
 
 def _readable(entry: Entry) -> Entry:
-    """An entry as it is read. Raises WrongUsage beyond a limit of readers: they would lose it."""
+    """The entry as readers decode it. Raises WrongUsage if it exceeds one of their limits."""
     data = entry.encoded
     try:
         if len(data) > MAX_ENTRY:
-            raise WrongUsage(f"this would be an operation of more than {MAX_ENTRY:,} bytes")
+            raise WrongUsage(f"the operation has {len(data):,} bytes; at most {MAX_ENTRY:,} fit")
         return Entry.decode(data, "the operation")
     except DamagedData as error:
-        raise WrongUsage(f"it could not be read again: {error.message}") from error
+        raise WrongUsage(f"readers would refuse the operation: {error.message}") from error
 
 
 def proven_entry(entry: Entry, at: Position, read: Entry | None = None) -> tuple[bytes, Position]:
-    """``encode_entry``, whose result is read again; ``read``: what was read of its payload."""
+    """``encode_entry``, whose result is decoded and compared; ``read``: its payload, decoded
+    already.
+    """
     data, after = encode_entry(entry, at)
     half = data[: len(data) // 2]
     with proof_of("an operation"):
@@ -130,17 +131,17 @@ def proven_entry(entry: Entry, at: Position, read: Entry | None = None) -> tuple
 
 
 def _comparable(entry: Entry) -> tuple[object, ...]:
-    """What an entry says; metrics as bytes or texts, since NaN equals nothing."""
+    """An entry's fields; metrics as text, since NaN equals nothing."""
     measured = [
-        (replace(each, metrics={}), {name: value.hex() for name, value in each.metrics.items()})
-        for each in entry.commits
+        (replace(commit, metrics={}), {name: value.hex() for name, value in commit.metrics.items()})
+        for commit in entry.commits
     ]
-    said = [each.encoded for each in entry.statements]
-    return replace(entry, commits=(), statements=()), said, measured
+    statements = [commit.encoded for commit in entry.statements]
+    return replace(entry, commits=(), statements=()), statements, measured
 
 
 def completed(snapshot: Snapshot, entry: Entry) -> Entry:
-    """An entry with what its statements leave open: their stamps, and the entries before them.
+    """The draft with its statements' missing stamps, and their predecessors' numbers.
 
     Valid only under the journal's lock.
     """
@@ -149,20 +150,22 @@ def completed(snapshot: Snapshot, entry: Entry) -> Entry:
     newest: dict[str | tuple[int, bytes], int] = {}
     previous: dict[str | tuple[int, bytes], int | None] = {}
     statements = []
-    for each in entry.statements:
-        topic = each.topic
+    for statement in entry.statements:
+        topic = statement.topic
         if topic not in previous:
-            previous[topic] = entry_before(snapshot, each)
-        if not each.node:
-            before_ns = max(_newest_hybrid(snapshot, each), newest.get(topic, 0))
+            previous[topic] = entry_before(snapshot, statement)
+        if not statement.node:
+            before_ns = max(_newest_hybrid(snapshot, statement), newest.get(topic, 0))
             hybrid_ns = max(entry.time_ns, before_ns + 1)
-            each = replace(each, node=snapshot.node, recorded_ns=entry.time_ns, hybrid_ns=hybrid_ns)
-        newest[topic] = max(newest.get(topic, 0), each.hybrid_ns)
-        statements.append(each)
+            statement = replace(
+                statement, node=snapshot.node, recorded_ns=entry.time_ns, hybrid_ns=hybrid_ns
+            )
+        newest[topic] = max(newest.get(topic, 0), statement.hybrid_ns)
+        statements.append(statement)
     return replace(
         entry,
         statements=tuple(statements),
-        previous=tuple(previous[each.topic] for each in statements),
+        previous=tuple(previous[statement.topic] for statement in statements),
     )
 
 
@@ -174,23 +177,23 @@ def entry_before(snapshot: Snapshot, statement: Statement) -> int | None:
 
 def _newest_hybrid(snapshot: Snapshot, statement: Statement) -> int:
     if statement.target:
-        found = (snapshot.newest_hybrid(statement.target, k.code) for k in (Deployment, Retraction))
-        return max((each for each in found if each is not None), default=0)
+        times = (snapshot.newest_hybrid(statement.target, k.code) for k in (Deployment, Retraction))
+        return max((s for s in times if s is not None), default=0)
     greatest, recorded = 0, snapshot.newest_of_topic(statement)
     while recorded is not None:
         entry = recorded.entry
-        alike = (each for each in entry.statements if each.topic == statement.topic)
-        greatest = max(greatest, *(each.hybrid_ns for each in alike))
-        # What was recorded here is later than all before it; what came from elsewhere need not be.
+        alike = (s for s in entry.statements if s.topic == statement.topic)
+        greatest = max(greatest, *(s.hybrid_ns for s in alike))
+        # A statement of this repository is later than all before it; a received one need not be.
         number = entry.before(statement) if entry.is_received else None
         recorded = None if number is None else snapshot.by_sequence(number)
     return greatest
 
 
 def heal(snapshot: Snapshot, file: WriteFile) -> None:
-    """Removes an interrupted write, or completes one of which a copy is whole; flushes the rest."""
+    """Removes an interrupted write, or completes one with a whole copy; flushes the journal."""
     if not snapshot.journal.settled:
-        snapshot.fs.sync_dir(snapshot.folder)  # maintenance may have been killed before it did
+        snapshot.fs.sync_dir(snapshot.folder)  # maintenance may have been killed before its flush
         snapshot.journal.settled = True
     end = snapshot.position.offset
     size = file.size()
@@ -206,12 +209,12 @@ def heal(snapshot: Snapshot, file: WriteFile) -> None:
 
 
 def _check_unacknowledged(file: WriteFile, end: Position, size: int) -> None:
-    """Raises DamagedData if the bytes that are about to be cut off contain an entry."""
+    """Raises DamagedData if the bytes that would be cut off contain an entry."""
     for _, frame in frames_behind(file.read(end.offset, size - end.offset), 0):
         if frame[1] >= end.sequence:
             raise DamagedData(
-                f"the journal has an entry behind byte {end.offset}, where it seemed to end",
-                hint="run 'mvc fsck' to see what it touches",
+                f"the journal has an entry after byte {end.offset}, where it seemed to end",
+                hint="run 'mvc fsck' to list the affected versions",
             )
 
 
@@ -219,7 +222,7 @@ def _append(file: WriteFile, offset: int, data: bytes) -> None:
     try:
         file.write_at(offset, data)
     except (MvcError, MemoryError):
-        # What was written of the entry is an interrupted write; remove it if possible.
+        # The entry is an interrupted write now; remove it if possible.
         with contextlib.suppress(MvcError):
             file.truncate(offset)
         raise

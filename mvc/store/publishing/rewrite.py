@@ -1,11 +1,10 @@
-"""Replacing the journal: the only way in which stored objects are moved or deleted.
+"""Rewriting: stored objects are moved or deleted only by replacing the journal.
 
-Maintenance writes the objects that it moves into new packs, and a new journal beside the old
-one, entry by entry. Then, under the old journal's lock, it copies what others have appended
-meanwhile, makes everything durable, reads the new packs back and renames the new journal to the
-old one's name. That rename is the commit point: an interruption before it leaves the repository
-as it was, and files that nothing names. Sequence numbers stay; entries that carry nothing any
-more may be left out.
+Maintenance writes the objects that it moves into new packs, and a new journal, entry by entry.
+Then, under the old journal's lock, it copies entries that other processes have appended meanwhile,
+makes everything durable, verifies the new packs and renames the new journal to the old one's name.
+That rename is the commit point: an interruption before it leaves the repository unchanged, and
+files that no entry names. Entries keep their sequence numbers; empty entries may be left out.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ _ROUNDS = 4
 
 
 class Rewrite:
-    """A new journal being written. Use as a context manager; only ``publish`` changes anything.
+    """A new journal being written. Use as a context manager; only ``publish`` has an effect.
 
-    ``keep`` the old journal's entries in their order, then those that ``meanwhile`` gives, then
-    ``publish``. ``packs`` writes to new packs only.
+    ``keep`` the old journal's entries in order, then those of ``meanwhile``, then ``publish``.
+    ``packs`` writes to new packs only.
     """
 
     def __init__(self, snapshot: Snapshot, packs: PackWriter) -> None:
@@ -43,34 +42,34 @@ class Rewrite:
         self._generation = snapshot.generation
         self._path = snapshot.folder / f"{TEMPORARY}journal-{os.urandom(8).hex()}"
         self._at = GENESIS
-        self._seen = GENESIS
+        self._copied = GENESIS
         self._last: Recorded | None = None
         self._waiting: list[bytes] = []
         self._size = 0
         self._unproven: list[Region] = []
         self._done = False
-        self._is_complete = False  # all that others appended is kept, and none can append more
-        self._old = ExitStack()  # holds the old journal's lock from the end of ``meanwhile`` on
+        self._is_complete = False  # the new journal has every entry, and the old one is locked
+        self._old = ExitStack()  # locks the old journal from the end of ``meanwhile`` on
         self.packs = packs
 
     def __enter__(self) -> Self:
         fs = self._snapshot.fs
-        with ExitStack() as held:
-            self._file: WriteFile = held.enter_context(
+        with ExitStack() as opened:
+            self._file: WriteFile = opened.enter_context(
                 fs.open_write(self._path, create=True, exclusive=True)
             )
-            # Other processes delete the file unless this lock is held. After the rename it is the
-            # journal's lock, held until the new name is durable.
-            self._lock: FileLock = held.enter_context(fs.lock(self._path))
+            # Other processes delete the file unless it is locked. After the rename this is the
+            # journal's lock, until the new name is durable.
+            self._lock: FileLock = opened.enter_context(fs.lock(self._path))
             self._check_name()
-            self._held = held.pop_all()
+            self._opened = opened.pop_all()
         return self
 
     def _check_name(self) -> None:
-        """Raises ConcurrentRewrite if a sweep deleted the file before it was locked."""
-        there, ours = self._snapshot.fs.stat(self._path), self._file.identity()
-        if there is None or there.inode != ours.inode:
-            raise ConcurrentRewrite("the new journal was swept away")
+        """Raises ConcurrentRewrite if a sweep has deleted the file before it was locked."""
+        present, ours = self._snapshot.fs.stat(self._path), self._file.identity()
+        if present is None or present.inode != ours.inode:
+            raise ConcurrentRewrite("another process has deleted the new journal")
 
     def __exit__(self, *_: object) -> None:
         fs, folder = self._snapshot.fs, self._snapshot.folder
@@ -79,30 +78,30 @@ class Rewrite:
             if not self._done and not self._took_effect():
                 with suppress(MvcError, MemoryError):
                     fs.unlink(self._path, missing_ok=True)
-                    for number in self.packs.made:
+                    for number in self.packs.created:
                         fs.unlink(pack_path(folder / PACKS, number), missing_ok=True)
         finally:
             self.packs.close()
-            self._held.close()
+            self._opened.close()
 
     def _took_effect(self) -> bool:
-        """Whether the rename happened although it was reported to have failed."""
+        """Whether the rename succeeded although it reported a failure."""
         with suppress(MvcError):
-            there, ours = (
+            present, ours = (
                 self._snapshot.fs.stat(self._snapshot.folder / JOURNAL),
                 self._file.identity(),
             )
-            return there is None or (there.inode, there.device) == (ours.inode, ours.device)
-        return True  # unknown; packs that nothing names are swept later
+            return present is None or (present.inode, present.device) == (ours.inode, ours.device)
+        return True  # unknown; a sweep deletes unnamed packs later
 
     def keep(self, recorded: Recorded, entry: Entry | None) -> None:
-        """The next entry of the old journal as it will be in the new one; None leaves it out."""
-        self._seen, self._last = recorded.after, recorded
+        """Appends the next entry of the old journal in its new form; None leaves it out."""
+        self._copied, self._last = recorded.after, recorded
         if entry is not None:
             self._append(entry, recorded.sequence)
 
     def _append(self, entry: Entry, sequence: int) -> None:
-        self._unproven += [region for region in entry.regions if region.pack in self.packs.made]
+        self._unproven += [region for region in entry.regions if region.pack in self.packs.created]
         data, self._at = proven_entry(entry, Position(self._at.offset, sequence, self._at.chain))
         self._waiting.append(data)
         self._size += len(data)
@@ -114,27 +113,27 @@ class Rewrite:
         self._waiting, self._size = [], 0
 
     def _prove(self) -> None:
-        """Raises EncodingFailed unless the new packs hold what the new journal names.
+        """Raises EncodingFailed unless the new packs have all records that the new journal names.
 
-        The packs that it no longer names are the only other copy.
+        Their only other copies, in the old packs, will be deleted.
         """
         regions, self._unproven = self._unproven, []
         with closing(PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)) as packs:
             ahead = packs.ahead()
-            with proof_of("what was written to the new packs"):
+            with proof_of("a record of the new packs"):
                 for region in regions:
                     for at, header in ahead.records(region):
                         ahead.raw(region.pack, at, header)
 
     def _appended(self) -> Iterator[Recorded]:
-        """What was appended to the old journal and is not kept yet."""
+        """Entries that were appended to the old journal and are not copied yet."""
         snapshot = self._snapshot
-        if snapshot.generation != self._generation or not self._stands():
-            raise ConcurrentRewrite("the journal was replaced, or its last entry taken back")
-        yield from snapshot.entries(self._seen)
+        if snapshot.generation != self._generation or not self._has_last():
+            raise ConcurrentRewrite("the journal was replaced, or its last entry removed")
+        yield from snapshot.entries(self._copied)
 
-    def _stands(self) -> bool:
-        """Whether the last entry that was copied is still there: its writer may have failed."""
+    def _has_last(self) -> bool:
+        """Whether the old journal still has the entry copied last: its writer may have failed."""
         last = self._last
         if last is None:
             return True
@@ -142,19 +141,20 @@ class Rewrite:
         return known and self._snapshot.entry(last.offset).check == last.check
 
     def meanwhile(self) -> Iterator[Recorded]:
-        """What others append to the old journal. Keep each entry before the next is asked for.
+        """Entries that other processes append to the old journal. Keep each before requesting the
+        next.
 
-        The last of them are given under the old journal's lock, which is held from then on.
-        Raises ConcurrentRewrite if another process has replaced the journal.
+        The last ones are yielded under the old journal's lock, which then stays locked. Raises
+        ConcurrentRewrite if another process has replaced the journal.
         """
         snapshot = self._snapshot
         fs, path = snapshot.fs, snapshot.folder / JOURNAL
-        # Most of it is copied and made durable before others have to wait for the lock.
+        # Copy most entries, durably, before other processes have to wait for the lock.
         for _ in range(_ROUNDS):
             snapshot.refresh()
-            before = self._seen
+            before = self._copied
             yield from self._appended()
-            if self._seen == before:
+            if self._copied == before:
                 break
         self._flush()
         self._file.sync()
@@ -171,13 +171,13 @@ class Rewrite:
         self._is_complete = True
 
     def publish(self, last: Entry) -> Recorded:
-        """Puts the new journal in the old one's place, with ``last`` as its last entry.
+        """Renames the new journal into place, with ``last`` as its last entry.
 
-        Call it when ``meanwhile`` has given all entries. Raises ConcurrentRewrite if another
-        process has deleted the new journal.
+        Call it after ``meanwhile`` has ended. Raises ConcurrentRewrite if another process has
+        deleted the new journal.
         """
         if not self._is_complete:
-            raise RuntimeError("a journal is replaced only once all of the old one is kept")
+            raise RuntimeError("publish a rewritten journal only after keeping every entry")
         snapshot = self._snapshot
         fs, path = snapshot.fs, snapshot.folder / JOURNAL
         begin, sequence = self._at.offset, snapshot.position.sequence

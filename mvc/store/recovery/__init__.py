@@ -1,4 +1,4 @@
-"""Decoding: from a path of records to the bytes of an object, verified.
+"""Decoding: from a path of records to the verified bytes of an object.
 
-Choosing the path: ``graph``.
+``graph`` chooses the path.
 """

@@ -1,4 +1,4 @@
-"""Decoding the payloads of a path: each changes the bytes recovered so far."""
+"""Decodes the payloads of a path: each one changes the bytes recovered so far."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ LOADED = 32 << 20
 """Payload bytes of one path that are in memory together."""
 
 _STREAMED = 8 << 20
-"""Bytes of a piece above which a payload is read while it is decoded."""
+"""Bytes of a piece above which its payload is read while it is decoded."""
 
 Each: TypeAlias = Callable[[Callable[[int], Callable[[], None]], range], None]
-"""Calls what it is given for every chunk's offset in order, and what that returns in any order.
+"""Calls the function with every chunk's offset in order, and the returned functions in any order.
 
-Both in one thread, which does nothing else of this kind between them.
+A thread finishes both calls for one chunk before it begins the next.
 """
 _Chunk: TypeAlias = tuple[memoryview, int]
 """An encoded chunk: its bytes, the width of its elements."""
@@ -41,7 +41,7 @@ _Work: TypeAlias = Callable[[_Chunk, memoryview, Sequence[memoryview], memoryvie
 
 
 class _Scratch(threading.local):
-    """Memory into which a thread reads payloads, and chunks of them, reused every time."""
+    """Memory for payloads and chunks that a thread reads, reused by every call."""
 
     def __init__(self) -> None:
         self.arena, self.chunks = Arena(LOADED), Arena(LOADED)
@@ -51,7 +51,7 @@ _scratch = _Scratch()
 
 
 class _Streamed:
-    """A payload of which every chunk is read when it is asked for, first to last."""
+    """A payload whose chunks are read one by one, first to last."""
 
     def __init__(self, packs: PackReader, step: PathStep) -> None:
         self._packs, self._step, member = packs, step, step.member
@@ -60,11 +60,13 @@ class _Streamed:
         head = packs.part(step.pack, self._at, room[: member.stored])
         self._table = Payload(head, member.nbytes, stored=member.stored)
         if self._table.chunk_size != CHUNK:
-            raise DamagedData(f"{short_name(step)} is read at once")
+            raise DamagedData(f"{short_name(step)} cannot be read by chunks")
         self.width, self._hasher = self._table.width, blake3(head[: self._table.place(0).start])
 
     def chunk(self, index: int) -> memoryview:
-        """Valid until this thread asks for others; raises DamagedData with the last if one was."""
+        """Valid until this thread's next call. The last chunk raises DamagedData if any was
+        damaged.
+        """
         step, member, place = self._step, self._step.member, self._table.place(index)
         room = _scratch.chunks.take(place.stop - place.start)
         self._hasher.update(self._packs.part(step.pack, self._at + place.start, room))
@@ -74,7 +76,7 @@ class _Streamed:
 
 
 def short_name(step: PathStep) -> str:
-    """An object and where it is stored, for messages."""
+    """An object and its pack, for messages."""
     return f"object {step.member.id.hex()[:10]} in pack {step.pack}"
 
 
@@ -84,17 +86,17 @@ def pipeline_of(step: PathStep) -> Pipeline:
     try:
         pipeline = Pipeline.parse(member.coding.pipeline)
     except InvalidPipeline as error:
-        raise DamagedData(f"{short_name(step)} names a coding that does not exist") from error
+        raise DamagedData(f"{short_name(step)} names an unknown coding") from error
     if member.coding.joint and not pipeline.forward_only:
-        raise DamagedData(f"{short_name(step)} names a super-step of what cannot be added")
+        raise DamagedData(f"{short_name(step)} is a super-step, but its coding adds no floats")
     if pipeline.forward_only and not member.coding.forward_only:
         raise DamagedData(f"{short_name(step)} names a coding in a form that is never stored")
     if bool(member.inputs) > member.coding.predicted:
-        raise DamagedData(f"{short_name(step)} has inputs, but nothing is predicted from them")
+        raise DamagedData(f"{short_name(step)} has inputs, but no prediction")
     if (pipeline.operator == "none") == bool(member.base) or (
         (pipeline.scope == "group") != step.header.group or pipeline is not pipeline.coding()
     ):
-        raise DamagedData(f"{short_name(step)} names a coding of another kind than its own")
+        raise DamagedData(f"{short_name(step)} names a coding that does not fit its record")
     return pipeline
 
 
@@ -103,14 +105,14 @@ def _prediction_of(step: PathStep, pipeline: Pipeline) -> Prediction:
     try:
         prediction = Prediction.parse(step.member.coding.transform)
     except InvalidPipeline as error:
-        raise DamagedData(f"{short_name(step)} names a coding that does not exist") from error
+        raise DamagedData(f"{short_name(step)} names an unknown coding") from error
     if len(step.member.inputs) != prediction.inputs or pipeline.scope == "group":
-        raise DamagedData(f"{short_name(step)} is predicted in a way that does not exist")
+        raise DamagedData(f"{short_name(step)} names a prediction that does not fit it")
     return prediction
 
 
 def check_codings(header: RecordHeader) -> None:
-    """Raises DamagedData unless payloads are decoded by what this record's members name."""
+    """Raises DamagedData unless this record's codings exist and fit its members."""
     for member in {
         (m.coding.text, bool(m.base), len(m.inputs)): m
         for m in header.members
@@ -121,27 +123,27 @@ def check_codings(header: RecordHeader) -> None:
 
 @lru_cache(maxsize=4096)
 def coding_features(text: str) -> frozenset[str]:
-    """What a reader of the repository's format must know for a coding that a record names."""
+    """Features that a reader needs for a coding that a record names."""
     coding = Coding(text)
-    found = {f for name, f in TRANSFORMS.items() if coding.transform.startswith(name)}
+    features = {f for name, f in TRANSFORMS.items() if coding.transform.startswith(name)}
     with suppress(InvalidPipeline):
-        found |= Pipeline.parse(coding.pipeline).features
-    return frozenset(found - {FIRST_RELEASE})
+        features |= Pipeline.parse(coding.pipeline).features
+    return frozenset(features - {FIRST_RELEASE})
 
 
 def apply_steps(
     packs: PackReader,
     steps: Sequence[PathStep],
     out: memoryview,
-    each: Each,
+    run: Each,
     done: Callable[[memoryview], None] | None = None,
     *,
     check: bool = True,
 ) -> None:
-    """Decodes a full record and equal-length deltas, or some of the deltas, chunk by chunk.
+    """Decodes a full record and equal-length deltas, or deltas alone, chunk by chunk.
 
-    As ``apply_actions``. ``done`` is called with each finished chunk (only for an ``each`` that
-    keeps the order).
+    As ``apply_actions``. ``done`` is called with each finished chunk, in order; ``run`` must keep
+    the order.
     """
     works = list(map(_work, steps))
     payloads = _read_all(packs, steps, len(out), check=check, streams=check)
@@ -157,7 +159,7 @@ def apply_steps(
 
         return end
 
-    each(begin, range(0, len(out), CHUNK))
+    run(begin, range(0, len(out), CHUNK))
 
 
 def in_order(begin: Callable[[int], Callable[[], None]], starts: range) -> None:
@@ -170,17 +172,17 @@ def apply_actions(
     packs: PackReader,
     actions: Sequence[Action],
     pieces: Mapping[bytes, memoryview],
-    each: Each,
+    run: Each,
     *,
     begin: int = 0,
     check: bool = True,
 ) -> None:
-    """Makes some of ``pieces`` of others of them, chunk by chunk.
+    """Runs actions chunk by chunk: ``pieces`` has their buffers, bases and inputs.
 
-    All payloads are applied to a chunk while it is in the processor's cache; ``each`` runs the work
-    for every chunk's offset. All pieces have one length; ``pieces`` are their bytes from ``begin``
-    on, some chunks or all. A base may lie where the piece will that is made of it. Without
-    ``check`` the payloads' checksums are left to the caller, who checks the result.
+    All payloads are applied to a chunk while it is in the processor's cache; ``run`` does the work
+    for every chunk. ``pieces`` have one length and contain the bytes from ``begin`` on. A base may
+    share its result's buffer. Without ``check`` payload checksums are ignored, and the caller
+    checks the result.
     """
     steps = [step for action in actions for step in action.steps]
     size, end = steps[-1].member.nbytes, begin + len(pieces[actions[0].id])
@@ -188,26 +190,26 @@ def apply_actions(
     payloads = _read_all(packs, steps, size, check=check, streams=check and end - begin == size)
 
     def load(start: int) -> Callable[[], None]:
-        chunks, here = _chunks(payloads, start), slice(start - begin, start - begin + CHUNK)
+        chunks, views = _chunks(payloads, start), slice(start - begin, start - begin + CHUNK)
 
         def apply() -> None:
             at = 0
             for action in actions:
-                out, *inputs = (pieces[id_][here] for id_ in (action.id, *action.inputs))
+                out, *inputs = (pieces[id_][views] for id_ in (action.id, *action.inputs))
                 base = out
                 if action.base is not None and pieces[action.base] is not pieces[action.id]:
-                    base = pieces[action.base][here]
+                    base = pieces[action.base][views]
                 for _ in action.steps:
                     works[at](chunks[at], base, inputs, out)
                     base, at = out, at + 1
 
         return apply
 
-    each(load, range(begin, end, CHUNK))
+    run(load, range(begin, end, CHUNK))
 
 
 def _chunks(payloads: Sequence[Payload | _Streamed], start: int) -> list[_Chunk]:
-    """The encoded chunks at a byte offset, valid until this thread asks for others."""
+    """The encoded chunks at a byte offset, valid until this thread's next call."""
     _scratch.chunks.reset()
     return [(payload.chunk(start // CHUNK), payload.width) for payload in payloads]
 
@@ -215,7 +217,7 @@ def _chunks(payloads: Sequence[Payload | _Streamed], start: int) -> list[_Chunk]
 def _read_all(
     packs: PackReader, steps: Sequence[PathStep], size: int, *, check: bool, streams: bool
 ) -> list[Payload | _Streamed]:
-    """``streams``: all chunks will be asked for, first to last."""
+    """``streams``: all chunks will be read, first to last."""
     _scratch.arena.reset()
     return [_read(packs, step, size, check=check, streams=streams) for step in steps]
 
@@ -253,5 +255,5 @@ def _read(
     data = packs.payload(step.pack, step.offset, step.header, step.member, room=room, check=check)
     payload = Payload(data, size)
     if payload.chunk_size != CHUNK and size > CHUNK:
-        raise DamagedData(f"{short_name(step)} is cut into chunks of a foreign size")
+        raise DamagedData(f"{short_name(step)} has chunks of another size")
     return payload

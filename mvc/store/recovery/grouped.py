@@ -1,8 +1,7 @@
-"""Recovering from group records, in which one payload holds many tensors.
+"""Recovers objects from group records, in which one payload stores many tensors.
 
-Tensors whose paths share a payload take it at the same time, so that it is decoded once for all of
-them. Payloads are decoded on all threads, the deltas of one path beside each other, and combined in
-the order of the path.
+Tensors whose paths share a payload are processed at the same time, so that it is decoded once.
+Payloads are decoded by all threads and applied in the order of each path.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import apply_steps, in_order, pipeline_of, short_name
 
 MOST_GROUPED = 4 * (RECORD + PIECE)
-"""Raw bytes of a group: a record is written once it has RECORD, the last piece included."""
+"""Raw bytes of a group: a record is appended once it has RECORD, its last piece included."""
 
 MOST_JOINT = 16 * (RECORD + PIECE)
-"""Raw bytes of the members of a super-step, of all its times together."""
+"""Raw bytes of all members of a super-step, all steps together."""
 
 
 def is_grouped(path: Path) -> bool:
@@ -41,11 +40,11 @@ def is_grouped(path: Path) -> bool:
 
 
 _Route: TypeAlias = tuple[tuple[int, int, bool], ...]
-"""Of each payload on a path its pack and offset, and whether it is walked back."""
+"""Pack, record offset and direction of each payload on a path."""
 _Together: TypeAlias = Sequence[tuple[PathStep, memoryview]]
-"""One step of every path that leads over a record, each with the buffer that it fills."""
+"""One step of every path that uses a record, each with the buffer that it fills."""
 _Decoded: TypeAlias = list[tuple[memoryview, int]] | list[Addition]
-"""Bytes or deltas and the width of their elements; or what is added to floats."""
+"""Bytes or deltas with their element width; or additions to floats."""
 
 
 def walk_together(
@@ -55,10 +54,10 @@ def walk_together(
     *,
     check: bool = True,
 ) -> None:
-    """Fills each buffer along its path. No path may need a forward transform.
+    """Fills each buffer along its path, which must have no forward transform.
 
-    ``pool`` decodes; the caller must not be one of its threads. Without ``check`` the payloads'
-    checksums are left to the caller, who checks the result.
+    ``pool`` decodes; the caller must not be one of its threads. Without ``check`` payload checksums
+    are ignored, and the caller checks the result.
     """
     clusters: dict[_Route, list[tuple[Path, memoryview]]] = {}
     for path, out in walks:
@@ -83,10 +82,10 @@ def walk_together(
 
 
 def _in_turn(routes: Sequence[_Route]) -> list[tuple[_Route, int]]:
-    """Each route and level, so that routes that share a payload take it one after the other.
+    """Orders (route, level) pairs so that routes that share a payload use it consecutively.
 
-    Where no order allows that (one walks back what another walks forth), route after route: then a
-    payload is decoded more than once.
+    If no order allows that (one route undoes a delta that another applies), route by route; then
+    some payloads are decoded more than once.
     """
     before: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for route in routes:
@@ -98,32 +97,32 @@ def _in_turn(routes: Sequence[_Route]) -> list[tuple[_Route, int]]:
         places = []
     turn = {place: number for number, place in enumerate(places)}
     turns = [(route, level) for route in sorted(routes) for level in range(len(route))]
-    return sorted(turns, key=lambda each: turn.get(each[0][each[1]][:2], -1))
+    return sorted(turns, key=lambda pair: turn.get(pair[0][pair[1]][:2], -1))
 
 
 def _apply(
     packs: PackReader, together: _Together, coming: Callable[[], _Decoded], check: bool
 ) -> None:
-    step = together[0][0]
-    if not step.header.group:
-        for each, out in together:
-            apply_steps(packs, [each], out, in_order, check=check)
+    first = together[0][0]
+    if not first.header.group:
+        for step, out in together:
+            apply_steps(packs, [step], out, in_order, check=check)
         return
-    if any(len(out) != each.member.nbytes for each, out in together):
-        raise DamagedData(f"{short_name(step)} has a wrong length")
-    decoded, operator = coming(), pipeline_of(step).operator
-    # By id and start: a header may have been read again since the path was planned.
-    places = {(member.id, member.start): i for i, member in enumerate(step.header.members)}
-    for each, out in together:
-        found = decoded[places[each.member.id, each.member.start]]
-        if isinstance(found, Addition):
-            if each.reverse:
-                raise DamagedData(f"{short_name(step)} is an addition, which cannot be undone")
-            found.apply(out)
+    if any(len(out) != step.member.nbytes for step, out in together):
+        raise DamagedData(f"{short_name(first)} has a wrong length")
+    decoded, operator = coming(), pipeline_of(first).operator
+    # By id and start: the header may have been read from disk again since the path was planned.
+    places = {(member.id, member.start): i for i, member in enumerate(first.header.members)}
+    for step, out in together:
+        result = decoded[places[step.member.id, step.member.start]]
+        if isinstance(result, Addition):
+            if step.reverse:
+                raise DamagedData(f"{short_name(first)} is an addition, which cannot be undone")
+            result.apply(out)
             continue
-        delta, width = found
-        if each.member.base:
-            combine(operator, out, delta, width, reverse=each.reverse)
+        delta, width = result
+        if step.member.base:
+            combine(operator, out, delta, width, reverse=step.reverse)
         else:
             out[:] = delta
 
@@ -134,11 +133,11 @@ def decode_shared(packs: PackReader, step: PathStep, *, check: bool = True) -> _
     sizes = [member.nbytes for member in step.header.members]
     joint = step.member.coding.joint
     if sum(sizes) > (MOST_JOINT if joint else MOST_GROUPED):
-        raise DamagedData(f"{short_name(step)} claims another length than there can be")
+        raise DamagedData(f"{short_name(step)} claims more bytes than a group may have")
     payload = packs.payload(step.pack, step.offset, step.header, step.member, check=check)
     if joint:
         if not step.member.base:
-            raise DamagedData(f"{short_name(step)} is a super-step of nothing")
+            raise DamagedData(f"{short_name(step)} is a super-step without a base")
         return decode_super_step(pipeline, payload, sizes, joint)
     if pipeline.forward_only:
         return decode_steps(pipeline, payload, sizes)
@@ -148,10 +147,10 @@ def decode_shared(packs: PackReader, step: PathStep, *, check: bool = True) -> _
 def decode_super_step(
     pipeline: Pipeline, payload: memoryview, sizes: list[int], joint: int
 ) -> list[Addition]:
-    """The members of a super-step of ``joint`` times, time after time. Raises DamagedData.
+    """The members of a super-step of ``joint`` steps, step after step. Raises DamagedData.
 
-    ``sizes`` are the raw bytes of all of them, at most ``MOST_JOINT`` together: the symbols of
-    all times are in memory at once.
+    ``sizes``: raw bytes of all members, at most ``MOST_JOINT`` in total, because the symbols of all
+    steps are in memory at once.
     """
     one = sizes[: len(sizes) // joint]
     if sum(sizes) > MOST_JOINT or one * joint != sizes or Cursor(payload).varint() != joint:

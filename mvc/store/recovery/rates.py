@@ -1,9 +1,9 @@
-"""How long recovering versions takes: an estimate from constants, for limits and reports.
+"""Recovery times: estimates from decoding constants, for limits and reports.
 
-A payload takes a latency, reading its stored bytes, and for each stage of its coding ``a`` of a raw
-byte and ``b`` of a stored one (``Stage.costs``). These are the least processor times of an AMD EPYC
-with zstandard 0.25, and constants, so what is stored is the same on every machine. Reports may use
-those of their own (``calibrate``).
+A payload costs a latency, reading its stored bytes, and for each stage of its coding ``a`` per raw
+byte and ``b`` per stored byte (``Stage.costs``). The constants are minimum processor times of an
+AMD EPYC with zstandard 0.25. Limits always use them, so that stored bytes are the same on every
+machine; reports may use measured rates (``calibrate``).
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from mvc.store.recovery.recover import by_chunks
 
 _SCHEMA = "mvc.rates/1"
 _OPEN = 10e-3  # seconds to open a repository and read a version's manifest
-LATENCY = 150e-6  # seconds to find a payload, and to prepare decoding it
+LATENCY = 150e-6  # seconds to search a payload, and to prepare decoding it
 _READ = 1e9  # payload bytes a second, from the system's cache
 _COMBINED = 5e9  # raw bytes a second to which a decoded delta is applied
 _HASHED = 3e9  # bytes a second
 _WRITE = 1e9  # bytes a second into a file
-_FILE = 100e-6  # seconds to make a file and to rename it
-_FLUSH = 5e-3  # seconds to make files durable: one, or as many as are flushed at a time
+_FILE = 100e-6  # seconds to create a file and rename it
+_FLUSH = 5e-3  # seconds for one round of parallel flushes
 _RUNS = 50  # of a calibration
-_SERIAL = 0.15  # share of decoding for which threads wait for each other
-_SMALL = 64 << 10  # raw bytes below which decoding is calls, in one thread at a time
+_SERIAL = 0.15  # share of decoding that does not run in parallel
+_SMALL = 64 << 10  # raw bytes below which call overhead dominates, in one thread at a time
 
 Part: TypeAlias = tuple[float, Hashable | None]
-"""Processor seconds of a payload on a path, and the group that it is in, if it is in one."""
+"""Processor seconds of a payload on a path, and its group if it has one."""
 
 _Bytes = TypeVar("_Bytes", float, NDArray[np.float64])
 
@@ -60,7 +60,7 @@ _PATCH: Costs = {1: (1.0, 0.0)}
 
 
 class Rates:
-    """Estimates for a machine that takes ``factor`` times as long to decode as the constants."""
+    """Estimates for a machine whose decoding takes ``factor`` times as long as the constants."""
 
     def __init__(self, factor: float = 1.0) -> None:
         self._threads, self._factor = cpu_count(), factor
@@ -68,9 +68,9 @@ class Rates:
     def seconds(self, text: str, raw: _Bytes, stored: _Bytes, width: int) -> _Bytes:
         """Processor seconds to read and decode a payload, by its coding and bytes.
 
-        ``width``: bytes of an element, 0 for an unknown one.
+        ``width``: bytes of an element, 0 if unknown.
         """
-        if text.startswith(OPTIM):  # every step has numbers of its own
+        if text.startswith(OPTIM):  # drop the numbers of the single step
             head, _, pipeline = text.partition(" | ")
             text = f"{':'.join(head.split(':')[:3])} | {pipeline}"
         a, b = per_byte(text, width)
@@ -79,19 +79,16 @@ class Rates:
     def payload(
         self, header: RecordHeader, member: Member, spec: TensorSpec | None = None
     ) -> float:
-        """Processor seconds to read and decode one payload; of a group's the object's share.
-
-        ``spec``: of the object, if it is known.
-        """
+        """Processor seconds to read and decode one payload; of a group, the object's share."""
         share = header.share(member)
         return self.seconds(member.coding.text, member.nbytes, share, width_of(spec))
 
     def coding(
         self, pipeline: Pipeline, nbytes: int, spec: TensorSpec, stored: int | None = None
     ) -> float:
-        """As ``payload`` for so many bytes of an object that are not stored in this way yet.
+        """As ``payload``, for bytes of an object that are not stored with this pipeline yet.
 
-        ``stored``: the payload bytes, if they can be told; else as many as the raw ones.
+        ``stored``: the payload bytes if known, by default as many as the raw ones.
         """
         count = nbytes if stored is None else stored
         return self.seconds(pipeline.text, nbytes, count, width_of(spec))
@@ -102,7 +99,7 @@ class Rates:
         """(raw bytes, processor seconds) of pieces that are recovered together.
 
         Each piece: its raw bytes, its object's spec and the steps of its plan. Groups count as in
-        ``together``; where steps are predicted, a payload that several plans need counts once.
+        ``together``. With predictions, a payload that several plans need counts once.
         """
         groups = {(s.pack, s.offset): s.header for *_, steps in walks for s in steps}
         counted: set[Place] = set()
@@ -125,26 +122,26 @@ class Rates:
         return together([(n, own(spec, steps)) for n, spec, steps in walks], whole)
 
     def decoding(self, works: Iterable[tuple[int, float]]) -> float:
-        """Seconds until objects of so many raw bytes and processor seconds are decoded.
+        """Seconds until objects with these (raw bytes, processor seconds) are decoded.
 
-        Threads count only where they are used: what fits into one chunk is decoded by one.
+        An object of one chunk is decoded by one thread only.
         """
         return sum(map(self._together, in_batches(works, itemgetter(0), PIECE)))
 
     def version(self, works: Iterable[tuple[int, float]], files: int, nbytes: int) -> float:
-        """Seconds to open the repository, decode and verify, and write ``nbytes`` in files."""
+        """Seconds to open the repository, decode and verify a version, and write its files."""
         verified = [(size, seconds + size / _HASHED) for size, seconds in works]
         flushed = _FLUSH * max(min(files, 1), files / FLUSHES)
         return _OPEN + files * _FILE + flushed + nbytes / _WRITE + self.decoding(verified)
 
     def _together(self, works: Sequence[tuple[int, float]]) -> float:
         """Seconds for objects that are recovered together."""
-        held = sum(nbytes for nbytes, _ in works)
+        total = sum(nbytes for nbytes, _ in works)
         one_by_one = beside = longest = 0.0
         for nbytes, seconds in works:
             if nbytes < _SMALL:
                 one_by_one += seconds
-            elif len(works) == 1 or by_chunks(nbytes, held, self._threads):
+            elif len(works) == 1 or by_chunks(nbytes, total, self._threads):
                 one_by_one += seconds * _share(_spread(min(nbytes, PIECE), self._threads))
             else:
                 beside += seconds
@@ -166,12 +163,12 @@ def calibrated(fs: FileSystem) -> Rates:
         return Rates(decoded(fs.read_bytes(file, MIB), _Calibration, _SCHEMA).factor)
     except ValueError as error:
         raise InvalidConfig(
-            f"{file} holds no rates: {error}", hint="'mvc stats --calibrate' writes it anew"
+            f"{file} has no valid rates: {error}", hint="run 'mvc stats --calibrate' to replace it"
         ) from error
 
 
 def calibrate(fs: FileSystem) -> None:
-    """Measures the default pipeline, and notes how many times as long as by constants it takes."""
+    """Measures the default pipeline and saves the ratio of its time to the constants."""
     random = np.random.default_rng(0)
     old = random.standard_normal(CHUNK // 4, np.float32)
     new = old + random.standard_normal(len(old), np.float32) / 10_000
@@ -193,7 +190,7 @@ def calibrate(fs: FileSystem) -> None:
 
 
 def _file() -> Path:
-    """In the user's cache, whether it exists or not."""
+    """A file of the user's cache folder, which may not exist."""
     return user_folder(os.environ, "cache") / "rates.json"
 
 
@@ -202,9 +199,9 @@ def together(
 ) -> list[tuple[int, float]]:
     """(raw bytes, processor seconds) of pieces that are recovered together.
 
-    Each piece: its raw bytes and the payloads on its path. A group counts once, however many of
-    the paths lead through it, and with the seconds of the ``whole``: no member is decoded without
-    the others. It counts with the largest of the pieces.
+    Each piece: its raw bytes and the payloads on its path. A group counts once, with the seconds of
+    the ``whole`` group, because its members are decoded together. It counts for the largest of its
+    pieces.
     """
     counted: set[Hashable] = set()
     seconds = [0.0] * len(walks)
@@ -218,23 +215,23 @@ def together(
             if group not in counted:
                 counted.add(group)
                 seconds[i] += whole(group)
-    return [(nbytes, each) for (nbytes, _), each in zip(walks, seconds, strict=True)]
+    return [(nbytes, total) for (nbytes, _), total in zip(walks, seconds, strict=True)]
 
 
 def of_group(shares: Iterable[float]) -> float:
-    """Processor seconds to read and decode all of a group, from those of its members' shares."""
+    """Processor seconds to read and decode a whole group, from its members' shares."""
     return sum(seconds - LATENCY for seconds in shares)
 
 
 def width_of(spec: TensorSpec | None) -> int:
-    """Bytes of an element; 0 where that is not known: raw bytes may be coded as words."""
+    """Bytes of an element; 0 if unknown, because raw bytes may be coded as words."""
     return 0 if spec is None or spec.dtype == "raw" else spec.width
 
 
 def costs_of(text: str) -> list[Costs]:
-    """What decoding a coding takes: of a step's prediction or a patch, and of each stage.
+    """Decoding costs of a coding: of its prediction or patch, and of each stage.
 
-    Of a damaged one nothing.
+    Empty for a damaged coding.
     """
     coding = Coding(text)
     if coding.transform == "patch":
@@ -249,7 +246,7 @@ def costs_of(text: str) -> list[Costs]:
 
 @lru_cache(1024)
 def per_byte(text: str, width: int) -> tuple[float, float]:
-    """``a`` and ``b`` of a coding; of a width that a stage was not measured for the greatest."""
+    """``a`` and ``b`` of a coding; the maximum for a width that was not measured."""
     a = b = 0.0
     for costs in filter(None, costs_of(text)):
         known = [costs[width]] if width in costs else costs.values()
@@ -258,12 +255,12 @@ def per_byte(text: str, width: int) -> tuple[float, float]:
 
 
 def _share(threads: float) -> float:
-    """The part of the processor time that passes on so many threads."""
+    """The wall-clock share of processor time with this many threads."""
     return _SERIAL + (1 - _SERIAL) / threads
 
 
 def _spread(nbytes: int, threads: int) -> float:
-    """On how many threads the chunks of so many bytes are decoded, in the mean.
+    """The mean number of threads that decode the chunks of ``nbytes``.
 
     Three chunks on two threads take as long as four.
     """

@@ -1,8 +1,8 @@
-"""Recovering objects: walk a path, decode its payloads, check the result's hash.
+"""Recovers objects: decodes the payloads of a path and checks the hash of the result.
 
-Where a path's payloads together are large, they are loaded and applied one after the
-other, to bound memory; otherwise all of them are applied chunk by chunk. Objects that are predicted
-from each other are recovered by one plan.
+If a path's payloads are large together, they are loaded and applied one by one to bound memory;
+otherwise they are applied together, chunk by chunk. Objects that are predicted from each other are
+recovered by one plan.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from mvc.store.recovery.planned import carry_out
 from mvc.store.recovery.walk import SHORT, Walker, drain, room_for
 
 _QUEUED = 256
-_DESPITE = 8  # paths over damaged payloads that are tried before an object is given up
+_DESPITE = 8  # paths over damaged payloads that are tried before an object counts as lost
 _T = TypeVar("_T")
 
 
 class Request(Struct, frozen=True):
-    """An object wanted in ``out``, a writable buffer of ``spec.nbytes`` bytes."""
+    """An object to recover into ``out``, a writable buffer of ``spec.nbytes`` bytes."""
 
     id: bytes
     spec: TensorSpec
@@ -45,65 +45,68 @@ class Request(Struct, frozen=True):
 
 
 def by_chunks(nbytes: int, total: int, threads: int) -> bool:
-    """Whether an object is spread over the threads by its chunks, and not beside others.
+    """Whether an object's chunks are spread over the threads, instead of whole objects.
 
-    ``total``: raw bytes of all that are wanted with it. One thread would still be at it when
-    the others have done the rest.
+    ``total``: raw bytes of all objects recovered with it. A single thread would still decode this
+    object when the other threads have finished.
     """
     return nbytes > PIECE or (nbytes > CHUNK and nbytes * threads > total)
 
 
-class Held(Protocol):
-    """The bytes of an object that lies elsewhere than in a pack: in memory, or in a file."""
+class Available(Protocol):
+    """The bytes of an object outside the packs: in memory or in a file."""
 
     def __getitem__(self, part: slice, /) -> memoryview:
-        """These bytes; fewer where the object ends."""
+        """These bytes; fewer at the object's end."""
 
 
 @runtime_checkable
-class HeldInFile(Held, Protocol):
-    """Bytes that can be read to where they are needed."""
+class InFile(Available, Protocol):
+    """Bytes that can be read directly into a buffer."""
 
     def read_into(self, start: int, out: memoryview) -> None:
-        """Fills ``out`` from byte ``start`` on. Raises DamagedData if there are fewer."""
+        """Fills ``out`` from byte ``start``. Raises DamagedData if the object is shorter."""
 
 
 class Recovery:
-    """Materialises objects of one snapshot. Safe across threads."""
+    """Recovers objects of one snapshot. Safe across threads."""
 
     def __init__(
         self,
         packs: PackReader,
         graph: Graph,
         pool: Executor,
-        made: Mapping[bytes, Held] | None = None,
+        provided: Mapping[bytes, Available] | None = None,
     ) -> None:
-        """``made``: objects by id that are taken from there, whether they are stored or not.
+        """``provided``: objects by id that are read from there, whether they are stored or not.
 
-        Paths begin there as well, where no cheaper one does.
+        Paths may begin at them, too.
         """
         self.packs = packs
         self._walker = Walker(self.packs, pool)
         self.graph = graph
         self.pool = pool
         self.by_products = ByProducts()
-        self._made: Mapping[bytes, Held] = {} if made is None else made
+        self._provided: Mapping[bytes, Available] = {} if provided is None else provided
 
-    def fill_from(self, held: Mapping[bytes, Held], requests: Sequence[Request]) -> bool:
-        """As ``fill``, with paths that may begin at what is held; False if that fails.
+    def fill_from(self, available: Mapping[bytes, Available], requests: Sequence[Request]) -> bool:
+        """As ``fill``, with paths that may begin at available objects; False if that fails.
 
-        A chain of n versions costs n deltas where each is recovered from the one before.
+        So a chain of n versions takes n deltas if each version is recovered from the previous one.
         """
+        objects = {**self._provided, **available}
         try:
-            Recovery(self.packs, self.graph, self.pool, {**self._made, **held}).fill(requests)
+            Recovery(self.packs, self.graph, self.pool, objects).fill(requests)
         except DamagedData:
             return False
         return True
 
     def fill(self, requests: Iterable[Request]) -> None:
-        """Fills every request's buffer with verified bytes; DamagedData if one cannot be recovered.
+        """Fills every request's buffer with verified bytes; DamagedData if an object cannot be
+        recovered.
 
-        Objects are spread over the threads; one that is a large part of all by its chunks.
+        Objects are spread over the threads; the chunks of an object that dominates the total are,
+        too.
         """
         wanted = list(requests)
         total, threads = sum(request.spec.nbytes for request in wanted), cpu_count()
@@ -113,8 +116,8 @@ class Recovery:
         try:
             for request in wanted:
                 nbytes = request.spec.nbytes
-                if (made := self.by_products.take(request.id, 0, nbytes)) is not None:
-                    waiting.append(self.pool.submit(self._given, request, made))
+                if (piece := self.by_products.take(request.id, 0, nbytes)) is not None:
+                    waiting.append(self.pool.submit(self._copied, request, piece))
                     continue
                 if nbytes <= SHORT and self.at_once(request):
                     continue
@@ -122,7 +125,7 @@ class Recovery:
                     self._one(request)
                     continue
                 try:
-                    path = self.graph.path(request.id, 0, self._made)
+                    path = self.graph.path(request.id, 0, self._provided)
                 except DamagedData:
                     self._one(request)
                     continue
@@ -147,31 +150,31 @@ class Recovery:
                     waiting.append(self.pool.submit(self._together, together, parallel=False))
         finally:
             drain(waiting)
-        with suppress(DamagedData):  # then every object is recovered by itself
+        with suppress(DamagedData):  # on failure, every object is recovered separately
             walk_together(self.packs, [(path, request.out) for request, path in grouped], self.pool)
         for request, _ in grouped:
             if blob_id(request.spec, request.out, parallel=True) != request.id:
                 self._one(request)
 
     def blob(self, id_: bytes, spec: TensorSpec) -> bytearray:
-        """One object in memory of its own, verified."""
+        """One verified object in new memory."""
         self.require(id_, spec)
         out = bytearray(spec.nbytes)
         self.fill([Request(id_, spec, memoryview(out))])
         return out
 
     def require(self, id_: bytes, spec: TensorSpec) -> None:
-        """DamagedData if any piece of an object is stored nowhere.
+        """DamagedData if any piece of an object is absent.
 
-        Call it before memory is allocated for a large object: a forged manifest may claim any
-        size, but what is stored in packs takes up at least some bytes there.
+        Call it before allocating memory for a large object: a forged manifest may claim any size,
+        while stored pieces occupy at least some bytes of a pack.
         """
-        if id_ in self._made:
+        if id_ in self._provided:
             return
         if spec.nbytes > PIECE and not self.graph.stores(id_, spec.nbytes):
             raise DamagedData(
                 f"object {id_.hex()[:10]} of {spec.nbytes} bytes is not stored",
-                hint="run 'mvc fsck' to see which versions it touches",
+                hint="run 'mvc fsck' to list the affected versions",
             )
 
     def manifest(self, id_: bytes) -> bytes:
@@ -180,12 +183,12 @@ class Recovery:
         def proves(data: memoryview) -> bool:
             return Manifest.id_of(bytes(data)) == id_
 
-        made = self._made.get(id_)
+        provided = self._provided.get(id_)
         try:
-            if made is None:
+            if provided is None:
                 whole = self._by_sound_path(id_, 0, self._whole)
             else:
-                whole = made[:MAX_MANIFEST]
+                whole = provided[:MAX_MANIFEST]
             if not proves(whole):
                 raise mismatch(id_)
         except DamagedData as error:
@@ -195,20 +198,20 @@ class Recovery:
     def _despite(
         self, id_: bytes, proves: Callable[[memoryview], bool], error: DamagedData
     ) -> memoryview:
-        """An object of one piece to which no path of sound payloads leads; ``error`` if it is lost.
+        """A one-piece object for which no path of sound payloads exists; ``error`` if it is lost.
 
-        Decoding may not look at a flipped bit: then the payload is damaged, but what it decodes
-        to is right, as the object's own hash ``proves``.
+        A flipped bit may not affect decoding: the payload's checksum fails, but the object's own
+        hash ``proves`` that the decoded bytes are right.
         """
         avoid: set[Place] = set()
-        with suppress(DamagedData):  # of no path left
+        with suppress(DamagedData):  # no path is left
             for _ in range(_DESPITE):
-                way = plan(self.graph, [id_], avoid=avoid)
-                damaged = {step.place for step in way.steps if not self.is_sound(step)}
+                piece_plan = plan(self.graph, [id_], avoid=avoid)
+                damaged = {step.place for step in piece_plan.steps if not self.is_sound(step)}
                 if not damaged:
                     break
                 with suppress(DamagedData):
-                    if proves(whole := self._whole(way, check=False)):
+                    if proves(whole := self._whole(piece_plan, check=False)):
                         return whole
                 avoid |= damaged
         raise error
@@ -224,81 +227,94 @@ class Recovery:
     ) -> None:
         """Bytes [start, start + len(out)) of an object, one whole piece. Not verified by hash.
 
-        Without ``check`` the payloads' checksums are left to the caller, who checks the hash, and
-        asks again with it after DamagedData: only then another path is searched.
+        Without ``check`` payload checksums are ignored, and no other path is tried. The caller then
+        checks the object's hash, and repeats the call with ``check`` after DamagedData.
         """
-        if id_ in self._made:
+        if id_ in self._provided:
             self._begin(id_, start, out)
             return
-        if (made := self.by_products.take(id_, start, len(out), checked=check)) is not None:
-            out[:] = made
+        if (cached := self.by_products.take(id_, start, len(out), checked=check)) is not None:
+            out[:] = cached
             return
         walk = partial(self._run, outs={id_: out}, parallel=parallel, check=check)
         if check:
             self._by_sound_path(id_, start, walk)
         else:
-            walk(plan(self.graph, [id_], start, self._made))
+            walk(plan(self.graph, [id_], start, self._provided))
 
     def _begin(self, origin: bytes | None, start: int, out: memoryview) -> None:
-        """Fills ``out`` with the bytes at which a path begins that has no record."""
-        held = None if origin is None else self._made[origin]
-        if isinstance(held, HeldInFile):
-            held.read_into(start, out)
-        elif held is not None:
-            data = held[start : start + len(out)]
+        """Fills ``out`` with the bytes of a path's origin, if it has one."""
+        source = None if origin is None else self._provided[origin]
+        if isinstance(source, InFile):
+            source.read_into(start, out)
+        elif source is not None:
+            data = source[start : start + len(out)]
             if len(data) != len(out):
-                raise DamagedData("a delta has another length than what it starts from")
+                raise DamagedData("a delta has another length than its base")
             out[:] = data
 
     def _run(
-        self, way: PiecePlan, outs: Mapping[bytes, memoryview], *, parallel: bool, check: bool
+        self,
+        piece_plan: PiecePlan,
+        outs: Mapping[bytes, memoryview],
+        *,
+        parallel: bool,
+        check: bool,
     ) -> None:
-        """Fills the buffers, and keeps what else was made of the same version if it is wanted."""
-        match way.actions:
+        """Fills the buffers, and caches other inputs of the same version if they are wanted."""
+        match piece_plan.actions:
             case [Action(base=bytes(), inputs=()) as only] if only.by_chunks and only.id in outs:
-                self._begin(only.base, way.start, outs[only.id])  # it is changed where it lies
+                self._begin(
+                    only.base, piece_plan.start, outs[only.id]
+                )  # deltas are applied in place
                 self._walker.walk(only.steps, outs[only.id], parallel=parallel, check=check)
                 return
-        origins = {id_: self._made[id_][way.start : way.start + PIECE] for id_ in way.origins}
-        wanted = way.by_products if self.by_products.wanted else set()
-        others = {
-            action.id: room_for(action.steps[-1]) for action in way.actions if action.id in wanted
+        origins = {
+            id_: self._provided[id_][piece_plan.start : piece_plan.start + PIECE]
+            for id_ in piece_plan.origins
         }
-        pieces = {**others, **outs}
-        carry_out(self._walker, way, pieces, origins, parallel=parallel, check=check)
-        self.by_products.add(way.start, others, checked=check)
+        wanted = piece_plan.by_products if self.by_products.wanted else set()
+        extra = {
+            action.id: room_for(action.steps[-1])
+            for action in piece_plan.actions
+            if action.id in wanted
+        }
+        pieces = {**extra, **outs}
+        carry_out(self._walker, piece_plan, pieces, origins, parallel=parallel, check=check)
+        self.by_products.add(piece_plan.start, extra, checked=check)
 
-    def _whole(self, way: PiecePlan, *, check: bool = True) -> memoryview:
-        """The object at the end of a plan, in memory of its own."""
-        out = room_for(way.actions[-1].steps[-1])
-        self._run(way, {way.targets[0]: out}, parallel=False, check=check)
+    def _whole(self, piece_plan: PiecePlan, *, check: bool = True) -> memoryview:
+        """The target of a plan, in new memory."""
+        out = room_for(piece_plan.actions[-1].steps[-1])
+        self._run(piece_plan, {piece_plan.targets[0]: out}, parallel=False, check=check)
         return out
 
     def _by_sound_path(self, id_: bytes, start: int, walk: Callable[[PiecePlan], _T]) -> _T:
-        """Walks the cheapest path; where a payload is damaged, the cheapest one around it.
+        """Runs ``walk`` on the cheapest plan; if a payload is damaged, on the cheapest one without
+        it.
 
-        If maintenance has moved a payload of the path meanwhile, the search is repeated.
+        If maintenance has moved a payload meanwhile, the search is repeated.
         """
         first: DamagedData | None = None
         while True:
             generation = self.graph.generation
             try:
-                way = plan(self.graph, [id_], start, self._made)
+                piece_plan = plan(self.graph, [id_], start, self._provided)
             except DamagedData as error:
                 raise first or error from None
             try:
-                return walk(way)
+                return walk(piece_plan)
             except DamagedData as error:
                 if self.graph.was_rewritten(generation):
                     continue
                 first = first or error
-                damaged = [step for step in way.steps if not self.is_sound(step)]
+                damaged = [step for step in piece_plan.steps if not self.is_sound(step)]
                 if not damaged:
                     raise
                 self.graph.exclude(damaged)
 
     def is_sound(self, step: PathStep) -> bool:
-        """Whether a payload fits its checksum."""
+        """Whether a payload matches its checksum."""
         try:
             self.packs.payload(step.pack, step.offset, step.header, step.member)
         except DamagedData:
@@ -306,7 +322,7 @@ class Recovery:
         return True
 
     def _one(self, request: Request, *, parallel: bool = True) -> None:
-        """Recovers an object from sound payloads; one of a single piece also by ``_despite``."""
+        """Recovers an object from sound payloads; an object of one piece also by ``_despite``."""
 
         def proves(whole: memoryview) -> bool:
             return len(whole) == request.spec.nbytes and blob_id(request.spec, whole) == request.id
@@ -319,7 +335,7 @@ class Recovery:
             request.out[:] = self._despite(request.id, proves, error)
 
     def _checked(self, request: Request, parallel: bool) -> None:
-        """An object in pieces, each of them spread over the threads."""
+        """Recovers an object piece by piece, each spread over the threads."""
         hasher = BlobHasher(request.spec, parallel=parallel)
         for start in range(0, max(request.spec.nbytes, 1), PIECE):
             part = request.out[start : start + PIECE]
@@ -329,13 +345,15 @@ class Recovery:
             raise mismatch(request.id)
 
     def _together(self, requests: Sequence[Request], *, parallel: bool = True) -> None:
-        """Objects that are predicted from each other; those that fail their hash by themselves."""
+        """Recovers objects that are predicted from each other; those with a wrong hash separately,
+        too.
+        """
         first = {request.id: request for request in reversed(requests)}
         with suppress(DamagedData):
             for start in range(0, max(requests[0].spec.nbytes, 1), PIECE):
-                outs = {id_: each.out[start : start + PIECE] for id_, each in first.items()}
-                way = plan(self.graph, list(outs), start, self._made)
-                self._run(way, outs, parallel=parallel, check=False)
+                outs = {i: r.out[start : start + PIECE] for i, r in first.items()}
+                piece_plan = plan(self.graph, list(outs), start, self._provided)
+                self._run(piece_plan, outs, parallel=parallel, check=False)
         for request in requests:
             twin = first[request.id]
             if twin is not request and twin.spec == request.spec:
@@ -343,30 +361,30 @@ class Recovery:
             if blob_id(request.spec, request.out, parallel=parallel) != request.id:
                 self._one(request, parallel=parallel)
 
-    def _given(self, request: Request, made: memoryview) -> None:
-        """An object that was made on the way to another one."""
-        request.out[:] = made
+    def _copied(self, request: Request, piece: memoryview) -> None:
+        """Fills a request from a piece that was recovered earlier as an input."""
+        request.out[:] = piece
         if blob_id(request.spec, request.out) != request.id:
             self._one(request, parallel=False)
 
     def _alone(self, request: Request, path: Path) -> None:
-        """A whole object in this thread."""
+        """Recovers a whole object in this thread."""
         if not self._proven(request, path):
             self._one(request, parallel=False)
 
     def at_once(self, request: Request) -> bool:
-        """Whether the cheapest path alone led to a whole object, by this thread."""
+        """Recovers a whole object by its cheapest path in this thread; False if that failed."""
         try:
-            path = self.graph.path(request.id, 0, self._made)
+            path = self.graph.path(request.id, 0, self._provided)
         except DamagedData:
             return False
         return self._proven(request, path)
 
     def _proven(self, request: Request, path: Path) -> bool:
-        """Whether a path leads to a whole object; hashed chunk by chunk as it is finished.
+        """Decodes a whole object along ``path`` and hashes it by chunks; whether the hash matches.
 
-        The object's hash covers its payloads. Only where it does not match, their own checksums
-        are computed, which tell the damaged one.
+        The object's hash covers its payloads. Their own checksums are computed only if it does not
+        match, to find the damaged one.
         """
         steps = path.steps
         if path.stored > LOADED or is_grouped(path) or _last_transform(steps) is not None:
@@ -382,48 +400,48 @@ class Recovery:
         return False
 
     def pieces(self, outs: Mapping[bytes, memoryview], start: int) -> None:
-        """As ``piece`` of each object in ``outs``, whose codings build on each other."""
-        way = plan(self.graph, list(outs), start, self._made)
-        self._run(way, outs, parallel=True, check=True)
+        """As ``piece``, for all objects in ``outs``, whose codings depend on each other."""
+        piece_plan = plan(self.graph, list(outs), start, self._provided)
+        self._run(piece_plan, outs, parallel=True, check=True)
 
     def walk(
         self,
         walks: Sequence[tuple[Path, memoryview]],
-        held: Pieces,
+        available: Pieces,
         *,
         parallel: bool = False,
     ) -> None:
-        """Fills buffers along paths to pieces of one start, and along others from which these are
-        predicted.
+        """Fills buffers along paths to pieces with one start, and along the paths of their inputs.
 
-        ``held``: pieces at which they may begin. ``parallel``: with the threads of the pool; else
-        in this thread, which may be one of them. Nothing is compared with a hash. Raises
-        DamagedData.
+        ``available``: pieces at which paths may begin. ``parallel``: use the pool's threads;
+        otherwise this thread, which may belong to the pool. No hash is checked. Raises DamagedData.
         """
         outs = {self.graph.end_of(path.steps[-1]): out for path, out in walks}
         paths = [path for path, _ in walks]
-        way = plan(self.graph, list(outs), paths[0].steps[-1].member.start, held, along=paths)
-        pieces = {id_: held[id_] for id_ in way.origins}
-        carry_out(self._walker, way, outs, pieces, parallel=parallel)
+        piece_plan = plan(
+            self.graph, list(outs), paths[0].steps[-1].member.start, available, along=paths
+        )
+        pieces = {id_: available[id_] for id_ in piece_plan.origins}
+        carry_out(self._walker, piece_plan, outs, pieces, parallel=parallel)
 
 
 def _last_transform(steps: Sequence[PathStep]) -> int | None:
-    """The last step that can only be walked forward; everything after it is undirected."""
+    """Index of the last step that has a transform, and so cannot be undone."""
     return max((i for i, s in enumerate(steps) if s.member.coding.transform), default=None)
 
 
 def mismatch(id_: bytes) -> DamagedData:
-    """The error for an object that was recovered to bytes of another hash."""
+    """The error for an object whose recovered bytes have another hash."""
     return DamagedData(
         f"object {id_.hex()[:10]} does not match its hash after decoding",
-        hint="run 'mvc fsck' to see which versions it touches",
+        hint="run 'mvc fsck' to list the affected versions",
     )
 
 
 def piece_reader(
     piece: Callable[[bytes, int, memoryview], None], id_: bytes, spec: TensorSpec
 ) -> Callable[[int, int], memoryview]:
-    """Reads pieces of an object one after the other into the same memory."""
+    """Reads the pieces of an object one after the other into the same memory."""
     room = np.empty(min(PIECE, spec.nbytes), np.uint8).data
 
     def read(start: int, length: int) -> memoryview:

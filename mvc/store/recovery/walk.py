@@ -1,4 +1,4 @@
-"""Walking paths and plans: payloads are decoded where they lie on the way to a piece."""
+"""Decodes payloads along the path to a piece."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from mvc.store.recovery.decode import LOADED, apply_steps, in_order, short_name
 from mvc.store.recovery.grouped import is_grouped, walk_together
 
 SHORT = 64 << 10
-"""Bytes up to which to hand work to a thread costs more than the work."""
+"""Bytes up to which passing work to a thread costs more than the work itself."""
 
 
 class Walker:
-    """Decodes payloads of some packs. Safe across threads."""
+    """Decodes payloads of a repository's packs. Safe across threads."""
 
     def __init__(self, packs: PackReader, pool: Executor) -> None:
         self.packs = packs
@@ -39,11 +39,11 @@ class Walker:
         parallel: bool = False,
         check: bool = True,
     ) -> None:
-        """Fills ``out``: from transform to transform, and straight on between them.
+        """Fills ``out`` along a path, which may contain transforms but no predicted steps.
 
-        With ``origin`` the first step is a delta to these bytes. No step may be predicted.
-        ``parallel``: with the threads of the pool; else in this thread, which may be one of them.
-        Without ``check`` the caller checks the result. Raises DamagedData.
+        With ``origin`` the first step is a delta from these bytes. ``parallel``: use the pool's
+        threads; otherwise this thread, which may belong to the pool. Without ``check`` the caller
+        checks the result. Raises DamagedData.
         """
         parallel = parallel and len(out) > SHORT
         sections = _sections(steps) or [(None, ())]
@@ -55,7 +55,7 @@ class Walker:
                 self._cross(transform, state, target, check)
             elif origin is not None:
                 if len(state) != len(target):
-                    raise DamagedData("a delta has another length than what it starts from")
+                    raise DamagedData("a delta has another length than its base")
                 target[:] = state
             self._straight(straight, target, parallel=parallel and last, check=check)
             state = target
@@ -63,22 +63,22 @@ class Walker:
     def _straight(
         self, steps: Sequence[PathStep], out: memoryview, *, parallel: bool, check: bool
     ) -> None:
-        """A full record, or nothing where ``out`` is filled already; then undirected deltas."""
+        """Decodes a full record, unless ``out`` is already filled, then undirected deltas."""
         path = Path(tuple(steps), 0.0)
         if is_grouped(path):
             pool = self.pool if parallel else None
             walk_together(self.packs, [(path, out)], pool, check=check)
             return
-        each = self.spread if parallel else in_order
+        run = self.spread if parallel else in_order
         if path.stored <= LOADED:
             if steps:
-                apply_steps(self.packs, steps, out, each, check=check)
+                apply_steps(self.packs, steps, out, run, check=check)
             return
         for step in steps:
-            apply_steps(self.packs, [step], out, each, check=check)
+            apply_steps(self.packs, [step], out, run, check=check)
 
     def spread(self, begin: Callable[[int], Callable[[], None]], starts: range) -> None:
-        """Runs the work for every chunk in this thread, and in those of the pool that are free."""
+        """Runs the work for every chunk in this thread and the pool's idle threads."""
         left, lock = map(begin, starts), Lock()
 
         def begun() -> Callable[[], None] | None:
@@ -96,7 +96,7 @@ class Walker:
             drain([helper for helper in helpers if not helper.cancel()])
 
     def _cross(self, step: PathStep, base: memoryview, out: memoryview, check: bool) -> None:
-        """Fills ``out`` by one forward transform from the bytes of its base."""
+        """Fills ``out`` by one forward transform of its base's bytes."""
         member = step.member
         if member.nbytes != len(out):
             raise DamagedData(f"{short_name(step)} has a wrong length")
@@ -114,13 +114,13 @@ class Walker:
         else:
             source, _, to = transform.removeprefix("cast:").partition(">")
             if not cast.supported(source, to) or len(base) != len(out) * cast.RATIO:
-                raise DamagedData(f"{short_name(step)} is converted from something else")
+                raise DamagedData(f"{short_name(step)} is converted from another type or size")
             out[:] = memoryview(cast.cast(base, source, to)).cast("B")
         self._straight([step], out, parallel=False, check=check)
 
 
 def _sections(steps: Sequence[PathStep]) -> list[tuple[PathStep | None, tuple[PathStep, ...]]]:
-    """A path cut at its forward transforms: each with the undirected steps after it."""
+    """Cuts a path at its forward transforms: each with the undirected steps after it."""
     starts = [i for i, step in enumerate(steps) if step.member.coding.transform]
     ends = [*starts[1:], len(steps)]
     sections: list[tuple[PathStep | None, tuple[PathStep, ...]]] = (
@@ -136,7 +136,7 @@ def _sections(steps: Sequence[PathStep]) -> list[tuple[PathStep | None, tuple[Pa
 
 
 def room_for(step: PathStep) -> memoryview:
-    """Memory for a step's result; DamagedData if it claims more than any object has."""
+    """Memory for a step's result; DamagedData if its size exceeds that of any object."""
     if step.member.nbytes > max(MAX_MANIFEST, PIECE):
         raise DamagedData(f"{short_name(step)} claims {step.member.nbytes} bytes")
     return np.empty(step.member.nbytes, np.uint8).data

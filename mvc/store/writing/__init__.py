@@ -1,4 +1,4 @@
 """Encoding objects and appending records to packs.
 
-The moment they become part of the repository: ``publishing``.
+``publishing`` makes them part of the repository.
 """

@@ -1,4 +1,4 @@
-"""What a new blob may be coded against: stored blobs, and tensors in memory."""
+"""Bases of a new content: stored contents, and tensors in memory."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from mvc.store.recovery.walk import SHORT
 
 
 class Base(Protocol):
-    """An object that a new blob may be coded against."""
+    """An object that a new content may be coded against."""
 
     @property
     def id(self) -> BlobId:
-        """Its id."""
+        """The object's id."""
 
     @property
     def spec(self) -> TensorSpec:
-        """Its shape and kind of numbers."""
+        """Its shape and dtype."""
 
     def chain(self, start: int) -> tuple[Link, ...]:
         """As ``Graph.chain`` of the piece at ``start``; empty if it is not stored yet."""
 
     def piece(self, start: int) -> memoryview:
-        """The bytes of the base's own piece at ``start``, which lies inside it."""
+        """The base's own piece at ``start``, whatever the new content's length."""
 
-    def held(self, link: Link, start: int) -> memoryview | None:
-        """The piece at ``start`` of an object that leads to it, if it is in memory."""
+    def cached(self, link: Link, start: int) -> memoryview | None:
+        """The piece at ``start`` of an object in its chain, if that is in memory."""
 
 
 class Recovers(Protocol):
-    """Recovers a blob's pieces, as ``mvc.store.recovery.recover.Recovery`` does."""
+    """Recovers a content's pieces, as ``mvc.store.recovery.recover.Recovery`` does."""
 
     def piece(self, id_: bytes, start: int, out: memoryview) -> None:
         """Fills ``out`` with the piece at ``start``. Raises DamagedData."""
 
 
 class StoredBase(Struct):
-    """A stored blob as a base; its pieces are recovered when needed, first to last.
+    """A stored content as a base; its pieces are recovered when needed, first to last.
 
-    Without ``graph`` it is taken as it is, whatever leads to it.
+    Without ``graph`` its chain counts as empty.
     """
 
     id: BlobId
@@ -65,10 +65,9 @@ class StoredBase(Struct):
     def piece(self, start: int) -> memoryview:
         """The base's whole piece at ``start``, whatever the new piece's length.
 
-        The decoder has the whole piece, so the encoder must use the whole piece, too. Once all of
-        the base is recovered, it is compared with its id: a delta to a wrong base would lead back
-        to the right bytes here, and nowhere else. Raises DamagedData, and EncodingFailed if
-        earlier pieces were used already.
+        The decoder uses the whole piece, so the encoder must, too. Once all of the base is
+        recovered, its hash is checked: a delta from wrong bytes would decode correctly only in this
+        process. Raises DamagedData, or EncodingFailed if earlier pieces were already used.
         """
         out = self.room(start)
         source = self.recovery if self.spec.nbytes <= SHORT else None
@@ -82,11 +81,11 @@ class StoredBase(Struct):
         return self.take(min(PIECE, self.spec.nbytes - start))
 
     def proven(self, start: int, out: memoryview) -> memoryview:
-        """``out``, recovered as its piece at ``start``; errors as of ``piece``."""
+        """Adds ``out``, its recovered piece at ``start``, to the hash; errors as of ``piece``."""
         if start == 0:
             self._hasher, self._hashed = BlobHasher(self.spec, parallel=True), 0
         elif start != self._hashed:
-            self.check()  # pieces before it were not asked for
+            self.check()  # earlier pieces were skipped
         if self._hasher is not None and start == self._hashed:
             self._hasher.update(out)
             self._hashed += len(out)
@@ -94,18 +93,18 @@ class StoredBase(Struct):
                 raise self._wrong(EncodingFailed if start else DamagedData)
         return out
 
-    def held(self, link: Link, start: int) -> None:
-        """Nothing is in memory."""
+    def cached(self, link: Link, start: int) -> None:
+        """Returns None: a stored base has nothing in memory."""
 
     def check(self) -> None:
-        """Raises DamagedData unless all of it is stored, and its type is ``spec``."""
+        """Raises DamagedData unless all pieces are stored and match its id and ``spec``."""
         read = piece_reader(self.recovery.piece, self.id, self.spec)
         for _ in verify_pieces(self.id, self.spec, read, self._wrong(DamagedData)):
             pass
 
     def _wrong(self, kind: type[MvcError]) -> MvcError:
         return kind(
-            f"object {self.id.short}, to be the base of a delta, does not match its hash after "
+            f"object {self.id.short}, the base of a new delta, does not match its hash after "
             "decoding",
-            hint="run 'mvc fsck --full'; 'mvc commit --reset-point' stores a version without bases",
+            hint="run 'mvc fsck --full'; 'mvc commit --reset-point' stores a version in full",
         )

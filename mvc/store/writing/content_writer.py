@@ -1,12 +1,12 @@
 """Stores the contents of files: hashes them and encodes those that the repository lacks.
 
-Each content is read once, and the bytes that are hashed are encoded. A content larger than a
-piece is read twice; if the two readings differ, SourceChanged is raised.
+Each content is read once, and the hashed bytes are encoded. A content larger than a piece is read
+twice; if the two readings differ, SourceChanged is raised.
 
-A new content is encoded against, in this order: the master in the same commit of which it is a
-rounded copy (``PrecisionCopies``), the last version in memory (``BaseCache``), the stored content
-that the caller has chosen (``Origin``). The tensors of an optimizer's unit are stored together,
-before the other contents of their files (``put_units``).
+The base of a new content is, in this order: the master in the same commit of which it is a rounded
+copy (``PrecisionCopies``), the last version in memory (``BaseCache``), the stored content that the
+caller has chosen (``Origin``). The tensors of an optimizer's unit are stored together, before the
+other contents of their files (``put_units``).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ContentWriter:
     ) -> None:
         """Stores the contents of ``files``, by path, that an optimizer's step or a run codes.
 
-        ``parent`` is the version one step before. The rest is left to ``put``, which comes next.
+        ``parent`` is the version one step before. Call ``put`` next for the other contents.
         """
         self._joined = tuple(files.values())
         members = [self._members(unit, files, parent) for unit in units]
@@ -107,8 +107,8 @@ class ContentWriter:
     def _members(
         self, unit: Unit, files: Mapping[str, Storing], parent: Manifest
     ) -> dict[str, UnitMember]:
-        """A unit's contents that are in memory or can be read, all of one length; empty if none."""
-        found, before = dict[str, UnitMember](), parent.by_path
+        """A unit's contents that are in memory or can be read, of equal length; otherwise empty."""
+        members, before = dict[str, UnitMember](), parent.by_path
         for name, (path, i) in unit.members.items():
             older = unit.older[name]
             if path not in files or older.path not in before:
@@ -118,21 +118,21 @@ class ContentWriter:
             alike = (old.spec.dtype, old.spec.nbytes) == (spec.dtype, spec.nbytes)
             if storing.file.steps or i in storing.ids or not (alike and spec.nbytes):
                 return {}
-            found[name] = UnitMember(storing, i, spec, base=self._older(storing, i, old))
-        specs = {(member.spec.dtype, member.spec.nbytes) for member in found.values()}
+            members[name] = UnitMember(storing, i, spec, base=self._older(storing, i, old))
+        specs = {(member.spec.dtype, member.spec.nbytes) for member in members.values()}
         predictable = all(dtype in PREDICTED for dtype, _ in specs)
-        return found if len(specs) == 1 and predictable else {}
+        return members if len(specs) == 1 and predictable else {}
 
     def _older(self, storing: Storing, i: int, old: Content) -> Base:
-        """A content of the version before: in memory, or stored."""
+        """A content of the previous version: in memory, or stored."""
         name, spec, last = storing.origins[i].name, storing.file.contents[i].spec, storing.last
-        held = last.base(name, spec) if last is not None else None
-        if held is not None and held.id == old.id:
-            return held
+        cached = last.base(name, spec) if last is not None else None
+        if cached is not None and cached.id == old.id:
+            return cached
         return self.objects.stored(old.id, old.spec)
 
     def _unit(self, unit: Unit, members: Mapping[str, UnitMember]) -> None:
-        """Stores a unit's contents, unless no run has them."""
+        """Stores a unit's contents, unless they are in no run."""
         objects, spec = self.objects, next(iter(members.values())).spec
         self._make_unit_room(members, min(spec.nbytes, PIECE))
         chosen = first = None
@@ -147,7 +147,7 @@ class ContentWriter:
         except DamagedData:
             return  # a version after a damaged one can still be stored
         if chosen is not None or run is not None:
-            self._announce(members, chosen, aside=chosen is not None and not length)
+            self._announce(members, chosen, keep_previous=chosen is not None and not length)
             self._put_pieces(members, chosen, run, first=first)
 
     def _make_unit_room(self, members: Mapping[str, UnitMember], length: int) -> None:
@@ -180,26 +180,26 @@ class ContentWriter:
         member.id = file.ids[i] if file.ids else blob_id(spec, member.data, parallel=True)
 
     def _older_pieces(self, members: Mapping[str, UnitMember], start: int) -> dict[str, BasePiece]:
-        """The pieces of the version before, by name. Raises DamagedData."""
+        """The pieces of the previous version, by name. Raises DamagedData."""
         bases = {name: member.base for name, member in members.items()}
         stored = {name: base for name, base in bases.items() if isinstance(base, StoredBase)}
         data = {name: base.piece(start) for name, base in bases.items() if name not in stored}
         if stored:
-            found = self.objects.stored_pieces([*stored.values()], start)
-            data |= zip(stored, found, strict=True)
+            pieces_ = self.objects.stored_pieces([*stored.values()], start)
+            data |= zip(stored, pieces_, strict=True)
         return {
             name: BasePiece(bytes(base.id), data[name], base.chain(start))
             for name, base in bases.items()
         }
 
     def _announce(
-        self, members: Mapping[str, UnitMember], rules: Rules | None, *, aside: bool
+        self, members: Mapping[str, UnitMember], rules: Rules | None, *, keep_previous: bool
     ) -> None:
-        """Begins the objects that are new; what others are predicted from comes first.
+        """Begins the objects that are new, inputs of predictions first.
 
-        So whatever two contents have in common, none is predicted from itself. ``aside``: the
-        version before is one to which later ones return. A content that is stored already, and
-        that a rule reads, is proven like a new one.
+        So no content is predicted from itself, even if two contents are equal. ``keep_previous``:
+        the previous version will be a base again. A stored content that a rule reads is verified
+        like a new one.
         """
         read = rules.inputs if rules is not None else frozenset[str]()
         for name in reversed(put_order(members, rules)):
@@ -211,11 +211,13 @@ class ContentWriter:
             if member.wanted:
                 self.objects.begin(id_)
                 if last is not None:
-                    member.kept = last.replace(name, id_, member.spec, aside=aside)
+                    member.next_base = last.replace(
+                        name, id_, member.spec, keep_previous=keep_previous
+                    )
             elif last is not None and member.base.id == id_ and member.data is not None:
                 last.unchanged(name, id_, member.spec, member.data)
             if member.borrowed and (member.wanted or is_read):
-                storing.borrow(i, id_, is_copied=member.kept is not None)
+                storing.borrow(i, id_, is_copied=member.next_base is not None)
             self._note(storing, i, id_)
 
     def _put_pieces(
@@ -234,7 +236,7 @@ class ContentWriter:
                 self._make_unit_room(members, length)
             steps = None if start else first
             if rules is not None and start:
-                with suppress(DamagedData):  # then its pieces are stored without a base
+                with suppress(DamagedData):  # on failure, store the pieces without a base
                     steps = self._steps(members, start)
             for name in put_order(members, rules):
                 member = members[name]
@@ -245,15 +247,17 @@ class ContentWriter:
                     hashers[name].update(data)
                 piece = Piece(member.id, spec, start, data)
                 if member.wanted and steps is not None and rules is not None:
-                    objects.put_in_run(piece, *rules.sources(name, steps), kept=member.kept)
+                    objects.put_in_run(
+                        piece, *rules.sources(name, steps), next_base=member.next_base
+                    )
                 elif member.wanted:
-                    objects.put(piece, member.base, member.kept, run=run)
+                    objects.put(piece, member.base, member.next_base, run=run)
         for name, hasher in hashers.items():
             if hasher.done() != members[name].id:
                 raise _source_changed(members[name].storing.path)
 
     def put_skeleton(self, id_: BlobId, data: bytes, old: FileEntry | None) -> None:
-        """Stores what a file has outside its contents; ``old`` is the file of the parent."""
+        """Stores a file's skeleton; ``old`` is the file of the parent version."""
         objects, spec = self.objects, TensorSpec("raw", (len(data),))
         if objects.holds(id_):
             return
@@ -264,14 +268,14 @@ class ContentWriter:
             known = None if base is None else (base.id, objects.recovered(base.id, base.spec))
             objects.put_bytes(BLOB, id_, data, known)
             return
-        # A pickle of long lists; stored in pieces like a tensor.
+        # Large skeletons, such as a pickle of long lists, are stored in pieces like a tensor.
         for start, length in pieces(spec):
             self.objects.make_room(length)
             part = memoryview(data)[start : start + length]
             objects.put(Piece(id_, spec, start, part), base)
 
     def forget(self, file: ParsedFile) -> None:
-        """Codes nothing against the file any more: it will be closed."""
+        """Drops a file that will be closed, so that nothing is coded against it."""
         self._copies.forget(file)
 
     def _note(self, storing: Storing, i: int, id_: BlobId) -> None:
@@ -298,9 +302,9 @@ class ContentWriter:
                 last.unchanged(origin.name, id_, spec, data)
             return id_
         master, base = self._base(storing, origin, spec, data)
-        kept = last.replace(origin.name, id_, spec) if last is not None else None
+        next_base = last.replace(origin.name, id_, spec) if last is not None else None
         if borrowed is not None:
-            storing.borrow(i, id_, is_copied=kept is not None)
+            storing.borrow(i, id_, is_copied=next_base is not None)
         self.objects.begin(id_)
         step = file.steps.get(i) if file.steps and master is None else None
         for start, length in pieces(spec):
@@ -308,9 +312,9 @@ class ContentWriter:
                 self.objects.make_room(length)
             piece = Piece(id_, spec, start, data[start : start + length])
             if step is None:
-                self.objects.put(piece, base, kept)
+                self.objects.put(piece, base, next_base)
             else:
-                self.objects.put_step(piece, step, kept)
+                self.objects.put_step(piece, step, next_base)
         return id_
 
     def _base(
@@ -322,8 +326,8 @@ class ContentWriter:
             if master.file.borrow(master.content) is not None:
                 storing.masters.append(master)
             return master, master
-        held = storing.last.base(origin.name, spec) if storing.last is not None else None
-        return None, held or self._stored(origin)
+        cached = storing.last.base(origin.name, spec) if storing.last is not None else None
+        return None, cached or self._stored(origin)
 
     def _stored(self, origin: Origin) -> Base | None:
         base = origin.base
@@ -370,15 +374,15 @@ class ContentWriter:
 def _source_changed(path: str) -> SourceChanged:
     return SourceChanged(
         f"{path} changed while it was being read",
-        hint="wait until whatever writes it is done, then commit again",
+        hint="wait until the program that writes it has finished, then commit again",
     )
 
 
 def _in_turn(specs: Sequence[TensorSpec], total: int) -> list[int]:
     """The contents in the order in which they are stored.
 
-    Masters come before their copies in lower precision. Where all are encoded before anything is
-    waited for, the largest come first: they are encoded while others are hashed.
+    Masters come before their copies in lower precision. If all contents can be encoded without
+    waiting, the largest come first: they are encoded while others are hashed.
     """
     at_once = total <= PIECE
     return sorted(
@@ -388,6 +392,6 @@ def _in_turn(specs: Sequence[TensorSpec], total: int) -> list[int]:
 
 
 def _blame_modified(files: Iterable[Storing]) -> None:
-    """Raises SourceChanged if what was borrowed was modified: that is why encoding failed."""
+    """Raises SourceChanged if a borrowed content was modified, which explains a failed encoding."""
     for storing in files:
         storing.prove(storing.borrowed)

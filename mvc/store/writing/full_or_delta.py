@@ -1,11 +1,10 @@
-"""Choosing how a piece is stored: the smallest coding that can be recovered in time.
+"""Chooses how a piece is stored: the smallest coding that can be recovered in time.
 
-Sizes are estimated on samples, never by encoding twice. A delta must save at least a
-tenth of the full record, its chain must stay within the versions and the bytes that
-the policy allows (Mercurial bounds chains by cost as well as by length;
-docs/decisions.md). The full record is first taken to be as large as the one that the chain
-begins with, which costs nothing to find out: weights of one model compress alike. Whether a chunk
-stays raw is ``Pipeline.encode_chunk``'s matter: where coding saves nothing.
+Sizes are estimated on samples, never by encoding twice. A delta must save at least a tenth of the
+full record, and its chain must stay within the versions and bytes that the policy allows (Mercurial
+bounds chains by cost and by length; docs/decisions.md). At first the full record is assumed to be
+as large as the first one of the chain, which costs nothing: weights of one model compress alike.
+``Pipeline.encode_chunk`` decides which chunks stay raw.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ WORTH = 0.9
 
 _AGAIN = 4  # deltas of a chain after which the size of the full record is estimated anew
 _SAMPLE = 64 << 10
-_SAMPLED = 256 << 10  # bytes of raw content from which the changed part is looked for
+_SAMPLED = 256 << 10  # bytes from which only the changed part of raw content is sampled
 _TINY = 4096
 _ERROR = 1.005  # of a sample; blocks must save more than this
 
 
 class Policy(Struct, frozen=True):
-    """``layout``: what is coded against what. ``reset``: store everything in full.
+    """``layout``: the base of each version. ``reset``: store everything in full.
 
     ``max_chain``: stored bytes of a chain, as a multiple of the raw size. ``saving``: the share of
-    the raw size that a delta must save to be worth the time to decode it. ``run``: how many
-    versions may follow each other by an optimizer's steps.
+    the raw size that a delta must save to be worth its decoding time. ``run``: the most consecutive
+    versions that an optimizer's steps may predict.
     """
 
     pipeline: Pipeline
@@ -50,27 +49,27 @@ class Policy(Struct, frozen=True):
 
     @property
     def predicts(self) -> bool:
-        """Whether pieces may be coded against what an optimizer's step leads to."""
+        """Whether pieces may be predicted by optimizer steps."""
         pipeline = self.pipeline
         delta = pipeline.operator in {"sub", "xor"} and pipeline.scope == "tensor"
         return delta and self.run > 0 and not self.reset
 
     def may_delta(self, spec: TensorSpec) -> bool:
-        """Whether a content of this type can be coded against a base; if not, none is read."""
+        """Whether a content of this type can have a base; if not, none is read."""
         if self.pipeline.operator != "none":
             return True
         return spec.dtype == "raw" and self.pipeline.text != "raw"
 
 
 def exactly(pipeline: Pipeline) -> Pipeline:
-    """How a pipeline's tensors are stored where it adds no approximate step."""
+    """The pipeline for tensors to which no approximate step is added."""
     return Pipeline.parse("lossless") if pipeline.forward_only else pipeline
 
 
 class BasePiece(Struct, frozen=True, gc=False):
-    """A base's bytes of one piece, and the chain that ends with it, as ``Graph.chain``.
+    """A base's bytes of one piece, and its chain, as of ``Graph.chain``.
 
-    ``ends``: the chain is as long as it may get, so a full record follows.
+    ``ends``: the chain has its maximum length, so a full record follows.
     """
 
     id: bytes
@@ -83,7 +82,7 @@ class Choice(Struct, frozen=True, gc=False):
     """A coding: ``transform`` and pipeline (None: a patch), share of raw size, element width.
 
     ``against``: whether it is a delta. ``encoded``: the piece as its only chunk, if all of it was
-    encoded to find out its size. ``prediction``: the transform, where it is an optimizer's step.
+    encoded to estimate its size. ``prediction``: the transform, if it is an optimizer's step.
     """
 
     transform: str
@@ -119,9 +118,9 @@ def choose(
 ) -> list[Choice]:
     """The codings to store for one piece: a delta, a full record, or both.
 
-    A full record that ends a chain is stored beside its delta, so that the chain can be
-    walked from either end (VSOL keeps a delta of every version, too).
-    ``base`` is already converted for a cast.
+    A full record that ends a chain is stored in addition to its delta, so that the chain can be
+    decoded from both ends (VSOL keeps a delta of every version, too). ``base`` is already converted
+    for a cast.
     """
     if base is None or base_spec is None:
         return [_full(spec, new, policy)]
@@ -140,15 +139,15 @@ def choose(
 
 
 def _most(full: float, policy: Policy) -> float:
-    """The share of the raw size above which a delta is not worth it, given the full record's."""
+    """The largest share of the raw size at which a delta is worth it, for this full record."""
     return min(WORTH * full, full - policy.saving)
 
 
 def _first_share(base: BasePiece, nbytes: int) -> float | None:
-    """The share of the raw size of the full record that the base's chain begins with.
+    """Share of the raw size of the full record at which the base's chain begins.
 
-    None if it is not known, if an estimate is due again, and for pieces of which a payload's own
-    header is a good part.
+    None if it is unknown or must be estimated anew, and for pieces so small that a payload's header
+    matters.
     """
     if nbytes < _TINY or not base.chain or base.chain[-1].depth % _AGAIN == _AGAIN - 1:
         return None
@@ -157,9 +156,9 @@ def _first_share(base: BasePiece, nbytes: int) -> float | None:
 
 
 def _forms(pipeline: Pipeline, spec: TensorSpec, size: int) -> list[tuple[Pipeline, int]]:
-    """Codings and element widths to try: a sample shows what bytes are.
+    """Codings and element widths to try on a sample.
 
-    Raw bytes may be floats, and rows of bytes quantised blocks.
+    Raw bytes may be floats, and rows of bytes may be quantised blocks.
     """
     if spec.dtype == "uint8" and len(spec.shape) > 1 and size >= 4 * _TINY:
         blocks = (pipeline.in_blocks(n) for n in LENGTHS if spec.shape[-1] % n == 0)
@@ -194,7 +193,7 @@ def _delta(
         transform = "resize"
     data, part, size = base.data, 1.0, len(new)
     if spec.dtype == "raw" and size > _SAMPLED:
-        # Samples spread over all of it would miss what changed in one place, or see little else.
+        # Samples of the whole content would miss a local change, or overestimate it.
         data = fitted(data, size)
         new, data = _changed(new, data)
         part = len(new) / size
@@ -222,7 +221,7 @@ def lines_up(base: TensorSpec, spec: TensorSpec, start: int) -> bool:
     """Whether a base has a piece against which the one at ``start`` can be coded."""
     if base.dtype == spec.dtype:
         return not start or start < base.nbytes
-    # Pieces of differing element size do not line up.
+    # Pieces of different element sizes contain different elements.
     return not start and base.elements == spec.elements and base.nbytes <= PIECE
 
 
@@ -234,7 +233,7 @@ def converted(data: memoryview, base: TensorSpec, spec: TensorSpec) -> memoryvie
 
 
 def fitted(data: memoryview, size: int) -> memoryview:
-    """``data`` cut or filled with zeros to ``size`` bytes."""
+    """``data`` cut or zero-filled to ``size`` bytes."""
     if len(data) == size:
         return data
     return memoryview(bytes(data[:size]).ljust(size, b"\0"))

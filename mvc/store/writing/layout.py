@@ -1,14 +1,14 @@
-"""Which earlier version a new one is coded against, and when a chain ends in a full record.
+"""Layouts: the base of each new version, and when a chain ends with a full record.
 
-In the layout ``chain`` it is always the version before; ``skip``: docs/decisions.md, "Skip deltas".
-Version 0 is where the way to the last version begins (``Graph.chain``). There may be newer full
-records that are not on that way.
+In the layout ``chain`` the base is always the previous version; ``skip``: docs/decisions.md, "Skip
+deltas". Versions are numbered from the one where the chain of the last version begins
+(``Graph.chain``), which is number 0. Newer full records may exist outside that chain.
 
-Where other operations lie between the versions of an object, at regular distances, k
-counts these distances. At irregular ones k counts operations, its versions have some of the
-numbers 0, 1, 2, ..., and the rule is the same: a version that begins a new block of b^v numbers
-is coded against the first version on the way that lies in the block before. So no way has more
-than b - 1 deltas of one size.
+If the versions of an object are published at regular distances, with other operations between them,
+k counts these distances. At irregular distances k counts operations; the versions have some of the
+numbers 0, 1, 2, ..., and the rule is the same: a version that begins a new block of b^v numbers is
+coded against the first version of the chain in the previous block. So no chain has more than b - 1
+deltas of one size.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 ENDLESS = 1 << 30
 """An interval that no chain reaches."""
 PATTERN = r"skip:([2-9]|1[0-6])|chain(:([1-9][0-9]{0,3}|10000))?"
-"""How ``store.layout`` is written."""
+"""The syntax of the setting ``store.layout``."""
 _INTERVAL = {"chain": 28, "skip": 64}
 
 
 RUN = 32
-"""Versions that follow each other by an optimizer's steps, before one is coded plainly.
+"""Maximum number of consecutive versions that are predicted by an optimizer's steps.
 
-A plain version takes three to five times the bytes of a predicted one: a run of 32 adds a tenth to
-the bytes, and its last version takes 32 payloads a tensor to recover.
+A plain version takes three to five times the bytes of a predicted one: after a run of 32 it adds a
+tenth to the bytes. The last version of such a run takes 32 payloads per tensor to recover.
 """
 
 
 def before_run(chain: tuple[Link, ...], run: int | None = None) -> tuple[Link, ...]:
-    """The links of a chain before the run with which it ends: what later versions go on from.
+    """The links of a chain before its final run: bases for later versions.
 
-    ``run``: the operation that published its first version, for a tensor that is itself coded
-    plainly in the run of others. Where the chain begins in the run, only its own links count.
+    ``run``: the operation that published the run's first version, for a tensor of the run that is
+    coded by plain deltas. If the chain begins within the run, only its unpredicted links count.
     """
     own = next((i for i, link in enumerate(chain) if link.predicted), len(chain))
     if run is None:
@@ -62,10 +62,7 @@ class Layout(Struct, frozen=True, dict=True):
 
     @classmethod
     def parse(cls, text: str, interval: int | None = None) -> Layout:
-        """From a text that ``PATTERN`` matches.
-
-        ``interval``: the one that is set; by default the layout's own.
-        """
+        """From a text that matches ``PATTERN``; ``interval`` overrides the layout's default."""
         if not re.fullmatch(PATTERN, text):
             raise ValueError(text)
         kind, _, number = text.partition(":")
@@ -77,36 +74,37 @@ class Layout(Struct, frozen=True, dict=True):
         return f"skip:{self.step}" if self.step else f"chain:{self.interval}"
 
     def base(self, chain: Sequence[Link], sequence: int) -> Link:
-        """The version to code a new one against, of those that lead to the last one.
+        """The link of ``chain`` that is the base of the next version.
 
-        ``chain``: as ``Graph.chain``; ``sequence``: the operation that publishes the new one.
+        ``chain``: as ``Graph.chain`` of the last version; ``sequence``: the operation that
+        publishes the next one.
         """
         if not self.step:
             return chain[-1]
-        *there, new = _positions(chain, sequence)
-        if not 0 <= there[-1] < new:
+        *known, new = _positions(chain, sequence)
+        if not 0 <= known[-1] < new:
             return chain[-1]
         block = 1
-        while new // (block * self.step) != there[-1] // (block * self.step):
+        while new // (block * self.step) != known[-1] // (block * self.step):
             block *= self.step
-        within = [at // block for at in there]
+        within = [at // block for at in known]
         return chain[within.index(within[-1])]
 
     def returns_to(self, chain: Sequence[Link], sequence: int) -> bool:
-        """Whether a later version than the next one is coded against the last one of ``chain``.
+        """Whether a version after the next one has the last one of ``chain`` as its base.
 
-        With ``skip`` that is so where a block of b versions begins.
+        With ``skip`` that is so if a block of b versions begins there.
         """
         return bool(self.step) and _begins_block(
             self.step, tuple(link.sequence for link in chain), sequence
         )
 
     def ends(self, chain: Sequence[Link], sequence: int) -> bool:
-        """Whether the version after ``chain`` is to be stored in full.
+        """Whether the version after ``chain`` must be stored in full.
 
-        With ``skip`` the number of versions since the chain began is certain where they were
-        published at regular distances. Else the chain ends where it is as deep as one of
-        ``interval`` versions gets.
+        With ``skip``, the number of versions since the chain began is certain if they were
+        published at regular distances. Otherwise the chain ends when it is as deep as one of
+        ``interval`` versions may be.
         """
         if not chain:
             return False
@@ -121,8 +119,8 @@ class Layout(Struct, frozen=True, dict=True):
     def is_near(self, chain: Sequence[Link], sequence: int) -> bool:
         """Whether the version after ``chain`` is one of the first two after a full record.
 
-        If it is stored in full, too, a delta that leads to it makes no way shorter: the version
-        between is as near to either.
+        If that version is stored in full, too, an additional delta shortens no path: the version
+        between is equally near to both.
         """
         if self.step:
             return bool(chain) and _positions(chain, sequence)[-1] < 3
@@ -131,10 +129,10 @@ class Layout(Struct, frozen=True, dict=True):
     def saved(self, chain: Sequence[Link], sequence: int) -> float:
         """About how many deltas recoveries save if the next version is stored in full.
 
-        Each version counts once. In a chain those nearer to the next one than to the first are
-        decoded from there, and all together take half of their deltas. With ``skip`` few are, but
-        as many versions again take about n (b - 1) / (2 ln b) deltas more at the end of a chain of
-        n than in one of their own.
+        Each version counts once. In a chain, versions nearer to the next one than to the first are
+        decoded from there, which halves the deltas. With ``skip`` few are; but the same number of
+        later versions needs about n (b - 1) / (2 ln b) fewer deltas in a new chain than at the end
+        of a chain of n.
         """
         if not self.step:
             versions = chain[-1].depth + 1
@@ -149,7 +147,7 @@ class Layout(Struct, frozen=True, dict=True):
         return next(deltas for deltas in count() if self.reach(deltas) >= self.interval)
 
     def reach(self, deltas: int) -> int:
-        """The most versions, the full one included, that are so many deltas away at most."""
+        """The most versions, the full one included, that have at most ``deltas`` deltas."""
         if not self.step:
             return deltas + 1
         digits, first = divmod(deltas + 1, self.step - 1)
@@ -162,15 +160,15 @@ class Layout(Struct, frozen=True, dict=True):
 
 
 def _positions(chain: Sequence[Link], sequence: int) -> tuple[int, ...]:
-    """How far after the first each version was published, the new one last; in regular steps."""
+    """Distances of each version from the first, the next one last, in units of regular steps."""
     return _regular((*[link.sequence for link in chain], sequence))
 
 
 @lru_cache(maxsize=256)  # the tensors of a version have few different chains
 def _regular(sequences: tuple[int, ...]) -> tuple[int, ...]:
-    found = [number - sequences[0] for number in sequences]
-    unit = gcd(*found) or 1
-    return tuple(at // unit for at in found)
+    distances = [number - sequences[0] for number in sequences]
+    unit = gcd(*distances) or 1
+    return tuple(at // unit for at in distances)
 
 
 @lru_cache(maxsize=256)

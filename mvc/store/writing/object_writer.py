@@ -1,7 +1,7 @@
-"""Writing objects: choose a base and a coding, encode chunks in parallel.
+"""Writes objects: chooses bases and codings, encodes chunks in parallel.
 
-What is encoded is decoded again before it is appended; of a large operation only some chunks are
-(``proof.Sampling``). Records are gathered and appended by ``RecordsInFlight``.
+Encoded bytes are decoded and compared before they are appended; of a large operation only a sample
+(``proof.Sampling``). ``RecordsInFlight`` gathers and appends the records.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from mvc.store.writing.pieces import (
     NextBase,
     Piece,
     Waiting,
-    copy_kept,
+    copy_to_next_base,
     encode_chunk,
     encode_proven_patch,
     encode_proven_step,
@@ -68,9 +68,10 @@ def _zero_chunk(pipeline: Pipeline, size: int, width: int) -> Encoded:
 
 
 class _Room(Struct):
-    """Memory for pieces and their bases; ``used_by``: the pieces that are encoded from it.
+    """Memory for pieces and their bases; ``used_by``: pieces that are encoded from it.
 
-    ``puts``: pieces, of ``put`` bytes, on their way there. What fails stays, and fails again.
+    ``puts``: pieces, of ``put`` bytes, that another thread is coding. Failed ones stay, and fail
+    again in every wait.
     """
 
     read: Arena = field(default_factory=partial(Arena, 2 * PIECE))
@@ -84,7 +85,7 @@ class _Room(Struct):
         return max(self.read.used, self.bases.used, self.put)
 
     def catch_up(self) -> None:
-        """Waits until all pieces are being encoded."""
+        """Waits until all pieces have a coding and their chunks are being encoded."""
         for put in self.puts:
             put.result()
         self.puts.clear()
@@ -104,8 +105,8 @@ class _Room(Struct):
 class ObjectWriter:
     """Adds objects to a repository through one pack writer. Not thread-safe.
 
-    What is read to be put (``take``), and what is recovered to code against, takes memory until
-    ``drain``. ``policy``: how they are coded.
+    Bytes read for ``put`` (by ``take``), and recovered bases, stay in memory until ``drain``.
+    ``policy``: how they are coded.
     """
 
     def __init__(
@@ -120,31 +121,31 @@ class ObjectWriter:
     ) -> None:
         self._graph = graph
         self._recovery = recovery
-        self.sequence = graph.next_sequence  # of the operation that is to publish it
+        self.sequence = graph.next_sequence  # of the operation that will publish the objects
         self._packs = packs
         self._pool = pool
         self.policy = policy
         self._sampling = Sampling(self.sequence)
         self._added: set[bytes] = set()
-        self.bases: set[bytes] = set()  # stored objects that something was coded against
-        self._meanings: dict[bytes, bytes] = {}  # ids by their first bytes, of objects added here
+        self.bases: set[bytes] = set()  # stored objects used as bases or inputs
+        self._meanings: dict[bytes, bytes] = {}  # ids of added objects by their first bytes
         self._records = RecordsInFlight(packs, arenas, self.sequence)
         self._room, self._before = _Room(), _Room()
-        self._coding = self._room  # what is being coded was read there
+        self._coding = self._room  # has the bytes of the piece being coded
         self._coder: ThreadPoolExecutor | None = None
-        self._earlier: StoredBase | None = None  # the object that led to a base the last time
+        self._earlier: StoredBase | None = None  # the older base used last
 
     def take(self, length: int) -> memoryview:
-        """Memory for bytes that are to be put before ``make_room`` is called once more."""
+        """Memory for bytes to ``put`` before the next ``make_room``."""
         return self._room.read.take(length)
 
-    def _take_base(self, length: int) -> memoryview:
+    def _base_room(self, length: int) -> memoryview:
         return self._coding.bases.take(length)
 
     def make_room(self, length: int) -> None:
-        """Waits until so many more bytes can be read, and recovered to code against.
+        """Waits until ``length`` more bytes can be read, with their bases.
 
-        While they are, what was put last is encoded.
+        Meanwhile, pieces put before are encoded.
         """
         if self._room.used + length <= PIECE:
             return
@@ -154,14 +155,14 @@ class ObjectWriter:
         self._room.settle()
 
     def holds(self, id_: bytes) -> bool:
-        """Whether the object is stored already, or was added here."""
+        """Whether the object is stored already, or was added to this writer."""
         return id_ in self._added or self._graph.holds(id_)
 
     def added(self, id_: bytes) -> bool:
         return id_ in self._added
 
     def wants(self, id_: bytes) -> bool:
-        """Whether to write the blob: it is new, or a reset point needs it in full."""
+        """Whether to write the content: it is new, or a reset point needs it in full."""
         if not self.holds(id_):
             return True
         return self.policy.reset and not self.added(id_) and not self._is_full(id_)
@@ -174,15 +175,15 @@ class ObjectWriter:
         return sound == {step.member.start for step in codings}
 
     def stored(self, id_: BlobId, spec: TensorSpec) -> StoredBase:
-        return StoredBase(id_, spec, self._recovery, self._take_base, graph=self._graph)
+        return StoredBase(id_, spec, self._recovery, self._base_room, graph=self._graph)
 
     def recovered(self, id_: bytes, spec: TensorSpec) -> bytes:
         return bytes(self._recovery.blob(id_, spec))
 
     def stored_pieces(self, bases: Sequence[StoredBase], start: int) -> list[memoryview]:
-        """The piece at ``start`` of each base; each payload that they share is decoded once.
+        """The piece at ``start`` of each base; shared payloads are decoded once.
 
-        Raises DamagedData, and EncodingFailed as ``StoredBase.piece`` does.
+        Raises DamagedData, or EncodingFailed as ``StoredBase.piece`` does.
         """
         self._catch_up()
         outs = {bytes(base.id): base.room(start) for base in bases}
@@ -193,7 +194,7 @@ class ObjectWriter:
         return [base.proven(start, outs[bytes(base.id)]) for base in bases]
 
     def begin(self, id_: bytes) -> None:
-        """Announces a blob whose pieces follow by ``put``."""
+        """Announces a content whose pieces follow by ``put``."""
         self._added.add(id_)
         self._meanings.setdefault(id_[:BASE_BYTES], id_)
 
@@ -201,23 +202,22 @@ class ObjectWriter:
         self,
         piece: Piece,
         base: Base | None = None,
-        kept: NextBase | None = None,
+        next_base: NextBase | None = None,
         *,
         run: int | None = None,
     ) -> None:
-        """Adds one piece of a blob.
+        """Adds one piece of a content.
 
         The caller must not modify its bytes until ``drain``. Once encoded they are copied to
-        ``kept``, whose buffer may be the base's own memory. ``run``: the operation that published
-        the first version of the run that the base ends, if there is one.
-
-        A large piece is coded by another thread, which first recovers its base.
+        ``next_base``, whose buffer may be the base's own memory. ``run``: the operation that
+        published the first version of the run that the base ends, if any. Another thread codes a
+        large piece, and recovers its base.
         """
-        alone = kept is not None or self.policy.pipeline.scope == "group"
+        alone = next_base is not None or self.policy.pipeline.scope == "group"
         small, puts = len(piece.data) < CHUNK, self._room.puts or self._before.puts
         if alone or (small and (not puts or puts[-1].done())):
             self._catch_up()
-            self._put(piece, base, kept, run=run)
+            self._put(piece, base, next_base, run=run)
             return
         if self._coder is None:
             self._coder = ThreadPoolExecutor(1, thread_name_prefix="mvc-code")
@@ -229,17 +229,17 @@ class ObjectWriter:
         self,
         piece: Piece,
         base: Base | None,
-        kept: NextBase | None = None,
+        next_base: NextBase | None = None,
         *,
         run: int | None,
         room: _Room | None = None,
     ) -> None:
         self._coding = room or self._coding
         choices, under = self._choose(piece, base, run)
-        gathered = self._add(piece, choices, under, kept, keeps=len(choices) == 1)
+        gathered = self._add(piece, choices, under, next_base, keeps=len(choices) == 1)
         if all(waiting.is_encoded for waiting in gathered):
             for waiting in gathered:
-                copy_kept(waiting)
+                copy_to_next_base(waiting)
         self._records.append_full()
 
     def put_in_run(
@@ -249,17 +249,17 @@ class ObjectWriter:
         base: BasePiece,
         inputs: Sequence[BasePiece] = (),
         *,
-        kept: NextBase | None = None,
+        next_base: NextBase | None = None,
     ) -> None:
-        """Adds a piece of an optimizer's unit, coded against the version directly before.
+        """Adds a piece of an optimizer's unit, coded against the previous version, as ``put``.
 
-        As ``put``. Without a prediction it is a plain delta, or in full. ``kept`` is written only
-        once what was put before is encoded: its old bytes may be an input there.
+        Without a prediction it is a plain delta, or in full. ``next_base`` is written only after
+        earlier pieces are encoded, because they may have its old bytes as an input.
         """
         self._catch_up()
         fits = [self._serves(source, piece) for source in (base, *inputs)]
         if prediction is not None and all(fits):
-            choices = [  # its size is not estimated
+            choices = [  # without an estimate of the size
                 Choice(
                     prediction.text, self.policy.pipeline, 0.0, width=prediction.width,
                     against=True, prediction=prediction,
@@ -268,23 +268,23 @@ class ObjectWriter:
         else:
             inputs, known = (), base if fits[0] else None
             choices = choose(piece.spec, piece.data, piece.spec, known, policy=self.policy)[:1]
-        self._add(piece, choices, base, kept, inputs=inputs)
+        self._add(piece, choices, base, next_base, inputs=inputs)
         self._records.append_full()
 
-    def put_again(
+    def put_recovered(
         self,
         id_: bytes,
         spec: TensorSpec,
         source: Recovers,
         base: tuple[bytes, TensorSpec] | None = None,
     ) -> None:
-        """Adds a whole blob as ``source`` recovers it, and its base.
+        """Adds a whole content, recovered by ``source`` like its base.
 
         Raises DamagedData if its bytes do not match its hash.
         """
         under = None
         if base is not None:
-            under = StoredBase(BlobId(base[0]), base[1], source, self._take_base)
+            under = StoredBase(BlobId(base[0]), base[1], source, self._base_room)
         self.begin(id_)
 
         def read(start: int, length: int) -> memoryview:
@@ -300,32 +300,31 @@ class ObjectWriter:
         for start, part in verify_pieces(id_, spec, read, wrong):
             self.put(Piece(id_, spec, start, part), under)
 
-    def put_step(self, piece: Piece, made: StepFrom, kept: NextBase | None = None) -> None:
-        """Adds a piece that is a stored piece plus a step.
+    def put_step(self, piece: Piece, origin: StepFrom, next_base: NextBase | None = None) -> None:
+        """Adds a piece that is a stored piece plus an approximate step, as ``put``.
 
-        As ``put``; stored in full where a chain ends, and as a delta where nothing can be added to
-        the base.
+        It is stored in full where a chain ends, and as by ``put`` if the base cannot be used.
         """
         self._catch_up()
-        base, size = self.stored(made.base, piece.spec), len(piece.data)
+        base, size = self.stored(origin.base, piece.spec), len(piece.data)
         chain: tuple[Link, ...] = ()
         with suppress(DamagedData):
             chain = base.chain(piece.start)
         full = self.policy.reset or (chain and self._ends(chain, size))
         if full or not chain or not self._serves(base, piece):
-            self.put(piece, None if full else base, kept)
+            self.put(piece, None if full else base, next_base)
             return
         self.bases |= {base.id} - self._added
         waiting = Waiting(
-            id=piece.id, start=piece.start, nbytes=size, text=made.coding,
+            id=piece.id, start=piece.start, nbytes=size, text=origin.coding,
             base=base.id[:BASE_BYTES], width=piece.spec.width, raw=(piece.data, None),
-            under=chain, kept=kept, step=made.part(piece.start, size),
+            under=chain, next_base=next_base, step=origin.part(piece.start, size),
         )  # fmt: skip
         self._records.add(waiting, grouped=True)
         self._records.append_full()
 
     def put_zeros(self, piece: Piece) -> None:
-        """Adds a piece of zeros, in full: no delta is smaller. A chunk of them is encoded once."""
+        """Adds a piece of zeros, in full: no delta is smaller. Equal chunks are encoded once."""
         self._catch_up()
         length = len(piece.data)
         (choice,) = choose(piece.spec, piece.data, None, None, policy=self.policy)
@@ -345,7 +344,7 @@ class ObjectWriter:
     def put_bytes(
         self, kind: int, id_: bytes, data: bytes, base: tuple[bytes, bytes] | None
     ) -> None:
-        """Adds a skeleton or a manifest whole, as a patch against ``base`` (id, bytes)."""
+        """Adds a whole skeleton or manifest as a patch from ``base`` (id, bytes)."""
         self._catch_up()
         self._added.add(id_)
         under: tuple[Link, ...] = ()
@@ -366,11 +365,11 @@ class ObjectWriter:
         self._records.add(waiting)
 
     def push(self) -> Future[None]:
-        """Begins to flush what was appended, so that ``sync`` has less to wait for."""
+        """Starts to flush appended records, so that ``sync`` has less to wait for."""
         return self._pool.submit(self._packs.push)
 
     def drain(self) -> None:
-        """Waits until everything is encoded; the caller may use its buffers again."""
+        """Waits until everything is encoded; the caller may then reuse its buffers."""
         self._catch_up()
         self._records.drain()
         self._room.settle()
@@ -381,26 +380,26 @@ class ObjectWriter:
         self._records.flush()
 
     def sync(self) -> tuple[Region, ...]:
-        """Appends what waits, and makes everything durable; returns where it lies."""
+        """Appends open records, and makes everything durable; returns its regions."""
         self.flush()
         return self._packs.sync()
 
     def close(self) -> None:
-        """Ends the writer. What ``flush`` has not appended is left out."""
+        """Ends the writer; discards everything that ``flush`` has not appended."""
         if self._coder is not None:
             self._coder.shutdown(cancel_futures=True)
         self._records.close()
 
     def _catch_up(self) -> None:
-        """Waits for pieces on their way; what follows is coded in this thread."""
+        """Waits for pieces in the other thread; later ones are coded in this thread."""
         self._before.catch_up()
         self._room.catch_up()
         self._coding = self._room
 
-    # -- against what ----------------------------------------------------------------------
+    # -- choosing a base -------------------------------------------------------------------
 
     def _serves(self, source: Base | BasePiece, piece: Piece) -> bool:
-        """Whether an object can be named as what a piece is coded from."""
+        """Whether an object can be a base or input of a piece."""
         return source.id != piece.id and self._nameable(source.id)
 
     def _nameable(self, base: bytes) -> bool:
@@ -409,19 +408,16 @@ class ObjectWriter:
         return (self._graph.resolve_prefix(prefix) or self._meanings.get(prefix)) == base
 
     def _ends(self, chain: Sequence[Link], size: int) -> bool:
-        """Whether the version after ``chain``, of ``size`` bytes, is to be stored in full."""
+        """Whether the version after ``chain``, of ``size`` bytes, must be stored in full."""
         long = self.policy.layout.ends(chain, self.sequence)
         return long or chain[-1].stored > self.policy.max_chain * size
 
     def _choose(
         self, piece: Piece, base: Base | None, run: int | None
     ) -> tuple[list[Choice], BasePiece | None]:
-        """The codings of a piece, and the piece that its delta is from.
-
-        That is the first one from which a delta is worth it.
-        """
+        """The codings of a piece, and the base of its delta: the first one worth a delta."""
         spec, data, choices = piece.spec, piece.data, list[Choice]()
-        with suppress(DamagedData):  # a version after a damaged one can still be stored, in full
+        with suppress(DamagedData):  # store the successor of a damaged version in full
             for under in self._candidates(piece, base, run):
                 if self._serves(under, piece):
                     assert base is not None
@@ -431,10 +427,10 @@ class ObjectWriter:
         return choices or choose(spec, data, None, None, policy=self.policy), None
 
     def _candidates(self, piece: Piece, base: Base | None, run: int | None) -> Iterator[BasePiece]:
-        """Pieces to code against, converted to the new blob's dtype, best first.
+        """Possible bases, converted to the new content's dtype, best first.
 
-        The one that the layout names, then the version before, unless its chain is long or ends
-        with a run.
+        First the layout's choice, then the previous version, unless its chain is long or ends with
+        a run.
         """
         spec, start = piece.spec, piece.start
         if base is None or not self.policy.may_delta(spec) or not lines_up(base.spec, spec, start):
@@ -443,52 +439,49 @@ class ObjectWriter:
         chain = base.chain(start) if layout.interval < ENDLESS else ()
         ends = self.policy.reset or layout.ends(chain, self.sequence)
         if ends and layout.is_near(chain, self.sequence):
-            return  # a full record follows, and no delta is worth it beside that
+            return  # a full record follows, which makes a delta useless
         plain = before_run(chain, run)
         if plain and base.spec.dtype == spec.dtype and not ends:
-            found = layout.base(plain, self.sequence)
-            if found.id != base.id:
-                under = plain[: plain.index(found) + 1]
+            link = layout.base(plain, self.sequence)
+            if link.id != base.id:
+                under = plain[: plain.index(link) + 1]
                 with suppress(DamagedData):
-                    yield BasePiece(found.id, self._older(base, found, start), under)
+                    yield BasePiece(link.id, self._older(base, link, start), under)
                 if plain[-1].depth > layout.deepest // 2:
-                    return  # a full record is better than to go on from there
+                    return  # a full record is better than a longer chain
         if len(plain) < len(chain):
-            return  # deltas of a run are undone by nothing, and lead through all of it
+            return  # recovering from within a run decodes all of the run
         yield BasePiece(base.id, converted(base.piece(start), base.spec, spec), chain, ends)
 
     def _older(self, base: Base, link: Link, start: int) -> memoryview:
-        """A piece of an object that leads to a base: from memory, or recovered and verified."""
-        if (held := base.held(link, start)) is not None:
-            return held
+        """A piece of an object in the base's chain: from memory, or recovered and verified."""
+        if (piece := base.cached(link, start)) is not None:
+            return piece
         if self._earlier is None or self._earlier.id != link.id or not start:
             self._earlier = None
             older = self.stored(BlobId(link.id), base.spec)
             if base.spec.nbytes > PIECE:
-                older.check()  # it may have had another shape, which no record says
+                older.check()  # records do not contain shapes, and its shape may differ
             self._earlier = older
         return self._earlier.piece(start)
 
     def _whole_base(
         self, base: tuple[bytes, bytes], kind: int
     ) -> tuple[tuple[Link, ...], bytes, memoryview]:
-        """What ``put_bytes`` codes against: the chain that leads there, its id and bytes.
-
-        All are empty if it is to be stored in full.
-        """
+        """The base for ``put_bytes``: its chain, id and bytes; all empty to store in full."""
         layout, (id_, data) = self.policy.layout, base
         chain = self._graph.chain(id_)
         fits = chain[-1].nbytes == len(data) and self._nameable(id_)
         if not fits or layout.ends(chain, self.sequence):
             return (), b"", memoryview(b"")
-        found = layout.base(chain, self.sequence)
-        if found.id != id_ and self._nameable(found.id):
+        link = layout.base(chain, self.sequence)
+        if link.id != id_ and self._nameable(link.id):
             with suppress(DamagedData):
                 if kind == MANIFEST:
-                    older = self._recovery.manifest(found.id)
+                    older = self._recovery.manifest(link.id)
                 else:
-                    older = self.recovered(found.id, TensorSpec("raw", (found.nbytes,)))
-                return chain[: chain.index(found) + 1], found.id, memoryview(older)
+                    older = self.recovered(link.id, TensorSpec("raw", (link.nbytes,)))
+                return chain[: chain.index(link) + 1], link.id, memoryview(older)
         return chain, id_, memoryview(data)
 
     # -- encoding --------------------------------------------------------------------------
@@ -498,24 +491,26 @@ class ObjectWriter:
         piece: Piece,
         choices: Sequence[Choice],
         against: BasePiece | None,
-        kept: NextBase | None,
+        next_base: NextBase | None,
         *,
         inputs: Sequence[BasePiece] = (),
         keeps: bool = False,
     ) -> list[Waiting]:
-        """``keeps``: nothing else reads the memory of ``kept``, which each chunk then overwrites
-        while it is in the processor's cache.
+        """Adds the chosen codings of a piece to the open records.
+
+        ``keeps``: nothing else reads the buffer of ``next_base``, so each chunk overwrites it while
+        it is in the processor's cache.
         """
         gathered: list[Waiting] = []
         for choice in choices:
             under = against if choice.against else None
-            self.bases |= {each.id for each in (under, *inputs) if each is not None} - self._added
+            self.bases |= {b.id for b in (under, *inputs) if b is not None} - self._added
             waiting = Waiting(
                 id=piece.id, start=piece.start, nbytes=len(piece.data), text=choice.text,
                 base=under.id[:BASE_BYTES] if under else b"", width=choice.width,
                 raw=(piece.data, under.data if under else None),
                 under=under.chain if under else (),
-                kept=kept if choice is choices[-1] else None,
+                next_base=next_base if choice is choices[-1] else None,
                 inputs=tuple(source.id[:BASE_BYTES] for source in inputs),
             )  # fmt: skip
             self._encode(waiting, choice, [source.data for source in inputs], keeps=keeps)
@@ -532,7 +527,9 @@ class ObjectWriter:
         *,
         keeps: bool = False,
     ) -> None:
-        """Has the chunks of a piece encoded; members of a group are at the end, together."""
+        """Starts to encode the chunks of a piece; members of a group are encoded together at the
+        end.
+        """
         (new, against), pipeline, width = waiting.raw, choice.pipeline, waiting.width
         if choice.grouped:
             return
@@ -546,7 +543,7 @@ class ObjectWriter:
             waiting.chunks = [Encoded(choice.encoded)]
             return
         prediction, take, sampling = choice.prediction, self._records.take, self._sampling
-        room = waiting.kept.buffer[waiting.start :] if keeps and waiting.kept else None
+        room = waiting.next_base.buffer[waiting.start :] if keeps and waiting.next_base else None
         waiting.copied = room is not None
 
         def encode(part: slice) -> Bytes:
@@ -557,7 +554,7 @@ class ObjectWriter:
                 )  # fmt: skip
             assert fit is not None
             return encode_proven_step(
-                pipeline, prediction, new[part], sources=[each[part] for each in (fit, *inputs)],
+                pipeline, prediction, new[part], sources=[s[part] for s in (fit, *inputs)],
                 width=width, take=take, sampling=sampling,
             )  # fmt: skip
 

@@ -1,9 +1,8 @@
-"""Where the committed bytes of packs end: as the index claims, and as the journal proves.
+"""Committed ends of packs: as the index claims, and as the journal proves.
 
-Code that deletes, cuts off or overwrites bytes never relies on the index, which is derived and
-may be stale, foreign or damaged. The index may say where to append, because appending at a
-file's end destroys nothing. Before bytes are cut off or a pack is deleted, the journal is read
-from its first entry to its last.
+Code that deletes, truncates or overwrites bytes never relies on the index, which is derived and may
+be stale, foreign or damaged. The index may choose where to append, because appending at a file's
+end destroys nothing. Before bytes are truncated or a pack is deleted, the whole journal is read.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ class PackEnds:
         self._snapshot = snapshot
 
     def claimed(self, pack: int) -> int | None:
-        """What the index says; None for a pack that must not be written to.
+        """The end by the index; None for a pack that must not be written to.
 
-        A pack that no entry names is new (0) if its number is above all that were ever named.
+        A pack that no entry names is new (0) if its number is above all numbers ever named.
         Otherwise maintenance has emptied it, and other processes may still read its old bytes.
         """
         self._snapshot.refresh()
-        found = self._snapshot.newest(keys.PACK + pack.to_bytes(4, "big"))
-        if found is None:
+        newest = self._snapshot.newest(keys.PACK + pack.to_bytes(4, "big"))
+        if newest is None:
             return 0 if pack > self.newest() else None
-        return max(r.end for r in found.entry.regions if r.pack == pack) or None
+        return max(r.end for r in newest.entry.regions if r.pack == pack) or None
 
     def proven(self, pack: int) -> int | None:
-        """The same, from the whole journal; an index that claims otherwise is replaced.
+        """As ``claimed``, from the whole journal; an index that differs is replaced.
 
         The caller holds the pack's lock, as every writer does until its entry is written.
         """
@@ -42,9 +41,9 @@ class PackEnds:
         return end
 
     def all_proven(self) -> dict[int, int]:
-        """The committed end of every pack that the journal names; 0 for one that was emptied.
+        """The committed end of every pack in the journal; 0 for an emptied one.
 
-        DamagedData where entries are lost: they may have named bytes of any pack.
+        DamagedData if entries are lost: they may have named bytes of any pack.
         """
         self._snapshot.refresh()
         self._snapshot.check_whole()
@@ -55,6 +54,6 @@ class PackEnds:
         return ends
 
     def newest(self) -> int:
-        """The highest number of a pack that an entry has named, as the index says."""
+        """The highest pack number that an entry has named, by the index."""
         key = self._snapshot.last_under(keys.PACK)
         return 0 if key is None else int.from_bytes(key[1:5], "big")

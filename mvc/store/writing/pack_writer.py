@@ -1,9 +1,9 @@
-"""Appending to packs, under a lock that is a running commit's lease.
+"""Appends to packs, under a lock that is a running commit's lease.
 
-A writer holds the pack's lock from its first byte until its journal entry is written. So once
-the lock is free, bytes after the committed end belong to no commit. The next writer of that
-pack cuts them off, after it has proven from the journal where the committed bytes end. A writer
-that fails before anything is durable cuts off itself what it has written.
+A writer locks the pack from its first byte until its journal entry is written. So if the lock is
+free, bytes after the committed end belong to no commit. The next writer of that pack truncates
+them, after it has proven from the journal where the committed bytes end. A writer that fails before
+its bytes are durable truncates them itself.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from mvc.types import Bytes
 _TRIES = 64
 
 
-class _HeldPack(NamedTuple):
-    """A pack that is written to, and where it ended before."""
+class _LockedPack(NamedTuple):
+    """A pack that is being written to, and its size before."""
 
     lock: FileLock
     file: WriteFile
@@ -36,24 +36,24 @@ class _HeldPack(NamedTuple):
 
 
 class RecordSink(Protocol):
-    """What takes encoded records: the packs of a repository, or what only passes them on."""
+    """Receives encoded records: the packs of a repository, or a transfer."""
 
     def append(self, head: bytes, body: Sequence[Bytes]) -> tuple[int, int]:
-        """Takes one record; returns where it lies."""
+        """Appends one record; returns its pack and offset."""
 
     def push(self) -> None:
-        """Begins to make durable what was appended."""
+        """Starts to make appended records durable."""
 
     def sync(self) -> tuple[Region, ...]:
-        """Makes everything durable; returns where it lies."""
+        """Makes everything durable; returns its regions."""
 
 
 class PackWriter(AbstractContextManager["PackWriter"]):
     """One locked pack, being appended to. Use as a context manager.
 
-    ``ends`` is asked where a pack's committed bytes end, once the pack's lock is held. With
-    ``fresh`` it writes only to packs that it has made; ``made`` are the numbers of these. What a
-    reader of the repository's format must know for the records is added to ``features``.
+    ``ends`` supplies the committed end of a locked pack. With ``fresh`` it writes only to packs
+    that it creates; ``created``: their numbers. Features that readers need for the records are
+    added to ``features``.
     """
 
     def __init__(
@@ -70,19 +70,19 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         self._fs = fs
         self._folder = folder
         self._ends = ends
-        self._held: list[_HeldPack] = []
+        self._locked: list[_LockedPack] = []
         self._file: WriteFile | None = None
         self._regions: list[Region] = []
         self._number = 0
         self._start = 0
         self._created = False
-        self._durable = False  # then an entry may name what was written
-        self.made: list[int] = []
+        self._durable = False  # whether an entry may name the records
+        self.created: list[int] = []
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         try:
             if kind is not None and not self._durable:
-                self._take_back()
+                self._remove_appended()
         finally:
             self.close()
 
@@ -99,17 +99,17 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         return self._number, at
 
     def extend(self, body: Bytes) -> None:
-        """Writes more of the record that was appended last."""
+        """Continues the record that was appended last."""
         assert self._file is not None
         self._file.write(body)
 
     def push(self) -> None:
-        """Flushes what was appended so far, so that ``sync`` has less to wait for."""
+        """Flushes appended records, so that ``sync`` has less to wait for."""
         if self._file is not None:
             self._file.sync()
 
     def sync(self) -> tuple[Region, ...]:
-        """Makes everything appended durable and returns where it lies."""
+        """Makes everything appended durable and returns its regions."""
         self._finish_region()
         if self._file is not None:
             self._file.sync()
@@ -120,7 +120,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         return tuple(self._regions)
 
     def cut(self) -> tuple[Region, ...]:
-        """Where what was appended since the last cut lies; not durable before ``sync``."""
+        """Regions appended since the last cut; not durable before ``sync``."""
         self._finish_region()
         regions, self._regions = self._regions, []
         return tuple(regions)
@@ -128,23 +128,23 @@ class PackWriter(AbstractContextManager["PackWriter"]):
     def close(self) -> None:
         """Unlocks every pack; call it only after the journal entry is written."""
         self._file = None
-        while self._held:
-            held = self._held.pop()
-            held.file.close()
-            held.lock.release()
+        while self._locked:
+            pack = self._locked.pop()
+            pack.file.close()
+            pack.lock.release()
 
-    def _take_back(self) -> None:
-        """Gives the disk back what was appended. No entry can name it, as it is not durable.
+    def _remove_appended(self) -> None:
+        """Removes the appended records. No entry can name them, as they are not durable.
 
-        The lock is held since the pack was opened, so all that lies behind is this writer's. If it
-        fails, the next writer of the pack cuts it off.
+        The packs have been locked since they were opened, so the bytes belong to this writer. If
+        this fails, the next writer of the pack truncates them.
         """
-        for held in self._held:
+        for pack in self._locked:
             with suppress(MvcError, MemoryError):
-                if held.number in self.made:
-                    self._fs.unlink(held.file.path)
+                if pack.number in self.created:
+                    self._fs.unlink(pack.file.path)
                 else:
-                    held.file.truncate(held.start)
+                    pack.file.truncate(pack.start)
 
     def _finish_region(self) -> None:
         if self._file is not None and self._file.position > self._start:
@@ -153,7 +153,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
             self._start = self._file.position
 
     def _finish(self) -> None:
-        """Leaves a full pack for a new one, keeping its lock."""
+        """Leaves a full pack, which stays locked."""
         self._finish_region()
         if self._file is not None:
             self._file.sync()
@@ -172,15 +172,15 @@ class PackWriter(AbstractContextManager["PackWriter"]):
             try:
                 self._fs.open_write(path, create=True, exclusive=True).close()
             except FileExistsError:
-                continue  # another process was faster
+                continue  # another process has created it
             self._created = True
             if file := self._try(fresh):
-                self.made.append(fresh)  # else another process has taken it over
+                self.created.append(fresh)  # else another process has locked it first
                 return file
-        raise IoFailed(f"no new pack can be made in {self._folder}")
+        raise IoFailed(f"no new pack can be created in {self._folder}")
 
     def _try(self, number: int) -> WriteFile | None:
-        """The pack opened for appending, or None if it is full or another writer holds it."""
+        """The pack opened for appending, or None if it is full or locked by another writer."""
         path = pack_path(self._folder, number)
         lock = self._fs.lock(path, block=False)
         if lock is None:
@@ -193,16 +193,16 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         if file is None:
             lock.release()
             return None
-        self._held.append(_HeldPack(lock, file, number, file.position))
+        self._locked.append(_LockedPack(lock, file, number, file.position))
         self._file, self._number = file, number
         self._start = file.position
         return file
 
     def _opened(self, number: int, path: Path) -> WriteFile | None:
-        """The pack, which is locked, cut to what is committed; None if it is full.
+        """The locked pack, truncated to its committed end; None if it is full.
 
-        If the file ends where the index says, appending to it destroys nothing. Bytes are cut
-        off only after the end that the journal proves.
+        If the file ends where the index claims, appending destroys nothing. Bytes are truncated
+        only after the end that the journal proves.
         """
         end = self._ends.claimed(number)
         identity = self._fs.stat(path)
@@ -211,7 +211,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         if end is None or end >= PACK_TARGET or identity is None or identity.size < end:
             return None
         if self._fresh and end:
-            return None  # another process was faster, and has published already
+            return None  # another process has already published into it
         file = self._fs.open_write(path)
         try:
             if file.size() > end:

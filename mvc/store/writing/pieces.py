@@ -1,4 +1,4 @@
-"""Pieces of objects on their way into a record."""
+"""Pieces of objects before they are written into a record."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _NO_RAW = (memoryview(b""), None)
 
 
 class NextBase(Protocol):
-    """Memory to which the pieces of a blob are copied once they are encoded, as a later base."""
+    """Memory for a copy of a content's encoded pieces: the base of the next commit."""
 
     @property
     def buffer(self) -> memoryview:
-        """Room for the whole blob."""
+        """Memory for the whole content."""
 
     def stored(self, start: int, chain: tuple[Link, ...]) -> None:
-        """Called with the chain of every piece, as ``Graph.chain`` gives it."""
+        """Called with the chain of every piece, as of ``Graph.chain``."""
 
 
 class Encoded(Struct, frozen=True, gc=False):
-    """A chunk that is encoded already; ``Waiting`` holds it in place of a future."""
+    """A chunk that is already encoded; used in place of a future."""
 
     data: Bytes
 
@@ -50,7 +50,7 @@ class Encoded(Struct, frozen=True, gc=False):
 
 
 class Piece(Struct, frozen=True, gc=False):
-    """One piece of a new blob: its bytes from ``start`` on."""
+    """One piece of a new content: its bytes from ``start`` on."""
 
     id: bytes
     spec: TensorSpec
@@ -59,11 +59,11 @@ class Piece(Struct, frozen=True, gc=False):
 
 
 class Waiting(Struct, kw_only=True):
-    """A piece on its way into the current record.
+    """A piece that will be added to the current record.
 
     ``raw``: its bytes and those of its base, which group pipelines encode at the end. ``under``:
-    the chain that leads to the base. ``step``: what is added to the base, in place of a delta.
-    ``inputs``: the first bytes of ids, as ``base``.
+    the chain of the base. ``step``: what is added to the base, instead of a delta. ``inputs``:
+    first bytes of ids, as ``base``. ``next_base``: copy the piece there once it is encoded.
     """
 
     kind: int = BLOB
@@ -76,14 +76,14 @@ class Waiting(Struct, kw_only=True):
     chunks: Sequence[Future[list[Bytes]] | Encoded] = ()  # some in each
     raw: tuple[memoryview, memoryview | None]
     under: tuple[Link, ...] = ()
-    kept: NextBase | None = None
+    next_base: NextBase | None = None
     copied: bool = False
     step: Addition | None = None
     inputs: tuple[bytes, ...] = ()
 
     @property
     def is_encoded(self) -> bool:
-        """True once the raw bytes are not needed any more."""
+        """Whether the raw bytes are not needed any more."""
         return bool(self.chunks) and all(isinstance(chunk, Encoded) for chunk in self.chunks)
 
 
@@ -97,9 +97,9 @@ def encode_chunk(
     sampling: Sampling,
     keep: memoryview | None = None,
 ) -> Bytes:
-    """Encodes one chunk into memory that ``take`` gives; proves it, if ``sampling`` takes it.
+    """Encodes one chunk into memory from ``take``; verifies it if ``sampling`` selects it.
 
-    Then it is copied to ``keep``, which may be the memory of ``base``.
+    Then the new bytes are copied to ``keep``, which may be the memory of ``base``.
     """
     encoded = gathered(pipeline.encode_parts(new, base, width), take)
     sampling.chunk(pipeline, encoded, new, base, width=width)
@@ -118,7 +118,7 @@ def encode_proven_step(
     take: Callable[[int], memoryview],
     sampling: Sampling,
 ) -> Bytes:
-    """As ``encode_chunk``, against a prediction; always proven. ``sources``: base, then inputs."""
+    """As ``encode_chunk``, from a prediction; always verified. ``sources``: base, then inputs."""
     parts, known = encode_predicted(pipeline, prediction, new, sources=sources, width=width)
     encoded = gathered(parts, take)
     sampling.predicted(
@@ -128,28 +128,28 @@ def encode_proven_step(
 
 
 def encode_proven_patch(new: memoryview, base: memoryview, extra: bytes = b"") -> bytes:
-    """``encode_patch``, whose result is read again."""
+    """``encode_patch``, whose result is decoded and compared."""
     patch = encode_patch(new, base, extra)
     prove_patch(patch, new, base, extra)
     return patch
 
 
 def group_member(piece: Waiting) -> tuple[memoryview, memoryview | None, int]:
-    """A piece as a member of a group; a base of another length is cut or filled."""
+    """A piece as a member of a group; a base of another length is cut or zero-filled."""
     new, base = piece.raw
     return new, None if base is None else fitted(base, len(new)), piece.width
 
 
-def copy_kept(piece: Waiting) -> None:
-    """Copies an encoded piece to the next commit's base; its source may then be modified."""
-    if piece.kept is not None and not piece.copied:
-        piece.kept.buffer[piece.start : piece.start + piece.nbytes] = piece.raw[0]
+def copy_to_next_base(piece: Waiting) -> None:
+    """Copies an encoded piece to the next commit's base; its source may be modified afterwards."""
+    if piece.next_base is not None and not piece.copied:
+        piece.next_base.buffer[piece.start : piece.start + piece.nbytes] = piece.raw[0]
         piece.copied = True
     piece.raw = _NO_RAW
 
 
 def payload_of(piece: Waiting) -> Sequence[Bytes]:
-    """The piece's encoded bytes in parts, once all its chunks are there."""
+    """The piece's payload in parts; waits for its chunks."""
     chunks = [chunk for some in piece.chunks for chunk in some.result()]
     if Coding.of(piece.text).transform == "patch":
         return chunks
@@ -159,7 +159,7 @@ def payload_of(piece: Waiting) -> Sequence[Bytes]:
 
 
 def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
-    """The piece as a record's member, its payload ``at`` a place of the body."""
+    """The piece as a record's member, with its payload at byte ``at`` of the body."""
     return Member(
         kind=piece.kind, id=piece.id, start=piece.start, nbytes=piece.nbytes,
         coding=Coding.of(piece.text), base=piece.base, at=at, stored=stored, check=check,
@@ -167,12 +167,12 @@ def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
     )  # fmt: skip
 
 
-def tell(piece: Waiting, sequence: int, stored: int) -> None:
-    """Reports the piece's chain to the cache that keeps its bytes, if there is one.
+def report_chain(piece: Waiting, sequence: int, stored: int) -> None:
+    """Reports the piece's chain to the cache with its bytes, if there is one.
 
-    ``sequence``: the operation that is to publish the piece.
+    ``sequence``: the operation that will publish the piece.
     """
-    if piece.kept is not None:
+    if piece.next_base is not None:
         depth, under = (
             (piece.under[-1].depth + 1, piece.under[-1].stored) if piece.under else (0, 0)
         )
@@ -181,4 +181,4 @@ def tell(piece: Waiting, sequence: int, stored: int) -> None:
             piece.id, sequence, depth, stored=under + stored, nbytes=piece.nbytes,
             predicted=in_run or Coding.of(piece.text).predicted,
         )  # fmt: skip
-        piece.kept.stored(piece.start, (*piece.under, link))
+        piece.next_base.stored(piece.start, (*piece.under, link))

@@ -1,7 +1,7 @@
-"""Finds the master of a copy in lower precision: a bf16 tensor that is a rounded fp32 tensor.
+"""Searches the master of a copy in lower precision: a bf16 tensor that is a rounded fp32 tensor.
 
-Both are new in the same commit, so the parent has no base for the copy. The delta against the
-rounded master is zeros, which take almost no space.
+Both are new in the same commit, so the parent has no base for the copy. The delta from the rounded
+master is zeros, which take almost no space.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _SAMPLE = 4096  # elements that must agree between a master and its copy
-_TINY = 64  # bytes of a tensor for which the name of a master is no saving
+_TINY = 64  # bytes of a tensor for which naming a base saves nothing
 _WIDE = ("float32", "float64")
 
 
@@ -38,15 +38,15 @@ class Master(Struct, frozen=True):
     content: int
 
     def chain(self, start: int) -> tuple[Link, ...]:  # noqa: ARG002
-        """Nothing: it is stored by this commit."""
+        """Empty: this commit stores the master."""
         return ()
 
     def piece(self, start: int) -> memoryview:
-        """The whole tensor; it is not larger than a piece."""
+        """The whole tensor, which is at most one piece."""
         return self.read(start, self.spec.nbytes - start)
 
-    def held(self, link: Link, start: int) -> None:
-        """Nothing leads to it."""
+    def cached(self, link: Link, start: int) -> None:
+        """Returns None: a master has no chain."""
 
     def read(self, start: int, length: int) -> memoryview:
         borrowed = self.file.borrow(self.content)
@@ -57,15 +57,14 @@ class Master(Struct, frozen=True):
         return out
 
     def changed(self) -> bool:
-        """Whether its caller has written to it since it was hashed."""
+        """Whether the caller has modified it since it was hashed."""
         return blob_id(self.spec, self.read(0, self.spec.nbytes), parallel=True) != self.id
 
 
 class PrecisionCopies:
-    """Masters, and what they are when rounded.
+    """Masters, searchable by their rounded values.
 
-    The first elements of each master are rounded once per narrower dtype and indexed by hash, so
-    that a search is one look-up.
+    The first elements of each master are rounded once per narrower dtype and indexed by hash.
     """
 
     def __init__(self) -> None:
@@ -86,14 +85,14 @@ class PrecisionCopies:
         self._rounded.clear()
 
     def find(self, spec: TensorSpec, data: memoryview) -> Master | None:
-        """The first master whose first elements, rounded, equal those of ``data``; None if none."""
+        """The first master whose first elements, rounded, equal those of ``data``."""
         if spec.nbytes < _TINY // 2:
             return None
         for wide in _WIDE:
             if cast.supported(wide, spec.dtype):
                 masters = self._masters.get(shared_spec(wide, spec.shape))
-                if masters and (found := self._rounded_to(spec, masters, data)):
-                    return found
+                if masters and (master := self._rounded_to(spec, masters, data)):
+                    return master
         return None
 
     def _rounded_to(
@@ -110,7 +109,7 @@ class PrecisionCopies:
 
 
 class _Rounded(Struct):
-    """Masters of one spec by the hash of their beginning, rounded to one dtype."""
+    """Masters of one spec by the hash of their first elements, rounded to one dtype."""
 
     by_hash: dict[bytes, Master] = field(default_factory=dict)
     seen: int = 0

@@ -1,13 +1,12 @@
-"""Nothing is published that readers refuse: what was encoded is decoded again, by their own code.
+"""Proofs of records: encoded bytes are decoded by the readers' own code before they are published.
 
-Before a journal entry names a record, the record's bytes are decoded and compared with what they
-stand for: headers and the codings that they name, checksums, containers of chunks, patches, groups,
-approximate steps, super-steps, manifests, and chunks. Only of chunks that zstd compresses, in a
-coding of the first version of the format, are some left out once an operation has stored ``ALWAYS``
-bytes: to decode all of them takes a quarter of a commit's processor time. One in 32 is decoded
-then, and the first of every kind. A predicted chunk is always decoded, from the prediction that
-encoding has computed; for one in 32 it is computed again. What was encoded is what the id names:
-the caller has hashed it.
+Before a journal entry names a record, its bytes are decoded and compared with the originals:
+headers, codings, checksums, chunk containers, patches, groups, approximate steps, super-steps,
+manifests and chunks. Only zstd chunks in codings of the format's first version are sampled once an
+operation has stored ``ALWAYS`` bytes, because decoding all of them takes a quarter of a commit's
+processor time: one in 32, and the first of every kind. A predicted chunk is always decoded, from
+the prediction computed for encoding; for one in 32 the prediction is computed again. That the
+originals match their ids is certain: the caller has hashed them.
 """
 
 from __future__ import annotations
@@ -36,33 +35,35 @@ from mvc.store.recovery.decode import check_codings
 from mvc.types import Bytes
 
 ALWAYS = 16 * MIB
-"""Raw bytes of an operation up to which every chunk is proven."""
+"""Raw bytes of an operation up to which every chunk is verified."""
 _EVERY = 32
-_SHORT = 4096  # bytes that are compared sooner than two arrays are made
+_SHORT = 4096  # bytes up to which comparing is faster than creating arrays
 
 
 def _prove_bytes(one: Bytes, other: Bytes) -> None:
     if len(one) <= _SHORT:
         prove_equal(bytes(one), bytes(other))
         return
-    # Words take less memory to compare than bytes.
+    # Comparing words needs less memory than comparing bytes.
     same = np.array_equal(words_of(memoryview(one), 8), words_of(memoryview(other), 8))
     rest = len(one) // 8 * 8
     prove_equal((same, bytes(one[rest:])), (True, bytes(other[rest:])))
 
 
 class Sampling:
-    """Proves chunks, all or some of them. Safe across threads."""
+    """Verifies chunks, all or a sample. Safe across threads."""
 
     def __init__(self, sequence: int) -> None:
-        """``sequence``: of the operation; the next one proves other chunks."""
+        """``sequence``: of the operation, so that the next operation samples other chunks."""
         self._turns = count(sequence)
         self._kinds: set[object] = set()
         self._left = ALWAYS
         self._lock = Lock()
 
     def _takes(self, kind: object, nbytes: int) -> bool:
-        """Whether this one is proven: of the first bytes, the first of its kind, or one in 32."""
+        """Whether to verify this chunk: one of the first bytes, the first of its kind, or one in
+        32.
+        """
         with self._lock:
             self._left -= nbytes
             taken = next(self._turns) % _EVERY == 0 or kind not in self._kinds or self._left >= 0
@@ -73,9 +74,9 @@ class Sampling:
         self, pipeline: Pipeline, encoded: Bytes, new: memoryview, base: memoryview | None, *,
         width: int,
     ) -> None:  # fmt: skip
-        """Proves that a chunk leads to ``new``; deltas of the later codings also lead back.
+        """Verifies that a chunk decodes to ``new``; deltas of later codings also back to ``base``.
 
-        What the first codings move is moved back by its inverse, whatever it is.
+        Deltas of the first codings need no second test: their inverse is exact for any bytes.
         """
         later, shape = bool(pipeline.features), encoded[0]
         costly = not later and pipeline.method is not None and shape in (CODED, ELIDED)
@@ -105,24 +106,24 @@ class Sampling:
         width: int,
         known: Predicted,
     ) -> None:
-        """Proves that an optimizer's step and a chunk lead from ``sources`` to ``new``.
+        """Verifies that an optimizer's step and a chunk lead from ``sources`` to ``new``.
 
-        A reader predicts by the function that made ``known``, from the same bytes and the signs
-        that the chunk holds, so it gets the same. One in 32 is predicted again nevertheless.
+        Readers predict with the same function from the same bytes and the signs in the chunk, so
+        they get the same as ``known``. One prediction in 32 is computed again nevertheless.
         """
-        state, again = known.state, next(self._turns) % _EVERY == 0
+        state, repeat = known.state, next(self._turns) % _EVERY == 0
         with proof_of(f"a tensor coded by {prediction.text}"):
-            if again:
+            if repeat:
                 state = scratch_bytes("proof", len(new)).data
             apply_predicted(
                 pipeline, prediction, memoryview(encoded), sources, out=state, width=width,
-                known=None if again else known,
+                known=None if repeat else known,
             )  # fmt: skip
             _prove_bytes(state, new)
 
 
 def prove_group(pipeline: Pipeline, body: Sequence[Bytes], members: Sequence[GroupMember]) -> None:
-    """Proves that a group's payload has all its members."""
+    """Verifies that a group's payload decodes to all its members."""
     with proof_of(f"a group of tensors coded by {pipeline.text}"):
         sizes = [len(new) for new, _, _ in members]
         decoded = decode_group(pipeline, memoryview(b"".join(body)), sizes)
@@ -136,7 +137,7 @@ def prove_group(pipeline: Pipeline, body: Sequence[Bytes], members: Sequence[Gro
 
 
 def proven_steps(pipeline: Pipeline, steps: Sequence[Addition]) -> list[Bytes]:
-    """``encode_steps``, whose result is read again."""
+    """``encode_steps``, whose result is decoded and compared."""
     with proof_of(f"approximate steps coded by {pipeline.text}"):
         body: list[Bytes] = [*encode_steps(pipeline, steps)]
         sizes = [step.nbytes for step in steps]
@@ -144,22 +145,22 @@ def proven_steps(pipeline: Pipeline, steps: Sequence[Addition]) -> list[Bytes]:
     return body
 
 
-def prove_alike(decoded: Sequence[Addition], given: Sequence[Addition]) -> None:
-    """Raises DamagedData unless approximate steps came back as they were given."""
-    for one, other in zip(decoded, given, strict=True):
+def prove_alike(decoded: Sequence[Addition], originals: Sequence[Addition]) -> None:
+    """Raises DamagedData unless approximate steps decode to the originals."""
+    for one, other in zip(decoded, originals, strict=True):
         prove_equal((one.dtype, one.root), (other.dtype, other.root))
         prove_equal(one.table.tobytes(), other.table.tobytes())
         prove_equal(np.array_equal(one.symbols, other.symbols), True)
 
 
 def prove_patch(patch: Bytes, new: memoryview, base: memoryview, extra: bytes = b"") -> None:
-    """Proves that a patch leads from ``base`` to ``new``."""
+    """Verifies that a patch leads from ``base`` to ``new``."""
     with proof_of("a file's bytes"):
         _prove_bytes(decode_patch(memoryview(patch), base, extra, len(new)), new)
 
 
 def prove_chunks(payload: Sequence[Bytes], nbytes: int, width: int) -> None:
-    """Proves the container of a tensor's chunks, given in parts: the head and every chunk."""
+    """Verifies the container of a tensor's chunks, passed in parts: the head and every chunk."""
     head, *chunks = payload
     with proof_of("the chunks of a tensor"):
         read = _container(bytes(head), nbytes, sum(map(len, payload)))
@@ -173,13 +174,13 @@ def _container(head: bytes, nbytes: int, stored: int) -> tuple[int, list[int]]:
 
 
 def prove_check(payload: Sequence[Bytes], check: bytes) -> None:
-    """Proves the checksum of a payload."""
+    """Verifies the checksum of a payload."""
     with proof_of("a payload"):
         prove_equal(payload_check(payload), check)
 
 
 def proven_header(members: Sequence[Member], *, group: bool, body_size: int) -> bytes:
-    """``encode_header``, whose result is read again."""
+    """``encode_header``, whose result is decoded and compared."""
     head = encode_header(members, group=group, body_size=body_size)
     with proof_of("a record's header"):
         read = decode_header(head, "a new record")

@@ -1,8 +1,8 @@
-"""Records on their way into a pack: filled with pieces, then appended by another thread.
+"""Records being written: filled with pieces, then appended by another thread.
 
-Pieces are gathered into a record until their raw bytes fill it; then the record is appended to the
-writer's pack while the next one is being encoded. Nothing is visible before
-``mvc.store.publishing.publish`` has written the journal entry that names the regions.
+Pieces are gathered into a record until their raw bytes fill it; then it is appended to the writer's
+pack while the next record is encoded. Readers see nothing before ``mvc.store.publishing.publish``
+has written the journal entry with the regions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from mvc.pipelines.pipeline import Pipeline
 from mvc.store.packs.arena import Arena, Arenas
 from mvc.store.packs.records import Coding, Member, payload_check
 from mvc.store.writing.pack_writer import RecordSink
-from mvc.store.writing.pieces import Waiting, copy_kept, group_member, payload_of, placed, tell
+from mvc.store.writing.pieces import (
+    Waiting,
+    copy_to_next_base,
+    group_member,
+    payload_of,
+    placed,
+    report_chain,
+)
 from mvc.store.writing.proof import prove_check, prove_group, proven_header, proven_steps
 from mvc.types import Bytes
 
@@ -26,10 +33,10 @@ _IN_FLIGHT = 2  # records being appended while later ones are encoded
 
 
 class _OpenRecord(Struct):
-    """Pieces gathered so far; ``arena`` holds their encoded chunks.
+    """Pieces gathered so far; ``arena`` has their encoded chunks.
 
-    ``grouped``: they share one payload. ``texts``: of their codings. ``settled``: how many of them,
-    from the first on, are encoded and copied to a later base.
+    ``grouped``: they share one payload. ``texts``: of their codings. ``settled``: how many pieces,
+    from the first on, are encoded and copied to the next base.
     """
 
     grouped: bool
@@ -41,9 +48,9 @@ class _OpenRecord(Struct):
 
 
 class RecordsInFlight:
-    """Two open records, and those that are being appended. Not thread-safe.
+    """Two open records, and those being appended. Not thread-safe.
 
-    ``sequence``: the operation that is to publish them.
+    ``sequence``: the operation that will publish them.
     """
 
     def __init__(self, packs: RecordSink, arenas: Arenas, sequence: int) -> None:
@@ -55,18 +62,18 @@ class RecordsInFlight:
 
     @property
     def single(self) -> Sequence[Waiting]:
-        """The pieces in the open record of those that are coded one by one."""
+        """Pieces of the open record whose pieces are coded one by one."""
         return self._open[False].pieces
 
     @property
     def take(self) -> Callable[[int], memoryview]:
-        """Gives memory to chunks of the piece that is added next, not ``grouped``."""
+        """Allocates memory for chunks of the next piece that is not ``grouped``."""
         return self._open[False].arena.take
 
     def add(self, piece: Waiting, *, grouped: bool = False) -> None:
         """Adds a piece, whose chunks may still be being encoded."""
         record = self._open[grouped]
-        self.needs_raw |= grouped or piece.kept is not None
+        self.needs_raw |= grouped or piece.next_base is not None
         record.pieces.append(piece)
         record.texts.add(piece.text)
         record.raw += piece.nbytes
@@ -85,7 +92,7 @@ class RecordsInFlight:
     def drain(self) -> None:
         """Waits until everything is encoded.
 
-        The last record stays open, so that a manifest can join the blobs it names.
+        The last record stays open, so that a manifest can join the contents that it names.
         """
         self._await()
         if self._open[True].pieces:
@@ -94,7 +101,7 @@ class RecordsInFlight:
         for piece in single.pieces[single.settled :]:
             for chunk in piece.chunks:
                 chunk.result()
-            copy_kept(piece)
+            copy_to_next_base(piece)
         single.settled, self.needs_raw = len(single.pieces), False
 
     def flush(self) -> None:
@@ -106,30 +113,30 @@ class RecordsInFlight:
             self._stop()
 
     def close(self) -> None:
-        """Ends it; what ``flush`` has not appended is left out."""
+        """Discards everything that ``flush`` has not appended."""
         for record in self._open.values():
             for piece in record.pieces:
                 for chunk in piece.chunks:
                     chunk.cancel()
         self._stop()
-        # A chunk that is still being encoded will be written into its record's arena.
-        for record in (each for each in self._open.values() if not each.pieces):
+        # Arenas of other records stay: their chunks may still be written by other threads.
+        for record in (r for r in self._open.values() if not r.pieces):
             self._arenas.give_back(record.arena)
 
     def _await(self, left: int = 0) -> None:
-        """Until so many records, at most, are being appended."""
+        """Waits until at most ``left`` records are being appended."""
         while len(self._appending) > left:
             self._appending.pop(0).result()
 
     def _stop(self) -> None:
-        """Waits for the appending thread; the pack must not be let go before."""
+        """Waits for the appending thread; the pack must stay locked until then."""
         if self._appender is not None:
             self._appender.shutdown()
             self._appender = None
         self._appending.clear()
 
     def _taken(self, grouped: bool) -> _OpenRecord:
-        """The open record, after which another one begins."""
+        """Returns the open record and begins another one."""
         record = self._open[grouped]
         self._open[grouped] = _OpenRecord(grouped, self._arenas.lend())
         return record
@@ -140,7 +147,7 @@ class RecordsInFlight:
         elif record.pieces:
             self._append_single(record.pieces)
         for piece in record.pieces:
-            copy_kept(piece)
+            copy_to_next_base(piece)
         self._arenas.give_back(record.arena)
 
     def _append_single(self, pieces: Sequence[Waiting]) -> None:
@@ -154,11 +161,11 @@ class RecordsInFlight:
             members.append(placed(piece, check, stored, at))
             body.extend(payload)
             at += stored
-            tell(piece, self._sequence, stored)
+            report_chain(piece, self._sequence, stored)
         self._packs.append(proven_header(members, group=False, body_size=at), body)
 
     def _append_group(self, pieces: Sequence[Waiting]) -> None:
-        """One payload per coding text, since full and delta members decode differently."""
+        """One payload per coding text, since full records and deltas decode differently."""
         for text in dict.fromkeys(piece.text for piece in pieces):
             chosen = [piece for piece in pieces if piece.text == text]
             pipeline = Pipeline.parse(Coding(text).pipeline)
@@ -173,6 +180,6 @@ class RecordsInFlight:
             prove_check(body, check)
             raw = sum(piece.nbytes for piece in chosen) or 1
             for piece in chosen:
-                tell(piece, self._sequence, size * piece.nbytes // raw)
-            there = [placed(piece, check, size) for piece in chosen]
-            self._packs.append(proven_header(there, group=True, body_size=size), body)
+                report_chain(piece, self._sequence, size * piece.nbytes // raw)
+            stored = [placed(piece, check, size) for piece in chosen]
+            self._packs.append(proven_header(stored, group=True, body_size=size), body)

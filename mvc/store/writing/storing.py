@@ -1,4 +1,4 @@
-"""A file that is being stored, and what its contents are later states of."""
+"""A file during a commit, with the stored contents that its contents are later states of."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """A content's name, and the stored content that it is probably a later state of."""
+    """A content's name, and the stored content that is probably its earlier state."""
 
     name: str
     base: Content | None
 
 
 class Storing(Struct):
-    """A file that is being stored: ``origins`` of its contents, ``ids`` of those that are stored.
+    """A file during a commit: ``origins`` of its contents, ``ids`` of those already stored.
 
-    ``last`` has the file's previous version in memory. The memory of the caller's must not change:
-    ``borrowed`` are names and ids of the contents that lie in it; ``uncopied`` those of them that
-    no cache holds a copy of; ``masters`` what copies were encoded against.
+    ``last`` has the file's previous version in memory. The caller must not change its own memory:
+    ``borrowed`` are names and ids of contents in it, ``uncopied`` those without a copy in a cache,
+    ``masters`` the bases of precision copies.
     """
 
     file: ParsedFile
@@ -46,7 +46,7 @@ class Storing(Struct):
         self.nbytes = sum(content.spec.nbytes for content in self.file.contents)
 
     def borrow(self, i: int, id_: BlobId, *, is_copied: bool) -> None:
-        """Records that a content lies in memory of the caller's; ``is_copied``: a cache has it."""
+        """Records that a content is in the caller's memory; ``is_copied``: a cache has a copy."""
         self.borrowed[i] = self.origins[i].name, id_
         if not is_copied:
             self.uncopied.append(i)

@@ -1,14 +1,14 @@
-"""Coding the tensors of an optimizer's unit together: a parameter, and its states.
+"""Codes the tensors of an optimizer's unit together: a parameter, and its states.
 
-A version is one step after the version before, and its tensors follow from each other and from
-those before by the optimizer's formula (``mvc.codecs.optim``). Which rule was followed is found
-on the largest unit of those that share their numbers; others take the same, unless a few of their
-elements show another one.
+If a version is one step after the previous one, its tensors can be predicted from each other and
+from the previous ones by the optimizer's formula (``mvc.codecs.optim``). The rule is determined on
+the largest of the units with equal hyperparameters; the others use it, unless a few of their
+elements contradict it.
 
-Consecutive versions that are coded this way are a *run*; within it all tensors of a unit are
-coded against the version directly before, those that no rule predicts by plain deltas. So a run
-is recovered step by step, with one step's tensors in memory. A run ends at ``RUN`` versions, and
-where a chain ends. The version after it is coded against those before the run.
+Consecutive versions coded in this form are a *run*. In a run all tensors of a unit are coded
+against the previous version, the unpredicted ones by plain deltas. So a run is recovered step by
+step, with one step's tensors in memory. A run ends at ``RUN`` versions, or where a chain ends. The
+next version is coded against versions before the run.
 """
 
 from __future__ import annotations
@@ -38,22 +38,24 @@ if TYPE_CHECKING:
     from mvc.adapters.optimizers.units import Unit
 
 _WORTH = 0.9
-"""A unit is predicted if it takes at most this share of what deltas take: a run that saves less
-would not pay for the version after it, whose base is far away."""
-_CHECKED = 4096  # bytes of a tensor on which a rule is checked that another unit has chosen
-_TRIES = 4  # choices for units that share their numbers
+"""A unit is predicted if that takes at most this share of its deltas' bytes: a smaller saving would
+not pay for the version after the run, whose base is distant.
+"""
+_CHECKED = 4096  # bytes of a tensor on which another unit's rule is checked
+_TRIES = 4  # rules that units with equal hyperparameters may have
 _SAMPLED = 4096  # bytes of each of four blocks of a tensor, on which rules are compared
-_SHORT = 256  # bytes of a tensor for which the names of what predicts it are a good part
+_SHORT = 256  # bytes of a tensor below which the names of its inputs matter
 _MOST_NAMED = 0.5
-_GRADED = 4096  # bytes of a tensor from which grades save more than their lengths take
-_AS_GOOD = 0.5  # of the elements that the rule predicted there
+_GRADED = 4096  # bytes of a tensor from which grades save more than their lengths cost
+_AS_GOOD = 0.5  # share of the exact predictions that a rule must reach in another unit
 
 
 class UnitMember(Struct):
-    """One tensor of a unit: a content of a file, whose content in the version before is ``base``.
+    """One tensor of a unit: a content of a file; ``base``: the same content of the previous
+    version.
 
-    ``data``: its bytes, if all are in memory; ``borrowed``: in the caller's. ``wanted``: it is to
-    be stored; ``kept`` is then its place in a cache.
+    ``data``: its bytes, if all are in memory; ``borrowed``: in the caller's memory. ``wanted``: it
+    must be stored; ``next_base`` is then its buffer in a cache.
     """
 
     storing: Storing
@@ -64,10 +66,10 @@ class UnitMember(Struct):
     data: memoryview | None = None
     borrowed: bool = False
     wanted: bool = False
-    kept: NextBase | None = None
+    next_base: NextBase | None = None
 
     def piece(self, start: int, take: Callable[[int], memoryview]) -> memoryview:
-        """Its bytes from ``start`` on; ``take`` gives memory for what is read."""
+        """Its bytes from ``start`` on; ``take`` allocates memory for reading."""
         length = min(PIECE, self.spec.nbytes - start)
         if self.data is not None:
             return self.data[start : start + length]
@@ -77,26 +79,26 @@ class UnitMember(Struct):
 
 
 class Steps(Struct):
-    """The tensors of a unit at one place, of the new version and of the one before, by name."""
+    """The pieces of a unit at one offset, of the new version and of the previous one, by name."""
 
     new: Mapping[str, BasePiece]
     old: Mapping[str, BasePiece]
 
 
 class Rules(Struct, frozen=True):
-    """How a unit's tensors are coded in a run: by a rule, or, those without one, by a delta."""
+    """The rules of a unit's tensors in a run; tensors without a rule are coded by deltas."""
 
     chosen: Mapping[str, ChosenRule]
 
     @property
     def inputs(self) -> frozenset[str]:
-        """The tensors whose new bytes others are predicted from."""
+        """Tensors whose new bytes predict other tensors."""
         chosen = self.chosen.values()
-        return frozenset(name for each in chosen for older, name in each.inputs if not older)
+        return frozenset(name for rule in chosen for older, name in rule.inputs if not older)
 
     @property
     def graded(self) -> Rules:
-        """The same, with elements graded where that is possible."""
+        """The same rules, with graded elements where possible."""
         finer = {n: replace(c, prediction=c.prediction.finer) for n, c in self.chosen.items()}
         return Rules(finer)
 
@@ -107,15 +109,17 @@ class Rules(Struct, frozen=True):
         rule = self.chosen.get(name)
         if rule is None:
             return None, steps.old[name], ()
-        inputs = ((steps.old if older else steps.new)[each] for older, each in rule.inputs)
+        inputs = ((steps.old if older else steps.new)[input_] for older, input_ in rule.inputs)
         return rule.prediction, steps.old[name], tuple(inputs)
 
     def order(self) -> list[str] | None:
-        """The predicted tensors, each before those that it is predicted from; None in a circle."""
+        """The predicted tensors, each before its inputs; None if they depend on each other in a
+        cycle.
+        """
         depths: dict[str, int] = {}
         for _ in range(len(self.chosen) + 1):
             for name, chosen in self.chosen.items():
-                under = [depths.get(each, 0) for _, each in chosen.inputs if each != name]
+                under = [depths.get(input_, 0) for _, input_ in chosen.inputs if input_ != name]
                 depths[name] = 1 + max(under, default=0)
         if max(depths.values(), default=0) > len(self.chosen):
             return None
@@ -123,20 +127,22 @@ class Rules(Struct, frozen=True):
 
 
 def put_order(members: Mapping[str, UnitMember], rules: Rules | None) -> list[str]:
-    """A unit's tensors, each before those whose older bytes it is predicted from."""
+    """A unit's tensors, each before its inputs, so that old bytes are read before they are
+    replaced.
+    """
     first = (rules.order() if rules is not None else None) or []
     return [*first, *(name for name in members if name not in first)]
 
 
 def bytes_of(members: Mapping[str, UnitMember]) -> int:
-    """The length of a unit's tensors; 0 if it has none."""
+    """The length of each of a unit's tensors; 0 without tensors."""
     return next((member.spec.nbytes for member in members.values()), 0)
 
 
 def run_of(chains: Sequence[Sequence[Link]]) -> tuple[int | None, int]:
-    """The operation that published a run's first version, and how many versions it has.
+    """The operation that published a run's first version, and the number of its versions.
 
-    ``chains``: of a unit's tensors in the last version. None where it is in no run.
+    ``chains``: of a unit's tensors in the last version. (None, 0) if it is in no run.
     """
     first = [next((k.sequence for k in chain if k.predicted), None) for chain in chains]
     begin = min((sequence for sequence in first if sequence is not None), default=None)
@@ -146,7 +152,7 @@ def run_of(chains: Sequence[Sequence[Link]]) -> tuple[int | None, int]:
 
 
 def goes_on(policy: Policy, chains: Sequence[Sequence[Link]], sequence: int, nbytes: int) -> bool:
-    """Whether a unit's next version may be predicted from the last, of chains ``chains``."""
+    """Whether a unit's next version may be predicted from the last one, which has these chains."""
     if not policy.predicts or not all(chains) or run_of(chains)[1] >= policy.run:
         return False
     stored = sum(chain[-1].stored for chain in chains)
@@ -155,19 +161,19 @@ def goes_on(policy: Policy, chains: Sequence[Sequence[Link]], sequence: int, nby
 
 
 class RuleChooser:
-    """Finds the rules of units; those that share their numbers are asked for the largest first."""
+    """Determines the rules of units; call it for the largest unit first."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._known: dict[object, list[Rules | None]] = {}
 
     def choose(self, unit: Unit, dtype: str, steps: Steps) -> Rules | None:
-        """How a unit is coded in a run; None if deltas are as small."""
+        """The rules of a unit in a run; None if deltas are as small."""
         rules, nbytes = self._rules(unit, dtype, steps), len(next(iter(steps.new.values())).data)
         if rules is None or nbytes >= _SHORT:
             return rules if rules is None or nbytes < _GRADED else rules.graded
-        kept = {n: c for n, c in rules.chosen.items() if _named(c) < _MOST_NAMED * nbytes}
-        return Rules(kept) if any(chosen.inputs for chosen in kept.values()) else None
+        rules_ = {n: c for n, c in rules.chosen.items() if _named(c) < _MOST_NAMED * nbytes}
+        return Rules(rules_) if any(chosen.inputs for chosen in rules_.values()) else None
 
     def _rules(self, unit: Unit, dtype: str, steps: Steps) -> Rules | None:
         key = (unit.kinds, tuple(map(id, unit.hypers)), dtype, frozenset(steps.new))
@@ -181,8 +187,8 @@ class RuleChooser:
         return known[-1]
 
     def _compared(self, chosen: dict[str, ChosenRule], dtype: str, steps: Steps) -> Rules | None:
-        """Those of the rules that take less than a delta; None if they save too little."""
-        sample, kept, today, total = _cut(steps, sample_of), dict[str, ChosenRule](), 0.0, 0.0
+        """The rules that save bytes over a delta; None if they save too little in total."""
+        sample, better, today, total = _cut(steps, sample_of), dict[str, ChosenRule](), 0.0, 0.0
         for name, new in sample.new.items():
             if new.data == sample.old[name].data:
                 continue
@@ -191,10 +197,10 @@ class RuleChooser:
                 share = self._share(Rules(chosen), name, sample)
                 share += _named(chosen[name]) / len(steps.new[name].data)
                 if share < plain:
-                    best, kept[name] = share, chosen[name]
+                    best, better[name] = share, chosen[name]
             today, total = today + plain, total + best
-        rules = Rules(kept)
-        return rules if kept and total <= _WORTH * today and rules.order() is not None else None
+        rules = Rules(better)
+        return rules if better and total <= _WORTH * today and rules.order() is not None else None
 
     def _plain(self, dtype: str, new: memoryview, base: BasePiece) -> float:
         """Bytes per raw byte without a rule."""
@@ -202,7 +208,7 @@ class RuleChooser:
         return choose(spec, new, spec, base, policy=self._policy)[0].share
 
     def _share(self, rules: Rules, name: str, steps: Steps) -> float:
-        """Bytes per raw byte by a rule."""
+        """Bytes per raw byte with a rule."""
         prediction, new = rules.chosen[name].prediction, steps.new[name].data
         guess = _predicted(rules, name, steps)
         encoded = self._policy.pipeline.encode_chunk(new, guess, prediction.width)
@@ -211,7 +217,7 @@ class RuleChooser:
 
 
 def _fits(rules: Rules, steps: Steps) -> bool:
-    """Whether rules predict a few elements of this unit as well as where they were chosen."""
+    """Whether rules predict a few elements of this unit about as well as in their own unit."""
     few = _cut(steps, lambda data: data[:_CHECKED])
     for name, chosen in rules.chosen.items():
         if chosen.inputs and chosen.exact >= _AS_GOOD:
@@ -231,13 +237,13 @@ def _named(chosen: ChosenRule) -> int:
 def _predicted(rules: Rules, name: str, steps: Steps) -> memoryview:
     prediction, base, inputs = rules.sources(name, steps)
     assert prediction is not None
-    sources, out = [each.data for each in inputs], memoryview(bytearray(len(base.data)))
+    sources, out = [piece.data for piece in inputs], memoryview(bytearray(len(base.data)))
     prediction.fill(base.data, sources, out, new=steps.new[name].data)
     return out
 
 
 def _cut(steps: Steps, cut: Callable[[memoryview], memoryview]) -> Steps:
-    """The same of some of the bytes."""
+    """The steps with ``cut`` applied to every piece."""
     new, old = (
         {name: replace(piece, data=cut(piece.data)) for name, piece in side.items()}
         for side in (steps.new, steps.old)
@@ -246,8 +252,8 @@ def _cut(steps: Steps, cut: Callable[[memoryview], memoryview]) -> Steps:
 
 
 def _chosen(unit: Unit, dtype: str, steps: Steps) -> dict[str, ChosenRule]:
-    """The predictions of tensors from what they were before."""
-    before, after = (_arrays(each, dtype) for each in (steps.old, steps.new))
+    """Predictions of the new tensors from the previous version."""
+    before, after = (_arrays(pieces, dtype) for pieces in (steps.old, steps.new))
     return choose_predictions(unit.kinds, unit.hypers, before, after)
 
 
