@@ -175,7 +175,7 @@ class Snapshot:
         later = [gap for gap in self.gaps if gap.start.offset > offset]
         if later:
             raise DamagedData(
-                f"it is unknown {question}: {later[-1].clause}, which may have changed it",
+                f"it is unknown {question}: {later[-1].told}, which may have changed it",
                 hint=LOST,
             )
 
@@ -186,7 +186,7 @@ class Snapshot:
         """
         if self.gaps:
             raise DamagedData(
-                f"nothing can be written: {self.gaps[0].clause}, and a new operation might "
+                f"nothing can be written: {self.gaps[0].told}, and a new operation might "
                 "contradict it",
                 hint=LOST,
             )

@@ -84,7 +84,7 @@ class JournalCheck(Struct, dict=True):
         ids = [id_.hex()[:10] for id_ in self.snapshot.commits_between(start, end)]
         named = f"; it had version {', '.join(ids)}" if ids else ""
         what = "both copies are damaged" if end > start else "it is missing"
-        self._report(f"byte {start}", f"{gap.clause}, {what}{named}", _BROKEN)
+        self._report(f"byte {start}", f"{gap.told}, {what}{named}", _BROKEN)
 
     def _beyond(self, broken: int) -> Iterator[Recorded]:
         """Entries from a break in the chain on, by the index; the break itself is reported."""

@@ -83,7 +83,7 @@ class Gap(Struct, frozen=True):
         return range(self.start.sequence, self.after.sequence)
 
     @property
-    def clause(self) -> str:
+    def told(self) -> str:
         """For messages: "entries 3 to 5 of the journal (byte 120) are lost"."""
         one = self.after.sequence - 1 <= self.start.sequence
         return f"{self} {'is' if one else 'are'} lost"
