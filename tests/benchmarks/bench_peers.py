@@ -27,6 +27,7 @@ from tests.benchmarks.measuring import folder, head, row
 
 ROOT = Path(__file__).parents[2]
 MVC = (sys.executable, "-m", "mvc")
+_SETTINGS = {"DVC_NO_ANALYTICS": "1", "GIT_THETA_CHECKPOINT_TYPE": "safetensors"}
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
 
 
@@ -118,7 +119,7 @@ def measure(peer: Peer, files: list[Path], place: Path) -> Measured:
 
 
 def _output(line: list[str], place: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "DVC_NO_ANALYTICS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **_SETTINGS}
     run = partial(subprocess.run, cwd=place, env=environment, check=True)
     return run(line, capture_output=True, text=True).stdout
 
