@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         WriteFile,
     )
     from mvc.io.flushes import Flushes
-    from mvc.io.log import tell
+    from mvc.io.log import log_event
     from mvc.io.os_errors import failure, sync_failure
     from mvc.io.patience import SLICE, Patience, StillWaiting, warn
     from mvc.io.process import (
@@ -51,12 +51,12 @@ __all__ = [
     "failure",
     "host_name",
     "import_path",
+    "log_event",
     "memory_bytes",
     "refuse_foreign",
     "run_command",
     "signal_at_end_of_parent",
     "sync_failure",
-    "tell",
     "trusted_owners",
     "warn",
 ]
@@ -83,7 +83,7 @@ _IN = {
     "run_command": "mvc.repo.hook",
     "signal_at_end_of_parent": "mvc.io.process",
     "sync_failure": "mvc.io.os_errors",
-    "tell": "mvc.io.log",
+    "log_event": "mvc.io.log",
     "trusted_owners": "mvc.io.process",
     "warn": "mvc.io.patience",
 }

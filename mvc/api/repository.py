@@ -132,7 +132,7 @@ class Repository(Closing, Unpicklable):
         check_ref("branch", name)
         check_absent(files, root)
         with removing_if_failed(files) as created:
-            files.make_dirs(root, made=created)
+            files.make_dirs(root, created=created)
             if root in created and shared is not None:
                 share_new(files, root, shared)
             first = BARE_CONFIG if bare else FIRST_CONFIG

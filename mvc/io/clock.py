@@ -14,19 +14,19 @@ class Clock:
     """The system's clocks."""
 
     def now_ns(self) -> int:
-        """Nanoseconds since 1970 UTC; may be set back, so order nothing by it."""
+        """Nanoseconds since 1970 UTC; the clock may be set back, so do not order by it."""
         return time.time_ns()
 
 
 def check_now(time_ns: int) -> int:
-    """``time_ns``, which a clock said, if it can be recorded; InvalidTime otherwise.
+    """Returns a clock's ``time_ns``; InvalidTime if it cannot be recorded.
 
-    A record has room for times from 1970 to 2262.
+    Records have room for times from 1970 to 2262.
     """
     if not 0 <= time_ns < _END:
         raise InvalidTime(
-            f"the system's clock says {time_ns // _SECOND} s since 1970: "
-            "times from then to 2262 can be recorded",
-            hint="set the clock, then try again",
+            f"the system's clock shows {time_ns // _SECOND} s since 1970, "
+            "but only times from 1970 to 2262 can be recorded",
+            hint="set the clock, then retry",
         )
     return time_ns

@@ -1,17 +1,16 @@
-"""The file system as mvc sees it: every access goes through a FileSystem (layer 1).
+"""The file system as mvc uses it: every access is a method of a FileSystem (layer 1).
 
-Tests replace the object by twins that record, fail or lose power, so nothing above
-this package may reach the operating system in another way. The methods that combine
-others (``read_bytes``, ``replace_file``, ``write_atomic``) use only public methods of
-``self``; a twin need not replace them.
+Tests replace the object by doubles that record, fail or lose power, so no code above this package
+may use the operating system otherwise. Methods that combine others (``read_bytes``,
+``replace_file``, ``write_atomic``) use only public methods of ``self``; a double need not replace
+them.
 
-OSErrors become IoFailed, StorageFull or ReadOnly (``mvc.io.os_errors``). FileExistsError
-passes from ``open_write(exclusive=True)``, ``link`` and ``make_dir``: the name is taken.
+OSErrors become IoFailed, StorageFull or ReadOnly (``mvc.io.os_errors``). FileExistsError is raised
+by ``open_write(exclusive=True)``, ``link`` and ``make_dir`` if the name exists.
 
-Locks are those that the kernel drops when their process ends (flock(2)). A lock belongs to
-one opening of the file, so two locks exclude each other within a process as well. A forked
-child lets go of its copy at once: the lock ends with the process that took it, not with the
-last of its children.
+The kernel releases locks when their process ends (flock(2)). A lock belongs to one opening of the
+file, so two locks exclude each other within a process as well. A forked child closes its copy at
+once: the lock ends with the process that acquired it, not with the last of its children.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ __all__ = [
 ]
 
 TEMPORARY = ".mvc-tmp-"
-"""How the names of temporary files begin; what a crash left of them may be deleted."""
+"""Prefix of temporary files; those left by a crash may be deleted."""
 
 SWAPPED = ".mvc-dir-"
-"""How the names of folders begin that a symbolic link beside them leads to, one after the other."""
+"""Prefix of folders that a symbolic link next to them points to, one after the other."""
 
 _TRIES = 3
 
@@ -63,21 +62,21 @@ _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, e
 _GROUP_SHARES = stat.S_ISGID | stat.S_IWGRP
 _BY_OTHERS = 0o066
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
+_LOCKED = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
 LOCK_SECONDS = 60.0
-"""Seconds for which a lock is waited for, unless the caller says otherwise."""
+"""Default seconds to wait for a lock."""
 
 POLLED = 1.0
-"""Seconds before its deadline from which a lock is polled for, and not queued for.
+"""Seconds before the deadline from which a lock is polled instead of queued for.
 
-A queued thread that gave up would still get the lock briefly.
+A queued thread that timed out could still acquire the lock briefly.
 """
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.008  # seconds between two attempts
 
 
 class FileLock(AbstractContextManager["FileLock"]):
-    """A lock that is held until ``release``; as a context manager, until the block ends."""
+    """A lock until ``release``; as a context manager, until the block ends."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -91,15 +90,15 @@ class FileLock(AbstractContextManager["FileLock"]):
         self.release()
 
     @property
-    def held(self) -> bool:
+    def is_locked(self) -> bool:
         return self._fd >= 0
 
     def release(self) -> None:
-        """Lets go; a second time does nothing."""
+        """Unlocks; has no effect a second time."""
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             try:
-                # Unlocking reaches copies of the descriptor that closing would not.
+                # Unlocking also affects copies of the descriptor; closing would not.
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             finally:
                 os.close(descriptor)
@@ -109,7 +108,7 @@ _live: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
 def _abandon_all() -> None:
-    """In a forked child: the parent's locks stay, only the copies of their descriptors go."""
+    """In a forked child, closes its copies of the descriptors; the parent keeps its locks."""
     for lock in list(_live):
         descriptor, lock._fd = lock._fd, -1
         if descriptor >= 0:
@@ -120,40 +119,42 @@ os.register_at_fork(after_in_child=_abandon_all)
 
 
 class SharedFolder(Struct, frozen=True):
-    """A folder in which a group works: what is made in it gets its permissions, not the umask's."""
+    """A folder of a group: new files in it get its permissions instead of the umask's."""
 
     path: Path
     mode: int
 
     @classmethod
     def at(cls, fs: FileSystem, path: Path) -> SharedFolder | None:
-        """The folder at ``path``, if its group may write there and owns what is made there."""
-        there = fs.stat(path)
-        if there is None or not there.is_dir or there.mode & _GROUP_SHARES != _GROUP_SHARES:
+        """The folder at ``path``, if its group may write there and owns new files in it."""
+        folder = fs.stat(path)
+        if folder is None or not folder.is_dir or folder.mode & _GROUP_SHARES != _GROUP_SHARES:
             return None
-        return cls(path, stat.S_IMODE(there.mode))
+        return cls(path, stat.S_IMODE(folder.mode))
 
-    def mode_of(self, path: Path, there: FileIdentity) -> int | None:
-        """What mode a file or folder is to have; None if it has it, or is not ours to change."""
-        if path == self.path or not path.is_relative_to(self.path) or there.owner != os.geteuid():
+    def mode_of(self, path: Path, file: FileIdentity) -> int | None:
+        """The mode to set for a file or folder; None if it is right, or another user's."""
+        if path == self.path or not path.is_relative_to(self.path) or file.owner != os.geteuid():
             return None
-        wanted = self.mode if there.is_dir else self.mode & 0o666
-        return None if stat.S_IMODE(there.mode) == wanted else wanted
+        wanted = self.mode if file.is_dir else self.mode & 0o666
+        return None if stat.S_IMODE(file.mode) == wanted else wanted
 
 
 class FileSystem:
-    """The real file system. Holds nothing but ``shared``; one object may serve all threads.
+    """The real file system. Stateless except for ``shared``; one object may serve all threads.
 
     ``shared``: the repository's folder, if a group works in it (``shared_by``).
 
-    Where a method takes ``within``, a folder above the path, no symbolic link below that
-    folder is followed, whatever is swapped for whatever meanwhile (``_reach``).
+    For methods with ``within``, a folder above the path: no symbolic link below that folder is
+    followed, even if other processes replace folders by links meanwhile (``_reach``).
     """
 
     shared: SharedFolder | None = None
 
     def shared_by(self, folder: Path) -> FileSystem:
-        """One that keeps what it makes in ``folder`` open to its group, if that may write there."""
+        """A file system whose new files in ``folder`` stay open to its group, if that may write
+        there.
+        """
         if type(self) is not FileSystem or (shared := SharedFolder.at(self, folder)) is None:
             return self
         fs = FileSystem()
@@ -163,9 +164,9 @@ class FileSystem:
     # -- open files --------------------------------------------------------------------
 
     def open_read(self, path: Path, *, follow: bool = True) -> ReadFile:
-        """A regular file to read; IoFailed for anything else.
+        """Opens a regular file for reading; IoFailed for anything else.
 
-        ``follow=False`` refuses a symbolic link in the last place of the path.
+        ``follow=False`` refuses a symbolic link as the last part of the path.
         """
         # Without O_NONBLOCK, opening a FIFO would wait for a writer.
         flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
@@ -183,11 +184,10 @@ class FileSystem:
         mode: int = 0o666,
         within: Path | None = None,
     ) -> WriteFile:
-        """A regular file to change; what it holds stays, ``position`` is its end.
+        """Opens a regular file for changes; its content stays, ``position`` is its end.
 
-        ``create`` makes an absent file, ``exclusive`` raises FileExistsError for a
-        present one. ``mode`` is what the process's umask leaves of it. A symbolic link
-        is refused.
+        ``create`` creates a missing file, ``exclusive`` raises FileExistsError for an existing one.
+        The process's umask applies to ``mode``. A symbolic link is refused.
         """
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
         flags |= (os.O_CREAT if create else 0) | (os.O_EXCL if create and exclusive else 0)
@@ -215,11 +215,11 @@ class FileSystem:
         timeout: float | None = None,
         block: bool = True,
     ) -> FileLock | None:
-        """An advisory lock on a file, which is created where it is absent.
+        """An advisory lock on a file, which is created if it is missing.
 
-        Waits ``timeout`` seconds (LOCK_SECONDS if None), warns after five who holds it, and at
-        last raises Busy; with ``block=False`` it does not wait and returns None. It ends with
-        the process, and excludes other locks of the same process too.
+        Waits ``timeout`` seconds (LOCK_SECONDS if None), warns after five seconds with the holder's
+        name, and finally raises Busy; ``block=False`` returns None instead of waiting. The lock
+        ends with the process, and excludes other locks of the same process, too.
         """
         timeout = LOCK_SECONDS if timeout is None else timeout
         deadline = time.monotonic() + timeout
@@ -238,25 +238,25 @@ class FileSystem:
                 except BaseException:
                     os.close(descriptor)
                     raise
-                os.close(descriptor)  # the file was deleted or replaced while we waited
+                os.close(descriptor)  # the file was deleted or replaced during the wait
         if block:
             raise Busy(
-                f"{lock_holder(path)} holds {path} for more than {timeout:g} s",
-                hint="wait until it is done, then run it again",
+                f"{lock_holder(path)} has been locking {path} for more than {timeout:g} s",
+                hint="wait until it has finished, then retry",
             )
         return None
 
     # -- names -------------------------------------------------------------------------
 
     def stat(self, path: Path, *, follow: bool = True) -> FileIdentity | None:
-        """What stands at ``path``; None if nothing does, or a link there that leads nowhere."""
+        """The identity of the file at ``path``; None if there is none, or only a dangling link."""
         with translate(path, "inspect"):
             try:
                 return FileIdentity.of(os.stat(path, follow_symlinks=follow))
             except (FileNotFoundError, NotADirectoryError):
                 return None
             except OSError as error:
-                if error.errno == errno.ELOOP:  # links that lead to one another
+                if error.errno == errno.ELOOP:  # a cycle of links
                     return None
                 raise
 
@@ -266,7 +266,7 @@ class FileSystem:
             return sorted(os.listdir(path))
 
     def make_dir(self, path: Path, exist_ok: bool = False, *, within: Path | None = None) -> bool:
-        """Makes a folder in one that exists; its name is not durable yet.
+        """Creates a folder in an existing one; its name is not durable yet.
 
         False: the folder existed already, and ``exist_ok`` permits that.
         """
@@ -276,28 +276,28 @@ class FileSystem:
                 self.share(path)
             except FileExistsError:
                 follow = within is None or path == within
-                there = os.stat(name, dir_fd=folder, follow_symlinks=follow)
-                if not exist_ok or not FileIdentity.of(there).is_dir:
+                existing = os.stat(name, dir_fd=folder, follow_symlinks=follow)
+                if not exist_ok or not FileIdentity.of(existing).is_dir:
                     raise
                 return False
         return True
 
     def set_mode(self, path: Path, mode: int) -> None:
-        """Gives a file or a folder exactly these permission bits."""
+        """Sets exactly these permission bits of a file or a folder."""
         with translate(path, "change the mode of"):
             os.chmod(path, mode)
 
     def share(self, path: Path) -> None:
-        """Opens what was made in the shared folder to its group; elsewhere nothing changes."""
-        if self.shared is None or (there := self.stat(path, follow=False)) is None:
+        """Opens a new file in the shared folder to its group; has no effect elsewhere."""
+        if self.shared is None or (file := self.stat(path, follow=False)) is None:
             return
-        if not there.is_symlink and (mode := self.shared.mode_of(path, there)) is not None:
+        if not file.is_symlink and (mode := self.shared.mode_of(path, file)) is not None:
             self.set_mode(path, mode)
 
     def replace(self, src: Path, dst: Path, *, within: Path | None = None) -> None:
-        """Renames ``src`` to ``dst``, taking the place of a file there in one step.
+        """Renames ``src`` to ``dst``, replacing an existing file in one step.
 
-        With ``within`` both must stand in one folder.
+        With ``within`` both must be in one folder.
         """
         with translate(dst, "replace"), _reach(dst, within) as (name, folder):
             old: str | Path = src
@@ -306,17 +306,17 @@ class FileSystem:
             os.replace(old, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def link(self, src: Path, dst: Path) -> None:
-        """A second name for the file ``src``; FileExistsError if ``dst`` is taken."""
+        """Creates a hard link to ``src``; FileExistsError if ``dst`` exists."""
         with translate(dst, "create"):
             os.link(src, dst)
 
     def symlink(self, target: str, path: Path) -> None:
-        """Makes a symbolic link to ``target``; FileExistsError if ``path`` is taken."""
+        """Creates a symbolic link to ``target``; FileExistsError if ``path`` exists."""
         with translate(path, "create"):
             os.symlink(target, path)
 
     def read_link(self, path: Path) -> str | None:
-        """Where a symbolic link leads, as it is written there; None if ``path`` is none."""
+        """The target of a symbolic link, unresolved; None if ``path`` is no link."""
         identity = self.stat(path, follow=False)
         if identity is None or not identity.is_symlink:
             return None
@@ -324,7 +324,7 @@ class FileSystem:
             return os.readlink(path)
 
     def unlink(self, path: Path, missing_ok: bool = False, *, within: Path | None = None) -> None:
-        """Takes a file's name away."""
+        """Deletes a file's name."""
         with translate(path, "delete"):
             try:
                 with _reach(path, within) as (name, folder):
@@ -339,19 +339,19 @@ class FileSystem:
             os.rmdir(path)
 
     def remove_tree(self, path: Path) -> None:
-        """Deletes a folder and all that is in it. Follows no symbolic link."""
-        import shutil  # slow to import, and rarely needed
+        """Deletes a folder and its content. Follows no symbolic link."""
+        import shutil  # late: slow to import
 
         with translate(path, "delete"):
             shutil.rmtree(path)
 
     @contextmanager
     def temporary_folder(self) -> Iterator[Path]:
-        """A new folder where the system keeps temporary files, deleted with its files at the end.
+        """A new folder for temporary files, deleted with its files when the block ends.
 
-        The variable TMPDIR names another place.
+        The variable TMPDIR chooses its parent folder.
         """
-        import tempfile  # slow to import, and rarely needed
+        import tempfile  # late: slow to import
 
         with translate(Path("TMPDIR"), "write"):
             folder = tempfile.TemporaryDirectory(prefix="mvc-", ignore_cleanup_errors=True)
@@ -361,7 +361,7 @@ class FileSystem:
     def sync_dir(self, path: Path, *, within: Path | None = None) -> None:
         """Returns when the names in a folder are durable.
 
-        Silent where the file system cannot flush folders, SyncFailed where it fails to.
+        Ignored if the file system cannot flush folders; SyncFailed if the flush fails.
         """
         with translate(path, "read"), _reach(path, within) as (name, folder):
             links = 0 if folder is None else os.O_NOFOLLOW
@@ -375,7 +375,7 @@ class FileSystem:
             os.close(descriptor)
 
     def realpath(self, path: Path) -> Path:
-        """``path`` absolute and without symbolic links; what is absent is kept as named."""
+        """``path`` absolute and without symbolic links; missing parts stay as named."""
         with translate(path, "inspect"):
             return Path(os.path.realpath(path))
 
@@ -384,7 +384,7 @@ class FileSystem:
             return Path.cwd()
 
     def is_writable_dir(self, path: Path) -> bool:
-        """Whether files can be made in ``path``; false if it is no folder."""
+        """Whether files can be created in ``path``; False if it is no folder."""
         effective = os.access in os.supports_effective_ids
         access = os.access(path, os.W_OK | os.X_OK, effective_ids=effective)
         return access and os.path.isdir(path)
@@ -392,27 +392,30 @@ class FileSystem:
     def free_bytes(self, path: Path) -> int:
         """Bytes that this user can still write to the file system of a folder."""
         with translate(path, "inspect"):
-            found = os.statvfs(path)
-            return found.f_bavail * found.f_frsize
+            status = os.statvfs(path)
+            return status.f_bavail * status.f_frsize
 
     def read_ahead(self, paths: Sequence[Path]) -> None:
-        """Has the system read files into its cache, beside whatever is done meanwhile."""
+        """Starts to read files into the page cache, in another thread."""
         threading.Thread(target=_read_ahead, args=(paths,), daemon=True).start()
 
     def is_network_filesystem(self, path: Path) -> bool:
-        """Whether other hosts may share the file system under ``path``."""
+        """Whether other hosts may share the file system of ``path``."""
         return mounts.is_network(mounts.type_of(path))
 
     # -- several steps -----------------------------------------------------------------
 
     def make_dirs(
-        self, path: Path, *, within: Path | None = None, made: MutableSequence[Path] | None = None
+        self,
+        path: Path,
+        *,
+        within: Path | None = None,
+        created: MutableSequence[Path] | None = None,
     ) -> None:
-        """Makes a folder and those above it that are absent; one that exists already is fine.
+        """Creates a folder and its missing parents; an existing folder is no error.
 
-        When it returns, the names of all folders that were absent are durable. ``made`` gets the
-        folders that this call made itself, outermost first. FileExistsError if something else
-        has the name.
+        On return the names of all created folders are durable. ``created`` receives the folders
+        that this call itself created, outermost first. FileExistsError if a file has the name.
         """
         absent = []
         for place in (path, *path.parents):
@@ -421,8 +424,8 @@ class FileSystem:
             absent.append(place)
         for place in [*absent[:0:-1], path]:
             inside = within if place == path else _below(place, within)
-            if self.make_dir(place, exist_ok=True, within=inside) and made is not None:
-                made.append(place)
+            if self.make_dir(place, exist_ok=True, within=inside) and created is not None:
+                created.append(place)
         for place in absent:
             if place.parent != place:
                 self.sync_dir(place.parent, within=_below(place.parent, within))
@@ -432,13 +435,13 @@ class FileSystem:
         with self.open_read(path) as file:
             data = b"" if (long := file.size() > limit) else file.read(0, limit + 1)
         if long or len(data) > limit:
-            raise IoFailed(f"{path} is longer than the {limit} bytes that are expected there")
+            raise IoFailed(f"{path} is longer than the maximum of {limit} bytes")
         return data
 
     def write_atomic(self, path: Path, data: Bytes, *, mode: int | None = None) -> None:
-        """Makes ``data`` the content of ``path``, durably: after a crash it is old or new.
+        """Replaces the content of ``path`` by ``data``, durably: after a crash it is old or new.
 
-        Begins again where another process that tidies up has deleted the temporary file.
+        Retries if another process has deleted the temporary file as residue of a crash.
         """
         for left in reversed(range(_TRIES)):
             try:
@@ -449,7 +452,7 @@ class FileSystem:
                     raise
 
     def flushes(self) -> Flushes:
-        """Flushes of files of this file system that overlap (``write_beside``)."""
+        """Parallel flushes of files of this file system (``write_beside``)."""
         return Flushes()
 
     def replace_file(
@@ -461,13 +464,12 @@ class FileSystem:
         durable: bool,
         within: Path | None = None,
     ) -> None:
-        """Makes what ``writer`` writes the content of ``path``, in one step.
+        """Replaces the content of ``path`` in one step by what ``writer`` writes.
 
-        Readers see the old or the new file, never a part; ``durable`` extends that to
-        power loss. ``mode`` None keeps the permissions of the file that is there, or
-        those the umask gives. If anything fails, the temporary file is removed. A
-        symbolic link at ``path`` is itself replaced, not what it points to, and a hard
-        link keeps its content under its other names.
+        Readers see the old or the new file, never a part; with ``durable`` also after a power loss.
+        ``mode`` None keeps the old file's permissions, or for a new file applies the umask. If
+        anything fails, the temporary file is deleted. A symbolic link at ``path`` is itself
+        replaced; a hard link keeps its content under its other names.
         """
         temporary = f"{TEMPORARY}{os.urandom(8).hex()}"
         beside = path.with_name(temporary)
@@ -492,7 +494,7 @@ class FileSystem:
         within: Path | None = None,
         flushes: Flushes | None = None,
     ) -> None:
-        """Writes a new file ``temporary`` in the folder of ``path``, ready to be renamed to it.
+        """Writes a new file ``temporary`` in the folder of ``path``, to be renamed to it.
 
         As for ``replace_file``; if anything fails, the caller deletes the temporary file. With
         ``flushes`` it is durable when their block ends.
@@ -500,8 +502,8 @@ class FileSystem:
         present = self.stat(path, follow=False)
         if present is not None and not present.is_symlink:
             _regular(path, present)
-            mode = self._kept_mode(path, present) if mode is None else mode
-        private = 0o666 if mode is None else mode  # never wider than it ends up
+            mode = self._replaced_mode(path, present) if mode is None else mode
+        private = 0o666 if mode is None else mode  # never wider than the final mode
         beside = path.with_name(temporary)
         try:
             with ExitStack() as opened:
@@ -518,18 +520,18 @@ class FileSystem:
                     flushes.add(file, path)
                 elif durable:
                     file.sync()
-        except IoFailed as error:  # nobody knows the temporary name
+        except IoFailed as error:  # the message must not show the temporary name
             raise under_name(error, beside, path) from error.__cause__
 
-    def _kept_mode(self, path: Path, present: FileIdentity) -> int | None:
-        """The mode of what replaces a file; None for that of a new one."""
+    def _replaced_mode(self, path: Path, present: FileIdentity) -> int | None:
+        """The mode of a replacement for a file; None for the mode of a new file."""
         private = not present.permissions & _BY_OTHERS
         shared = self.shared is not None and path.is_relative_to(self.shared.path)
         return None if shared and not private else present.permissions
 
 
 def _read_ahead(paths: Sequence[Path]) -> None:
-    with suppress(OSError, AttributeError):  # it is advice, which not all systems take
+    with suppress(OSError, AttributeError):  # advice that some systems do not support
         for path in paths:
             with path.open("rb", buffering=0) as file:
                 for start in range(0, file.seek(0, os.SEEK_END), LARGE):
@@ -537,13 +539,13 @@ def _read_ahead(paths: Sequence[Path]) -> None:
 
 
 class LateFlushes(FileSystem):
-    """Flushes nothing before ``flush``, for what a power loss may take as a whole until then."""
+    """Flushes nothing before ``flush``, for folders that a power loss may delete until then."""
 
     def _written(self, path: Path, descriptor: int) -> WriteFile:
         return _Unflushed(path, descriptor, 0)
 
     def sync_dir(self, path: Path, *, within: Path | None = None) -> None:
-        """Leaves it to ``flush``."""
+        """Does nothing; ``flush`` does it."""
 
     @staticmethod
     def flush(folder: Path) -> None:
@@ -562,16 +564,18 @@ class LateFlushes(FileSystem):
 
 class _Unflushed(WriteFile):
     def _sync(self) -> None:
-        """Leaves it to ``LateFlushes.flush``."""
+        """Does nothing; ``LateFlushes.flush`` does it."""
 
 
 def _below(path: Path, within: Path | None) -> Path | None:
-    """``within`` for what lies below it; nothing is asked of ``within`` and what lies above."""
+    """``within`` for paths below it; None for ``within`` itself and paths above, without
+    restriction.
+    """
     return None if within is None or within.is_relative_to(path) else within
 
 
 def _identify(file: ReadFile | WriteFile) -> FileIdentity:
-    """What was opened; closes it again if it is not a regular file."""
+    """The opened file's identity; closes the file if it is not a regular one."""
     try:
         identity = file.identity()
         _regular(file.path, identity)
@@ -585,21 +589,20 @@ def _regular(path: Path, identity: FileIdentity) -> None:
     if identity.is_dir:
         raise IoFailed(f"{path} is a folder, not a file")
     if not identity.is_file:
-        raise IoFailed(f"{path} is not a regular file", hint="devices and pipes are not read")
+        raise IoFailed(f"{path} is not a regular file", hint="devices and pipes cannot be used")
 
 
 @contextmanager
 def _reach(path: Path, within: Path | None) -> Iterator[tuple[str, int | None]]:
-    """(name, descriptor of its folder) to act on ``path``, for functions with ``dir_fd``.
+    """(name, descriptor of its folder) for functions with ``dir_fd``.
 
-    A check of the folders on the way proves nothing about the moment of use: one of them may
-    be swapped for a link in between. So each is opened inside the one before it, a link is
-    refused by the kernel at that moment, and the call acts on the last one's descriptor
-    (openat(2), O_NOFOLLOW).
+    Checking the path's folders first would prove nothing about the moment of use: one of them may
+    be replaced by a link meanwhile. So each folder is opened relative to its parent, the kernel
+    refuses a link at that moment, and the call uses the last one's descriptor (openat(2),
+    O_NOFOLLOW).
 
-    Without ``within`` the path itself and None. Else ``path`` lies below ``within``, and
-    IoFailed is raised if a symbolic link stands between the two; ``within`` itself may be
-    reached by any way.
+    Without ``within``: the path itself and None. Otherwise ``path`` must be below ``within``;
+    IoFailed if a symbolic link is between the two. ``within`` itself may contain links.
     """
     if within is None or path == within:
         yield os.fspath(path), None
@@ -619,7 +622,7 @@ def _parts(path: Path, within: Path) -> tuple[str, ...]:
     above, parts = within.parts, path.parts
     parts, inside = parts[len(above) :], parts[: len(above)] == above
     if not inside or ".." in parts:
-        raise IoFailed(f"{path} does not lie below {within}")
+        raise IoFailed(f"{path} is not below {within}")
     return parts
 
 
@@ -630,7 +633,7 @@ def _enter(descriptor: int, folder: str, shown: Path) -> int:
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(descriptor, folder):
             raise IoFailed(
-                f"{shown} is a symbolic link: nothing is written through it",
+                f"{shown} is a symbolic link, and mvc does not write through links",
                 hint="replace the link by a folder",
             ) from error
         raise
@@ -642,11 +645,11 @@ def _is_link(descriptor: int, name: str) -> bool:
     try:
         return stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode)
     except OSError:
-        return True  # it was one when it was opened
+        return True  # it was a link when it was opened
 
 
 def _open_lock(path: Path) -> int:
-    flags = os.O_NOFOLLOW | os.O_NONBLOCK  # without the latter, a pipe would wait for a writer
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK: a pipe would wait for a writer
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o666)
     except OSError as error:
@@ -659,13 +662,13 @@ def _open_lock(path: Path) -> int:
 
 
 def _wait(descriptor: int, path: Path, kind: int, deadline: float | None) -> bool:
-    """Whether the lock was got; without a deadline it is not waited for."""
+    """Whether the lock was acquired; without a deadline it does not wait."""
     pause = _FIRST_WAIT
     while True:
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno not in _HELD:
+            if error.errno not in _LOCKED:
                 raise
         else:
             return True
@@ -679,13 +682,13 @@ def _wait(descriptor: int, path: Path, kind: int, deadline: float | None) -> boo
 
 
 def _queue(descriptor: int, path: Path, kind: int, seconds: float) -> bool:
-    """Waits in the kernel's queue, which is first come, first served; True if the lock was got.
+    """Waits in the kernel's queue, first come, first served; whether the lock was acquired.
 
-    A thread waits, because flock knows no time limit. If it gets the lock too late, the
-    caller has closed the descriptor, and the lock is gone with the thread's copy of it.
+    A thread waits, because flock has no time limit. If it acquires the lock too late, the caller
+    has closed the descriptor, and the lock ends with the thread's copy of it.
     """
     got = threading.Event()
-    own = os.dup(descriptor)  # the number of the other may be another file's by then
+    own = os.dup(descriptor)  # the caller's number may be reused for another file
 
     def wait() -> None:
         try:
@@ -696,7 +699,7 @@ def _queue(descriptor: int, path: Path, kind: int, seconds: float) -> bool:
             os.close(own)
 
     threading.Thread(target=wait, name="mvc-lock", daemon=True).start()
-    patience = Patience(seconds, lambda s: warn(f"{path}, which {lock_holder(path)} holds", s))
+    patience = Patience(seconds, lambda s: warn(f"{path}, locked by {lock_holder(path)}", s))
     return patience.await_(got.wait)
 
 

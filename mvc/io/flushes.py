@@ -1,4 +1,4 @@
-"""Flushes that overlap: many small files are durable sooner than one after the other (layer 1).
+"""Parallel flushes: many small files become durable faster than one by one (layer 1).
 
 A disk takes milliseconds for one flush, and about as long for several at a time.
 """
@@ -21,10 +21,10 @@ FLUSHES = 16
 
 
 class Flushes:
-    """Flushes and closes the files it is given; all are durable when its block ends without error.
+    """Flushes and closes files; all are durable when its block ends without an error.
 
-    With ``at_once`` 0 all are flushed at the end of the block, in turn: file systems of tests need
-    an order that is always the same, and see what a crash leaves before the first flush.
+    With ``at_once`` 0 all are flushed one by one at the end of the block. Simulated file systems of
+    tests need this fixed order, and all crash points before the first flush.
     """
 
     def __init__(self, at_once: int = FLUSHES) -> None:
@@ -34,15 +34,15 @@ class Flushes:
         self._pool: ThreadPoolExecutor | None = None
 
     def add(self, file: WriteFile, path: Path) -> None:
-        """Takes over an open file; its errors name ``path``. Raises that of an earlier file."""
+        """Receives an open file; its errors name ``path``. Raises that of an earlier file."""
         self._waiting.append((file, path))
         if not self._at_once or len(self._waiting) == 1:  # a single file needs no thread
             return
         if self._pool is None:
-            from concurrent.futures import ThreadPoolExecutor  # slow to import, and rarely needed
+            from concurrent.futures import ThreadPoolExecutor  # late: slow to import
 
             self._pool = ThreadPoolExecutor(self._at_once, thread_name_prefix="mvc-flush")
-        while len(self._running) >= 2 * self._at_once:  # files that are open
+        while len(self._running) >= 2 * self._at_once:  # limits the number of open files
             self._running.popleft().result()
         self._running.append(self._pool.submit(_flush, *self._waiting.popleft()))
 

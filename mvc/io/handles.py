@@ -1,8 +1,8 @@
-"""Open files: reads and writes that are complete or fail (layer 1).
+"""Open files: reads and writes that complete or fail (layer 1).
 
-Nothing relies on a shared file position: every transfer names its offset, so one
-handle serves many threads. The methods that begin with an underscore are the system
-calls, one each; twins for tests replace those and inherit the rest.
+No shared file position is used: every transfer names its offset, so one handle serves many threads.
+Methods that begin with an underscore are single system calls; test doubles replace those and
+inherit the rest.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from mvc.io.os_errors import sync_failure, translate
 from mvc.types import Bytes, Closing
 
 MOST = 1 << 30
-"""Bytes in one call: Linux stops below 2 GiB, macOS refuses more."""
+"""Maximum bytes of one call: Linux stops below 2 GiB, macOS refuses more."""
 
 VECTORS = 1024
-"""Buffers in one call: IOV_MAX on Linux and macOS."""
+"""Maximum buffers of one call: IOV_MAX on Linux and macOS."""
 
 PAGE = 4096
-"""What a write past the system's cache begins at, in the file and in memory, and a multiple of."""
+"""Alignment of a direct write: of its file offset, its memory address and its length."""
 
 LARGE = 1 << 20
-"""Bytes from which on a write goes past the system's cache, if it can, and holes are asked for."""
+"""Minimum bytes for a direct write, which bypasses the page cache, and for a query for holes."""
 
 _SMALL = 1 << 16
-_BEHIND = 8 << 20  # bytes after which the system is told to write them to disk
+_BEHIND = 8 << 20  # written bytes after which write-back is started
 _BLOCK = 512  # bytes that st_blocks counts
 _DATA, _HOLE = getattr(os, "SEEK_DATA", -1), getattr(os, "SEEK_HOLE", -1)  # EINVAL if unknown
 _NAMES_HOLES = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "f2fs"})
@@ -48,16 +48,16 @@ _REFUSED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 
 def aligned(size: int) -> memoryview:
-    """New memory of zeros that begins at a multiple of PAGE."""
-    room = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared has no huge pages
+    """New memory of zeros, aligned to PAGE."""
+    room = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # private: huge pages
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel that has none
+        with suppress(OSError):  # a kernel without huge pages
             room.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(room)
 
 
 class FileIdentity(Struct, frozen=True):
-    """What tells whether a file is still the same: times in ns since 1970, size in bytes."""
+    """Properties that show whether a file has changed: times in ns since 1970, size in bytes."""
 
     size: int
     mtime_ns: int
@@ -112,28 +112,28 @@ class _Handle(Closing):
         self.close()
 
     def close(self) -> None:
-        """Closes the file; a second time does nothing. Flushes nothing to disk."""
+        """Closes the file; has no effect a second time. Flushes nothing to disk."""
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             with translate(self.path, "close"):
                 os.close(descriptor)
 
     def size(self) -> int:
-        """Length in bytes, as of now."""
+        """Present length in bytes."""
         return self.identity().size
 
     def fileno(self) -> int:
-        """The descriptor, for those who want to flush the file themselves; -1 once closed."""
+        """The descriptor, for callers that flush the file themselves; -1 once closed."""
         return self._fd
 
     def identity(self) -> FileIdentity:
-        """What the open file is, whatever its name points to by now."""
+        """The open file's identity, even if its name belongs to another file now."""
         with translate(self.path, "inspect"):
             return self._stat()
 
     def read(self, offset: int, length: int) -> bytes:
-        """``length`` bytes at ``offset``, or fewer where the file ends."""
-        if length > _SMALL:  # a length out of damaged data must not allocate what is not there
+        """``length`` bytes at ``offset``, or fewer at the end of the file."""
+        if length > _SMALL:  # a length from damaged data must not allocate more than the file has
             length = max(0, min(length, self.size() - offset))
         with translate(self.path, "read"):
             data = self._call_read(offset, length)
@@ -163,15 +163,17 @@ class _Handle(Closing):
 class ReadFile(_Handle):
     """A regular file open for reading at any offset, from any thread.
 
-    Large reads leave out the holes of a sparse file: the buffer is filled with zeros there.
-    Holes are believed only where the file system is known to name them rightly; OpenZFS, for
-    one, has called written data a hole (openzfs/zfs issue 15526).
+    Large reads skip the holes of a sparse file and fill the buffer with zeros. Holes are used only
+    on file systems known to report them correctly; OpenZFS, for one, has reported written data as a
+    hole (openzfs/zfs issue 15526).
     """
 
     _sparse: bool | None = None
 
     def read_header(self, offset: int, length: int) -> bytes:
-        """As ``read``, for the headers of a pack's records: what stands between may be zeros."""
+        """As ``read``, for headers of a pack's records; a test double may skip the bytes between
+        them.
+        """
         return self.read(offset, length)
 
     def ahead(self) -> ReadAhead:
@@ -179,9 +181,10 @@ class ReadFile(_Handle):
         return ReadAhead(self)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fills ``buffer`` (contiguous, writable) from ``offset`` on; how many bytes were read.
+        """Fills ``buffer`` (contiguous, writable) from ``offset`` on; returns the number of bytes
+        read.
 
-        Fewer than asked for only where the file ends.
+        Fewer than requested only at the end of the file.
         """
         view = _flat(buffer)
         if len(view) < LARGE or not self._is_sparse():
@@ -198,21 +201,18 @@ class ReadFile(_Handle):
         return max(0, end - offset)
 
     def is_hole(self, offset: int, length: int) -> bool:
-        """Whether all of a range of at least 1 MiB is a hole, and so zero without being read.
-
-        False also where that is unknown.
-        """
+        """Whether a range of at least 1 MiB is certainly a hole, so that its bytes are zero."""
         end = offset + length
         if length < LARGE or not self._is_sparse() or end > self.size():
             return False
         return self._seek(offset, _DATA) >= end
 
     def _is_sparse(self) -> bool:
-        """Whether the file occupies less than its length, and its holes are to be believed."""
+        """Whether the file has holes, on a file system that reports them correctly."""
         if self._sparse is None:
             try:
                 status = os.fstat(self._fd)
-            except OSError:  # a double without a descriptor
+            except OSError:  # a test double without a descriptor
                 self._sparse = False
             else:
                 holes = status.st_blocks * _BLOCK < status.st_size
@@ -220,10 +220,10 @@ class ReadFile(_Handle):
         return self._sparse
 
     def _seek(self, offset: int, whence: int) -> int:
-        """Where the next data or hole begins, from ``offset`` on; past everything if there is none.
+        """Offset of the next data or hole; ``sys.maxsize`` if there is none.
 
-        Where the system does not know, all is data. Every transfer names its offset, so that
-        the file's position does not matter.
+        If the system does not know, everything is data. The file position changes, but nothing uses
+        it.
         """
         try:
             return os.lseek(self._fd, offset, whence)
@@ -254,7 +254,7 @@ class ReadFile(_Handle):
 
 
 class ContinuedFile(ReadFile):
-    """The first ``end`` bytes of an open file, and after them ``more``, which is in memory."""
+    """The first ``end`` bytes of an open file, followed by ``more``, which is in memory."""
 
     def __init__(self, file: ReadFile, end: int, more: bytes) -> None:
         super().__init__(file.path, -1)
@@ -278,9 +278,9 @@ class ContinuedFile(ReadFile):
 
 
 class ReadAhead:
-    """Reads 1 MiB at once where requests follow each other closely, else what is asked for.
+    """Reads 1 MiB at once for sequential requests, otherwise exactly the requested bytes.
 
-    For one pass by one thread: what is appended or removed meanwhile may not be seen.
+    For one pass by one thread: bytes that are appended or removed meanwhile may be missed.
     """
 
     def __init__(self, file: ReadFile) -> None:
@@ -293,7 +293,7 @@ class ReadAhead:
         return self._file.size()
 
     def read(self, offset: int, length: int) -> bytes:
-        """``length`` bytes at ``offset``, or fewer where the file ends."""
+        """``length`` bytes at ``offset``, or fewer at the end of the file."""
         at = offset - self._start
         if at < 0 or at + length > len(self._data):
             if length > LARGE:
@@ -307,36 +307,38 @@ class ReadAhead:
         return self.read(offset, length)
 
     def is_hole(self, offset: int, length: int) -> bool:
-        """Whether nothing was ever written there; see ``ReadFile.is_hole``."""
+        """As ``ReadFile.is_hole``."""
         return self._file.is_hole(offset, length)
 
 
 class WriteFile(_Handle):
-    """A regular file open for writing; ``position`` is where the next ``write`` goes.
+    """A regular file open for writing; ``position`` is the offset of the next ``write``.
 
-    Nothing is durable before ``sync`` has returned. When a flush fails, the kernel may
-    have dropped the data and calls the pages clean, so a second flush would lie: the
-    handle is poisoned, and every later call but ``close`` raises SyncFailed.
+    Nothing is durable before ``sync`` has returned. If a flush fails, the kernel may have dropped
+    the data and marked the pages clean, so a second flush would falsely succeed. Therefore the
+    handle is poisoned: every later call except ``close`` raises SyncFailed.
 
-    Writes of LARGE bytes go past the system's cache if their place in memory and that in the
-    file are equally far from a multiple of PAGE (``aligned``), and the file system takes them.
+    Writes of LARGE bytes bypass the page cache (direct writes) if memory address and file offset
+    have the same remainder modulo PAGE (``aligned``), and the file system allows it.
     """
 
-    _direct: int | None = None  # the same file, opened for that; -1 where it is refused
+    _direct: int | None = None  # descriptor for direct writes; -1 if they are refused
 
     def __init__(self, path: Path, descriptor: int, position: int) -> None:
         super().__init__(path, descriptor)
         self.position = position
         self._poisoned = False
         self._mode_changed = False
-        self._begun: int | None = None  # up to where the system was told to flush
+        self._begun: int | None = None  # offset up to which write-back was started
 
     def close(self) -> None:
         self._refuse_direct()
         super().close()
 
     def write(self, data: Bytes | Sequence[Bytes]) -> None:
-        """Writes all of ``data`` (one buffer, or several in turn) at ``position``, and moves it."""
+        """Writes all of ``data`` (one buffer, or several in order) at ``position``, and advances
+        it.
+        """
         self.position += self._write_all(self.position, data)
 
     def write_at(self, offset: int, data: Bytes | Sequence[Bytes]) -> None:
@@ -344,14 +346,14 @@ class WriteFile(_Handle):
         self._write_all(offset, data)
 
     def truncate(self, size: int) -> None:
-        """Cuts or extends (with zeros) to ``size`` bytes; ``position`` is the new end."""
+        """Truncates or extends (with zeros) to ``size`` bytes; ``position`` is the new end."""
         self._check()
         with translate(self.path, "write"):
             self._truncate(size)
         self.position = size
 
     def set_mode(self, mode: int) -> None:
-        """Gives the file exactly these permission bits."""
+        """Sets exactly these permission bits."""
         self._check()
         with translate(self.path, "change the mode of"):
             self._set_mode(mode)
@@ -367,12 +369,13 @@ class WriteFile(_Handle):
             raise sync_failure(self.path, error) from error
 
     def drop_pages(self) -> None:
-        """Has the system read the file from the disk when it is read next, where it does that.
+        """Removes the file's durable pages from the page cache, so that the next read uses the
+        disk.
 
-        Pages that are not durable yet stay in memory.
+        Without effect on systems that cannot do it.
         """
         if hasattr(os, "posix_fadvise"):
-            with suppress(OSError):  # it is advice
+            with suppress(OSError):  # only advice
                 os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def identity(self) -> FileIdentity:
@@ -399,17 +402,17 @@ class WriteFile(_Handle):
                 except InterruptedError:
                     continue
                 if count <= 0:
-                    raise OSError(errno.EIO, "nothing was written")
+                    raise OSError(errno.EIO, "no bytes were written")
                 offset += count
                 views = _after(views, count)
         self._begin_flush(start, offset)
         return offset - start
 
     def _begin_flush(self, start: int, end: int) -> None:
-        """Has the system begin to write to disk what was written so far, if that is much.
+        """Starts write-back if many bytes were written, so that ``sync`` waits for less.
 
-        ``sync`` then waits for less, and is told of an error. The advice also drops pages that are
-        clean, but these are still being written.
+        ``sync`` still reports errors. The advice drops clean pages, too, but these are not clean
+        yet.
         """
         self._begun = start if self._begun is None else self._begun
         if end - self._begun >= _BEHIND and hasattr(os, "posix_fadvise"):
@@ -418,7 +421,7 @@ class WriteFile(_Handle):
             self._begun = end
 
     def _write(self, offset: int, views: Sequence[memoryview]) -> int:
-        # The bytes before the first whole page are a write of their own.
+        # The bytes before the first whole page are written separately.
         if O_DIRECT and len(views[0]) > LARGE - PAGE and self._direct != -1:
             before = -offset % PAGE
             if (_address(views[0]) + before) % PAGE == 0:
@@ -431,7 +434,7 @@ class WriteFile(_Handle):
         return os.pwrite(self._fd, views[0], offset)
 
     def _write_direct(self, offset: int, view: memoryview) -> int:
-        """How many bytes were written past the cache; 0 if the file system takes none."""
+        """Number of bytes written directly; 0 if the file system refuses direct writes."""
         if self._direct is None:
             self._direct = self._reopened()
         if self._direct < 0:
@@ -445,7 +448,7 @@ class WriteFile(_Handle):
             return 0
 
     def _reopened(self) -> int:
-        """A second descriptor, for direct writes; -1 if it is refused, or other hosts may write."""
+        """A second descriptor, for direct writes; -1 if refused, or if other hosts may write."""
         if mounts.is_network(mounts.type_of(self.path)):
             return -1
         try:
@@ -475,7 +478,7 @@ class WriteFile(_Handle):
 
 
 def _full_sync(descriptor: int) -> None:
-    """macOS: plain fsync leaves data in the drive's cache; F_FULLFSYNC does not."""
+    """On macOS, plain fsync leaves data in the drive's cache; F_FULLFSYNC does not."""
     import fcntl
 
     try:
@@ -483,7 +486,7 @@ def _full_sync(descriptor: int) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTSUP, errno.EINVAL):
             raise
-        os.fsync(descriptor)  # some network and FUSE file systems know only this one
+        os.fsync(descriptor)  # some network and FUSE file systems support only this
 
 
 def _flat(data: object) -> memoryview:
@@ -497,8 +500,8 @@ def _flat(data: object) -> memoryview:
 
 
 def _address(view: memoryview) -> int:
-    """Where in memory the bytes of a view lie."""
-    import numpy as np  # slow to import, and rarely needed
+    """Memory address of a view's first byte."""
+    import numpy as np  # late: slow to import
 
     return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0])
 
@@ -510,7 +513,7 @@ def _fill_zeros(view: memoryview) -> None:
 
 
 def _batch(views: list[memoryview]) -> list[memoryview]:
-    """The first of ``views``, as many and as large as one call takes."""
+    """The first of ``views``, up to the limits of one call."""
     room, batch = MOST, []
     for view in views[:VECTORS]:
         batch.append(view[:room])
@@ -521,7 +524,7 @@ def _batch(views: list[memoryview]) -> list[memoryview]:
 
 
 def _after(views: list[memoryview], count: int) -> list[memoryview]:
-    """What is left of ``views`` when ``count`` bytes of them are done."""
+    """The rest of ``views`` after ``count`` bytes."""
     for i, view in enumerate(views):
         if count < len(view):
             return [view[count:], *views[i + 1 :]]

@@ -1,4 +1,4 @@
-"""Which process holds a lock, where the system tells (Linux)."""
+"""Which process holds a lock, if the system shows it (Linux)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHOWN = 60  # characters of a command
 
 
 def lock_holder(path: Path) -> str:
-    """As in "process 4242 (mvc gc), which is stopped,"; "another process" if it is not known."""
+    """As "process 4242 (mvc gc), which is stopped,"; "another process" if unknown."""
     with suppress(OSError, ValueError, IndexError):
         status = path.stat()
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"

@@ -1,4 +1,4 @@
-"""Which file system a path lies on (layer 1; source: proc_pid_mountinfo(5))."""
+"""The type of a path's file system (layer 1; source: proc_pid_mountinfo(5))."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TABLE = "/proc/self/mountinfo"
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
-# Several hosts may share these, and locks or mmap do not hold there as on a local disk.
+# Several hosts may share these; locks and mmap are less reliable there than on a local disk.
 # fmt: off
 _NETWORK = frozenset([
     "nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "ceph", "lustre", "gpfs",
@@ -27,9 +27,9 @@ _NETWORK_FUSE = frozenset([
 
 
 def type_of(path: Path, table: str | None = None) -> str:
-    """The type of the file system of ``path``, such as ``ext4``; empty where unknown.
+    """The type of the file system of ``path``, such as ``ext4``; empty if unknown.
 
-    ``table`` is the text of a mount table; without it, this process's own is read.
+    ``table`` is the text of a mount table, by default of this process's own.
     """
     if table is None:
         try:
@@ -37,7 +37,7 @@ def type_of(path: Path, table: str | None = None) -> str:
         except OSError:
             return ""
     parts = Path(os.path.realpath(path)).parts
-    best, found = 0, ""
+    best, kind = 0, ""
     for line in table.splitlines():
         left, dash, right = line.partition(" - ")
         fields, kinds = left.split(" "), right.split(" ")
@@ -46,8 +46,8 @@ def type_of(path: Path, table: str | None = None) -> str:
         point = Path(_ESCAPE.sub(lambda m: chr(int(m[1], 8)), fields[4])).parts
         # A later mount on the same point hides the earlier one, hence >=.
         if len(point) >= best and parts[: len(point)] == point:
-            best, found = len(point), kinds[0]
-    return found
+            best, kind = len(point), kinds[0]
+    return kind
 
 
 def is_network(kind: str) -> bool:

@@ -1,7 +1,7 @@
 """Translates errors of the operating system into mvc's (layer 1; docs/errors.md).
 
-Every message names the path and the cause. FileExistsError passes as it is: that a
-name is taken is an answer, which the caller of an exclusive creation handles.
+Every message names the path and the cause. FileExistsError is not translated: an existing name is a
+result that the caller of an exclusive creation handles.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _READING = frozenset({"read", "list", "inspect"})
 
 _HINTS = {
     errno.EFBIG: "the file system or 'ulimit -f' allows no larger file",
-    errno.EIO: "the disk reports a fault: check it before you go on",
-    errno.ESTALE: "the network file system lost this file: try again",
-    errno.ELOOP: "a symbolic link stands where a file is expected",
+    errno.EIO: "the disk reports a fault: check it before you continue",
+    errno.ESTALE: "the network file system lost this file: retry",
+    errno.ELOOP: "replace the symbolic link at this path by a file",
     errno.ENOLCK: "this file system has no locks: keep the repository on a local disk",
 }
 
 
 class translate:  # noqa: N801 (named as ``contextlib.suppress`` is)
-    """Turns an OSError of the block into the mvc error for it.
+    """Converts an OSError of the block into mvc's error.
 
-    ``action`` is the verb of the message: "read", "list" or "inspect" for what
-    changes nothing, else any verb, such as "write" or "replace".
+    ``action`` is the verb of the message: "read", "list" or "inspect" if nothing is changed,
+    otherwise any verb, such as "write" or "replace".
     """
 
-    # Every access to a file passes here: a generator would take as long as the access.
+    # A class: every file access uses this, and a generator would take as long as the access.
     __slots__ = ("_action", "_path")
 
     def __init__(self, path: Path, action: str) -> None:
@@ -49,30 +49,30 @@ class translate:  # noqa: N801 (named as ``contextlib.suppress`` is)
         if isinstance(error, OSError):
             raise failure(error, self._path, self._action) from error
         if isinstance(error, ValueError):
-            # Python refuses it before the system could; it may come out of a damaged repository.
+            # Python itself refuses such names, which a damaged repository may contain.
             why = "a lone surrogate" if isinstance(error, UnicodeEncodeError) else "a zero byte"
             if why == "a lone surrogate" or "\0" in str(self._path):
-                text = f"cannot {self._action} {str(self._path)!a}: no name holds {why}"
+                text = f"cannot {self._action} {str(self._path)!a}: a name cannot contain {why}"
                 raise IoFailed(text) from error
 
 
 def was_missing(error: MvcError) -> bool:
-    """Whether a file that had to be there was not."""
+    """Whether the cause of an error is a missing file."""
     return isinstance(error.__cause__, FileNotFoundError)
 
 
 def failure(error: OSError, path: Path, action: str) -> IoFailed:
-    """The mvc error for ``error``, met on the attempt to ``action`` the file ``path``."""
+    """The mvc error for a failed attempt to ``action`` the file ``path``."""
     code = error.errno
     if code in _FULL:
         return StorageFull(
             f"no space left to {action} {path} ({_cause(error)})",
-            hint="free some space and run it again",
+            hint="free some space and retry",
         )
     if code == errno.EROFS or (code in _DENIED and action not in _READING):
         return ReadOnly(
             f"cannot {action} {path}: {_cause(error)}",
-            hint="check the permissions of the folder, or work on a copy that can be written",
+            hint="check the permissions of the folder, or work on a writable copy",
         )
     if code == errno.ENOENT and action == "read":
         return IoFailed(f"no such file: {path}")
@@ -83,21 +83,21 @@ def failure(error: OSError, path: Path, action: str) -> IoFailed:
 
 
 def under_name(error: IoFailed, old: Path, new: Path) -> IoFailed:
-    """The same error, which names ``new`` in place of the temporary ``old``."""
+    """The same error, naming ``new`` instead of the temporary ``old``."""
     return type(error)(error.message.replace(str(old), str(new)), hint=error.hint)
 
 
 def sync_failure(path: Path, error: OSError | None = None) -> SyncFailed:
-    """The error of a flush that failed, or of a handle whose flush has failed before."""
+    """The error for a failed flush, or for a handle whose earlier flush has failed."""
     if error is None:
         return SyncFailed(
             f"cannot use {path}: an earlier flush to disk failed",
-            hint="open it again: what was written since the last flush may be missing",
+            hint="open it again: writes since the last flush may be missing",
         )
     full = error.errno in _FULL
     return SyncFailed(
         f"cannot flush {path} to disk: {_cause(error)}",
-        hint="free some space and run it again" if full else "check the disk, then run it again",
+        hint="free some space and retry" if full else "check the disk, then retry",
     )
 
 

@@ -1,4 +1,4 @@
-"""A wait with a limit, and with a word: after five seconds it says what it waits for."""
+"""Waiting with a time limit, and with a warning that names the reason after five seconds."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from threading import Event, Thread
 from mvc.errors import MvcWarning
 
 SLICE = 1.0
-"""Seconds for which a wait may sleep between two calls of ``look``."""
+"""Maximum seconds between two calls of ``Patience.is_over``."""
 
 FIRST_WORD = 5.0
-"""Seconds after which a wait says for the first time what it waits for."""
+"""Seconds before the first warning of a wait."""
 
 
 class StillWaiting(MvcWarning):
@@ -23,10 +23,10 @@ class StillWaiting(MvcWarning):
 
 
 class Patience:
-    """Counts how long something has been waited for, up to ``limit`` seconds.
+    """Measures a wait of at most ``limit`` seconds.
 
-    ``say`` is called with the seconds after 5 of them, after 10, 20, and so on. Time in which
-    this process was itself stopped does not count.
+    ``say`` is called with the seconds waited after 5, 10, 20, ... seconds. Time during which this
+    process was stopped does not count.
     """
 
     def __init__(self, limit: float, say: Callable[[float], object]) -> None:
@@ -35,37 +35,39 @@ class Patience:
         self.renew()
 
     def renew(self) -> None:
-        """What was waited for has come: the next wait begins. A shorter one gets no word."""
-        self._waited, self._looked = 0.0, time.monotonic()
+        """Starts the next wait."""
+        self._waited, self._last = 0.0, time.monotonic()
 
     def await_(self, arrived: Callable[[float], bool]) -> bool:
-        """Whether it came in time. ``arrived`` waits for it so many seconds, and says if it did."""
+        """Whether ``arrived`` succeeded in time; it waits the given seconds and returns whether it
+        did.
+        """
         while not arrived(min(SLICE, max(0.0, self._limit - self._waited))):
-            if self.look():
+            if self.is_over():
                 return False
         return True
 
-    def look(self) -> bool:
-        """Whether the limit has passed. To be called every ``SLICE`` seconds."""
+    def is_over(self) -> bool:
+        """Whether the limit has passed. Call it every ``SLICE`` seconds."""
         now = time.monotonic()
-        self._waited += min(now - self._looked, 2 * SLICE)
-        self._looked = now
+        self._waited += min(now - self._last, 2 * SLICE)
+        self._last = now
         if self._waited >= self._word:
             self._word = 2 * self._waited
             self._say(self._waited)
         return self._waited >= self._limit
 
 
-def warn(what: str, seconds: float) -> None:
-    """Says by Python's ``warnings`` what is waited for."""
-    warnings.warn(f"waits for {what} ({seconds:.0f} s)", StillWaiting, stacklevel=2)
+def warn(reason: str, seconds: float) -> None:
+    """Warns of a wait by Python's ``warnings``."""
+    warnings.warn(f"waiting for {reason} ({seconds:.0f} s)", StillWaiting, stacklevel=2)
 
 
 @contextmanager
-def speaking(what: str) -> Iterator[None]:
-    """Says by Python's ``warnings`` if the block takes long."""
+def speaking(reason: str) -> Iterator[None]:
+    """Warns by Python's ``warnings`` if the block takes long."""
     done = Event()
-    patience = Patience(math.inf, lambda seconds: warn(what, seconds))
+    patience = Patience(math.inf, lambda seconds: warn(reason, seconds))
     thread = Thread(target=patience.await_, args=(done.wait,), name="mvc-patience", daemon=True)
     thread.start()
     try:

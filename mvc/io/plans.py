@@ -1,8 +1,8 @@
 """Plans: which files a replacement of several files renames and deletes (layer 1).
 
-A plan lies where its files lie, so that only a process that may write there can have made it; a
-*pointer* leads to one outside of ``.mvc``. Both are input like everything in ``.mvc``: what fails a
-check is not acted on (docs/format.md, "Plans").
+A plan is in the folder of its files, so that only a process that may write there can have created
+it; a *pointer* in ``.mvc`` names a plan outside of it. Both are untrusted input like everything in
+``.mvc``: a plan that fails a check has no effect (docs/format.md, "Plans").
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mvc.io.files import TEMPORARY, FileIdentity, FileSystem
 from mvc.io.process import trusted_owners
 
 MOST = 1 << 26
-"""Bytes of a plan; a replacement that would need a longer one has none."""
+"""Maximum bytes of a plan; a replacement that would need more has none."""
 
 _TEMPORARY = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{16}")
 _FIELDS = ("folder", "device", "inode", "owner")
@@ -30,8 +30,8 @@ _FIELDS = ("folder", "device", "inode", "owner")
 class PlanStep(Struct, frozen=True):
     """One file. ``temporary`` is renamed to ``name``; if it is empty, ``name`` is deleted.
 
-    ``before`` is what stood at ``name``: size, mtime and ctime in ns, inode; empty for nothing.
-    ``check`` tells the content of ``temporary`` from any other.
+    ``before``: size, mtime and ctime in ns, and inode of the old file; empty for none. ``check``
+    identifies the content of ``temporary``.
     """
 
     name: str
@@ -46,7 +46,7 @@ class PlanStep(Struct, frozen=True):
         return self.place(folder).with_name(self.temporary)
 
     def is_sound(self) -> bool:
-        """Whether the step stays in its folder, and out of those of version control systems."""
+        """Whether the step stays in its folder and out of those of version control systems."""
         if not isinstance(self.name, str) or not isinstance(self.temporary, str):
             return False
         parts = Path(self.name).parts
@@ -62,9 +62,9 @@ class PlanStep(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """``then``: what else belongs to the replacement, once all files are replaced.
+    """``then``: further steps of the replacement, once all files are replaced.
 
-    ``version``: the version whose files they are; empty if there is none.
+    ``version``: the version of the files; empty if there is none.
     """
 
     steps: Sequence[PlanStep]
@@ -84,19 +84,19 @@ class Plan(Struct, frozen=True):
 
     @staticmethod
     def ready(line: bytes) -> bytes:
-        """The second line after the first one."""
+        """The second line, for this first one."""
         return b"ready %08x\n" % zlib.crc32(line)
 
     @classmethod
     def parse(cls, data: bytes) -> Plan | None:
-        """None for what is no plan. No two steps have one temporary file."""
+        """None for an invalid plan. No two steps have the same temporary file."""
         line, end, rest = data.partition(b"\n")
-        found = _object(line)
+        fields = _object(line)
         try:
-            checks, then, version = found["checks"], found["then"], found["version"]
+            checks, then, version = fields["checks"], fields["then"], fields["version"]
             steps = [
                 PlanStep(name, temporary, tuple(facts), check)
-                for (name, temporary, *facts), check in zip(found["steps"], checks, strict=True)
+                for (name, temporary, *facts), check in zip(fields["steps"], checks, strict=True)
             ]
             texts = (version, *checks, *then, *then.values())
         except (ValueError, TypeError, KeyError, AttributeError):
@@ -110,7 +110,7 @@ class Plan(Struct, frozen=True):
 
 
 class Pointer(Struct, frozen=True):
-    """The folder whose plan lies in it; ``owner`` is the user that it belongs to."""
+    """A folder that contains a plan; ``owner`` is the user that it belongs to."""
 
     folder: str
     device: int
@@ -119,11 +119,11 @@ class Pointer(Struct, frozen=True):
 
     @classmethod
     def to(cls, fs: FileSystem, folder: Path) -> Pointer | None:
-        """None if there is no such folder, or a symbolic link leads to it."""
-        there = fs.stat(folder, follow=False)
-        if there is None or not there.is_dir or fs.realpath(folder) != folder:
+        """None if the folder does not exist, or its path contains a symbolic link."""
+        identity = fs.stat(folder, follow=False)
+        if identity is None or not identity.is_dir or fs.realpath(folder) != folder:
             return None
-        return cls(str(folder), there.device, there.inode, there.owner)
+        return cls(str(folder), identity.device, identity.inode, identity.owner)
 
     def encode(self) -> bytes:
         values = (self.folder, self.device, self.inode, self.owner)
@@ -131,45 +131,45 @@ class Pointer(Struct, frozen=True):
 
     @classmethod
     def parse(cls, data: bytes) -> Pointer | None:
-        """None for what is no pointer."""
-        found = _object(data)
-        values = [found.get(name) for name in _FIELDS]
+        """None for an invalid pointer."""
+        fields = _object(data)
+        values = [fields.get(name) for name in _FIELDS]
         kinds = [type(value) for value in values]
-        if found.keys() != set(_FIELDS) or kinds != [str, int, int, int]:
+        if fields.keys() != set(_FIELDS) or kinds != [str, int, int, int]:
             return None
         return cls(*values)  # type: ignore[arg-type]
 
     def plan(self, number: str) -> Path:
-        """Where the plan of this number lies."""
+        """The file of the plan with this number."""
         return Path(self.folder) / f"{TEMPORARY}{number}"
 
     def is_true(self, fs: FileSystem) -> bool:
-        """Whether the folder is the one that the writer had open."""
+        """Whether the folder is the same one that the writer used."""
         path = Path(self.folder)
         return path.is_absolute() and Pointer.to(fs, path) == self
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a temporary file of a replacement can have this name."""
+    """Whether this could be the name of a temporary file of a replacement."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 def is_own_file(fs: FileSystem, path: Path) -> bool:
-    """Whether a regular file of this user stands at ``path``."""
-    there: FileIdentity | None = fs.stat(path, follow=False)
-    return there is not None and there.is_file and there.owner in trusted_owners()
+    """Whether ``path`` is a regular file of this user."""
+    identity: FileIdentity | None = fs.stat(path, follow=False)
+    return identity is not None and identity.is_file and identity.owner in trusted_owners()
 
 
 def before(fs: FileSystem, path: Path) -> tuple[int, ...]:
-    """What stands at ``path``, as a step says it."""
-    there = fs.stat(path, follow=False)
-    return () if there is None else (there.size, there.mtime_ns, there.ctime_ns, there.inode)
+    """The file at ``path``, in the form of ``PlanStep.before``."""
+    old = fs.stat(path, follow=False)
+    return () if old is None else (old.size, old.mtime_ns, old.ctime_ns, old.inode)
 
 
 def _object(data: bytes) -> dict[str, Any]:
     """A JSON object; an empty one for anything else."""
     try:
-        found = json.loads(data)
+        value = json.loads(data)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""User, host, processors (layer 1). Nothing here fails: a default is better than no commit."""
+"""User, host, processors (layer 1). No function fails: a default is better than a failed commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
 def user_name(uid: int | None = None) -> str:
-    """The login name of a user, by default this process's; ``uid-7`` where there is none."""
+    """The login name of a user, by default this process's; ``uid-7`` if it has none."""
     uid = os.getuid() if uid is None else uid
     try:
         return pwd.getpwuid(uid).pw_name or f"uid-{uid}"
@@ -26,9 +26,9 @@ def user_name(uid: int | None = None) -> str:
 
 
 def trusted_owners() -> frozenset[int]:
-    """The users whose files this process may take as its own user's.
+    """Users whose files this process may treat as its own user's.
 
-    For root, behind ``sudo``, that is also the user who called it, as in git.
+    For root under ``sudo`` that includes the user who called it, as in git.
     """
     uid = os.geteuid()
     caller = os.environ.get("SUDO_UID", "") if uid == 0 else ""
@@ -37,29 +37,29 @@ def trusted_owners() -> frozenset[int]:
 
 
 def signal_at_end_of_parent(signal: int) -> None:
-    """On Linux, has the kernel send this process a signal when the one that started it ends.
+    """On Linux, makes the kernel send this process a signal when its parent ends.
 
-    It arrives also while code keeps Python's lock, or while the process is stopped.
+    The signal also arrives while code keeps Python's lock, or while the process is stopped.
     """
-    import ctypes  # a millisecond that other processes do not pay
+    import ctypes  # late: it takes a millisecond
 
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal)
 
 
 def import_path() -> str:
-    """The ``PYTHONPATH`` of a process that is to import this very package."""
-    kept = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    return os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[2]), *kept]))
+    """The ``PYTHONPATH`` for a process that imports this same package."""
+    present = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    return os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[2]), *present]))
 
 
 def host_name() -> str:
-    """The name of this machine, as it calls itself."""
+    """The name of this machine."""
     return os.uname().nodename or "localhost"
 
 
 def user_folder(environment: Mapping[str, str], kind: str) -> Path:
-    """The folder of mvc in the user's ``config`` or ``cache``, whether it exists or not."""
+    """The folder of mvc in the user's ``config`` or ``cache``; it may not exist."""
     base = environment.get(f"XDG_{kind.upper()}_HOME", "")
     try:
         folder = Path(base) if base.startswith("/") else Path.home() / f".{kind}"
@@ -69,7 +69,7 @@ def user_folder(environment: Mapping[str, str], kind: str) -> Path:
 
 
 def boot_id() -> str:
-    """Names the time since this machine was started; empty where nothing says so."""
+    """Identifies the present boot of this machine; empty if unknown."""
     with suppress(OSError), open(_BOOT, encoding="ascii") as file:
         return file.read().strip()
     return ""
@@ -84,7 +84,7 @@ def cpu_count() -> int:
 
 @cache
 def memory_bytes() -> int:
-    """Bytes of memory that this process may use: the machine's, or those of its control group."""
+    """Bytes of memory that this process may use: the machine's, or its control group's."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _MEMORY_LIMITS:
         with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
@@ -94,11 +94,11 @@ def memory_bytes() -> int:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Python's search for cycles stays off meanwhile, in all threads.
+    """Disables Python's cycle collector during the block, in all threads.
 
-    It looks through every object again and again while a million of them are made, which took
-    a third of the time of a commit of 100,000 tensors, and there is nothing to find. Mercurial
-    does the same where it reads many objects (``util.nogc``).
+    The collector inspects every object repeatedly while a million objects are created. That took a
+    third of the time of a commit of 100,000 tensors, and there are no cycles. Mercurial does the
+    same where it reads many objects (``util.nogc``).
     """
     enabled = gc.isenabled()
     gc.disable()

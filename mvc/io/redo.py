@@ -1,11 +1,11 @@
-"""Redo journal: new bytes of several files, kept beside them, then written over the old (layer 1).
+"""Redo journal: stores new bytes of several files, then overwrites the files in place (layer 1).
 
-Writing in place can end in the middle. So new values are first written to a journal, which is
-sealed once they are complete. A sealed journal is carried out again until that succeeds; one that
-is not sealed has changed nothing.
+Writing in place can be interrupted. So new values are first written to a journal, which is sealed
+once they are complete. A sealed journal is applied repeatedly until that succeeds; an unsealed one
+has changed nothing.
 
 A journal is a list of parts: the CRC-32 of this part and all before it, its length, and its bytes.
-The first one is the list of files, the others are blocks; an empty part is the seal.
+The first part is the list of files, the others are blocks; an empty part is the seal.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BLOCK = 1 << 17
 """Bytes of a block: the position of a 2-byte word in it fits into two bytes."""
 
 _Block = tuple[int, int, int]
-"""The number of its file, and where in the journal it begins, and its length there."""
+"""The number of its file, and its offset and length in the journal."""
 
 _HEAD = struct.Struct("<II")
 _WORD, _FOUR = np.dtype("<u2"), np.dtype("<u8")
@@ -44,9 +44,9 @@ _BY_OTHERS = 0o077
 
 
 class ChangedFile(Struct, frozen=True):
-    """A file below a folder, or with an empty ``name`` the only file, which takes its place.
+    """A file below a folder; with an empty ``name`` the folder's path itself is the only file.
 
-    ``before`` and ``size`` are bytes of the old content and of the new one; None for no file.
+    ``before`` and ``size`` are bytes of the old and the new content; None for no file.
     """
 
     name: str
@@ -55,7 +55,7 @@ class ChangedFile(Struct, frozen=True):
 
 
 class _Changes(Struct, frozen=True, array_like=True):
-    """Of a block of the file of this number: new words at these positions, or all its bytes."""
+    """Changes to a block of the numbered file: new words at these positions, or all its bytes."""
 
     number: int
     offset: int
@@ -80,9 +80,9 @@ class RedoJournal:
         self._write(msgpack.encode(files))
 
     def append(self, number: int, offset: int, old: Bytes, new: Bytes) -> None:
-        """Keeps how ``new`` differs from ``old``, which the file of this number has there.
+        """Stores the difference of ``new`` from ``old``, the present bytes of the numbered file.
 
-        ``old`` is shorter where the file ends. The numbers of the files do not fall.
+        ``old`` is shorter at the file's end. The numbers of the files must not decrease.
         """
         before, after = memoryview(old), memoryview(new)
         for start in range(0, len(after), BLOCK):
@@ -93,7 +93,7 @@ class RedoJournal:
                 self.blocks.append((number, self._write(part), len(part)))
 
     def seal(self) -> None:
-        """Closes the journal, which is complete, and durable on return."""
+        """Ends the journal, which is complete, and durable on return."""
         self._write(b"")
         self._file.sync()
         self.identity = self._file.identity()
@@ -101,38 +101,38 @@ class RedoJournal:
         self._fs.sync_dir(self._path.parent)
 
     def _write(self, part: bytes) -> int:
-        """Returns where it begins."""
+        """Returns the offset of the part."""
         self._check = zlib.crc32(part, self._check)
         self._file.write([_HEAD.pack(self._check, len(part)), part])
         return self._file.position - len(part)
 
 
 def discard(fs: FileSystem, path: Path) -> None:
-    """Deletes a journal, if there is one; durable on return."""
+    """Deletes a journal, if it exists; durable on return."""
     if fs.stat(path, follow=False) is not None:
         fs.unlink(path)
         fs.sync_dir(path.parent)
 
 
 def carry_out(fs: FileSystem, path: Path, folder: Path, sealed: RedoJournal | None = None) -> bool:
-    """Writes what a journal has for the files below ``folder``; durable on return. It stays.
+    """Applies a journal to the files below ``folder``, durably; does not delete it.
 
-    One that this process ``sealed`` is checked first only if something else wrote to it since.
-    False: nothing was written, because there is no journal, it is not sealed, damaged or not this
-    user's, or the files have other sizes than it says.
+    A journal that this process ``sealed`` is validated only if another process has changed it
+    since. False: nothing was written, because the journal is missing, unsealed, damaged or another
+    user's, or the files have unexpected sizes.
     """
-    there = fs.stat(path, follow=False)
-    if there is None or not there.is_file or there.owner != os.geteuid():
+    identity = fs.stat(path, follow=False)
+    if identity is None or not identity.is_file or identity.owner != os.geteuid():
         return False
-    if there.permissions & _BY_OTHERS:
+    if identity.permissions & _BY_OTHERS:
         return False
     with fs.open_read(path, follow=False) as journal:
         try:
             files, blocks = _checked(fs, journal, folder, sealed)
         except (DamagedData, InvalidName, LookupError, MsgspecError, ValueError, struct.error):
             return False
-        for each in files:
-            _make_or_cut(fs, folder, each)
+        for file in files:
+            _make_or_cut(fs, folder, file)
         threads = min(cpu_count(), 4)
         with ThreadPoolExecutor(threads, thread_name_prefix="mvc-redo") as pool:
             overwrite = partial(_overwrite, fs, journal, folder, files=files, blocks=blocks)
@@ -153,9 +153,9 @@ def _difference(old: memoryview, new: memoryview) -> tuple[Bytes, Bytes]:
 
 
 def _parts(journal: ReadFile) -> Iterator[tuple[int, bytes]]:
-    """Where each begins, and its bytes, up to the seal.
+    """The offset and bytes of each part, up to the seal.
 
-    Raises DamagedData, struct.error for what is not as it was written.
+    Raises DamagedData, struct.error for a damaged journal.
     """
     ahead, at, check, most = journal.ahead(), 0, 0, MAX_MANIFEST
     while True:
@@ -172,13 +172,13 @@ def _parts(journal: ReadFile) -> Iterator[tuple[int, bytes]]:
 
 
 def _read(journal: ReadFile) -> tuple[list[ChangedFile], list[_Block]]:
-    """The files and blocks, once all bytes are checked."""
+    """The files and blocks of a validated journal."""
     parts, blocks = _parts(journal), list[_Block]()
     files = msgpack.decode(next(parts, (0, b""))[1], type=list[ChangedFile])
     for at, part in parts:
         block = msgpack.decode(part, type=_Changes)
         if block.offset + block.size > (files[block.number].size or 0):
-            raise DamagedData("the journal leads beyond a file")
+            raise DamagedData("the journal writes beyond a file's end")
         blocks.append((block.number, at, len(part)))
     return files, blocks
 
@@ -186,37 +186,37 @@ def _read(journal: ReadFile) -> tuple[list[ChangedFile], list[_Block]]:
 def _checked(
     fs: FileSystem, journal: ReadFile, folder: Path, sealed: RedoJournal | None
 ) -> tuple[Sequence[ChangedFile], Sequence[_Block]]:
-    """The files and blocks, once everything is checked.
+    """The files and blocks, after validation.
 
-    Of a journal that was carried out in part a file has any size between those two.
+    If the journal was applied in part, a file may have any size between the old and the new one.
     """
-    there = journal.identity()
-    # A journal that was renamed has another time of its last change of state.
-    if sealed is not None and replace(sealed.identity, ctime_ns=there.ctime_ns) == there:
+    identity = journal.identity()
+    # A rename changes the ctime.
+    if sealed is not None and replace(sealed.identity, ctime_ns=identity.ctime_ns) == identity:
         files, blocks = sealed.files, sealed.blocks
     else:
         files, blocks = _read(journal)
-    for each in files:
-        place = folder / check_path(each.name) if each.name else folder
-        found = fs.stat(place, follow=False)
-        least, most = sorted((each.before or 0, each.size or 0))
-        if not least <= (0 if found is None else found.size) <= most:
-            raise DamagedData("the journal is about another file")
+    for file in files:
+        path = folder / check_path(file.name) if file.name else folder
+        present = fs.stat(path, follow=False)
+        least, most = sorted((file.before or 0, file.size or 0))
+        if not least <= (0 if present is None else present.size) <= most:
+            raise DamagedData("the journal belongs to another file")
     return files, blocks
 
 
 def _make_or_cut(fs: FileSystem, folder: Path, file: ChangedFile) -> None:
-    """Gives the file its new size; one that is not there is made, one without a size deleted."""
+    """Gives the file its new size; creates a missing one, deletes one without a new size."""
     path = folder / file.name
     if file.size is None:
         fs.unlink(path, missing_ok=True, within=folder)
     else:
         if file.before is None:
             fs.make_dirs(path.parent, within=folder)
-        with fs.open_write(path, create=file.before is None, within=folder) as there:
-            if there.position != file.size:
-                there.truncate(file.size)
-                there.sync()
+        with fs.open_write(path, create=file.before is None, within=folder) as out:
+            if out.position != file.size:
+                out.truncate(file.size)
+                out.sync()
     if None in (file.before, file.size):
         fs.sync_dir(path.parent, within=folder)
 
@@ -230,7 +230,7 @@ def _overwrite(
     files: Sequence[ChangedFile],
     blocks: Sequence[_Block],
 ) -> None:
-    """Writes a part of the blocks; durable on return."""
+    """Writes some of the blocks; durable on return."""
     room = np.empty(BLOCK // _WORD.itemsize, _WORD)
     for number, own in groupby(blocks[part], itemgetter(0)):
         path = folder / files[number].name

@@ -1,15 +1,14 @@
 """Replaces several files of a folder together (layer 1).
 
-All files are written, flushed and checked under temporary names before the first is renamed. Only
-the renames come one after the other. A *plan* (``mvc.io.plans``) names the temporary files from the
-beginning, and is locked while its process lives. What a killed process leaves is decided by the
-next one that calls ``finish_interrupted``: if all files were ready, and are what the plan says, it
-does the remaining renames; if not, it deletes the temporary files. At a temporary name it opens and
-deletes only a regular file of this user, of a ready plan only one of the size that the plan says;
-what else stands there is left alone.
+All files are written, flushed and checked under temporary names before the first is renamed; only
+the renames happen one by one. A *plan* (``mvc.io.plans``) names the temporary files from the start,
+and is locked while its process runs. After a process was killed, the next one that calls
+``finish_interrupted`` decides: if all files were ready and match the plan, it does the remaining
+renames; otherwise it deletes the temporary files. At a temporary name it opens and deletes only a
+regular file of this user, and for a ready plan only one of the planned size; anything else stays.
 
-Without a plan, where none can be written, nobody completes what a killed process left. An empty
-plan keeps replacements in one place apart.
+If no plan can be written, an interrupted replacement cannot be completed. An empty plan serializes
+replacements of one path.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Fill = Callable[[WriteFile], None]
 """Writes the content of a file."""
 
 LOCK_SECONDS = 60
-"""Seconds for which a checkout waits for another one that writes to the same place."""
+"""Seconds for which a checkout waits for another one that writes to the same path."""
 
 _PLAN = re.compile(r"[0-9a-f]{16}")
 _NAMED = 10  # files in a message
@@ -53,16 +52,15 @@ def replacing(
     then: Mapping[str, str] | None = None,
     version: str = "",
 ) -> Iterator[list[str]]:
-    """Replaces ``files`` of ``folder`` by what each of them is filled with, and deletes others.
+    """Replaces ``files`` of ``folder`` with the content that each function writes, and deletes
+    ``deletes``.
 
-    If anything fails before all of them are written and flushed, nothing has changed. ``plans`` is
-    the folder of plans, in a repository, None for no plan. ``checks`` tell the contents of the
-    files, for ``finish_interrupted``, and ``version`` says whose they are. ``inside``: ``folder``
-    is the one that holds the repository.
-    ``then`` says what the block does, so that ``finish_interrupted`` can have it done.
-    No symbolic link below ``folder`` is followed. Files that are replaced hand on their
-    permissions. Yields which of ``deletes`` are gone: one that is another name of a file just
-    written stays.
+    If anything fails before all files are written and flushed, nothing has changed. ``plans``: the
+    folder of plans in a repository, None for no plan. ``checks`` identify the files' contents, and
+    ``version`` their version, for ``finish_interrupted``. ``inside``: ``folder`` contains the
+    repository. ``then`` describes the block's effect, so that ``finish_interrupted`` can repeat it.
+    No symbolic link below ``folder`` is followed. New files get the old files' permissions. Yields
+    the deleted names: a name of a file just written stays, if the file system ignores case.
     """
     steps = [
         PlanStep(n, f"{TEMPORARY}{os.urandom(8).hex()}", before(fs, folder / n), checks[n])
@@ -74,10 +72,10 @@ def replacing(
         yield []
         return
     written = _PlanFile(fs, folder, Plan(steps, then or {}, version=version), plans, inside=inside)
-    with removing_if_failed(fs) as made, written as plan:
+    with removing_if_failed(fs) as created, written as plan:
         try:
             for parent in dict.fromkeys((folder / name).parent for name in files):
-                make_folder(fs, parent, within=folder, made=made)
+                make_folder(fs, parent, within=folder, created=created)
             with fs.flushes() as flushes:
                 for step, fill in zip(steps, files.values(), strict=False):
                     place = step.place(folder)
@@ -92,11 +90,11 @@ def replacing(
 
 
 class Finish(Struct, frozen=True):
-    """How interrupted replacements are finished.
+    """Callbacks to finish interrupted replacements.
 
-    ``root`` is the folder that holds the repository. ``size`` gives the bytes of the file of a
-    plan's ``version`` that has a check, None if there is no such file. ``holds`` says whether the
-    file at a path has all bytes of that one; ``conclude`` does what a plan says in ``then``.
+    ``root``: the folder that contains the repository. ``size``: bytes of the file of a plan's
+    ``version`` with a check, None if there is no such file. ``holds``: whether the file at a path
+    has that file's bytes. ``conclude``: performs a plan's ``then``.
     """
 
     root: Path
@@ -106,21 +104,21 @@ class Finish(Struct, frozen=True):
 
 
 class Finished(Struct):
-    """The files that were replaced, and those that were not although a temporary file was there.
+    """Replaced files, and files that were not replaced although a temporary file existed.
 
     ``left_alone``: temporary files that no replacement wrote.
     """
 
     replaced: tuple[Path, ...] = ()
-    given_up: tuple[Path, ...] = ()
+    abandoned: tuple[Path, ...] = ()
     left_alone: tuple[Path, ...] = ()
 
 
 def finish_interrupted(fs: FileSystem, plans: Path, finish: Finish) -> Iterator[Finished]:
-    """Completes or takes back what killed processes of this user left.
+    """Completes or reverts interrupted replacements of this user.
 
-    If a file has changed since the plan was made, or a temporary file is not what the
-    plan says, the remaining steps of the plan are dropped.
+    If a file has changed since the plan was written, or a temporary file does not match the plan,
+    the plan's remaining steps are dropped.
     """
     identity = fs.stat(plans, follow=False)
     for name in fs.list(plans) if identity is not None and identity.is_dir else ():
@@ -130,16 +128,16 @@ def finish_interrupted(fs: FileSystem, plans: Path, finish: Finish) -> Iterator[
         lock = fs.lock(path, block=False)
         if lock is not None:
             with lock:
-                # What cannot be finished must not hold up the next command, and every one after.
+                # A plan that cannot be finished must not block all later commands.
                 done = Finished()
                 try:
                     done = _finish(fs, path, finish)
                 except (Busy, StorageFull):
-                    continue  # the next command can
+                    continue  # a later command can finish it
                 except (MvcError, ValueError):
                     pass
                 fs.unlink(path, missing_ok=True, within=plans)
-                fs.sync_dir(plans, within=plans)  # else it may move HEAD once more
+                fs.sync_dir(plans, within=plans)  # a plan that reappears would move HEAD again
             yield done
 
 
@@ -151,12 +149,12 @@ def _finish(fs: FileSystem, path: Path, finish: Finish) -> Finished:
     plan = Plan.parse(data)
     if plan is None:
         return Finished()
-    # The folder of plans may have been copied together with its files: inodes differ.
+    # The folder of plans may have been copied together with its files, which changes inodes.
     return _finish_in(fs, finish.root, plan, finish, path=path, exact=2)
 
 
 def _finish_elsewhere(fs: FileSystem, pointer: Pointer, number: str, finish: Finish) -> Finished:
-    """Finishes the plan that lies in the folder itself; without one there nothing is done."""
+    """Finishes the plan in the pointer's folder; does nothing if there is none."""
     folder, path = Path(pointer.folder), pointer.plan(number)
     if not pointer.is_true(fs) or not is_own_file(fs, path):
         return Finished()
@@ -167,7 +165,7 @@ def _finish_elsewhere(fs: FileSystem, pointer: Pointer, number: str, finish: Fin
         data = fs.read_bytes(path, MOST)
         plan = Plan.parse(data)
         if data and (plan is None or plan.then):
-            return Finished()  # it is not mvc that made this file
+            return Finished()  # mvc has not written this file
         done = (
             Finished() if plan is None else _finish_in(fs, folder, plan, finish, path=path, exact=4)
         )
@@ -179,9 +177,9 @@ def _finish_elsewhere(fs: FileSystem, pointer: Pointer, number: str, finish: Fin
 def _finish_in(
     fs: FileSystem, folder: Path, plan: Plan, finish: Finish, *, path: Path, exact: int
 ) -> Finished:
-    """``path``: of the plan.
+    """Finishes the plan at ``path``.
 
-    ``exact``: how many facts about a file must be those of the plan for it to be deleted.
+    ``exact``: how many of the planned facts about a file must match for its deletion.
     """
     deletes = [
         s
@@ -216,31 +214,30 @@ def _finish_in(
 
 
 def _waiting(fs: FileSystem, plan: Plan, folder: Path) -> list[PlanStep]:
-    """The steps whose temporary files are there."""
+    """The steps whose temporary files exist."""
     writes = [step for step in plan.steps if step.temporary]
     return [s for s in writes if fs.stat(s.written(folder), follow=False) is not None]
 
 
 def _is_ours(fs: FileSystem, folder: Path, step: PlanStep, plan: Plan, finish: Finish) -> bool:
-    """Whether a replacement can have written what stands at the temporary name; opens nothing."""
+    """Whether a replacement can have written the file at the temporary name; opens nothing."""
     path = step.written(folder)
-    there = fs.stat(path, follow=False)
+    identity = fs.stat(path, follow=False)
     return (
-        there is not None
+        identity is not None
         and is_own_file(fs, path)
         and fs.realpath(path.parent) == fs.realpath(folder) / Path(step.name).parent
-        and (not plan.is_ready or there.size == finish.size(plan.version, step.check))
+        and (not plan.is_ready or identity.size == finish.size(plan.version, step.check))
     )
 
 
 @contextmanager
 def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
-    """Keeps other blocks with these plans and the same file or folder ``place`` waiting.
+    """Excludes other blocks with these plans and the same file or folder ``place``.
 
-    Where nothing can be written among the plans, it keeps nobody waiting. Raises Busy after a
-    minute.
+    If the folder of plans cannot be written, it excludes nothing. Raises Busy after a minute.
     """
-    path = plans / f"{zlib.crc32(os.fsencode(place)):016x}"  # two places of one name only wait
+    path = plans / f"{zlib.crc32(os.fsencode(place)):016x}"  # a collision only makes one wait
     lock = None
     try:
         make_folder(fs, plans, within=plans.parent)
@@ -250,7 +247,7 @@ def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
     except Busy:
         raise Busy(
             f"another checkout has been writing {place} for more than {LOCK_SECONDS} s",
-            hint="wait until it is done, then run it again",
+            hint="wait until it has finished, then retry",
         ) from None
     try:
         yield
@@ -262,44 +259,43 @@ def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
 
 @contextmanager
 def removing_if_failed(fs: FileSystem) -> Iterator[list[Path]]:
-    """Yields a list for ``made`` of ``make_dirs``. If the block fails, its empty folders go.
+    """Yields a list for ``created`` of ``make_dirs``. If the block fails, deletes these folders if
+    empty.
 
-    Folders that another process made, and folders with files, stay. Raises the block's own error.
+    Folders of other processes, and folders with files, stay. Raises the block's own error.
     """
-    made: list[Path] = []
+    created: list[Path] = []
     try:
-        yield made
+        yield created
     except BaseException:
-        for place in reversed(made):
-            with suppress(MvcError):  # it is not empty
-                fs.remove_dir(place)
+        for folder in reversed(created):
+            with suppress(MvcError):  # the folder is not empty
+                fs.remove_dir(folder)
         raise
 
 
 def make_folder(
-    fs: FileSystem, folder: Path, *, within: Path | None = None, made: list[Path] | None = None
+    fs: FileSystem, folder: Path, *, within: Path | None = None, created: list[Path] | None = None
 ) -> None:
-    """As ``fs.make_dirs``, but IoFailed names what stands in the place of a folder."""
+    """As ``fs.make_dirs``, but IoFailed names the path that is not a folder."""
     try:
-        fs.make_dirs(folder, within=within, made=made)
+        fs.make_dirs(folder, within=within, created=created)
     except (FileExistsError, IoFailed) as error:
-        for place in (folder, *folder.parents):
-            there = fs.stat(place) or fs.stat(place, follow=False)
-            if there is not None and not there.is_dir:
-                raise IoFailed(
-                    f"{place} is not a folder", hint="move away what stands there"
-                ) from None
+        for path in (folder, *folder.parents):
+            identity = fs.stat(path) or fs.stat(path, follow=False)
+            if identity is not None and not identity.is_dir:
+                raise IoFailed(f"{path} is not a folder", hint="rename or move it") from None
         if isinstance(error, IoFailed):
             raise
-        raise IoFailed(f"{folder} is taken by something else") from error
+        raise IoFailed(f"{folder} exists and is not a folder") from error
 
 
 class _PlanFile:
-    """The plan of a running replacement; other processes leave it alone while it is locked.
+    """The plan of a running replacement; other processes ignore it while it is locked.
 
-    At the end of its block it is deleted, and what is left of the temporary files, unless all
-    files were ready: then the next command does what is left, once. Where there is no room or no
-    permission for it, there is none.
+    At the end of its block, it is deleted with the remaining temporary files, unless all files were
+    ready: then the next command finishes it once. Without disk space or permission there is no
+    plan.
     """
 
     def __init__(
@@ -330,9 +326,9 @@ class _PlanFile:
         return self
 
     def get_ready(self) -> None:
-        """Every temporary file is complete; makes that durable.
+        """Makes all temporary files durable and marks the plan as ready.
 
-        A single file that nothing follows needs none of it: it is replaced in one step.
+        Skipped for a single file without ``then``: its rename is one step.
         """
         if self._files and (len(self._plan.steps) > 1 or self._plan.then):
             path, _ = self._files[-1]
@@ -361,12 +357,12 @@ class _PlanFile:
                 file.sync()
 
     def _remove(self) -> None:
-        """Deletes the pointer last: without it nobody would look for the plan.
+        """Deletes the plan before its pointer: without the pointer no process would find it.
 
-        A plan is gone for good: found again, it would move HEAD once more.
+        The deletion is durable: a plan that reappeared would move HEAD again.
         """
         for path, _ in reversed(self._files):
-            with suppress(MvcError):  # the next command deletes one that stays
+            with suppress(MvcError):  # the next command deletes a remaining one
                 self._fs.unlink(path, missing_ok=True, within=path.parent)
                 if path == self._files[-1][0]:
                     self._fs.sync_dir(path.parent, within=path.parent)
@@ -379,22 +375,22 @@ class _PlanFile:
 
 
 def _refuse_temporary(steps: Sequence[PlanStep]) -> None:
-    """Raises WouldOverwrite for a name that plans and temporary files have.
+    """Raises WouldOverwrite for a name that plans and temporary files use.
 
-    A version that brings such a file could forge the plan of the folder that it is written to.
+    A version with such a file could forge a plan in the folder that it is written to.
     """
     for step in steps:
         if any(map(is_temporary, Path(step.name).parts)):
             raise WouldOverwrite(
-                f"{step.name} has the name of a temporary file of mvc: it is not written",
-                hint="commit it under another name, or read it with mvc show",
+                f"{step.name} has the name of a temporary file of mvc and cannot be written",
+                hint="commit it under another name, or read it with 'mvc show'",
             )
 
 
 def _file(fs: FileSystem, path: Path) -> tuple[int, int] | None:
-    """Which file stands at ``path``, whatever its name."""
-    found = fs.stat(path, follow=False)
-    return None if found is None else (found.device, found.inode)
+    """Device and inode of the file at ``path``."""
+    identity = fs.stat(path, follow=False)
+    return None if identity is None else (identity.device, identity.inode)
 
 
 def _refuse_folded(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> None:
@@ -407,16 +403,15 @@ def _refuse_folded(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> N
         path = step.written(folder)
         if fs.stat(path.with_name(path.name.upper())) is not None:
             raise WouldOverwrite(
-                f"{step.name} and {other.name} are one name on this file system",
-                hint="check them out one at a time with -o, or where case is told apart",
+                f"{step.name} and {other.name} are the same file: this file system ignores case",
+                hint="check them out one at a time with -o, or on a case-sensitive file system",
             )
 
 
 def _carry_out(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> list[str]:
-    """Renames, then deletes; durable on return. The error of a failure says what was done.
+    """Renames, then deletes, durably; returns the deleted names. An error lists the finished steps.
 
-    Returns the names that it deleted. Where case is not told apart, a name to delete may be that of
-    a file just written.
+    If the file system ignores case, a name to delete may be that of a file just written; it stays.
     """
     done, deleted, written = 0, [], set()
     try:
@@ -455,8 +450,8 @@ def _sync(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> None:
 def _drop(fs: FileSystem, folder: Path, steps: Sequence[PlanStep], plan: Path | None) -> None:
     """Deletes the temporary files; one that cannot be deleted stays.
 
-    A plan without any of its temporary files counts as carried out. So the one at ``plan`` loses
-    its last byte before, and is not ready.
+    A ready plan without temporary files counts as completed. So first the plan at ``plan`` loses
+    its last byte, and is not ready.
     """
     if plan is not None and steps:
         with suppress(MvcError), fs.open_write(plan, within=plan.parent) as file:

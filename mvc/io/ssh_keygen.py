@@ -1,8 +1,8 @@
-"""Has OpenSSH's ``ssh-keygen`` make and check signatures, as git does.
+"""Creates and checks signatures with OpenSSH's ``ssh-keygen``, as git does.
 
-The private key is read by ``ssh-keygen`` or stays in the agent; this process never sees it. Nothing
-is asked on the terminal. What is checked comes from strangers: it is looked at here first, and no
-shell sees it.
+``ssh-keygen`` or the agent reads the private key; this process never does. Nothing is asked on the
+terminal. Signatures to check come from strangers: they are validated here first, and no shell is
+involved.
 """
 
 from __future__ import annotations
@@ -30,32 +30,33 @@ Trust: TypeAlias = Literal["good", "unsigned", "bad", "unknown", "not-allowed", 
 
 _PROGRAM = "ssh-keygen"
 _NEWEST = "OpenSSH 8.8 or newer"
-_PATIENCE_SECONDS = 60.0  # a key may have to be touched
+_PATIENCE_SECONDS = 60.0  # a hardware key may wait for a touch
 _MAGIC = b"SSHSIG"
 _NAME = re.compile(rb"[A-Za-z0-9@._+-]{1,64}")
-"""Of an algorithm or a namespace: what ssh-keygen says of it cannot be taken for something else."""
+"""An algorithm or a namespace; it cannot contain anything that ssh-keygen's output could confuse.
+"""
 _LINE = 70
 _BEGIN, _END = b"-----BEGIN SSH SIGNATURE-----\n", b"-----END SSH SIGNATURE-----\n"
-_LONGEST = 200  # characters of what ssh-keygen says
+_LONGEST = 200  # characters of ssh-keygen's error output
 _MOST = 8  # signers that may have one key
 _LAST_SECOND = 253_402_300_799  # of the year 9999
 _TOO_OLD = ("unknown option", "illegal option", "unsupported operation", "invalid option", "usage:")
 _WORDS: dict[Trust, str] = {
     "good": "by {}",
-    "unsigned": "by nobody",
-    "bad": "for something else than what is on record",
-    "unknown": "with a key that no allowed signer had",
+    "unsigned": "without a signature",
+    "bad": "for other content than the recorded one",
+    "unknown": "with a key of no allowed signer",
     "not-allowed": "by {}, who may not sign this",
-    "revoked": "by {}, with a key that was revoked",
+    "revoked": "by {}, with a revoked key",
 }
 
 
 class Checked(Struct, frozen=True):
-    """What is known of a signature.
+    """The result of checking a signature.
 
-    ``good``: ``signer`` vouches. ``bad``: it is of something else, or no signature. ``unknown``: no
+    ``good``: signed by ``signer``. ``bad``: of something else, or no signature. ``unknown``: no
     allowed signer had its key at that time. ``not-allowed``: the signer may not sign such things.
-    ``key``: type and fingerprint, empty where there is none.
+    ``key``: type and fingerprint, empty if there is none.
     """
 
     trust: Trust
@@ -63,7 +64,9 @@ class Checked(Struct, frozen=True):
     key: str = ""
 
     def __str__(self) -> str:
-        """How it was signed: ``by ada@example.com (ssh-ed25519 SHA256:...)``, ``by nobody``."""
+        """The signer and key: ``by ada@example.com (ssh-ed25519 SHA256:...)``, ``without a
+        signature``.
+        """
         key = f" ({printable(self.key)})" if self.key else ""
         return _WORDS[self.trust].format(printable(self.signer)) + key
 
@@ -74,9 +77,9 @@ class Checked(Struct, frozen=True):
 
 
 class Signers(Struct, frozen=True):
-    """The files that say whose signatures count: allowed signers, and keys that count no more.
+    """Files with the allowed signers and the revoked keys.
 
-    Without ``allowed`` everybody is unknown.
+    Without ``allowed`` every signer is unknown.
     """
 
     allowed: Path | None
@@ -87,47 +90,47 @@ class Signers(Struct, frozen=True):
 
 
 def sign(key: Path, namespace: str, message: bytes) -> bytes:
-    """The signature of ``message`` by the key in this file, or of it in the agent; in binary.
+    """The binary signature of ``message`` by the key in this file, or by the same key in the agent.
 
     Raises CannotSign, NotInstalled.
     """
     done = _run(["-Y", "sign", "-n", namespace, "-f", os.fspath(key)], message)
     if done.returncode != 0:
         raise CannotSign(
-            f"{_PROGRAM} cannot sign with {key}: {_said(done) or 'it does not say why'}",
-            hint=f"'ssh-add {key}' gives a key with a passphrase to the agent once; 'ssh-add -l' "
-            "lists what the agent holds; the setting sign.key names the file",
+            f"{_PROGRAM} cannot sign with {key}: {_output(done) or 'it gives no reason'}",
+            hint=f"add a key with a passphrase to the agent: 'ssh-add {key}'; 'ssh-add -l' lists "
+            "the agent's keys; the setting sign.key names the file",
         )
     armored = done.stdout
     with suppress(ValueError):
         middle = armored[armored.index(_BEGIN) + len(_BEGIN) : armored.index(_END)]
-        made = binascii.a2b_base64(b"".join(middle.split()), strict_mode=True)
-        if key_of(made) and len(made) <= MAX_SIGNATURE:
-            return made
-    raise CannotSign(f"{_PROGRAM} made no signature with {key}", hint=f"it needs {_NEWEST}")
+        signature = binascii.a2b_base64(b"".join(middle.split()), strict_mode=True)
+        if key_of(signature) and len(signature) <= MAX_SIGNATURE:
+            return signature
+    raise CannotSign(f"{_PROGRAM} made no signature with {key}", hint=f"install {_NEWEST}")
 
 
 # -- checking ----------------------------------------------------------------------------
 
 
 def key_of(blob: bytes) -> str:
-    """Type and fingerprint of the key that made a signature; empty if that is none."""
-    import hashlib  # takes long, and is rarely needed
+    """Type and fingerprint of a signature's key; empty if it is no signature."""
+    import hashlib  # late: slow to import
 
     with suppress(ValueError, struct.error):
         if blob[:6] != _MAGIC or blob[6:10] != b"\0\0\0\1":
             return ""
         parts = list(_strings(blob[10:]))
         key, namespace, _, hashed, signature = parts
-        kind, made_by = next(_strings(key), b""), next(_strings(signature), b"")
-        if all(_NAME.fullmatch(name) for name in (kind, namespace, hashed, made_by)):
+        kind, algorithm = next(_strings(key), b""), next(_strings(signature), b"")
+        if all(_NAME.fullmatch(name) for name in (kind, namespace, hashed, algorithm)):
             name = _base64(hashlib.sha256(key).digest()).decode().rstrip("=")
             return f"{kind.decode()} SHA256:{name}"
     return ""
 
 
 def _strings(data: bytes) -> Iterator[bytes]:
-    """The strings that follow each other, each with its length in four bytes before it."""
+    """Consecutive strings, each after its length in four bytes."""
     at = 0
     while at < len(data):
         (size,) = struct.unpack_from(">I", data, at)
@@ -140,9 +143,9 @@ def _strings(data: bytes) -> Iterator[bytes]:
 def check(
     blob: bytes, message: bytes, *, namespace: str, signers: Signers, time_ns: int
 ) -> Checked:
-    """Whether somebody who was allowed to at that moment has signed ``message``.
+    """Checks whether a signer allowed at that time has signed ``message``.
 
-    A revoked key counts at no moment. Raises NotInstalled.
+    A revoked key is valid at no time. Raises NotInstalled.
     """
     key = key_of(blob)
     if not key:
@@ -152,18 +155,18 @@ def check(
     with TemporaryDirectory(prefix="mvc-") as folder:
         file = Path(folder) / "signature"
         file.write_bytes(_armored(blob))
-        given = ["-s", os.fspath(file)]
+        signature = ["-s", os.fspath(file)]
         names: tuple[str, ...] = ()
         if signers.allowed is not None:
-            at = [f"-Overify-time={_moment(time_ns)}", "-f", os.fspath(signers.allowed), *given]
+            at = [f"-Overify-time={_moment(time_ns)}", "-f", os.fspath(signers.allowed), *signature]
             names = _names(_run(["-Y", "find-principals", *at], b""))
         for name in names:
-            asked = ["verify", "-n", namespace, "-I", name, *at]
-            if _is_right(asked, message):
+            verify = ["verify", "-n", namespace, "-I", name, *at]
+            if _is_right(verify, message):
                 revoked = () if signers.revoked is None else ("-r", os.fspath(signers.revoked))
-                is_revoked = bool(revoked) and not _is_right([*asked, *revoked], message)
+                is_revoked = bool(revoked) and not _is_right([*verify, *revoked], message)
                 return Checked("revoked" if is_revoked else "good", name, key)
-        if not _is_right(["check-novalidate", "-n", namespace, *given], message):
+        if not _is_right(["check-novalidate", "-n", namespace, *signature], message):
             return Checked("bad", key=key)
     return Checked("not-allowed", names[0], key) if names else Checked("unknown", key=key)
 
@@ -183,14 +186,14 @@ def _base64(data: bytes) -> bytes:
 
 
 def _names(done: subprocess.CompletedProcess[bytes]) -> tuple[str, ...]:
-    """Whom a list of allowed signers names beside a key: names, and patterns of names."""
-    said = done.stdout.decode(errors="replace") if done.returncode == 0 else ""
-    found = (name for line in said.splitlines() for name in line.split(","))
-    return tuple(dict.fromkeys(n for n in found if n and not n.startswith("!")))[:_MOST]
+    """Principals that a list of allowed signers has for a key: names, and patterns of names."""
+    text = done.stdout.decode(errors="replace") if done.returncode == 0 else ""
+    names = (name for line in text.splitlines() for name in line.split(","))
+    return tuple(dict.fromkeys(n for n in names if n and not n.startswith("!")))[:_MOST]
 
 
 def _moment(time_ns: int) -> str:
-    """As ``ssh-keygen`` reads it, in the time of this computer, as it reads the list."""
+    """In the format of ``ssh-keygen``, in this computer's time zone, as in the list of signers."""
     seconds = min(max(time_ns // 10**9, 0), _LAST_SECOND)
     return time.strftime("%Y%m%d%H%M%S", time.localtime(seconds))
 
@@ -199,7 +202,9 @@ def _moment(time_ns: int) -> str:
 
 
 def _run(arguments: Iterable[str], message: bytes) -> subprocess.CompletedProcess[bytes]:
-    """Runs it without a terminal: it asks nothing there. Raises NotInstalled, CannotSign."""
+    """Runs ssh-keygen without a terminal, so that it cannot ask there. Raises NotInstalled,
+    CannotSign.
+    """
     import subprocess
     from shutil import which
 
@@ -209,7 +214,7 @@ def _run(arguments: Iterable[str], message: bytes) -> subprocess.CompletedProces
             f"signatures need {_PROGRAM}, which is not installed", hint=f"install {_NEWEST}"
         )
     try:
-        done = subprocess.run(  # noqa: S603 - no shell; what is signed is on stdin
+        done = subprocess.run(  # noqa: S603 - no shell; the message is on stdin
             [program, *arguments],
             input=message,
             capture_output=True,
@@ -221,14 +226,14 @@ def _run(arguments: Iterable[str], message: bytes) -> subprocess.CompletedProces
     except subprocess.TimeoutExpired:
         raise CannotSign(
             f"{_PROGRAM} did not answer within {_PATIENCE_SECONDS:g} s",
-            hint="does an agent wait for somebody to confirm, or for a touch?",
+            hint="check whether the agent waits for a confirmation, or the key for a touch",
         ) from None
     except OSError as error:
         raise NotInstalled(f"{program} cannot be started: {error.strerror}") from error
-    if done.returncode != 0 and any(word in _said(done).lower() for word in _TOO_OLD):
+    if done.returncode != 0 and any(word in _output(done).lower() for word in _TOO_OLD):
         raise NotInstalled(f"this {_PROGRAM} is too old for signatures", hint=f"install {_NEWEST}")
     return done
 
 
-def _said(done: subprocess.CompletedProcess[bytes]) -> str:
+def _output(done: subprocess.CompletedProcess[bytes]) -> str:
     return " ".join(done.stderr.decode(errors="replace").split())[:_LONGEST]

@@ -151,7 +151,7 @@ def _building(fs: FileSystem, place: Path, remote: Remote, made: list[Path]) -> 
             f"{printable(str(place))} is there already, and is not empty",
             hint="clone into another folder: 'mvc clone URL DIR'",
         )
-    fs.make_dirs(beside, made=made)
+    fs.make_dirs(beside, created=made)
     lock = fs.lock(beside / _LOCK, block=False)
     if lock is None:
         raise Busy(

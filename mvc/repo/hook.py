@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from mvc.errors import MvcError, MvcWarning
-from mvc.io.log import tell
+from mvc.io.log import log_event
 from mvc.names import printable
 from mvc.repo.config import own_config
 from mvc.repo.statements.live import Deployed, live_at
@@ -82,7 +82,7 @@ def _told(action: Action, deployed: Deployed) -> Deployed:
     """Tells the program's log."""
     short, target = deployed.commit.short, printable(deployed.target)
     retracts = action == "retract"
-    tell(
+    log_event(
         "mvc.deployments",
         f"{action} {short} {target}",
         action=action,

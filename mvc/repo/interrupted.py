@@ -130,7 +130,7 @@ def finish_checkouts(store: Store) -> Interrupted:
         )
         for done in finish_interrupted(store.fs, plans, finish):
             found.replaced += done.replaced
-            found.given_up += done.given_up
+            found.given_up += done.abandoned
             found.left_alone += done.left_alone
     return found
 

@@ -46,7 +46,7 @@ from mvc.server.metrics import CONTENT, Counters
 from mvc.server.places import Places, PlacesTaken
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
-from mvc.system import Clock, cpu_count, tell
+from mvc.system import Clock, cpu_count, log_event
 from mvc.transport import Place, Received, Sent, Slice, Wanted, scopes, slices, wire
 from mvc.types import Bytes
 
@@ -151,7 +151,7 @@ class Application:
             except MvcError as error:
                 response = _problem(error)
             except Exception as error:  # a bug; its text may hold what was asked
-                tell("mvc.server", _bug(error), level="error")
+                log_event("mvc.server", _bug(error), level="error")
                 response = _problem(MvcError("internal error"), 500)
             response.headers["Cache-Control"] = "no-store"  # who asks next may have no token
             verb = printable(request.url.path.rpartition("/")[2])[:20]
@@ -190,7 +190,7 @@ class Application:
         client = printable(request.client.host) if request.client else ""
         method = printable(request.method)
         words = (client or "-", token or "-", method, repository or ".", verb, str(status), outcome)
-        tell(
+        log_event(
             "mvc.server.access",
             " ".join((*filter(None, words), f"{seconds * 1000:.0f}ms")),
             level="debug" if verb == METRICS and status < 400 else "info",

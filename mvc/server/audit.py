@@ -9,7 +9,7 @@ from contextlib import suppress
 from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.server.authority import Caller
-from mvc.system import tell
+from mvc.system import log_event
 from mvc.text import listed, printable
 from mvc.transport import Received, Sent, Slice, decode_entries
 
@@ -36,7 +36,7 @@ def audit(repository: str, caller: Caller, given: Slice, result: Received | Base
     }
     kind = "done" if isinstance(result, Received) else getattr(result, "kind", "internal error")
     words = (f"{name}=[{text}]" for name, text in fields.items() if text)
-    tell(
+    log_event(
         "mvc.server.audit",
         " ".join((caller.sender, printable(repository) or ".", *words, kind)),
         level="info" if kind == "done" else "warning",

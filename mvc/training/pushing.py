@@ -18,7 +18,7 @@ from msgspec import Struct
 from mvc.api import Repository
 from mvc.errors import MvcError, MvcWarning, WrongUsage
 from mvc.names import printable
-from mvc.system import Patience, tell, warn
+from mvc.system import Patience, log_event, warn
 
 FIRST_PAUSE = 1.0
 """Seconds between a push that failed and the next one; each further failure doubles them."""
@@ -104,7 +104,7 @@ class Pusher(threading.Thread):
             if moves != self._moves:
                 moves = self._moves
                 patience.renew()
-            elif self.is_alive() and patience.look():
+            elif self.is_alive() and patience.is_over():
                 break
         if left := self.report.left:
             reason = f"{self._remote} has not answered for {self._limit:g} s"
@@ -151,7 +151,7 @@ class Pusher(threading.Thread):
                     "the training goes on, and what is missing there is pushed later"
                 )
             return False
-        tell(
+        log_event(
             "mvc.training",
             f"pushed {self._branch} to {self._remote}",
             branch=self._branch, remote=self._remote, versions=done.versions, bytes=done.bytes,

@@ -292,7 +292,7 @@ class Queue:
             if moves != self._moves:
                 moves = self._moves
                 patience.renew()
-            elif not ready() and patience.look():
+            elif not ready() and patience.is_over():
                 raise Busy(
                     f"{self._shown()} is not stored: its commit has not gone on for "
                     f"{self._timeout:g} s",

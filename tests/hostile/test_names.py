@@ -46,7 +46,7 @@ def test_two_cases_are_two_files_where_they_are(
 def test_neither_is_lost_where_they_are_one(two_cases: tuple[Path, str], tmp_path: Path) -> None:
     root, id_ = two_cases
     with Repository.open(root, fs=FoldingFS()) as repo:
-        with pytest.raises(WouldOverwrite, match="one name on this file system"):
+        with pytest.raises(WouldOverwrite, match="this file system ignores case"):
             repo.checkout(id_, to=tmp_path / "out")
         repo.checkout(id_, path=["MODEL.PT"], to=tmp_path / "single.bin")
     assert (tmp_path / "single.bin").read_bytes() == b"MODEL.PT"

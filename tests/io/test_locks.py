@@ -81,7 +81,7 @@ def test_another_process_is_kept_out_until_it_is_killed(
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     lock = fs.lock(path, timeout=0)
-    assert lock is not None and lock.held
+    assert lock is not None and lock.is_locked
 
 
 def test_a_process_that_holds_a_lock_for_too_long_is_named(
@@ -89,7 +89,7 @@ def test_a_process_that_holds_a_lock_for_too_long_is_named(
 ) -> None:
     holder = holders.start()
     holder.send_signal(signal.SIGSTOP)
-    named = rf"process {holder.pid} \(.*\), which is stopped, holds {path} for more than 1.5 s"
+    named = rf"process {holder.pid} \(.*\), which is stopped, has been locking {path} for more than 1.5 s"
     with pytest.raises(Busy, match=named):
         fs.lock(path, timeout=1.5)
 
@@ -99,7 +99,7 @@ def test_a_long_wait_is_said(fs: FileSystem, path: Path, holders: Holders) -> No
     holder = holders.start()
     timer = threading.Timer(6.5, holder.kill)
     timer.start()
-    with pytest.warns(StillWaiting, match=f"waits for {path}, which process {holder.pid}"):
+    with pytest.warns(StillWaiting, match=f"waiting for {path}, locked by process {holder.pid}"):
         fs.lock(path, timeout=20).release()
 
 
@@ -108,7 +108,7 @@ def test_shared_locks_share_and_keep_writers_out(
 ) -> None:
     holders.start("shared")
     with fs.lock(path, shared=True, block=False) as lock:
-        assert lock.held
+        assert lock.is_locked
         assert fs.lock(path, block=False) is None
     assert fs.lock(path, block=False) is None
 
@@ -117,7 +117,7 @@ def test_two_locks_of_one_process_exclude_each_other(fs: FileSystem, path: Path)
     with fs.lock(path) as first:
         assert fs.lock(path, block=False) is None
         assert first.path == path
-    assert not first.held
+    assert not first.is_locked
     first.release()
     second = fs.lock(path, block=False)
     assert second is not None
@@ -133,8 +133,8 @@ def test_waiting_ends_when_the_lock_is_released(
     timer = threading.Timer(0.05, lock.release)
     timer.start()
     with fs.lock(path, timeout=timeout) as later:
-        assert later.held
-        assert not lock.held
+        assert later.is_locked
+        assert not lock.is_locked
     timer.join()
 
 
@@ -159,7 +159,7 @@ def test_a_file_deleted_while_waiting_is_not_locked(fs: FileSystem, path: Path) 
 
     def wait() -> None:
         with fs.lock(path, timeout=10) as lock:
-            found.append(lock.held and fs.lock(path, block=False) is None)
+            found.append(lock.is_locked and fs.lock(path, block=False) is None)
 
     thread = threading.Thread(target=wait)
     thread.start()
@@ -176,7 +176,7 @@ def test_a_forked_child_does_not_keep_the_lock(fs: FileSystem, path: Path) -> No
     if parent == 0:
         lock = fs.lock(path)
         if os.fork() == 0:  # outlives its parent, as a data loader's worker does
-            os.write(ready[1], b"1" if lock.held else b"0")
+            os.write(ready[1], b"1" if lock.is_locked else b"0")
             lock.release()
         os.read(done[0], 1)
         os._exit(0)
@@ -224,7 +224,7 @@ def test_a_file_that_may_only_be_read_is_locked_all_the_same(
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", read_only)
         with fs.lock(path, shared=True) as lock:
-            assert lock.held
+            assert lock.is_locked
         path.unlink()
         with pytest.raises(ReadOnly, match="cannot lock"):
             fs.lock(path)

@@ -23,7 +23,7 @@ def test_words_and_the_limit(clock: list[float]) -> None:
     passed = []
     for _ in range(32):
         clock[0] += 1
-        passed.append(waiting.look())
+        passed.append(waiting.is_over())
     assert words == [5, 10, 20]
     assert passed.index(True) == 29
 
@@ -31,7 +31,7 @@ def test_words_and_the_limit(clock: list[float]) -> None:
 def test_time_in_which_this_process_was_stopped_does_not_count(clock: list[float]) -> None:
     waiting = Patience(30, lambda _: None)
     clock[0] += 3600
-    assert not waiting.look()
+    assert not waiting.is_over()
 
 
 def test_a_shorter_wait_gets_no_word(clock: list[float]) -> None:
@@ -41,7 +41,7 @@ def test_a_shorter_wait_gets_no_word(clock: list[float]) -> None:
         waiting.renew()
         for _ in range(8):
             clock[0] += 1
-            assert not waiting.look()
+            assert not waiting.is_over()
     assert words == [5]
 
 
@@ -60,7 +60,7 @@ def test_a_block_that_takes_long_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(patience, "FIRST_WORD", 0.0)
     monkeypatch.setattr(patience, "SLICE", 0.01)
     deadline = time.monotonic() + 60
-    said = pytest.warns(StillWaiting, match=r"waits for the tide \(0 s\)")
+    said = pytest.warns(StillWaiting, match=r"waiting for the tide \(0 s\)")
     with said as words, speaking("the tide"):
         while not words.list and time.monotonic() < deadline:
             time.sleep(0.01)

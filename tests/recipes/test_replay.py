@@ -384,7 +384,7 @@ def test_a_replay_that_hangs_is_told_of_and_ended(repo: mvc.Repository) -> None:
     texts: list[str] = []
     with pytest.raises(CannotRetrain, match="was not made again within 8 s: its process was ended"):
         mvc.retrain(repo, trust=True, timeout=8, progress=lambda *given: texts.append(given[2]))
-    (said, *_) = [text for text in texts if "waits for process" in text]
+    (said, *_) = [text for text in texts if "waiting for process" in text]
     assert not alive(int(said.partition("process ")[2].partition(",")[0]))
     assert not left_behind(repo)
     with pytest.raises(WrongUsage, match="timeout is a number of seconds"):

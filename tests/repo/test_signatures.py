@@ -95,7 +95,7 @@ def test_an_entry_that_was_rewritten_is_named(repo: Repository, three: list[Comm
     with Repository.open(repo.root) as changed:
         found = changed.verify("prod")
         assert [each.signature.trust for each in found] == ["good", "bad", "good"]
-        assert "for something else than what is on record" in found[1].problems[0]
+        assert "for other content than the recorded one" in found[1].problems[0]
         assert ["followed" in p for p in found[2].problems] == [True]
         (problem,) = changed.storage.fsck(full=True).problems
         assert "about a statement that is not recorded" in problem.message
@@ -190,7 +190,7 @@ def test_a_key_that_was_revoked(repo: Repository, three: list[CommitId], people:
     with Repository.open(repo.root) as again:
         found = again.verify("prod")
         assert [each.signature.trust for each in found] == ["revoked"] * 3 + ["good"]
-        assert "ada@example.com, with a key that was revoked" in found[0].problems[0]
+        assert "ada@example.com, with a revoked key" in found[0].problems[0]
         assert "its version is signed" in found[3].problems[0]  # by Ada as well
 
 
@@ -323,7 +323,7 @@ def fake(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     [
         ("echo 'unknown option -- Y' >&2; exit 1", NotInstalled, "too old"),
         ("echo 'Unsupported operation for -Y' >&2; exit 1", NotInstalled, "too old"),
-        ("exit 1", CannotSign, "does not say why"),
+        ("exit 1", CannotSign, "gives no reason"),
         ("echo agent refused operation >&2; exit 1", CannotSign, "agent refused"),
         ("echo nonsense", CannotSign, "made no signature"),
     ],

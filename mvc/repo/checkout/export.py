@@ -110,7 +110,7 @@ def export(
         _refuse_taken(fs, [folder / name for name in named], force)
         extra = _extra(store, output, entries, force) if delete and is_dir else []
         with removing_if_failed(fs) as made:
-            make_folder(fs, folder, made=made)
+            make_folder(fs, folder, created=made)
             real = fs.realpath(folder)
             changes = Changes(commit, real, named, extra)
             deleted = apply(
@@ -244,7 +244,7 @@ def _new_folder(fs: FileSystem, output: Path, force: bool) -> Iterator[Path]:
         )
     with removing_if_failed(fs) as made:
         new = place.with_name(f"{TEMPORARY}{os.urandom(8).hex()}")
-        make_folder(fs, new, made=made)
+        make_folder(fs, new, created=made)
         yield new
         if taken:
             fs.replace(place, new.with_suffix(".old"))

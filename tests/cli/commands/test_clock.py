@@ -35,7 +35,7 @@ def test_one_clear_line(mvc: Mvc, monkeypatch: pytest.MonkeyPatch, now: int) -> 
     before = mvc("log", "--json").out
     for arguments in WRITES:
         said = mvc(*arguments, code=3).err.splitlines()
-        assert "the system's clock says" in said[0], arguments
+        assert "the system's clock shows" in said[0], arguments
         assert len(said) == 2 and "set the clock" in said[1], arguments
     for arguments in READS:
         mvc(*arguments)

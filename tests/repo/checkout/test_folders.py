@@ -25,11 +25,11 @@ def test_only_empty_folders_that_were_made_are_removed(tmp_path: Path) -> None:
     fs = FileSystem()
     (tmp_path / "before").mkdir()
     with pytest.raises(KeyError), removing_if_failed(fs) as made:
-        make_folder(fs, tmp_path / "before/new/out/sub/sub", made=made)
+        make_folder(fs, tmp_path / "before/new/out/sub/sub", created=made)
         raise KeyError
     assert list((tmp_path / "before").iterdir()) == []
     with pytest.raises(KeyError), removing_if_failed(fs) as made:
-        make_folder(fs, tmp_path / "new/out/sub", made=made)
+        make_folder(fs, tmp_path / "new/out/sub", created=made)
         (tmp_path / "new/out/file").touch()
         raise KeyError
     assert [p.name for p in (tmp_path / "new/out").iterdir()] == ["file"]
@@ -39,7 +39,7 @@ def test_empty_folders_of_another_process_stay(tmp_path: Path) -> None:
     fs = FileSystem()
     with pytest.raises(KeyError), removing_if_failed(fs) as made:
         (tmp_path / "new/theirs").mkdir(parents=True)  # between the question and the answer
-        make_folder(fs, tmp_path / "new/ours", made=made)
+        make_folder(fs, tmp_path / "new/ours", created=made)
         raise KeyError
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["theirs"]
 
