@@ -21,7 +21,7 @@ from mvc.errors import (
 from mvc.names import check_ref, printable
 from mvc.serving.sinks import ReplicaSink, Sink
 from mvc.serving.sources import AtHand, Followed, NotFollowing, OnChange, Replicated
-from mvc.system import tell
+from mvc.system import log_event
 from mvc.transport import wire
 from mvc.types import Closing, PathName, Unpicklable
 
@@ -98,7 +98,7 @@ class Follower(Closing, Unpicklable):
                 raise WrongUsage("this follower is closed", hint="make another one")
             done = self._source.poll()
         if done is not None:
-            tell(
+            log_event(
                 "mvc.serving",
                 f"{printable(self.target)} is {done.commit.short}",
                 target=printable(self.target),

@@ -180,7 +180,7 @@ def test_sync_dir_tolerates_only_what_is_unsupported(
 def test_read_bytes_has_a_limit(fs: FileSystem, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"12345")
     assert fs.read_bytes(tmp_path / "f", 5) == b"12345"
-    with pytest.raises(IoFailed, match="longer than the 4 bytes"):
+    with pytest.raises(IoFailed, match="longer than the maximum of 4 bytes"):
         fs.read_bytes(tmp_path / "f", 4)
 
 
