@@ -105,7 +105,7 @@ class State:
     """The tensors of one file in the order of their keys' UTF-8 bytes, and their Merkle tree.
 
     That is not the order of the file: safetensors reorders tensors when it writes, and the same
-    state must have the same root in every format (docs/architecture.md, "Decisions"). Equal
+    state must have the same root in every format (docs/decisions.md). Equal
     roots mean equal names, dtypes, shapes and bytes.
     """
 
