@@ -13,13 +13,12 @@ _SAID = {
     ),
     "docs/optimizers.md": (
         "A conv net with dropout (136,586 parameters)",
-        "an LSTM with dropout (116,170 parameters)",
         "a net of 887,530 parameters, 31 versions",
         "A state of more than about 48 MB",
         "tensors from 4 KB on",
         "(900 of 16 KB",
         "torch 2.13 on a processor, 2.11 on",
-        "were of torch 2.11; those of 2.13",
+        "fused GPU kernels of 2.13 are implemented",
     ),
     "docs/architecture.md": (
         "encode chunks of 1 MiB",
