@@ -1,5 +1,5 @@
-"""What changes how versions are stored, or checks it: gc, forget, repack, fsck, repair.
+"""Maintenance changes how versions are stored, or checks it: gc, forget, repack, fsck, repair.
 
-``graph`` is what is stored and how it hangs together, ``collect`` a plan over it, ``rewrite_plan``
-how plans are executed. Nothing here changes what a version is.
+``graph`` reads what is stored, ``collect`` plans a deletion over it, ``rewrite_plan`` executes
+plans. No operation here changes the content of a version.
 """

@@ -1,12 +1,12 @@
-"""What a collection keeps and deletes: a plan over the graph, which reads nothing else.
+"""Which codings a collection retains and deletes: a plan over the graph, which reads nothing else.
 
-Roots are refs, HEAD, every deployment (retracted ones too: they are evidence), and every
-commit that an operation within the grace made or moved a ref from or to. A root stays with
-all its ancestors, and with the versions that these need. The state of a version that stays is kept
-unless it was forgotten; of one that gave up its weights all but these.
+Roots are refs, HEAD, every deployment (also retracted ones: they are evidence), and every commit
+that an operation within the grace period made, or moved a ref from or to. The ancestors of a root
+stay, and the versions that these need. A version that stays retains its state without dropped
+weights, unless the state is forgotten.
 
-The plan says which codings that needs (``keep_codings``), which journal entries can be shortened
-(``VersionHistory.shortened``), and which packs hold enough garbage to be rewritten.
+The plan lists the needed codings (``keep_codings``), the journal entries that can be shortened
+(``VersionHistory.shortened``), and the packs with enough garbage to be rewritten.
 """
 
 from __future__ import annotations
@@ -39,25 +39,23 @@ from mvc.store.packs.reader import PACK_HEADER
 from mvc.store.packs.records import RecordHeader
 from mvc.store.store import DiskUse
 
-_WORTH = 0.05  # share of a pack, or of the journal, that must be garbage for it to be rewritten
-_SMALL = 8 * MIB  # bytes of a pack that is joined with others once more than _SCATTERED are smaller
+_WORTH = 0.05  # share of garbage from which a pack, or the journal, is rewritten
+_SMALL = 8 * MIB  # smaller packs, in bytes, are joined if more than _SCATTERED exist
 _SCATTERED = 64
 _BLOCK = 4096  # a journal is not rewritten to save fewer bytes
 
 
 Estimate = Callable[[bytes, bytes | None], int]
-"""The bytes of a delta of an object from a base, or of a full record if that is stored then."""
+"""Bytes of a delta of an object from a base, or of the full record that would be stored instead."""
 
 
 class Collection(Struct, frozen=True):
     """What a collection deletes, or would delete. Sizes are bytes on disk.
 
-    ``commits`` are unreachable versions, ``objects`` tensors and manifests that no version
-    needs, ``operations`` the journal entries to drop. ``phantoms`` are unneeded objects that
-    stay because deltas start from them; ``recoded`` are objects that get a new coding
-    instead. ``freed`` is an estimate in a plan and measured in a result. ``quarantined``
-    bytes of the quarantine stay; ``unquarantined`` ones are deleted, because they may belong
-    to states forgotten by name. ``grace_seconds``: how long operations still count.
+    ``commits`` are unreachable versions, ``objects`` unneeded tensors and manifests, ``operations``
+    dropped entries. ``phantoms``: unneeded objects that stay as bases; ``recoded``: objects encoded
+    again to avoid that. ``freed``: estimated in a plan, measured in a result. ``unquarantined``
+    bytes are deleted, since states forgotten by name may have them; ``quarantined`` ones stay.
     """
 
     commits: tuple[CommitId, ...]
@@ -75,31 +73,31 @@ class Collection(Struct, frozen=True):
 
 
 class CollectionPlan(Struct, kw_only=True):
-    """``summary``: what it does. ``traces``: bytes of forgotten states remain in a pack, as bases
-    or in unreferenced ranges.
-    """
+    """``residue``: bytes of forgotten states stay in packs, as bases or in unreferenced ranges."""
 
     reach: Reachable
     rewrite: RewritePlan
     summary: Collection
-    traces: bool
+    residue: bool
 
-    def gone(self) -> tuple[CommitId, ...]:
-        """Forgotten states of which no byte is left once it is executed; without those known.
+    def fully_deleted(self) -> tuple[CommitId, ...]:
+        """Forgotten states of which the plan leaves no byte, without those recorded before.
 
         Bytes of states forgotten by rule may remain in packs, as bases of other contents or in
-        packs that are not worth a rewrite. While some do, no such state is returned.
+        packs that are not rewritten. While any remain, only states forgotten by name are returned.
         """
         forgotten = self.reach.forgotten.items()
-        fresh = (id_ for id_, named in forgotten if named or not self.traces)
-        return tuple(sorted(id_ for id_ in fresh if id_ not in self.rewrite.graph.history.gone))
+        fresh = (id_ for id_, named in forgotten if named or not self.residue)
+        return tuple(
+            sorted(id_ for id_ in fresh if id_ not in self.rewrite.graph.history.without_residue)
+        )
 
     def allows(self, recorded: Recorded, headers: Iterable[RecordHeader]) -> bool:
         """Whether an operation published meanwhile needs nothing that the plan deletes.
 
         ``headers``: of its records. Call it for each such operation, in order.
         """
-        entry, reach, found = recorded.entry, self.reach, self.rewrite.graph
+        entry, reach, graph = recorded.entry, self.reach, self.rewrite.graph
         if entry.forgets or any(mark.what == "stored" for mark in entry.states):
             return False
         reach.commits.update(commit.id for commit in entry.commits)
@@ -108,29 +106,29 @@ class CollectionPlan(Struct, kw_only=True):
             named |= {*commit.parents, *commit.needs}
         if not named <= reach.commits:
             return False
-        needed = {id_ for header in headers for m in header.members for id_ in found.needs_of(m)}
+        needed = {id_ for header in headers for m in header.members for id_ in graph.needs_of(m)}
         for commit in entry.commits:
-            needed |= {*found.contents.objects(commit.manifest), commit.manifest}
-        return all(reach.needs(id_) or not found.rows_of(id_) for id_ in needed)
+            needed |= {*graph.contents.objects(commit.manifest), commit.manifest}
+        return all(reach.needs(id_) or not graph.rows_of(id_) for id_ in needed)
 
 
-# -- what is reachable ---------------------------------------------------------------------
+# -- reachability --------------------------------------------------------------------------
 
 
 class Specs(Mapping[bytes, TensorSpec]):
-    """The spec of every blob that a state which stays has; by object, as the graph numbers them.
+    """Specs of the blobs of all states that stay, by object of the graph.
 
-    Of blobs that are not stored (``lost``) by id.
+    ``lost``: specs of blobs that are not stored, by id.
     """
 
     def __init__(
         self,
         graph: StorageGraph,
         states: set[ManifestId],
-        given_up: Mapping[ManifestId, Iterable[int]],
+        dropped: Mapping[ManifestId, Iterable[int]],
     ) -> None:
-        """``states``: manifests of the graph. ``given_up``: by manifest the positions among its
-        objects that do not count.
+        """``states``: manifests of the graph. ``dropped``: by manifest positions of ignored
+        items.
         """
         self._graph, contents = graph, graph.contents
         self._specs = contents.known_specs
@@ -141,7 +139,7 @@ class Specs(Mapping[bytes, TensorSpec]):
         counts = np.diff(column(contents.ends))
         used = np.zeros(len(contents.specs), np.bool_)
         mentions = np.repeat(stays, counts)
-        for id_, positions in given_up.items():
+        for id_, positions in dropped.items():
             begin = contents.ends[contents.manifests[id_]]
             mentions[[begin + position for position in positions]] = False
         used[column(contents.slots)[mentions]] = True
@@ -154,7 +152,7 @@ class Specs(Mapping[bytes, TensorSpec]):
 
     @property
     def objects(self) -> Flags:
-        """By object: whether it is one of these."""
+        """By object: whether it has a spec here."""
         return self._by_object >= 0
 
     def __getitem__(self, id_: bytes) -> TensorSpec:
@@ -171,15 +169,13 @@ class Specs(Mapping[bytes, TensorSpec]):
 
 
 class Reachable(Struct, kw_only=True):
-    """``commits`` stay; ``states`` are those of them whose state stays as well. ``forgotten``:
-    whose state does not, by name (True) or by rule.
+    """``commits`` stay, ``states`` also with their state. ``forgotten``: by name (True) or by rule.
 
-    ``blobs`` and ``manifests`` are the objects of these states. ``only_forgotten`` are objects
-    that only forgotten states have, ``banned`` those of states forgotten by name: no copy of them
-    may stay, not even as a base. ``dropped`` are weights that were given up, for which no state
-    that stays has a use. ``purge``: a state was forgotten by name since the last
-    collection, so bytes that no entry names must be deleted as well. Operations from
-    ``cutoff_ns`` on count.
+    ``blobs`` and ``manifests`` are the objects of these states, ``only_forgotten`` those that only
+    forgotten states have. ``purged``: objects of states forgotten by name, not even allowed as
+    bases. ``dropped``: objects of dropped weights that no state needs. ``purge``: delete bytes
+    without an entry too, since a state was forgotten by name. Operations from ``cutoff_ns`` on
+    count.
     """
 
     cutoff_ns: int
@@ -190,7 +186,7 @@ class Reachable(Struct, kw_only=True):
     manifests: set[ManifestId]
     blobs: Specs
     only_forgotten: set[bytes] = field(default_factory=set)
-    banned: set[bytes] = field(default_factory=set)
+    purged: set[bytes] = field(default_factory=set)
     dropped: set[bytes] = field(default_factory=set)
 
     def needs(self, id_: bytes) -> bool:
@@ -199,20 +195,21 @@ class Reachable(Struct, kw_only=True):
 
 
 def reachable(
-    found: StorageGraph,
+    graph: StorageGraph,
     cutoff_ns: int,
     *,
     forget: Mapping[CommitId, bool] | None = None,
     in_use: Set[CommitId] = frozenset(),
 ) -> Reachable:
-    """What is reachable if operations before ``cutoff_ns`` no longer count as roots.
+    """The reachable versions and objects if operations before ``cutoff_ns`` no longer count as
+    roots.
 
-    ``forget``: further states to treat as forgotten (by name: True); ``in_use``: forgotten ones
-    that stay, because something stands on them.
+    ``forget``: further states to treat as forgotten (by name: True); ``in_use``: forgotten states
+    that stay because HEAD or a recipe needs them.
     """
-    history, contents = found.history, found.contents
+    history, contents = graph.history, graph.contents
     forgotten = {id_: n for id_, n in history.forgotten.items() if id_ not in in_use}
-    fresh = history.fresh - in_use
+    fresh = history.with_residue - in_use
     for commit_id, named in (forget or {}).items():
         forgotten[commit_id] = forgotten.get(commit_id, False) or named
         fresh.update({commit_id} if named else ())
@@ -220,15 +217,15 @@ def reachable(
     commits = {id_ for id_, number in history.numbers.items() if number in numbers}
     states = commits - forgotten.keys()
     needed = {each for id_ in states if (each := history.manifest(id_)) is not None}
-    # Most were read with their entries; the others oldest first, each near its base.
-    for id_ in sorted(needed - contents.manifests.keys(), key=found.number):
-        contents.require(id_, [coding.step for coding in found.codings(id_)])
+    # Most were read with their entries; read the rest oldest first, each near its base.
+    for id_ in sorted(needed - contents.manifests.keys(), key=graph.number):
+        contents.require(id_, [coding.step for coding in graph.codings(id_)])
     positions, dropped = dict[ManifestId, list[int]](), set[bytes]()
-    for id_, paths in history.given_up(states).items():
+    for id_, paths in history.dropped_paths(states).items():
         manifest = contents.stream.load(id_)
         positions[id_] = manifests.positions(manifest, paths)
         dropped.update(c.id for e in manifest.all_entries if e.path in paths for c in e.contents)
-    blobs = Specs(found, needed, positions)
+    blobs = Specs(graph, needed, positions)
     reach = Reachable(
         cutoff_ns=cutoff_ns,
         commits=commits,
@@ -240,23 +237,23 @@ def reachable(
     )
     reach.dropped = {id_ for id_ in dropped if not reach.needs(id_)}
     for commit_id, named in forgotten.items():
-        objects = _objects_of(found, commit_id)
+        objects = _objects_of(graph, commit_id)
         if named and not objects and commit_id in fresh:
-            # Its manifest is gone (it was forgotten by rule first, and collected) or damaged:
-            # its objects may be among those that no version needs.
-            objects = set(map(found.id_of, np.flatnonzero(found.coded).tolist()))
-        alone = {each for each in objects if not reach.needs(each)}
-        reach.only_forgotten |= alone
-        reach.banned |= alone if named else set()
+            # Its manifest is damaged, or was collected after a rule forgot the version. So every
+            # object that no version needs may be one of its objects.
+            objects = set(map(graph.id_of, np.flatnonzero(graph.coded).tolist()))
+        unneeded = {each for each in objects if not reach.needs(each)}
+        reach.only_forgotten |= unneeded
+        reach.purged |= unneeded if named else set()
     return reach
 
 
-def _objects_of(found: StorageGraph, commit: CommitId) -> set[bytes]:
-    """A version's blobs and its manifest; none if the manifest is not stored or damaged."""
-    id_ = found.history.manifest(commit)
-    if id_ is not None and found.rows_of(id_):
+def _objects_of(graph: StorageGraph, commit: CommitId) -> set[bytes]:
+    """A version's blobs and its manifest; none if the manifest is damaged or not stored."""
+    id_ = graph.history.manifest(commit)
+    if id_ is not None and graph.rows_of(id_):
         with suppress(DamagedData):
-            return {*found.contents.objects(id_), id_}
+            return {*graph.contents.objects(id_), id_}
     return set()
 
 
@@ -264,90 +261,90 @@ def _objects_of(found: StorageGraph, commit: CommitId) -> set[bytes]:
 
 
 def collect(
-    found: StorageGraph, reach: Reachable, disk: DiskUse, estimate: Estimate
+    graph: StorageGraph, reach: Reachable, disk: DiskUse, estimate: Estimate
 ) -> CollectionPlan:
-    """How to delete what is not in ``reach``; ``estimate``: of the bytes that a new coding takes.
-
-    The summary's bytes of the quarantine are 0: it is no part of the graph.
-    """
-    kept = keep_codings(found, reach, estimate)
-    leaves = _leaving(found, kept)
-    packs = _pack_uses(found, leaves, {n: s for n, s in disk.packs.items() if n in found.named})
-    moved = _packs_to_move(found, reach, leaves, packs)
-    split = {  # records in packs that stay, with an object of a forgotten state that is no base
+    """How to delete all that is not in ``reach``; the quarantine is not included."""
+    retained = keep_codings(graph, reach, estimate)
+    leaves = _leaving(graph, retained)
+    packs = _pack_uses(graph, leaves, {n: s for n, s in disk.packs.items() if n in graph.named})
+    rewritten = _packs_to_move(graph, reach, leaves, packs)
+    split = {  # in packs that stay: records with an object that only forgotten states have
         coding.place[:2]
-        for id_ in reach.only_forgotten - kept.phantoms
-        for coding in found.codings(id_)
-        if coding.record.pack not in moved
+        for id_ in reach.only_forgotten - retained.intermediates
+        for coding in graph.codings(id_)
+        if coding.record.pack not in rewritten
     }
-    ids = list(found.history.numbers)
-    gone = tuple(ids[n] for n in found.history.published if ids[n] not in reach.commits)
-    edits, shorter = found.history.shortened(found.entries, reach.commits, reach.cutoff_ns)
-    saved = shorter if gone or shorter >= max(_BLOCK, _WORTH * disk.journal) else 0
-    rewrite = RewritePlan(found)
-    if moved or split or saved or kept.add:
+    ids = list(graph.history.numbers)
+    deleted = tuple(ids[n] for n in graph.history.published if ids[n] not in reach.commits)
+    edits, shorter = graph.history.shortened(graph.entries, reach.commits, reach.cutoff_ns)
+    saved = shorter if deleted or shorter >= max(_BLOCK, _WORTH * disk.journal) else 0
+    rewrite = RewritePlan(graph)
+    if rewritten or split or saved or retained.add:
         rewrite = RewritePlan(
-            found,
-            leave=set(found.places(np.flatnonzero(leaves).tolist())),
-            add=kept.add,
-            packs=moved,
+            graph,
+            leave=set(graph.places(np.flatnonzero(leaves).tolist())),
+            add=retained.add,
+            packs=rewritten,
             edits=edits if saved else {},
             specs=reach.blobs,
             records=split,
         )
     summary = Collection(
-        commits=gone,
+        commits=deleted,
         forgotten=len(reach.commits) - len(reach.states),
-        objects=_count_deleted(found, kept, moved, split) if rewrite else 0,
-        phantoms=len(kept.phantoms),
-        recoded=len(kept.add),
+        objects=_count_deleted(graph, retained, rewritten, split) if rewrite else 0,
+        phantoms=len(retained.intermediates),
+        recoded=len(retained.add),
         operations=sum(made is None for made in rewrite.edits.values()),
-        packs=len(moved),
+        packs=len(rewritten),
         before=disk.total,
         freed=max(
-            0, saved + sum(packs[n].garbage for n in moved & packs.keys()) - kept.added_bytes
+            0,
+            saved + sum(packs[n].garbage for n in rewritten & packs.keys()) - retained.added_bytes,
         ),
         quarantined=0,
         unquarantined=0,
     )
-    forgotten = (coding for id_ in reach.only_forgotten for coding in found.codings(id_))
-    traces = bool(kept.phantoms) or any(coding.record.pack not in moved for coding in forgotten)
+    forgotten = (coding for id_ in reach.only_forgotten for coding in graph.codings(id_))
+    residue = bool(retained.intermediates) or any(
+        coding.record.pack not in rewritten for coding in forgotten
+    )
     return CollectionPlan(
         reach=reach,
         rewrite=rewrite,
         summary=summary,
-        traces=traces,
+        residue=residue,
     )
 
 
-def _leaving(found: StorageGraph, kept: KeptCodings) -> Flags:
+def _leaving(graph: StorageGraph, retained: RetainedCodings) -> Flags:
     """The rows to drop.
 
-    Deltas whose base is lost cannot be decoded, and the ids of their bases may belong to
-    forgotten states: they go if the object has another coding, or no use.
+    Deltas whose base is lost cannot be decoded, and the ids of their bases may belong to forgotten
+    states: they are dropped if the object has another coding, or is not needed.
     """
-    useless = ~found.sound & (found.coded | ~kept.needed)[found.object]
-    return (found.sound & ~kept.rows) | useless
+    useless = ~graph.sound & (graph.coded | ~retained.needed)[graph.object]
+    return (graph.sound & ~retained.rows) | useless
 
 
 class _PackUse(Struct, frozen=True):
-    """Bytes of a pack, and how many of them would be garbage."""
+    """Bytes of a pack, and the part of these that would be garbage."""
 
     size: int
     garbage: int
 
 
-def _pack_uses(found: StorageGraph, leaves: Flags, sizes: Mapping[int, int]) -> dict[int, _PackUse]:
-    """By pack, of those in ``sizes``, what becomes garbage if rows are left out.
+def _pack_uses(graph: StorageGraph, leaves: Flags, sizes: Mapping[int, int]) -> dict[int, _PackUse]:
+    """By pack in ``sizes`` the bytes that are garbage once rows are dropped.
 
     Bytes between records count as garbage.
     """
-    record_of, count = found.records_by_row, len(found.packs)
+    record_of, count = graph.records_by_row, len(graph.packs)
     stays = np.bincount(record_of, ~leaves, count)
-    going = np.bincount(record_of, column(found.payloads) * leaves, count)
-    going[column(found.groups) > 0] = 0  # its members share one payload
-    used = np.where(stays > 0, column(found.lengths) - going, 0)
-    pack_of = column(found.packs)
+    freed = np.bincount(record_of, column(graph.payloads) * leaves, count)
+    freed[column(graph.groups) > 0] = 0  # its members share one payload
+    used = np.where(stays > 0, column(graph.lengths) - freed, 0)
+    pack_of = column(graph.packs)
     return {
         pack: _PackUse(size, max(0, size - int(used[pack_of == pack].sum()) - len(PACK_HEADER)))
         for pack, size in sizes.items()
@@ -355,78 +352,74 @@ def _pack_uses(found: StorageGraph, leaves: Flags, sizes: Mapping[int, int]) -> 
 
 
 def _packs_to_move(
-    found: StorageGraph, reach: Reachable, leaves: Flags, packs: Mapping[int, _PackUse]
+    graph: StorageGraph, reach: Reachable, leaves: Flags, packs: Mapping[int, _PackUse]
 ) -> set[int]:
-    """Packs of which much is garbage, and any that has what must leave no trace, or weights to
-    give up. Also small ones, where there are many.
-    """
+    """Packs with much garbage, with bytes to purge or weights to delete, and many small packs."""
     moved = {n for n, use in packs.items() if use.garbage >= _WORTH * use.size}
     small = {n for n, use in packs.items() if use.size < _SMALL}
     moved |= small if len(small) > _SCATTERED else set()
     if reach.purge:
         moved |= {n for n, use in packs.items() if use.garbage}
-    moved |= {c.record.pack for id_ in reach.banned for c in found.codings(id_)}
-    given_up = (coding for id_ in reach.dropped for coding in found.codings(id_))
-    return moved | {coding.record.pack for coding in given_up if leaves[coding.row]}
+    moved |= {c.record.pack for id_ in reach.purged for c in graph.codings(id_)}
+    dropped = (coding for id_ in reach.dropped for coding in graph.codings(id_))
+    return moved | {coding.record.pack for coding in dropped if leaves[coding.row]}
 
 
 def _count_deleted(
-    found: StorageGraph, kept: KeptCodings, moved: set[int], split: set[tuple[int, int]]
+    graph: StorageGraph, retained: RetainedCodings, moved: set[int], split: set[tuple[int, int]]
 ) -> int:
-    """Unneeded objects of which no bytes stay, in a record that is neither moved nor split."""
-    packs, record_of = column(found.packs), found.records_by_row
-    stays = np.bincount(record_of, kept.rows, len(packs)) > 0
+    """Unneeded objects of which no bytes stay in a record."""
+    packs, record_of = column(graph.packs), graph.records_by_row
+    stays = np.bincount(record_of, retained.rows, len(packs)) > 0
     stays &= ~np.isin(packs, list(moved))
     for record in np.flatnonzero(stays).tolist() if split else ():
-        stays[record] = (found.packs[record], found.offsets[record]) not in split
-    deleted = found.coded & ~kept.needed
-    deleted[found.object[found.sound & stays[record_of]]] = False
-    deleted[[found.number(id_) for id_ in kept.phantoms]] = False
+        stays[record] = (graph.packs[record], graph.offsets[record]) not in split
+    deleted = graph.coded & ~retained.needed
+    deleted[graph.object[graph.sound & stays[record_of]]] = False
+    deleted[[graph.number(id_) for id_ in retained.intermediates]] = False
     return int(deleted.sum())
 
 
 # -- which codings stay --------------------------------------------------------------------
 
 
-class KeptCodings(Struct):
-    """``rows``: of the graph, those that stay. ``needed``: objects.
+class RetainedCodings(Struct):
+    """``rows`` of the graph stay. ``needed``: by object whether a version needs it.
 
-    ``add``: codings to make, of ``added_bytes`` as estimated. ``phantoms``: unneeded objects that
-    stay.
+    ``add``: codings to make, of ``added_bytes`` as estimated. ``intermediates``: unneeded objects
+    that stay.
     """
 
     rows: Flags
     needed: Flags
     add: list[EncodeRequest]
     added_bytes: int
-    phantoms: set[bytes]
+    intermediates: set[bytes]
 
 
-def keep_codings(found: StorageGraph, reach: Reachable, estimate: Estimate) -> KeptCodings:
-    """The codings to keep and to make, so that everything in ``reach`` can be recovered.
+def keep_codings(graph: StorageGraph, reach: Reachable, estimate: Estimate) -> RetainedCodings:
+    """The codings to keep and to make, so that all of ``reach`` can be recovered.
 
-    If the path to a needed object leads through unneeded ones, there are three choices: encode
-    it against the next needed object (the deltas between become one), store it in full, or
-    keep the unneeded objects as *phantoms*, which belong to no version. The cheapest is taken, for
-    objects that are predicted from each other together.
-    An object of a state forgotten by name is never kept as a phantom.
+    If the path to a needed object leads through unneeded ones, the cheapest of three choices is
+    taken: encode it as one delta from the next needed object, store it in full, or keep the
+    unneeded objects as intermediates. Objects predicted from each other are decided together. An
+    object of a state forgotten by name is never retained as an intermediate.
     """
     needed = reach.blobs.objects.copy()
-    manifests = found.numbers(b"".join(reach.manifests))
+    manifests = graph.numbers(b"".join(reach.manifests))
     needed[manifests[manifests >= 0]] = True
-    stays = needed | found.shares_prefix
-    rows = found.with_all(found.sound & stays[found.object], stays)
-    kept = KeptCodings(rows, needed, add=[], added_bytes=0, phantoms=set())
-    work = _Reconnecting(found, reach, kept, stays)
+    stays = needed | graph.shares_prefix
+    rows = graph.decodable_from(graph.sound & stays[graph.object], stays)
+    retained = RetainedCodings(rows, needed, add=[], added_bytes=0, intermediates=set())
+    work = _Reconnecting(graph, reach, retained, stays)
     for lost in work.cut_off():
         work.reconnect(lost, [estimate(each.id, each.base) for each in lost])
-    return kept
+    return retained
 
 
 class _CutOff(Struct, frozen=True):
-    """An object that lost its way. ``base``: what a new coding of it would start from.
-
-    ``steps``: the codings behind it, which lead from ``base``; empty if there is no such way.
+    """An object without a path. ``base``: of its new coding. ``steps``: the codings that lead to it
+    from ``base``; empty if none do.
     """
 
     id: bytes
@@ -436,65 +429,63 @@ class _CutOff(Struct, frozen=True):
 
 
 class _Reconnecting:
-    """Finds ways to needed objects that lost their own, and notes them in ``kept``.
+    """Restores paths to needed objects that lost theirs, in ``retained``.
 
-    ``named``: by object whether a coding of it is kept. One that is only the base of a kept delta
-    needs a coding as well: a delta names its base by 8 bytes, and only a coding gives the full id.
+    ``named``: by object whether one of its codings is retained. The base of a retained delta needs
+    a coding too: a delta names its base by 8 bytes, and only a coding has the full id.
     """
 
     def __init__(
-        self, graph: StorageGraph, reach: Reachable, kept: KeptCodings, stays: Flags
+        self, graph: StorageGraph, reach: Reachable, retained: RetainedCodings, stays: Flags
     ) -> None:
         self._graph = graph
         self._reach = reach
-        self._kept = kept
+        self._retained = retained
         self._stays = stays
         self._named = np.zeros(len(graph), np.bool_)
-        self._named[graph.object[kept.rows]] = True
-        self._nodes = graph.reached(kept.rows)
+        self._named[graph.object[retained.rows]] = True
+        self._nodes = graph.reached(retained.rows)
         self._reached = Reachability(lambda piece: graph.has(self._nodes, piece))
 
     def cut_off(self) -> Iterator[list[_CutOff]]:
-        """Objects that stay without a way or a coding of their own, oldest first.
+        """Objects that stay without a path or a coding of their own, oldest first.
 
-        Those that are predicted from each other come together. Reconnect each before the next is
-        asked for: what led to it may lead to others as well.
+        Objects predicted from each other come together. Reconnect them before asking for the next:
+        their codings may restore paths of later objects.
         """
-        graph, kept, nodes = self._graph, self._kept, self._nodes
-        for row in np.flatnonzero(kept.rows & graph.delta & ~nodes[graph.node]).tolist():
+        graph, retained, nodes = self._graph, self._retained, self._nodes
+        for row in np.flatnonzero(retained.rows & graph.delta & ~nodes[graph.node]).tolist():
             self._follow(self._graph.coding(row))
         lost = graph.sound & self._stays[graph.object]
         lost &= ~nodes[graph.node] | ~self._named[graph.object]
         numbers = np.unique(graph.object[lost])
         mates = self._mates(numbers)
         for number in numbers.tolist():
-            if not self._is_there(number):
+            if not self._is_decodable(number):
                 together = dict.fromkeys([number])
                 waiting = [number]
                 while waiting:
                     fresh = [each for each in mates.get(waiting.pop(), ()) if each not in together]
-                    fresh = [each for each in fresh if not self._is_there(each)]
+                    fresh = [each for each in fresh if not self._is_decodable(each)]
                     together |= dict.fromkeys(fresh)
                     waiting += fresh
                 yield [self._cut_off(graph.id_of(each)) for each in sorted(together)]
 
     def _mates(self, numbers: Integers) -> dict[int, set[int]]:
-        """Of these objects those that one is predicted from, or that are predicted from it, by
-        codings that are not kept.
-        """
+        """By object those that predict it, or that it predicts, by codings that do not stay."""
         graph = self._graph
         lost = np.zeros(len(graph), np.bool_)
         lost[numbers] = True
-        rows = graph.sound & ~self._kept.rows & lost[graph.object]
+        rows = graph.sound & ~self._retained.rows & lost[graph.object]
         chosen = rows[graph.input_row] & lost[graph.input_object]
-        found: dict[int, set[int]] = {}
+        mates: dict[int, set[int]] = {}
         pairs = graph.object[graph.input_row[chosen]].tolist(), graph.input_object[chosen].tolist()
         for one, other in zip(*pairs, strict=True):
-            found.setdefault(one, set()).add(other)
-            found.setdefault(other, set()).add(one)
-        return found
+            mates.setdefault(one, set()).add(other)
+            mates.setdefault(other, set()).add(one)
+        return mates
 
-    def _is_there(self, number: int) -> bool:
+    def _is_decodable(self, number: int) -> bool:
         return bool(self._named[number]) and self._reached.has_all(self._pieces(number))
 
     def _pieces(self, number: int) -> set[Piece]:
@@ -502,30 +493,33 @@ class _Reconnecting:
         return {(id_, coding.member.start) for coding in self._graph.codings(id_)}
 
     def _cut_off(self, id_: bytes) -> _CutOff:
-        base, steps = self._way(id_) or (self._neighbour(id_), [])
+        base, steps = self._path(id_) or (self._neighbour(id_), [])
         return _CutOff(id_, self._pieces(self._graph.number(id_)), base, steps)
 
     def reconnect(self, lost: Sequence[_CutOff], sizes: Sequence[int]) -> None:
-        """Keeps the codings behind objects if they take less than ``sizes``, which new ones would
-        take; else adds those. Of several it is decided one by one then.
+        """Keeps the codings on the paths to objects if these are smaller than new codings.
+
+        Otherwise adds new codings, of ``sizes``; then each object is decided alone.
         """
-        kept, graph = self._kept, self._graph
-        steps = self._behind(lost)
+        retained, graph = self._retained, self._graph
+        steps = self._path_codings(lost)
         if steps and sum(step.stored for step in steps) < sum(sizes):
             for step in steps:
                 ends = {step.member.id, *step.needs}
-                kept.phantoms |= {end for end in ends if not self._stays[graph.number(end)]}
-                kept.rows[step.row] = True
+                retained.intermediates |= {
+                    end for end in ends if not self._stays[graph.number(end)]
+                }
+                retained.rows[step.row] = True
                 self._named[graph.object[step.row]] = True
                 self._follow(step)
         for each, size in zip(lost, sizes, strict=True):
-            if self._is_there(graph.number(each.id)):
+            if self._is_decodable(graph.number(each.id)):
                 continue
             if len(lost) > 1:
                 self.reconnect([each], [size])
                 continue
-            kept.added_bytes += size
-            kept.add.append(EncodeRequest(each.id, each.base))
+            retained.added_bytes += size
+            retained.add.append(EncodeRequest(each.id, each.base))
             self._named[graph.number(each.id)] = True
             self._reached.reach(each.pieces)
 
@@ -538,60 +532,60 @@ class _Reconnecting:
             inputs=coding.inputs,
         )
 
-    def _behind(self, lost: Sequence[_CutOff]) -> list[StoredCoding]:
-        """The codings behind objects and behind the inputs of these; none if they cannot stay."""
-        found: dict[int, StoredCoding] = {}
-        made: set[bytes] = set()
+    def _path_codings(self, lost: Sequence[_CutOff]) -> list[StoredCoding]:
+        """The codings on the paths to objects and to their inputs; none if they cannot stay."""
+        codings: dict[int, StoredCoding] = {}
+        decoded: set[bytes] = set()
         waiting = [step for each in lost for step in each.steps]
         if not all(each.steps for each in lost):
             return []
         while waiting:
-            found |= {step.row: step for step in waiting}
-            made |= {step.member.id for step in waiting}
-            needed = {id_ for step in waiting for id_ in step.inputs} - made
+            codings |= {step.row: step for step in waiting}
+            decoded |= {step.member.id for step in waiting}
+            needed = {id_ for step in waiting for id_ in step.inputs} - decoded
             waiting = []
             for id_ in needed:
-                if self._is_there(self._graph.number(id_)):
+                if self._is_decodable(self._graph.number(id_)):
                     continue
-                way = self._way(id_)
-                if way is None:
+                path = self._path(id_)
+                if path is None:
                     return []
-                waiting += way[1]
-        steps = list(found.values())
-        return steps if self._are_fit({each.id for each in lost}, steps) else []
+                waiting += path[1]
+        steps = list(codings.values())
+        return steps if self._can_stay({each.id for each in lost}, steps) else []
 
-    def _are_fit(self, ids: set[bytes], steps: list[StoredCoding]) -> bool:
-        """Whether codings can stay as they are: all they name has codings, none is banned."""
+    def _can_stay(self, ids: set[bytes], steps: list[StoredCoding]) -> bool:
+        """Whether codings can stay: all objects they name have codings, and none is purged."""
         ends = {end for step in steps for end in (step.member.id, *step.needs)}
-        made = {step.member.id for step in steps}
-        others = map(self._graph.number, (ends | ids) - made)
+        decoded = {step.member.id for step in steps}
+        remaining = map(self._graph.number, (ends | ids) - decoded)
         shared = any(step.record.header.group for step in steps)
-        named = all(number >= 0 and self._named[number] for number in others)
-        return not shared and named and not ends & self._reach.banned
+        named = all(number >= 0 and self._named[number] for number in remaining)
+        return not shared and named and not ends & self._reach.purged
 
     def _neighbour(self, id_: bytes) -> bytes | None:
-        """A needed object that has a kept delta from this one."""
+        """A needed object that has a retained delta from this one."""
         deltas = self._graph.codings_from(id_)
-        kept = (coding.member.id for coding in deltas if self._kept.rows[coding.row])
-        return next(filter(self._is_base, kept), None)
+        retained = (coding.member.id for coding in deltas if self._retained.rows[coding.row])
+        return next(filter(self._is_base, retained), None)
 
     def _is_base(self, id_: bytes) -> bool:
         return (id_, 0) in self._reached and self._reach.needs(id_)
 
-    def _way(self, id_: bytes) -> tuple[bytes, list[StoredCoding]] | None:
-        """The nearest needed object behind unneeded ones, and the codings that lead from it."""
-        found, seen = self._graph, {id_}
+    def _path(self, id_: bytes) -> tuple[bytes, list[StoredCoding]] | None:
+        """The nearest needed object before unneeded ones, and the codings that lead from it."""
+        graph, seen = self._graph, {id_}
         waiting: deque[tuple[bytes, list[StoredCoding]]] = deque([(id_, [])])
         while waiting:
             at, steps = waiting.popleft()
-            by_other: dict[bytes, dict[int, StoredCoding]] = {}  # one of each piece
-            for coding in (*found.codings(at), *found.codings_from(at)):
+            by_other: dict[bytes, dict[int, StoredCoding]] = {}  # one coding of each piece
+            for coding in (*graph.codings(at), *graph.codings_from(at)):
                 other = coding.base if coding.member.id == at else coding.member.id
-                if other is not None and other not in seen and not self._kept.rows[coding.row]:
+                if other is not None and other not in seen and not self._retained.rows[coding.row]:
                     by_other.setdefault(other, {}).setdefault(coding.member.start, coding)
             for other, codings in by_other.items():
                 seen.add(other)
-                if not self._stays[found.number(other)]:
+                if not self._stays[graph.number(other)]:
                     waiting.append((other, [*codings.values(), *steps]))
                 elif self._is_base(other):
                     return other, [*codings.values(), *steps]

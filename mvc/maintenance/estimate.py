@@ -1,4 +1,4 @@
-"""How a commit would store a blob, found out on one piece of it."""
+"""Estimates how a commit would store a blob, from one piece of the blob."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def sampled(
     *,
     start: int = 0,
 ) -> Choice:
-    """The coding that a commit would choose for the piece at ``start``; with an estimated size."""
+    """The coding that a commit would choose for the piece at ``start``, with an estimated size."""
     spec, under = blob[1], None
     if base is not None and lines_up(base[1], spec, start):
         under = BasePiece(base[0], converted(_piece(recovery, base, start), base[1], spec))

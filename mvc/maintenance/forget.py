@@ -1,10 +1,8 @@
 """forget: delete the states of versions; their commits, ids and history stay.
 
-Choosing (``choose``), saying what that frees (``preview``) and recording (``forget``) are
-separate. The record is one journal
-entry. From then on a forgotten state cannot be read, and the next ``gc`` deletes its bytes.
-Versions are forgotten by name or by rule. Of a state forgotten by name ``gc`` leaves
-nothing, not even objects that other deltas start from.
+``choose`` selects versions, ``preview`` shows what that frees, ``forget`` records it as one journal
+entry. From then on a forgotten state cannot be read, and the next ``gc`` deletes its bytes. If it
+was forgotten by name, not by rule, ``gc`` also deletes objects that are bases of other deltas.
 """
 
 from __future__ import annotations
@@ -44,11 +42,10 @@ from mvc.types import Progress
 class Chosen(Struct, frozen=True):
     """``commits``: the versions to forget, newest first; may be empty.
 
-    ``rules`` is None if they were named. ``already``: named versions that were forgotten by
-    name before. ``short``: ``best`` rules that keep fewer versions than they say.
-    ``queries_since_ns``: with ``unqueried``, older versions stay (ns since 1970). ``restored``:
-    versions that gave up weights which another one has; they have them again, because what they
-    are trained from is to go. ``number``: the operation that forgot them; None if none did yet.
+    ``rules``: None if versions were named. ``already``: named versions forgotten by name before.
+    ``short``: ``best`` rules that keep too few. ``queries_since_ns``: with ``unqueried``, older
+    versions stay. ``restored``: versions whose dropped weights become stored again. ``number``: the
+    operation that forgot them, or None.
     """
 
     commits: tuple[Commit, ...]
@@ -65,39 +62,39 @@ class Chosen(Struct, frozen=True):
 
     @property
     def marks(self) -> dict[CommitId, bool]:
-        """As ``reachable`` takes them."""
+        """The argument ``forget`` of ``reachable``: by version whether it was named."""
         return {commit.id: self.named for commit in self.commits}
 
 
 def choose(store: Store, revs: Iterable[Rev] = (), rules: Retention | None = None) -> Chosen:
-    """The versions that are named, or that ``rules`` select.
+    """The named versions, or those that ``rules`` select.
 
-    A version forgotten by rule may be forgotten again by name. Raises WrongUsage,
-    UnknownRevision, UnknownTarget, UnknownMetric; RefConflict for the version of HEAD, and for one
-    that is needed to train another one again, unless a further version has the weights of that one:
-    it then has them again. A rule passes over what a version without its weights needs.
+    A version forgotten by rule may be forgotten again by name. Raises WrongUsage, UnknownRevision,
+    UnknownTarget, UnknownMetric; RefConflict for the version of HEAD, and for one that a version
+    with dropped weights needs, unless a third version stores these weights. Rules skip needed
+    versions.
     """
     store.fresh()
     revs = list(revs)
     if bool(revs) == bool(rules):
-        raise WrongUsage("name versions or give rules, one of the two")
+        raise WrongUsage("name versions or set rules, exactly one of the two")
     if rules:
         selected = select(store, rules)
-        stay = needed_by(store, {commit.id for commit in selected})
-        going = _sorted(commit for commit in selected if commit.id not in stay)
+        needed = needed_by(store, {commit.id for commit in selected})
+        going = _sorted(commit for commit in selected if commit.id not in needed)
         since = recorded_since(store) if rules.unqueried else None
         short = too_few(store, rules, going)
         return Chosen(going, rules, short=short, queries_since_ns=since)
     ids = dict.fromkeys(id_ for rev in revs for id_ in _versions(store, rev))
-    found = [commits.get(store.snapshot, id_) for id_ in ids]
-    kept = tuple(each.commit for each in check_forgettable(store, found))
-    already = tuple(commit.id for commit in found if _mark(store.snapshot, commit.id) is True)
-    going = _sorted(c for c in found if c.id not in already)
-    return Chosen(going, None, already, restored=kept)
+    named = [commits.get(store.snapshot, id_) for id_ in ids]
+    restored = tuple(each.commit for each in check_forgettable(store, named))
+    already = tuple(commit.id for commit in named if _mark(store.snapshot, commit.id) is True)
+    going = _sorted(c for c in named if c.id not in already)
+    return Chosen(going, None, already, restored=restored)
 
 
 def _versions(store: Store, rev: Rev) -> list[CommitId]:
-    """What ``rev`` names; ``A..B``: the versions of B without those of A."""
+    """The versions that ``rev`` names; ``A..B``: those of B without those of A."""
     if isinstance(rev, str) and ".." in rev:
         return [commit.id for commit in in_range(store, rev)]
     return [resolve(store, rev)]
@@ -106,27 +103,27 @@ def _versions(store: Store, rev: Rev) -> list[CommitId]:
 def forget(store: Store, config: Config, chosen: Chosen, *, reason: str = "") -> Recorded | None:
     """Forgets the chosen versions; durable on return. None if there is nothing to do.
 
-    Versions chosen by rule stay if a ref names them or they went live meanwhile. Raises
-    RefConflict if HEAD is on a named version.
+    Versions chosen by rule stay if a ref names them or they went live meanwhile. Raises RefConflict
+    if HEAD is on a named version.
     """
     if not chosen.commits:
         return None
 
-    def make() -> Entry:
+    def make_entry() -> Entry:
         going = _still_going(store, chosen)
         now, author = store.clock.now_ns(), config.author
         if chosen.rules is not None:
             marks = tuple(StateMark(commit.id, "forgotten") for commit in going)
             return Entry("forget", now, chosen.rules.text, author, reason=reason, states=marks)
         stones = tuple(
-            Tombstone(subject=each.id, author=author, reason=reason, root=each.root)
-            for each in going
+            Tombstone(subject=stone.id, author=author, reason=reason, root=stone.root)
+            for stone in going
         )
-        again = tuple(_kept_by(store, going))
-        return Entry("forget", now, "by name", statements=stones, states=again)
+        restored = tuple(_restored_by(store, going))
+        return Entry("forget", now, "by name", statements=stones, states=restored)
 
     try:
-        done = store.publish(make)
+        done = store.publish(make_entry)
     except _NothingLeft:
         return None
     drop_rows(store, done.entry.forgets)
@@ -134,7 +131,7 @@ def forget(store: Store, config: Config, chosen: Chosen, *, reason: str = "") ->
 
 
 class _NothingLeft(Exception):
-    """All chosen versions are needed by now, or forgotten already."""
+    """All chosen versions are needed now, or forgotten already."""
 
 
 def _still_going(store: Store, chosen: Chosen) -> list[Commit]:
@@ -154,48 +151,48 @@ def _still_going(store: Store, chosen: Chosen) -> list[Commit]:
 def check_forgettable(store: Store, going: Sequence[Commit]) -> list[StateMark]:
     """Raises RefConflict for versions that cannot be forgotten by name.
 
-    Returns the marks of those that have their weights again because they are.
+    Returns marks of the versions whose dropped weights become stored again.
     """
     _refuse_head(store, going)
-    return _kept_by(store, going)
+    return _restored_by(store, going)
 
 
 def _refuse_head(store: Store, going: Iterable[Commit]) -> None:
     if store.bare:
         return
-    at = refs.head(store.fresh())
-    if at.commit is not None and any(commit.id == at.commit for commit in going):
+    head = refs.head(store.fresh())
+    if head.commit is not None and any(commit.id == head.commit for commit in going):
         raise RefConflict(
-            f"HEAD stands on {at.commit.short}: its state is that of the working files",
-            hint="commit something else or switch away first",
+            f"HEAD is on {head.commit.short}: its state belongs to the working files",
+            hint="commit or check out another version first",
         )
 
 
-def _kept_by(store: Store, going: Iterable[Commit]) -> list[StateMark]:
-    """Marks of versions that these are needed to train again, and whose weights another one has.
+def _restored_by(store: Store, going: Iterable[Commit]) -> list[StateMark]:
+    """Marks "stored" for versions that these are needed to retrain, if a third one has the weights.
 
-    Raises RefConflict for one whose weights no other has.
+    Raises RefConflict if no other version has them.
     """
-    found: dict[CommitId, StateMark] = {}
+    marks: dict[CommitId, StateMark] = {}
     ids = {commit.id for commit in going}
-    for id_, holder in needed_by(store, ids).items():
-        gone = availability.dropped(store, holder)
-        if gone is None or not _another_has(store, gone, ids):
+    for id_, dependent in needed_by(store, ids).items():
+        dropped = availability.dropped(store, dependent)
+        if dropped is None or not _another_has(store, dropped, ids):
             raise RefConflict(
-                f"{id_.short} is needed to train {holder.short} again, whose weights were given up",
-                hint=f"'mvc retrain {holder.short} --trust-code' stores them again first",
+                f"{id_.short} is needed to retrain {dependent.short}, whose weights were dropped",
+                hint=f"run 'mvc retrain {dependent.short} --trust-code' first to store them again",
             )
-        found[holder] = StateMark(holder, "stored", gone.path)
-    return list(found.values())
+        marks[dependent] = StateMark(dependent, "stored", dropped.path)
+    return list(marks.values())
 
 
-def _another_has(store: Store, gone: availability.Dropped, going: set[CommitId]) -> bool:
-    """Whether a version that stays has these weights, too, and has not given them up."""
-    entry = manifests.of_commit(store, gone.commit).by_path.get(gone.path)
-    if entry is None or not gone.stored:
+def _another_has(store: Store, dropped: availability.Dropped, going: set[CommitId]) -> bool:
+    """Whether a version that stays has the same weights, and has not dropped them."""
+    entry = manifests.of_commit(store, dropped.commit).by_path.get(dropped.path)
+    if entry is None or not dropped.stored:
         return False
     return any(
-        id_ not in {gone.commit, *going} and not availability.dropped(store, id_, path)
+        id_ not in {dropped.commit, *going} and not availability.dropped(store, id_, path)
         for id_, path in holders(store, entry)
     )
 
@@ -206,18 +203,16 @@ def _mark(snapshot: Snapshot, id_: CommitId) -> bool | None:
     return None if mark is None else mark.named
 
 
-def _sorted(found: Iterable[Commit]) -> tuple[Commit, ...]:
-    return tuple(sorted(found, key=lambda commit: (commit.time_ns, commit.id), reverse=True))
+def _sorted(versions: Iterable[Commit]) -> tuple[Commit, ...]:
+    return tuple(sorted(versions, key=lambda commit: (commit.time_ns, commit.id), reverse=True))
 
 
 class ForgetPreview(Struct, frozen=True):
     """``tensors`` would be deleted; ``shared`` ones stay, because other versions have them.
-    Weights that a version gave up are no tensors of it.
-    Likewise ``files`` and ``shared_files`` for files without tensors.
 
-    ``same``: by chosen version, versions that stay and have the same content. ``live``: by
-    chosen version, the targets it is live on. ``collection``: what the next ``gc`` would do,
-    None if the repository is damaged; then the counts hold for what is sound.
+    Likewise ``files`` and ``shared_files`` for files without tensors; dropped weights do not count.
+    ``same``: by chosen version, versions that stay and have the same content. ``live``: the targets
+    it is live on. ``collection``: what the next ``gc`` would do, None if the repository is damaged.
     """
 
     tensors: int
@@ -237,7 +232,7 @@ def preview(
     grace: timedelta = DEFAULT_GRACE,
     progress: Progress | None = None,
 ) -> ForgetPreview:
-    """Reads the graph, and samples the tensors that would be encoded again. Raises Busy."""
+    """Reads the graph, and samples the tensors to encode again. Raises Busy."""
     return retry_on_rewrite(
         store.snapshot, lambda: _preview(store, config, chosen, grace, progress=progress)
     )
@@ -246,15 +241,15 @@ def preview(
 def _preview(
     store: Store, config: Config, chosen: Chosen, grace: timedelta, progress: Progress | None
 ) -> ForgetPreview:
-    found = read(store, progress)
+    graph = read(store, progress)
     tensors, files = dict[bytes, bytes](), dict[bytes, tuple[bytes, ...]]()
-    dropped = found.history.given_up(commit.id for commit in chosen.commits)
-    for commit in reversed(chosen.commits):  # each near its base
+    dropped = graph.history.dropped_paths(commit.id for commit in chosen.commits)
+    for commit in reversed(chosen.commits):  # oldest first: each manifest is near its base
         with suppress(DamagedData):
-            codings = [coding.step for coding in found.codings(commit.manifest)]
-            manifest = found.contents.stream.load(commit.manifest, codings)
-            given_up = dropped.get(commit.manifest, ())
-            for each in (each for each in manifest.all_entries if each.path not in given_up):
+            codings = [coding.step for coding in graph.codings(commit.manifest)]
+            manifest = graph.contents.stream.load(commit.manifest, codings)
+            left_out = dropped.get(commit.manifest, ())
+            for each in (each for each in manifest.all_entries if each.path not in left_out):
                 tensors.update((t.id, each.contents[t.content].id) for t in each.tensors)
                 if not each.tensors:
                     files[each.content_id] = tuple(manifests.objects([each]))
@@ -263,14 +258,16 @@ def _preview(
     blobs: Mapping[bytes, TensorSpec] = {}
     with suppress(DamagedData):
         cutoff, in_use = cutoff_of(store.now_ns(), grace), all_in_use(store)
-        reach = reachable(found, cutoff, forget=chosen.marks, in_use=in_use)
+        reach = reachable(graph, cutoff, forget=chosen.marks, in_use=in_use)
         blobs = reach.blobs
-        same = {c.id: ids for c in chosen.commits if (ids := _same(store, c, reach.states))}
-        found.refuse_damage()
-        plan, _ = plan_deletion(store, encoding_policy(config), found, reach, disk=store.disk_use())
+        same = {
+            c.id: ids for c in chosen.commits if (ids := _versions_like(store, c, reach.states))
+        }
+        graph.refuse_damage()
+        plan, _ = plan_deletion(store, encoding_policy(config), graph, reach, disk=store.disk_use())
         collection = plan.summary
-    if store.fresh().generation != found.generation:
-        raise ConcurrentRewrite("what is missing may be data that others have moved")
+    if store.fresh().generation != graph.generation:
+        raise ConcurrentRewrite("the repository was rewritten while it was read")
     shared = sum(content in blobs for content in tensors.values())
     shared_files = sum(all(id_ in blobs for id_ in each) for each in files.values())
     live = live_now(store, reports=True)
@@ -285,11 +282,15 @@ def _preview(
     )
 
 
-def _same(store: Store, commit: Commit, among: Container[CommitId]) -> tuple[CommitId, ...]:
+def _versions_like(
+    store: Store, commit: Commit, among: Container[CommitId]
+) -> tuple[CommitId, ...]:
     """The versions ``among`` these that have the content of this one."""
     entries = map(store.snapshot.entry, store.snapshot.marked(commit.root[:8]))
-    every = (each for recorded in entries for each in recorded.entry.commits if each.id in among)
-    return tuple({c.id: None for c in every if _content(c) == _content(commit)})
+    candidates = (
+        each for recorded in entries for each in recorded.entry.commits if each.id in among
+    )
+    return tuple({c.id: None for c in candidates if _content(c) == _content(commit)})
 
 
 def _content(commit: Commit) -> bytes:

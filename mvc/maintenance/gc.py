@@ -1,6 +1,6 @@
-"""gc: delete what is unreachable and free its space.
+"""gc: delete all that is unreachable and free its space.
 
-``collect`` plans, over the graph; ``rewrite`` executes.
+``collect`` plans over the graph; ``rewrite`` executes the plan.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mvc.maintenance.collect import Collection, CollectionPlan, Reachable, Specs
 from mvc.maintenance.collect import collect as collection
 from mvc.maintenance.estimate import sampled
 from mvc.maintenance.graph import StorageGraph, read
-from mvc.maintenance.quarantine import bytes_of, delete, files_in, purged
+from mvc.maintenance.quarantine import bytes_of, delete_files, files_in, purged
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite, rewrite
 from mvc.repo.config import Config
 from mvc.repo.lookup.availability import all_in_use
@@ -35,22 +35,22 @@ DEFAULT_GRACE = timedelta(days=14)
 _LONGEST_GRACE = timedelta(days=36_500)
 
 
-def grace_of(config: Config, given: timedelta | str | None = None) -> timedelta:
-    """How long operations still count for gc. ``given``: ``14d``, ``36h``, ``0``, or a timedelta.
+def grace_of(config: Config, grace: timedelta | str | None = None) -> timedelta:
+    """How long operations still count as roots for gc: ``14d``, ``36h``, ``0``, or a timedelta.
 
-    None takes the setting ``gc.grace_days``. Raises WrongUsage for anything else.
+    None: the setting ``gc.grace_days``. Raises WrongUsage for any other value.
     """
-    if given is None:
+    if grace is None:
         return timedelta(days=float(config.get("gc.grace_days")))
-    if isinstance(given, str):
+    if isinstance(grace, str):
         try:
-            seconds = 0.0 if given.strip() == "0" else parse_duration(given)
+            seconds = 0.0 if grace.strip() == "0" else parse_duration(grace)
         except InvalidTime as error:
             raise WrongUsage(error.message, hint=error.hint) from None
-        given = timedelta(seconds=min(seconds, 2 * _LONGEST_GRACE.total_seconds()))
-    if not timedelta(0) <= given <= _LONGEST_GRACE:
-        raise WrongUsage("a grace is a span from 0 to 36500 days")
-    return given
+        grace = timedelta(seconds=min(seconds, 2 * _LONGEST_GRACE.total_seconds()))
+    if not timedelta(0) <= grace <= _LONGEST_GRACE:
+        raise WrongUsage("the grace period must be from 0 to 36500 days")
+    return grace
 
 
 def plan_collection(
@@ -74,12 +74,11 @@ def collect(
     reason: str = "",
     progress: Progress | None = None,
 ) -> Collection:
-    """Deletes what is unreachable and not named by an operation within ``grace``.
+    """Deletes all that is unreachable and that no operation within ``grace`` names.
 
-    Commits and readers may run meanwhile. The caller has completed killed checkouts, whose plans
-    may lead to versions that nothing else names. Files of the quarantine go before the journal is
-    replaced: what fails then brings none back. Raises ReadOnly, Busy, and DamagedData if something
-    that stays is damaged; then nothing is changed.
+    Commits and readers may run meanwhile. Call it after completing killed checkouts: their plans
+    may be the only reference to a version. Raises ReadOnly, Busy, and DamagedData if something that
+    stays is damaged; then nothing is changed.
     """
     policy, author = encoding_policy(config), config.author
     store.check_writable("collected")
@@ -88,8 +87,9 @@ def collect(
         plan, quarantine = _plan_now(store, policy, grace, progress)
 
         def operation() -> Entry:
-            # Before the entry: later collections do not look for what was forgotten before it.
-            delete(store.fs, quarantine)
+            # Delete these before the entry is recorded: later collections check only states
+            # forgotten after it.
+            delete_files(store.fs, quarantine)
             note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
             return Entry("gc", store.clock.now_ns(), note, author=author, reason=reason)
 
@@ -99,16 +99,16 @@ def collect(
                 progress=progress,
             )  # fmt: skip
             return plan, plan.summary.before - store.disk_use().total
-        delete(store.fs, quarantine)
+        delete_files(store.fs, quarantine)
         store.sweep()
-        # Whatever has become larger, others have written.
+        # A larger size now comes from concurrent commits.
         return plan, max(0, plan.summary.before - store.disk_use().total)
 
     plan, freed = retry_on_rewrite(store.snapshot, attempt)
-    gone = plan.gone()
-    if gone and not store.unnamed_packs():
-        note = f"of {len(gone)} forgotten states no byte is left"
-        marks = tuple(StateMark(id_, "no residue") for id_ in gone)
+    deleted = plan.fully_deleted()
+    if deleted and not store.unnamed_packs():
+        note = f"no bytes are left of {len(deleted)} forgotten states"
+        marks = tuple(StateMark(id_, "no residue") for id_ in deleted)
         store.publish(lambda: Entry("gc", store.clock.now_ns(), note, author, states=marks))
     drop_rows(store, {*plan.summary.commits, *plan.reach.forgotten})
     return replace(plan.summary, freed=freed)
@@ -117,8 +117,10 @@ def collect(
 def _plan_now(
     store: Store, policy: Policy, grace: timedelta, progress: Progress | None
 ) -> tuple[CollectionPlan, list[Path]]:
-    """The plan, and the files of the quarantine to delete."""
-    disk = store.disk_use()  # first: what others write while the graph is read is no garbage
+    """The plan, and the quarantined files to delete."""
+    disk = (
+        store.disk_use()
+    )  # first: bytes that others write while the graph is read are not garbage
     graph = read(store, progress)
     graph.refuse_damage()
     reach = reachable(graph, cutoff_of(store.now_ns(), grace), in_use=all_in_use(store))
@@ -128,27 +130,30 @@ def _plan_now(
 def plan_deletion(
     store: Store, policy: Policy, graph: StorageGraph, reach: Reachable, *, disk: DiskUse
 ) -> tuple[CollectionPlan, list[Path]]:
-    """How to delete what is not in ``reach``, and the files of the quarantine that go as well.
+    """Bytes of a delta from ``base``, or of the full record that a commit would store instead.
 
-    Samples the tensors that would be encoded again.
+    A blob's size is estimated from its first piece (at most 32 MiB). ``specs``: of the blobs that
+    stay.
     """
     fs, estimate = store.fs, partial(_estimated, store.recovery, policy, reach.blobs)
     plan = collection(graph, reach, disk, estimate)
     quarantine = purged(fs, store.folder, reach)
-    kept = bytes_of(fs, set(files_in(fs, store.folder)) - set(quarantine))
-    plan.summary = replace(plan.summary, quarantined=kept, unquarantined=bytes_of(fs, quarantine))
+    remaining = bytes_of(fs, set(files_in(fs, store.folder)) - set(quarantine))
+    plan.summary = replace(
+        plan.summary, quarantined=remaining, unquarantined=bytes_of(fs, quarantine)
+    )
     return plan, quarantine
 
 
 def cutoff_of(now_ns: int, grace: timedelta) -> int:
-    """From when on operations count, in ns since 1970."""
+    """Operations at or after this time count as roots; in ns since 1970."""
     return now_ns - round(grace.total_seconds() * 1e9)
 
 
 def _estimated(
     recovery: Recovery, policy: Policy, specs: Specs, id_: bytes, base: bytes | None
 ) -> int:
-    """Bytes of a delta from ``base``, or of a full record if that is what would be stored.
+    """Bytes of a delta from ``base``, or of a full record if a commit would store one.
 
     A blob's size is estimated from its first piece (at most 32 MiB). ``specs``: of the blobs that
     stay.
@@ -156,5 +161,5 @@ def _estimated(
     if id_ not in specs:
         old = recovery.manifest(base) if base is not None else b""
         return len(encode_patch(memoryview(recovery.manifest(id_)), memoryview(old)))
-    under = (base, specs[base]) if base is not None and base in specs else None
-    return round(sampled(recovery, policy, (id_, specs[id_]), under).share * specs[id_].nbytes)
+    base_blob = (base, specs[base]) if base is not None and base in specs else None
+    return round(sampled(recovery, policy, (id_, specs[id_]), base_blob).share * specs[id_].nbytes)

@@ -1,10 +1,9 @@
 """The graph of a repository: every operation, version, record, coding and mention of an object.
 
-For the verbs that ask about all of them at once: gc, forget, repack, fsck, repair and stats. An
-object is a blob or a manifest. A *coding* is one way to recover it: a full record, or a delta from
-its base. A node is a piece of an object; full records are its sources, deltas its edges.
-Everything is in columns, of about 150 bytes for each coding: entries and headers are read again
-when they are asked for. ``mvc.store.graph.search`` finds single paths without reading everything.
+Maintenance that needs all of these reads it: gc, forget, repack, fsck, repair and stats. An object
+is a blob or a manifest. A *coding* is a full record or a delta. A *node* is a piece of an object;
+full records are its sources, deltas its edges. All data is in columns, about 150 bytes for each
+coding; entries and headers are read again on demand. ``mvc.store.graph.search`` finds single paths.
 """
 
 from __future__ import annotations
@@ -35,18 +34,19 @@ from mvc.store.store import Store
 from mvc.types import Progress
 
 Piece = tuple[bytes, int]
-"""An object's id and the first byte of one of its pieces."""
+"""An object's id, and the offset of one of its pieces."""
 
 CodingPlace = tuple[int, int, int]
-"""Pack, offset of a record, position of the member in it."""
+"""Pack, offset of a record, position of the member in the record."""
 
-_SHAPES = 64  # manifests' shapes in memory
-# Objects that are known to have a slot: so many, and those of so many manifests.
+_SHAPES = 64  # shapes of manifests in memory
+# How many objects with a known slot are in memory: at least so many, and those of so many
+# manifests.
 _RECENT, _TIMES = 1 << 14, 4
 
 
 class StoredRecord(Struct, frozen=True):
-    """A record and its place. ``entry_index``: the entry of the inventory that names it."""
+    """A record and its place. ``entry_index``: the position of the entry that names it."""
 
     entry_index: int
     pack: int
@@ -64,12 +64,12 @@ class StoredRecord(Struct, frozen=True):
 
 
 class StoredCoding(Struct, frozen=True, kw_only=True):
-    """One member of a record. ``base``: the id of its base, None for a full record; ``inputs``:
-    the ids of what it needs as well.
+    """One member of a record.
 
-    ``stored``: bytes of its payload; of a group's payload its share by raw size.
-    ``reversible``: whether the base can be recovered from the object as well. Readers look for
-    such deltas only in entries at or after the base's. ``row``: its row in the storage graph.
+    ``base``: None for a full record. ``inputs``: other objects that it needs. ``stored``: bytes of
+    its payload; in a group its share by raw size. ``reversible``: the base can be recovered from
+    the object, too; readers search such deltas only in the base's entry and later ones. ``row``: of
+    the graph.
     """
 
     row: int
@@ -83,63 +83,58 @@ class StoredCoding(Struct, frozen=True, kw_only=True):
 
     @property
     def needs(self) -> tuple[bytes, ...]:
-        """What it cannot be decoded without: its base and its inputs."""
+        """The base and inputs that decoding needs."""
         return self.inputs if self.base is None else (self.base, *self.inputs)
 
     @property
     def step(self) -> PathStep:
-        """The coding as a step of a path."""
         record = self.record
         return PathStep(record.pack, record.offset, record.header, self.member, reverse=False)
 
 
 Integers = NDArray[np.signedinteger[Any]]
-"""Numbers of rows, objects or nodes; -1 where there is none."""
+"""Numbers of rows, objects or nodes; -1 for none."""
 Flags = NDArray[np.bool_]
 
 _TYPES = {"B": np.uint8, "I": np.uint32, "Q": np.uint64, "q": np.int64, "d": np.float64}
 
 
 def column(values: array[Any]) -> NDArray[Any]:
-    """The same memory as a numpy array: append to ``values`` only when this is gone."""
+    """A view of the same memory: append to ``values`` only after the view is deleted."""
     return np.frombuffer(values, _TYPES[values.typecode]) if values else np.empty(0, np.int64)
 
 
 def _words(data: bytes | bytearray) -> NDArray[np.uint64]:
-    """Bytes as numbers of 8 bytes, as bases are named."""
+    """Bytes as 8-byte integers, the size of base names."""
     return np.frombuffer(data, np.uint64) if data else np.empty(0, np.uint64)
 
 
 _NAMED, _DELTA, _FORWARD, _MANIFEST = 1, 2, 4, 8
 _WORDS = DIGEST_SIZE // BASE_BYTES
-_AT_ONCE = 1 << 16  # ids that are looked up together
+_AT_ONCE = 1 << 16  # ids looked up at once
 
 
 def _short(numbers: Integers) -> Integers:
-    """The same in half of the bytes: so many rows that it would be too few do not fit in memory."""
+    """As 32-bit integers: a repository with more rows does not fit in memory anyway."""
     return numbers.astype(np.int32)
 
 
 class StorageGraph:
-    """Add entries, then ``settle``, then ask.
+    """Call ``add`` for every entry, then ``settle``, then query.
 
-    ``entries``: read from the journal again whenever they are asked for. ``history``: what they
-    say of versions. ``contents``: the objects of manifests, if these are read. ``damaged``: what
-    is wrong with records that were left out. ``pack_reader`` reads the packs. ``named``: every
-    pack that an entry names, also one without records.
+    ``history`` and ``contents``: facts on versions and manifests. ``damaged``: errors of skipped
+    records. ``named``: packs that entries name.
 
-    Columns by record: ``packs``, ``offsets``, ``lengths`` (bytes of the whole record), ``heads``
-    (bytes of its header), ``groups`` (whether its members share one payload), ``rows`` (its first
-    row).
+    Columns by record: ``packs``, ``offsets``, ``lengths`` (bytes), ``heads`` (bytes of the header),
+    ``groups`` (members share one payload), ``rows`` (its first row).
 
-    A member of a record is a *row* of columns, in the order of publication. Objects are numbered
-    in the order in which rows first mention them. A *node* is the number of a piece of an object.
-    By row: ``payloads``, bytes; of a group all count with its first member; ``forms``, the
-    position in ``texts`` of how it is coded; and after ``settle`` ``object``, ``base`` (-1 without
-    one, or if it is not stored), ``node``, ``base_node``, ``entry``; ``sound``: not a delta whose
-    base or input is lost; ``reversible``: the delta makes its base as well; ``delta``;
-    ``manifest``. By input of a row: ``input_row``, ascending, ``input_object`` and ``input_node``,
-    as of bases.
+    Each member of a record is a *row*, in the order of publication. Objects are numbered by first
+    mention, *nodes* are numbered pieces. Columns by row: ``payloads`` (bytes; of a group all at its
+    first member), ``forms`` (position of the coding in ``texts``); after ``settle`` also
+    ``object``, ``base`` (-1: none, or not stored), ``node``, ``base_node``, ``entry``, ``sound``
+    (base and inputs are stored), ``reversible`` (the base can be recovered from the object),
+    ``delta``, ``manifest``. By input of a row: ``input_row`` (ascending), ``input_object``,
+    ``input_node``.
     """
 
     def __init__(self, snapshot: Snapshot, contents: Contents | None = None) -> None:
@@ -154,7 +149,7 @@ class StorageGraph:
         self.groups, self.rows, self.named = array("B"), array("q", [0]), set[int]()
         self.payloads, self.forms = array("Q"), array("I")
         self.texts: dict[str, int] = {}
-        self._ends = array("q", [0])  # by entry: the records up to its last
+        self._ends = array("q", [0])  # by entry: the number of records up to its last
         self._ids = bytearray()
         self._bases = bytearray()
         self._entries = array("q")
@@ -171,14 +166,11 @@ class StorageGraph:
         records: Iterable[Placed],
         damaged: Collection[CodingPlace] = (),
     ) -> None:
-        """Adds an entry with its records. Of ``damaged`` codings only the objects are known.
-
-        Readers seek deltas *from* an object only in its own and later entries.
-        """
+        """Adds an entry with its records. A ``damaged`` coding only makes its object known."""
         position = len(self.entries)
         self.entries.add(recorded)
-        self.history.take(recorded)
-        # A pack from which a repair has moved everything has no record, but a region of no bytes.
+        self.history.add(recorded)
+        # A pack that a repair has emptied has no record, only a region of no bytes.
         self.named.update(r.pack for r in recorded.entry.regions if r.end)
         for pack, offset, header in records:
             self.packs.append(pack)
@@ -187,8 +179,8 @@ class StorageGraph:
             self.heads.append(header.size - header.body_size)
             self.groups.append(header.group)
             for i, member in enumerate(header.members):
-                wrong = bool(damaged) and (pack, offset, i) in damaged
-                self._add(member, position, damaged=wrong)
+                is_damaged = bool(damaged) and (pack, offset, i) in damaged
+                self._add(member, position, damaged=is_damaged)
                 self.payloads.append(0 if header.group and i else member.stored)
                 self.forms.append(self.texts.setdefault(member.coding.text, len(self.texts)))
             self.rows.append(len(self.payloads))
@@ -200,8 +192,8 @@ class StorageGraph:
             kind |= (_DELTA | _FORWARD) if member.coding.forward_only else _DELTA
         if damaged:
             kind = _NAMED
-        for each in () if damaged else member.inputs:
-            self._inputs += each
+        for input_ in () if damaged else member.inputs:
+            self._inputs += input_
             self._input_rows.append(len(self._kinds))
         self._ids += member.id
         self._bases += member.base or _NO_BASE
@@ -211,7 +203,7 @@ class StorageGraph:
         self._sizes.append(member.nbytes)
 
     def settle(self) -> None:
-        """Numbers objects and nodes. Nothing may be added afterwards."""
+        """Numbers objects and nodes. Call it once, after the last ``add``."""
         kinds = column(self._kinds)
         named, self.delta, forward = ((kinds & bit) != 0 for bit in (_NAMED, _DELTA, _FORWARD))
         self.manifest: Flags = (kinds & _MANIFEST) != 0
@@ -231,7 +223,7 @@ class StorageGraph:
         self._number_nodes(~named)
 
     def _number_objects(self) -> None:
-        """Sorts the ids, so that an object is found by bisection."""
+        """Sorts the ids, so that objects are found by bisection."""
         ids = _words(self._ids).reshape(-1, _WORDS)
         order = np.lexsort(ids.T[::-1])
         ids = ids[order]
@@ -245,7 +237,8 @@ class StorageGraph:
         self.object[order] = numbers[np.cumsum(is_new) - 1]
         self._first_rows = _short(first[by_age])
         self._ids = bytearray()
-        # By id: the ids, their first bytes, their objects; the other way round ``_places``.
+        # In the order of ids: the ids, their first bytes, their objects; ``_places`` is the
+        # inverse.
         self._sorted = ids[is_new]
         self._prefixes = np.ascontiguousarray(self._sorted[:, 0])
         self._numbers = numbers
@@ -254,21 +247,21 @@ class StorageGraph:
         runs = runs[: len(self._prefixes)]
         lengths = np.diff(np.append(runs, len(self._prefixes)))
         earliest = np.minimum.reduceat(numbers, runs) if len(runs) else numbers
-        self._meant = np.repeat(earliest, lengths)  # the object that a prefix stands for
+        self._by_prefix = np.repeat(earliest, lengths)  # the object that a prefix names
         self.shares_prefix: Flags = np.zeros(len(numbers), np.bool_)
         self.shares_prefix[numbers] = np.repeat(lengths > 1, lengths)
 
     def _resolved(self, prefixes: NDArray[np.uint64]) -> Integers:
-        """The objects that bases mean, by their first bytes."""
+        """The objects that prefixes of ids name."""
         places = np.searchsorted(self._prefixes, prefixes)
         known = places < len(self._prefixes)
         known[known] = self._prefixes[places[known]] == prefixes[known]
-        found = np.full(len(prefixes), -1)
-        found[known] = self._meant[places[known]]
-        return found
+        numbers = np.full(len(prefixes), -1)
+        numbers[known] = self._by_prefix[places[known]]
+        return numbers
 
     def _number_nodes(self, coded: Flags) -> None:
-        """A node for every piece that a row makes or starts from."""
+        """Numbers every piece that a row codes or starts from."""
         starts = column(self._starts)
         self._offsets = np.unique(starts)
         part = np.searchsorted(self._offsets, starts)
@@ -292,7 +285,7 @@ class StorageGraph:
         return column(self._sizes)
 
     def price(self, seconds: NDArray[np.float64]) -> None:
-        """Sets what each row takes to decode, and finds the cheapest paths."""
+        """Sets the seconds to decode each row, and finds the cheapest paths."""
         self._seconds = seconds
         self._paths = self._search(self.sound, seconds)
 
@@ -303,19 +296,19 @@ class StorageGraph:
         return np.where(known, places, -1)
 
     def inputs_of(self, row: int) -> list[int]:
-        """The objects that a row needs beside its base, in the order of its rule."""
+        """The inputs of a row, without its base, in the order of its rule."""
         begin, end = np.searchsorted(self.input_row, (row, row + 1))
-        found: list[int] = self.input_object[begin:end].tolist()
-        return found
+        inputs: list[int] = self.input_object[begin:end].tolist()
+        return inputs
 
-    def with_all(self, rows: Flags, objects: Flags) -> Flags:
-        """Those of the rows whose base and inputs are among these objects."""
-        found: Flags = rows & (~self.delta | objects[self.base])
-        found[self.input_row[~objects[self.input_object]]] = False
-        return found
+    def decodable_from(self, rows: Flags, objects: Flags) -> Flags:
+        """The ``rows`` whose base and inputs are among ``objects``."""
+        chosen: Flags = rows & (~self.delta | objects[self.base])
+        chosen[self.input_row[~objects[self.input_object]]] = False
+        return chosen
 
     def refuse_damage(self) -> None:
-        """Raises DamagedData if records were left out."""
+        """Raises DamagedData if damaged records were skipped."""
         if self.damaged:
             raise DamagedData(
                 f"the repository is damaged: {self.damaged[0].message}",
@@ -328,8 +321,8 @@ class StorageGraph:
         return len(self._numbers)
 
     def id_of(self, number: int) -> bytes:
-        found: bytes = self._sorted[self._places[number]].tobytes()
-        return found
+        id_: bytes = self._sorted[self._places[number]].tobytes()
+        return id_
 
     @cached_property
     def _bisected(self) -> array[int]:
@@ -345,30 +338,32 @@ class StorageGraph:
             place += 1
         return -1
 
-    def meant_by(self, prefix: bytes) -> int:
-        """The object that the first bytes of a base's id stand for; -1 if there is none."""
+    def with_prefix(self, prefix: bytes) -> int:
+        """The object that a base's prefix names; -1 if none has it."""
         return int(self._resolved(_words(prefix))[0])
 
     def numbers(self, ids: bytes | bytearray) -> Integers:
-        """The numbers of many objects, whose ids follow each other in ``ids``."""
+        """The numbers of many objects, whose ids are concatenated in ``ids``."""
         wanted = _words(ids).reshape(-1, _WORDS)
         parts = range(0, len(wanted), _AT_ONCE)
         return np.concatenate(
-            [np.empty(0, np.int64), *(self._found(wanted[at : at + _AT_ONCE]) for at in parts)]
+            [np.empty(0, np.int64), *(self._look_up(wanted[at : at + _AT_ONCE]) for at in parts)]
         )
 
-    def _found(self, wanted: NDArray[np.uint64]) -> Integers:
-        found = np.full(len(wanted), -1)
+    def _look_up(self, wanted: NDArray[np.uint64]) -> Integers:
+        numbers = np.full(len(wanted), -1)
         places = np.searchsorted(self._prefixes, wanted[:, 0])
         left = np.flatnonzero(places < len(self._prefixes))
         while len(left):
-            there = self._sorted[places[left]]
-            hit = (there == wanted[left]).all(axis=1)
-            found[left[hit]] = self._numbers[places[left[hit]]]
-            left = left[~hit & (there[:, 0] == wanted[left, 0])]  # other ids may begin alike
+            candidates = self._sorted[places[left]]
+            hit = (candidates == wanted[left]).all(axis=1)
+            numbers[left[hit]] = self._numbers[places[left[hit]]]
+            left = left[
+                ~hit & (candidates[:, 0] == wanted[left, 0])
+            ]  # other ids may have the same prefix
             places[left] += 1
             left = left[places[left] < len(self._prefixes)]
-        return found
+        return numbers
 
     def nodes(self, objects: Integers, starts: NDArray[np.uint64]) -> Integers:
         part = np.searchsorted(self._offsets, starts)
@@ -387,8 +382,8 @@ class StorageGraph:
             return -1
         key = number * len(self._offsets) + part
         place = bisect_left(self._pieces, key)
-        there = place < len(self._pieces) and self._pieces[place] == key
-        return place if there else -1
+        exists = place < len(self._pieces) and self._pieces[place] == key
+        return place if exists else -1
 
     # -- paths -----------------------------------------------------------------------------
 
@@ -398,7 +393,7 @@ class StorageGraph:
 
     @property
     def costs(self) -> NDArray[np.float64]:
-        """By node: seconds of one thread on the cheapest path; infinite if nothing leads there."""
+        """By node: seconds of one thread on the cheapest path; infinite without a path."""
         return self._paths[0]
 
     @property
@@ -408,14 +403,14 @@ class StorageGraph:
 
     @property
     def sources(self) -> Integers:
-        """By node: the row of the full record that the cheapest path begins with, or -1."""
+        """By node: the row of the full record that begins the cheapest path, or -1."""
         return self._paths[2]
 
     @cached_property
     def last_steps(self) -> tuple[Integers, Integers]:
         """By node: the last row of the cheapest path, and the node before it; -1 for none.
 
-        ``price`` comes first.
+        Call ``price`` first.
         """
         rows, before = self.sources.copy(), np.full(len(self._pieces), -1)
         rows[self.depths > 0] = -1
@@ -435,22 +430,22 @@ class StorageGraph:
 
     @cached_property
     def full(self) -> Flags:
-        """By node: whether the piece is stored by itself."""
-        found: Flags = np.zeros(len(self._pieces), np.bool_)
-        found[self.node[self.sound & ~self.delta]] = True
-        return found
+        """By node: whether the piece has a full record."""
+        full: Flags = np.zeros(len(self._pieces), np.bool_)
+        full[self.node[self.sound & ~self.delta]] = True
+        return full
 
     def reached(self, rows: Flags) -> Flags:
-        """By node: whether full records lead there over these rows alone."""
+        """By node: whether a path of these rows alone leads to it."""
         return np.isfinite(self._search(rows, np.zeros(len(rows)))[0])
 
     def _search(
         self, rows: Flags, seconds: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], Integers, Integers]:
-        """The cheapest paths over some rows (Bellman-Ford, from what has changed last).
+        """The cheapest paths over some rows: Bellman-Ford, from the nodes that changed last.
 
-        Of paths of equal cost the one with fewer deltas counts, of equal full records the first.
-        They lead along bases; a row with inputs counts once all of these are reached.
+        Of equal costs the path with fewer deltas wins, of equal full records the first. Paths
+        follow bases; a row with inputs is open once all inputs are reached.
         """
         full, forth = np.flatnonzero(rows & ~self.delta)[::-1], rows & self.delta
         full = full[np.argsort(-seconds[full], kind="stable")]  # the last one of a node counts
@@ -474,25 +469,32 @@ class StorageGraph:
             counts = begins[changed + 1] - begins[changed]
             ends = np.cumsum(counts)
             edges = np.arange(ends[-1]) + np.repeat(begins[changed] - ends + counts, counts)
-            to = targets[edges]
+            reached_nodes = targets[edges]
             cost = np.repeat(costs[changed], counts) + prices[edges]
             depth = np.repeat(depths[changed], counts) + 1
             source = np.repeat(sources[changed], counts)
-            better = (cost < costs[to]) | ((cost == costs[to]) & (depth < depths[to]))
+            better = (cost < costs[reached_nodes]) | (
+                (cost == costs[reached_nodes]) & (depth < depths[reached_nodes])
+            )
             if inputs is not None:
                 better &= inputs.open[edges]
-            to, cost, depth, source = to[better], cost[better], depth[better], source[better]
-            best = np.lexsort((depth, cost, to))
-            to = to[best]
-            is_first = np.ones(len(to), np.bool_)
-            is_first[1:] = to[1:] != to[:-1]
-            best, changed = best[is_first], to[is_first]
+            reached_nodes, cost, depth, source = (
+                reached_nodes[better],
+                cost[better],
+                depth[better],
+                source[better],
+            )
+            best = np.lexsort((depth, cost, reached_nodes))
+            reached_nodes = reached_nodes[best]
+            is_first = np.ones(len(reached_nodes), np.bool_)
+            is_first[1:] = reached_nodes[1:] != reached_nodes[:-1]
+            best, changed = best[is_first], reached_nodes[is_first]
             costs[changed], depths[changed] = cost[best], depth[best]
             sources[changed] = source[best]
         return costs, depths, sources
 
     def reach(self, id_: bytes, start: int = 0) -> tuple[float, int] | None:
-        """(seconds of one thread, deltas to apply) of a piece; None if nothing leads there."""
+        """(seconds of one thread, deltas to apply) of a piece; None without a path."""
         node = self._node(id_, start)
         if node < 0 or not np.isfinite(self.costs[node]):
             return None
@@ -504,7 +506,7 @@ class StorageGraph:
         return map(self.record, range(len(self.packs)))
 
     def all_members(self) -> Iterator[tuple[StoredRecord, CodingPlace, Member]]:
-        """Every member of every record, with its place; also those without a known base."""
+        """Every member of every record, with its place, also those whose base is lost."""
         return (
             (record, place, member)
             for record in self.all_records()
@@ -512,7 +514,7 @@ class StorageGraph:
         )
 
     def record(self, number: int) -> StoredRecord:
-        """A record by its position in the columns; its header is read again."""
+        """A record by its position in the columns; reads its header again."""
         pack, offset = self.packs[number], self.offsets[number]
         entry_index = bisect_right(self._ends, number) - 1
         return StoredRecord(entry_index, pack, offset, self.pack_reader.header(pack, offset))
@@ -528,7 +530,7 @@ class StorageGraph:
     # -- codings ---------------------------------------------------------------------------
 
     def codings(self, id_: bytes) -> list[StoredCoding]:
-        """The codings of an object, but not deltas whose base is lost; it may be unknown."""
+        """The codings of an object, without deltas whose base is lost; none if it is unknown."""
         return list(map(self.coding, self.rows_of(id_)))
 
     def all_codings(self) -> Iterator[StoredCoding]:
@@ -536,7 +538,7 @@ class StorageGraph:
         return map(self.coding, self._by_object[0].tolist())
 
     def codings_from(self, base: bytes) -> list[StoredCoding]:
-        """The deltas that an object can be recovered from, being their base."""
+        """The deltas from an object that the object can be recovered from."""
         return [self.coding(row) for row in _group(self._by_base, self.number(base))]
 
     def coding(self, row: int) -> StoredCoding:
@@ -556,7 +558,7 @@ class StorageGraph:
 
     @property
     def records_by_row(self) -> Integers:
-        """By row of the graph: the position of its record in the columns."""
+        """By row: the position of its record in the columns."""
         return np.repeat(np.arange(len(self.packs)), np.diff(column(self.rows)))
 
     def rows_of(self, id_: bytes) -> list[int]:
@@ -566,9 +568,9 @@ class StorageGraph:
     @cached_property
     def coded(self) -> Flags:
         """By object: whether it has ``codings``."""
-        found: Flags = np.zeros(len(self), np.bool_)
-        found[self.object[self.sound]] = True
-        return found
+        coded: Flags = np.zeros(len(self), np.bool_)
+        coded[self.object[self.sound]] = True
+        return coded
 
     @cached_property
     def _by_object(self) -> _Groups:
@@ -579,20 +581,20 @@ class StorageGraph:
         return _grouped(self.base, self.reversible, len(self))
 
     def base_of(self, member: Member) -> bytes | None:
-        """The id of a member's base; None for a full record, and if the base is not stored.
+        """The id of a member's base; None for a full record, or if the base is not stored.
 
-        Of several objects with the same first bytes, the first that was published is the base.
+        If several objects have this prefix, the first published one is the base.
         """
-        number = self.meant_by(member.base) if member.base else -1
+        number = self.with_prefix(member.base) if member.base else -1
         return None if number < 0 else self.id_of(number)
 
     def needs_of(self, member: Member) -> set[bytes]:
-        """The ids of a member's base and inputs, as far as they are stored."""
-        numbers = [self.meant_by(prefix) for prefix in member.needs]
+        """The ids of a member's base and inputs that are stored."""
+        numbers = [self.with_prefix(prefix) for prefix in member.needs]
         return {self.id_of(number) for number in numbers if number >= 0}
 
     def entry_of(self, id_: bytes) -> int:
-        """The position of the entry that first published an object; KeyError if none did."""
+        """The position of the entry that first published an object; KeyError if it is unknown."""
         number = self.number(id_)
         if number < 0:
             raise KeyError(id_)
@@ -600,7 +602,7 @@ class StorageGraph:
 
 
 _Groups = tuple[Integers, Integers]
-"""Rows in the order of what they belong to, and where the rows of each begin."""
+"""Rows sorted by owner, and where the rows of each owner begin."""
 
 
 def _grouped(owners: Integers, rows: Flags, count: int) -> _Groups:
@@ -611,18 +613,17 @@ def _grouped(owners: Integers, rows: Flags, count: int) -> _Groups:
 
 def _group(groups: _Groups, number: int) -> list[int]:
     rows, begins = groups
-    found: list[int] = rows[begins[number] : begins[number + 1]].tolist() if number >= 0 else []
-    return found
+    members: list[int] = rows[begins[number] : begins[number + 1]].tolist() if number >= 0 else []
+    return members
 
 
 class Contents:
-    """The objects of manifests, as columns: some bytes for each mention of an object.
+    """The objects of manifests as columns: a few bytes for each mention of an object.
 
-    ``manifests``: numbers of the manifests; ``raw``: bytes of the files of each; ``files``: how
-    many; ``ends``: where the mentions of each end. By mention: ``slots`` and ``skeletons`` (whether
-    it is a skeleton).
-    A *slot* is an object, which may have several: ``ids`` holds 32 bytes for each, ``specs`` the
-    position in ``known_specs``.
+    By manifest (its number is in ``manifests``): ``raw`` bytes of its files, ``files``, and where
+    its mentions ``ends``. By mention: ``slots``, ``skeletons`` (it is a skeleton). A *slot* is an
+    object with 32 bytes in ``ids`` and a position in ``known_specs``; an object may have several
+    slots.
     """
 
     def __init__(self, stream: ManifestStream | None = None) -> None:
@@ -636,8 +637,8 @@ class Contents:
         self._shape: tuple[Shape | None, list[int]] = None, []
         self._recent: dict[bytes, int] = {}  # slots
 
-    def look(self, records: Iterable[Placed], packs: PackReader) -> None:
-        """Reads the manifests of an entry, as far as their bases were read just before."""
+    def read_manifests(self, records: Iterable[Placed], packs: PackReader) -> None:
+        """Reads the manifests of an entry, if their bases were read just before."""
         for pack, offset, header in records:
             for member in header.members:
                 if member.kind == MANIFEST and member.id not in self.manifests:
@@ -653,17 +654,17 @@ class Contents:
 
     @property
     def stream(self) -> ManifestStream:
-        """What reads manifests."""
+        """The reader of manifests."""
         assert self._stream is not None, "the graph was read without manifests"
         return self._stream
 
     def require(self, id_: ManifestId, codings: Iterable[PathStep] | None = None) -> None:
-        """Reads a manifest if that was not done; DamagedData if it cannot be recovered."""
+        """Reads a manifest unless it was read. Raises DamagedData if it cannot be recovered."""
         if id_ not in self.manifests:
             self.add(id_, self.stream.read(id_, codings))
 
     def objects(self, id_: ManifestId) -> list[bytes]:
-        """The ids of what a manifest names; reads it as ``require`` does."""
+        """The ids of the objects of a manifest; reads it as ``require`` does."""
         self.require(id_)
         at = self.manifests[id_]
         return [self.id_of(slot) for slot in self.slots[self.ends[at] : self.ends[at + 1]]]
@@ -696,27 +697,26 @@ class Contents:
         self.ends.append(len(self.slots))
 
     def id_of(self, slot: int) -> bytes:
-        """The id of a slot's object."""
         return bytes(self.ids[slot * DIGEST_SIZE : (slot + 1) * DIGEST_SIZE])
 
     def _slot(self, id_: bytes, spec: int) -> int:
-        found = self._recent.get(id_)
-        if found is None:
-            found = self._recent[id_] = len(self.specs)
+        slot = self._recent.get(id_)
+        if slot is None:
+            slot = self._recent[id_] = len(self.specs)
             self.ids += id_
             self.specs.append(spec)
-        return found
+        return slot
 
 
 def read(store: Store, progress: Progress | None = None) -> StorageGraph:
-    """As ``read_records``; manifests are read, too, as far as they can be on the way."""
+    """``read_records``, with the manifests that can be read in one pass."""
     return read_records(store.snapshot, ManifestStream(store), progress)
 
 
 def read_records(
     snapshot: Snapshot, stream: ManifestStream | None = None, progress: Progress | None = None
 ) -> StorageGraph:
-    """Reads the journal and every record's header. Damaged records are left out and listed.
+    """Reads the journal and every record's header; skips damaged records and lists them.
 
     ``progress`` counts bytes of the journal.
     """
@@ -730,7 +730,7 @@ def read_records(
         ]
         graph.add(recorded, records)
         if stream is not None:
-            graph.contents.look(records, packs)
+            graph.contents.read_manifests(records, packs)
         if progress is not None:
             progress(recorded.after.offset, snapshot.position.offset, "versions")
     graph.settle()
@@ -738,29 +738,28 @@ def read_records(
 
 
 class Reachability:
-    """The pieces that full records lead to, kept up to date as codings are added.
+    """The pieces that paths from full records lead to, updated as codings are added.
 
-    A coding with inputs leads on once its base and all of these are reached. ``before`` says which
-    pieces count as reached from the start; nothing leads on from these.
+    A coding with inputs is usable once its base and all inputs are reached. ``before``: pieces that
+    count as reached from the start; codings are not followed from these.
     """
 
     def __init__(self, before: Callable[[Piece], bool] | None = None) -> None:
         self._before = before
         self._reached: set[Piece] = set()
-        # By piece what it leads to, and the pieces that this needs as well.
+        # by piece: the pieces it leads to, and the pieces that these need as well
         self._edges: dict[Piece, list[tuple[Piece, tuple[Piece, ...]]]] = {}
 
     def __contains__(self, piece: Piece) -> bool:
         return piece in self._reached or (self._before is not None and self._before(piece))
 
     def copy(self) -> Reachability:
-        """One to ``reach`` more in, over the same codings; add none to either."""
-        made = Reachability(self._before)
-        made._reached, made._edges = set(self._reached), self._edges
-        return made
+        """A copy that can ``reach`` more. Both share their codings: add none to either."""
+        copy = Reachability(self._before)
+        copy._reached, copy._edges = set(self._reached), self._edges
+        return copy
 
     def has_all(self, pieces: Iterable[Piece]) -> bool:
-        """Whether all of these are reached."""
         return all(piece in self for piece in pieces)
 
     def add(
@@ -772,7 +771,7 @@ class Reachability:
         reversible: bool,
         inputs: Sequence[bytes] = (),
     ) -> None:
-        """Adds the coding of a piece; ``reversible``: it makes its base as well."""
+        """Adds the coding of a piece; ``reversible``: it also decodes its base."""
         piece = (id_, start)
         if base is None:
             self.reach([piece])
@@ -783,13 +782,13 @@ class Reachability:
 
     def _lead(self, needs: Sequence[Piece], target: Piece) -> None:
         for at in needs:
-            others = tuple(other for other in needs if other != at) if len(needs) > 1 else ()
-            self._edges.setdefault(at, []).append((target, others))
+            further = tuple(other for other in needs if other != at) if len(needs) > 1 else ()
+            self._edges.setdefault(at, []).append((target, further))
         if self.has_all(needs):
             self.reach([target])
 
     def reach(self, pieces: Iterable[Piece]) -> None:
-        """Takes these pieces as reached, and all that can be reached from them."""
+        """Marks these pieces, and all that can be reached from them, as reached."""
         waiting = list(pieces)
         while waiting:
             piece = waiting.pop()
@@ -800,7 +799,7 @@ class Reachability:
 
 
 class _OpenRows:
-    """The edges of a search of which all inputs are reached. ``open``: by edge, in their order."""
+    """The edges of a search whose inputs are all reached. ``open``: by edge, in their order."""
 
     def __init__(self, graph: StorageGraph, forth: Flags, order: Integers, *, nodes: int) -> None:
         """``forth``: the rows whose edges come first; ``order``: how all edges are sorted."""
@@ -817,9 +816,7 @@ class _OpenRows:
         self.open: Flags = self._left == 0
 
     def reached(self, nodes: Integers, costs: NDArray[np.float64]) -> Integers:
-        """Notes that these nodes are reached; returns the bases of what is open since, which are
-        reached as well.
-        """
+        """Marks nodes as reached; returns the reached bases of edges that this opened."""
         nodes = nodes[~self._seen[nodes]]
         self._seen[nodes] = True
         counts = self._begins[nodes + 1] - self._begins[nodes]

@@ -1,6 +1,6 @@
-"""What the journal says of versions and names, and what of it can be left out.
+"""What the journal records about versions and names, and which entries can be shortened.
 
-For verbs that weigh the whole history at once: ``VersionHistory`` takes some hundred bytes for each
+For operations over the whole history: ``VersionHistory`` uses a few hundred bytes for each
 operation, an entry itself ten times as much.
 """
 
@@ -15,7 +15,7 @@ from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.statement import Tombstone
 from mvc.names import is_report
-from mvc.repo.lookup.availability import given_up
+from mvc.repo.lookup import availability
 from mvc.repo.lookup.refs import BRANCH
 from mvc.store.journal.entries import Entry, RefChange, StateMark
 from mvc.store.journal.frames import Recorded
@@ -23,15 +23,13 @@ from mvc.store.snapshot import Snapshot
 
 
 class VersionHistory:
-    """Give it every entry in the order of the journal (``take``), then ask.
+    """Facts about versions. Add every entry in the order of the journal, then query.
 
-    ``numbers``: every version that an entry names, in the order of first mention.
-    ``published``: the numbers of those that an entry published, in that order.
-    ``homes``: by entry the number of the last version that it published, or -1.
-    ``forgotten``: versions whose state was forgotten, by name (True) or by rule, and is not here
-    again. ``absent``: those of them that were fetched without their state, which never came.
-    ``gone``: forgotten versions of which no byte was left at the end of a collection.
-    ``dropped``: versions that gave up weights for a recipe, with the path that it makes.
+    ``numbers``: all versions that entries name, by first mention; ``published``: those of published
+    ones. ``homes``: by entry the number of the last version it published, or -1. ``forgotten``:
+    versions without state, by name (True) or by rule; ``absent``: those received so.
+    ``without_residue``: forgotten, no byte left. ``dropped``: versions without weights, with the
+    path.
     """
 
     def __init__(self) -> None:
@@ -40,42 +38,42 @@ class VersionHistory:
         self.homes = array("q")
         self.forgotten: dict[CommitId, bool] = {}
         self.absent: set[CommitId] = set()
-        self.gone: set[CommitId] = set()
+        self.without_residue: set[CommitId] = set()
         self.dropped: dict[CommitId, str] = {}
         self.deployments = 0
         self.targets: set[str] = set()
         self._manifests: list[ManifestId | None] = []  # None: named, but not published
-        self._behind: list[tuple[int, ...]] = []
+        self._needs: list[tuple[int, ...]] = []
         self._refs: dict[str, tuple[int | None, int]] = {}  # value, position of its entry
         self._deployed: set[int] = set()
         self._times, self._sequences = array("Q"), array("q")
         self._names, self._name_ends = array("q"), array("q", [0])  # by entry
         self._plain = bytearray()  # by entry
-        self._marked: set[int] = set()  # of entries with what goes with a version
+        self._marked: set[int] = set()  # entries with facts about a version
 
-    def take(self, recorded: Recorded) -> None:
+    def add(self, recorded: Recorded) -> None:
         entry, position = recorded.entry, len(self._times)
         for commit in entry.commits:
             number = self._number(commit.id)
             self.published.append(number)
             self._manifests[number] = commit.manifest
-            behind = (*commit.parents, *commit.needs)
-            self._behind[number] = tuple(map(self._number, behind))
+            needed = (*commit.parents, *commit.needs)
+            self._needs[number] = tuple(map(self._number, needed))
         self.homes.append(self.published[-1] if entry.commits else -1)
-        moved = False
+        moves_branch = False
         for change in entry.refs:
             value = self._number(change.new) if isinstance(change.new, CommitId) else None
             self._refs[change.name] = value, position
-            moved = moved or change.name.startswith(BRANCH)
+            moves_branch = moves_branch or change.name.startswith(BRANCH)
         for deployment in entry.deployments:
             self._deployed.add(self._number(CommitId(deployment.subject)))
             if not is_report(deployment.target):
                 self.targets.add(deployment.target)
                 self.deployments += 1
-        stones = [CommitId(each.subject) for each in entry.of(Tombstone)]
+        stones = [CommitId(stone.subject) for stone in entry.of(Tombstone)]
         for id_ in stones:
             self.forgotten[id_] = True
-            self.gone.discard(id_)
+            self.without_residue.discard(id_)
             self.absent.discard(id_)
         for mark in entry.states:
             self._mark(mark)
@@ -86,7 +84,7 @@ class VersionHistory:
         self._names.extend(map(self._number, names_of(entry)))
         self._name_ends.append(len(self._names))
         special = entry.states or stones or position in self._marked
-        self._plain.append(bool(entry.commits and moved and not special))
+        self._plain.append(bool(entry.commits and moves_branch and not special))
 
     def _mark(self, mark: StateMark) -> None:
         id_, is_named = mark.commit, self.forgotten.get(mark.commit, False)
@@ -95,26 +93,26 @@ class VersionHistory:
         elif mark.path:
             self.dropped.pop(id_, None)
         elif mark.what == "no residue":
-            self.gone.add(id_)
+            self.without_residue.add(id_)
         elif not is_named:
             self.forgotten.pop(id_, None)
             self.absent.discard(id_)
-            self.gone.discard(id_)
+            self.without_residue.discard(id_)
             if mark.what != "stored":
                 self.forgotten[id_] = False
             if mark.what == "absent":
                 self.absent.add(id_)
 
     @property
-    def fresh(self) -> set[CommitId]:
-        """Those that were forgotten by name, and of which bytes may be left."""
-        return {id_ for id_, named in self.forgotten.items() if named} - self.gone
+    def with_residue(self) -> set[CommitId]:
+        """Versions forgotten by name of which bytes may be left."""
+        return {id_ for id_, named in self.forgotten.items() if named} - self.without_residue
 
     def _number(self, id_: CommitId) -> int:
         number = self.numbers.setdefault(id_, len(self.numbers))
         if number == len(self._manifests):
             self._manifests.append(None)
-            self._behind.append(())
+            self._needs.append(())
         return number
 
     def _named(self, position: int) -> array[int]:
@@ -129,21 +127,23 @@ class VersionHistory:
     def states(self) -> Mapping[CommitId, ManifestId]:
         """The manifests of all published versions that are not forgotten, oldest first."""
         ids = list(self.numbers)
-        found = ((ids[number], self._manifests[number]) for number in self.published)
-        return {id_: m for id_, m in found if m is not None and id_ not in self.forgotten}
+        manifests = ((ids[number], self._manifests[number]) for number in self.published)
+        return {id_: m for id_, m in manifests if m is not None and id_ not in self.forgotten}
 
-    def given_up(self, among: Iterable[CommitId]) -> dict[ManifestId, set[str]]:
-        """Paths by manifest that all versions ``among`` these with it gave up."""
+    def dropped_paths(self, among: Iterable[CommitId]) -> dict[ManifestId, set[str]]:
+        """By manifest the paths that every version ``among`` these with this manifest has
+        dropped.
+        """
         states = ((id_, m) for id_ in among if (m := self.manifest(id_)) is not None)
-        return given_up(self.dropped, states)
+        return availability.given_up(self.dropped, states)
 
     def stored(self) -> set[CommitId]:
-        """Published versions that something leads to, and whose state is not forgotten."""
-        there = self.reachable()
-        return {id_ for id_ in self.states() if self.numbers[id_] in there}
+        """Published versions that are reachable and not forgotten."""
+        reachable = self.reachable()
+        return {id_ for id_ in self.states() if self.numbers[id_] in reachable}
 
     def reachable(self, cutoff_ns: int | None = None) -> set[int]:
-        """Published versions that refs, HEAD and deployments lead to, and their ancestors.
+        """Published versions that refs, HEAD and deployments reach, and their ancestors.
 
         Also those that operations from ``cutoff_ns`` on name; None: no operation counts.
         """
@@ -155,29 +155,27 @@ class VersionHistory:
         return self._closure(roots)
 
     def _closure(self, roots: Iterable[int]) -> set[int]:
-        found: set[int] = set()
+        reached: set[int] = set()
         waiting = list(roots)
         while waiting:
             number = waiting.pop()
-            if number not in found and self._manifests[number] is not None:
-                found.add(number)
-                waiting.extend(self._behind[number])
-        return found
+            if number not in reached and self._manifests[number] is not None:
+                reached.add(number)
+                waiting.extend(self._needs[number])
+        return reached
 
     # -- what can be left out --------------------------------------------------------------
 
     def shortened(
         self, entries: Sequence[Recorded], stay: Set[CommitId], cutoff_ns: int
     ) -> tuple[dict[int, Entry | None], int]:
-        """The entries that a collection drops or shortens, and the bytes that this saves.
+        """The entries that a collection drops (None) or shortens, by position, and the bytes saved.
 
-        By position among ``entries``, which are those that were taken; None drops the entry.
-        ``stay``: the versions that are not collected. Regions are ignored.
-
-        Entries from ``cutoff_ns`` on stay, without what goes with versions: marks of weights, and
-        statements that do not stay. Older ones lose their versions as well. One whose versions all
-        stay keeps all of its moves of refs, and can be undone; any other keeps new values only, so
-        that no operation can be undone in part or twice.
+        ``entries``: those that were added. ``stay``: the versions that are not collected. Regions
+        are ignored. Entries from ``cutoff_ns`` on stay, without marks and statements of collected
+        versions. Older ones lose these versions as well. If all versions of an entry stay, it keeps
+        its moves of refs and can be undone; otherwise it keeps new values only, so that no undo is
+        partial or repeated.
         """
         numbers = {self.numbers[id_] for id_ in stay}
         undoable: set[int] = set()  # sequence numbers of older entries
@@ -187,7 +185,7 @@ class VersionHistory:
             recent = self._times[position] >= cutoff_ns
             if recent and position not in self._marked:
                 continue
-            # One that does no more than publish versions that stay, and move branches to them.
+            # An entry that only publishes versions that stay, and moves branches to them.
             plain = not recent and self._plain[position]
             if plain and all(number in numbers for number in self._named(position)):
                 undoable.add(self._sequences[position])
@@ -224,16 +222,16 @@ class VersionHistory:
 
 
 def read_versions(snapshot: Snapshot) -> tuple[VersionHistory, dict[CommitId, Commit]]:
-    """What the whole journal says, and every version that it published, in that order."""
+    """The history of the whole journal, and every published version in that order."""
     history, versions = VersionHistory(), dict[CommitId, Commit]()
     for recorded in snapshot.entries():
-        history.take(recorded)
+        history.add(recorded)
         versions.update((commit.id, commit) for commit in recorded.entry.commits)
     return history, versions
 
 
 def names_of(entry: Entry) -> set[CommitId]:
-    """Every commit that an operation made, moved a ref from or to."""
+    """Every commit that an operation made, or moved a ref from or to."""
     values = (value for change in entry.refs for value in (change.old, change.new))
     named = (value for value in values if isinstance(value, CommitId))
     return {*(commit.id for commit in entry.commits), *named}
@@ -245,7 +243,7 @@ def _moves_among(stay: Set[CommitId], change: RefChange) -> bool:
 
 
 def _without(entry: Entry, stay: Set[CommitId]) -> Entry:
-    """An entry without what goes with versions that do not ``stay``."""
+    """An entry without marks and statements of versions that do not ``stay``."""
     rows = [
         (each, entry.before(each))
         for each in entry.statements

@@ -1,8 +1,8 @@
-"""Folders in which versions are made again, below ``.mvc/retraining``.
+"""Temporary folders for retraining versions, below ``.mvc/retraining``.
 
-Each has a lock beside it while its process lives. Without one it is left over from a killed
-process, and deleted by whoever comes next. Only what ``work_folder`` names so is touched, and
-nothing behind a symbolic link.
+Each has a lock file while its process lives. A folder without a lock is left from a killed process,
+and the next call deletes it. Only folders with names of ``work_folder`` are deleted, and nothing
+behind a symbolic link.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NAME = re.compile(r"[0-9a-f]{16}")
 
 @contextmanager
 def work_folder(store: Store) -> Iterator[Path]:
-    """A new folder, deleted at the end of the block; in a repository that cannot be written, where
-    the system keeps temporary files.
+    """Creates a folder and deletes it at the end of the block.
 
-    Raises DamagedData if something else than a folder, as a symbolic link, has the parent's name.
+    In a read-only repository it is in the system's folder of temporary files. Raises DamagedData if
+    the parent's name is used by anything but a folder, such as a symbolic link.
     """
     fs, parent = store.fs, store.folder / SCRATCH
     if not store.writable:
@@ -35,11 +35,11 @@ def work_folder(store: Store) -> Iterator[Path]:
             yield folder
         return
     clear_leftovers(store)
-    there = fs.stat(parent, follow=False)
-    if there is not None and not there.is_dir:
+    info = fs.stat(parent, follow=False)
+    if info is not None and not info.is_dir:
         raise DamagedData(
-            f"{parent} is no folder",
-            hint="delete it: it is needed while a version is trained again",
+            f"{parent} is not a folder",
+            hint="delete it: mvc needs this name to retrain a version",
         )
     fs.make_dirs(parent)
     folder = parent / os.urandom(8).hex()
@@ -52,10 +52,10 @@ def work_folder(store: Store) -> Iterator[Path]:
 
 
 def clear_leftovers(store: Store) -> None:
-    """Deletes the folders that no living process works in."""
+    """Deletes the folders of processes that no longer live."""
     fs, parent = store.fs, store.folder / SCRATCH
-    there = fs.stat(parent, follow=False)
-    if there is None or not there.is_dir:
+    info = fs.stat(parent, follow=False)
+    if info is None or not info.is_dir:
         return
     names = {name.removesuffix(_LOCK) for name in fs.list(parent)}
     for name in filter(_NAME.fullmatch, names):
@@ -68,7 +68,7 @@ def clear_leftovers(store: Store) -> None:
 
 def _delete(fs: FileSystem, folder: Path) -> None:
     with suppress(MvcError):
-        there = fs.stat(folder, follow=False)
-        if there is not None and there.is_dir:  # anything else is not of mvc; a pipe would hang
+        info = fs.stat(folder, follow=False)
+        if info is not None and info.is_dir:  # mvc makes only folders; a pipe would block
             fs.remove_tree(folder)
         fs.unlink(folder.with_suffix(_LOCK), missing_ok=True)

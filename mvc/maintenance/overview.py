@@ -1,4 +1,4 @@
-"""The history of a repository as one value: its versions, their names, what was live when."""
+"""The history of a repository as one value: versions, their names, and when each was live."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from mvc.store.store import Store
 
 
 class History(Struct, frozen=True):
-    """Versions that a name or a deployment leads to, by commit time, oldest first.
+    """Versions that a ref or deployment reaches, by commit time, oldest first.
 
-    ``unreached``: how many others there are. ``names``: HEAD, branches, tags as ``tag: NAME``, and
-    ``REMOTE/NAME``. ``spans``: by target what was live, oldest first, without deployments that were
-    retracted. ``live``: the targets of ``now_ns``, the moment of reading, by version.
-    ``absent``: versions whose states never came here, which are not among the ``forgotten``.
-    ``metrics`` and ``params`` of a version are also those of its annotations.
+    ``unreached``: the number of other versions. ``names``: HEAD, branches, ``tag: NAME`` and
+    ``REMOTE/NAME``. ``spans``: by target the unretracted live spans, oldest first. ``live``: by
+    version the targets it is live on at ``now_ns``. ``absent``: versions received without their
+    state, not part of ``forgotten``. ``metrics`` and ``params`` include annotations.
     """
 
     now_ns: int
@@ -40,16 +39,18 @@ class History(Struct, frozen=True):
 
 
 def history(store: Store, since: int | None, until: int | None) -> History:
-    """See ``Repository.history``; moments in ns since 1970."""
+    """See ``Repository.history``; times in ns since 1970."""
     head, names = head_if_known(store.fresh()), names_by_commit(store.fresh())
     now, spans = store.clock.now_ns(), dict[str, list[Live]]()
-    record, known = read_versions(store.fresh())  # after the names: it has what they name
-    first = -(1 << 63) if since is None else since  # the earliest that can be recorded
+    record, known = read_versions(
+        store.fresh()
+    )  # read after the names, so that it has every version they name
+    first = -(1 << 63) if since is None else since  # the earliest time that can be recorded
     last = max(first, min(now if until is None else until, now))
     for live in live_between(store.fresh(), first, last):
         spans.setdefault(live.target, []).append(live)
-    there = record.reachable()
-    reached = [commit for id_, commit in known.items() if record.numbers[id_] in there]
+    reached_numbers = record.reachable()
+    reached = [commit for id_, commit in known.items() if record.numbers[id_] in reached_numbers]
     reached.sort(key=lambda commit: commit.time_ns)
     annotations = Annotations(store.snapshot)
     values = {commit.id: annotations.values(commit) for commit in reached}

@@ -14,21 +14,21 @@ def decoded(
     wanted: Mapping[_N, int],
     last_step: Callable[[_N], tuple[int, Part, _N | None, Sequence[_N]]],
 ) -> list[tuple[int, list[Part]]]:
-    """The raw bytes and the payloads of pieces, and of their inputs that no way leads through.
+    """The raw bytes and payloads of pieces, and of those inputs that no path of a piece contains.
 
-    ``wanted``: the raw bytes of each piece. ``last_step``: of the way to a piece the raw bytes and
-    the last payload, the piece before it, and those from which an optimizer's step predicts it.
+    ``wanted``: raw bytes by piece. ``last_step``: for a piece its raw bytes, the last payload of
+    its path, the piece before it, and the pieces that an optimizer's step predicts it from.
     """
     walks, done, waiting = list[tuple[int, list[Part]]](), set[_N](), list(wanted)
-    for place, node in enumerate(waiting):  # inputs are added behind
+    for position, node in enumerate(waiting):  # inputs are appended meanwhile
         parts = list[Part]()
-        at: _N | None = node
-        while at is not None and (place < len(wanted) or at not in done):
-            _, part, origin, inputs = last_step(at)
+        current: _N | None = node
+        while current is not None and (position < len(wanted) or current not in done):
+            _, part, origin, inputs = last_step(current)
             parts.append(part)
             waiting += inputs
-            done.add(at)
-            at = origin
+            done.add(current)
+            current = origin
         if parts:
             walks.append((wanted.get(node) or last_step(node)[0], parts))
     return walks

@@ -1,8 +1,7 @@
-"""The quarantine: damaged stored bytes, kept for a later repair or for people.
+"""The quarantine: damaged stored bytes, retained for a later repair or for people.
 
-A file holds the first bytes of a pack and one damaged range of a pack unchanged; its name
-is pack and offset. Only repair reads it. Only gc deletes it, after a state was forgotten by
-name (``purged``).
+A file has the header of a pack and one damaged range of a pack, unchanged; its name is pack and
+offset. Only repair reads it. Only gc deletes it, after a state was forgotten by name (``purged``).
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from mvc.store.snapshot import PACKS
 
 QUARANTINE = "quarantine"
 _WINDOW = 1 << 20
-_BEYOND = 1 << 40  # from here on pack numbers mean files of the quarantine
+_BEYOND = 1 << 40  # larger pack numbers mean files of the quarantine
 
 
 class DamagedRange(Struct, frozen=True):
-    """Bytes [start, end) of a pack that are put into quarantine, and why."""
+    """Bytes [start, end) of a pack to put into quarantine, and why."""
 
     pack: int
     start: int
@@ -42,40 +41,45 @@ def files_in(fs: FileSystem, folder: Path) -> list[Path]:
 
 
 def _all(fs: FileSystem, folder: Path) -> list[Path]:
-    place = _place(fs, folder)
-    return [] if fs.stat(place) is None else [place / name for name in fs.list(place)]
+    quarantine = _quarantine(fs, folder)
+    return (
+        [] if fs.stat(quarantine) is None else [quarantine / name for name in fs.list(quarantine)]
+    )
 
 
-def _place(fs: FileSystem, folder: Path) -> Path:
-    """The quarantine, whether it is there or not.
+def _quarantine(fs: FileSystem, folder: Path) -> Path:
+    """The path of the quarantine, which may not exist.
 
     Raises IoFailed for a symbolic link: it could lead to the packs of another repository.
     """
-    place = folder / QUARANTINE
-    there = fs.stat(place, follow=False)
-    if there is not None and not there.is_dir:
-        raise IoFailed(f"{place} is no folder", hint="move away what stands there")
-    return place
+    quarantine = folder / QUARANTINE
+    info = fs.stat(quarantine, follow=False)
+    if info is not None and not info.is_dir:
+        raise IoFailed(
+            f"{quarantine} is not a folder",
+            hint="move it elsewhere: mvc needs this name for the quarantine",
+        )
+    return quarantine
 
 
 def keep(fs: FileSystem, folder: Path, ranges: Iterable[DamagedRange]) -> list[Quarantined]:
-    """Copies ranges of packs into the quarantine, durably. Missing packs are left out."""
-    place = _place(fs, folder)
-    kept: dict[str, Quarantined] = {}
+    """Copies ranges of packs into the quarantine, durably; skips missing packs."""
+    quarantine = _quarantine(fs, folder)
+    copies: dict[str, Quarantined] = {}
     for part in ranges:
         source = pack_path(folder / PACKS, part.pack)
         if fs.stat(source) is None:
             continue
-        if fs.stat(place) is None:
-            fs.make_dir(place, exist_ok=True)
+        if fs.stat(quarantine) is None:
+            fs.make_dir(quarantine, exist_ok=True)
             fs.sync_dir(folder)
         name = f"{part.pack:08d}-{part.start:012d}.pack"
-        kept[name] = Quarantined(name, _copy(fs, source, part, place / name), part.why)
-    return list(kept.values())
+        copies[name] = Quarantined(name, _copy(fs, source, part, quarantine / name), part.why)
+    return list(copies.values())
 
 
 def _copy(fs: FileSystem, source: Path, part: DamagedRange, target: Path) -> int:
-    """Returns the bytes copied: the pack may end before the range does."""
+    """Returns the number of bytes copied: the pack may end before the range does."""
     with fs.open_read(source) as pack:
         end = max(part.start, min(part.end, pack.size()))
 
@@ -89,19 +93,19 @@ def _copy(fs: FileSystem, source: Path, part: DamagedRange, target: Path) -> int
 
 
 def purged(fs: FileSystem, folder: Path, reach: Reachable) -> list[Path]:
-    """The files that may hold bytes of states forgotten by name; none unless ``reach.purge``.
+    """The files that may contain bytes of states forgotten by name; none unless ``reach.purge``.
 
-    A file stays only if it can be read from one sound header to the next, and each record in
-    it makes an object that a version needs out of others like it.
+    A file stays only if its records follow each other without gaps, and if each record codes an
+    object that a version needs, from objects that versions need.
     """
     if not reach.purge:
         return []
-    # An interrupted repair leaves the file that it was writing.
-    cut_off = [path for path in _all(fs, folder) if path.name.startswith(TEMPORARY)]
+    # An interrupted repair leaves its temporary file.
+    temporary = [path for path in _all(fs, folder) if path.name.startswith(TEMPORARY)]
     needed = {bytes(id_)[:BASE_BYTES] for ids in (reach.blobs, reach.manifests) for id_ in ids}
     with closing(QuarantinePacks(fs, folder)) as packs:
         files = packs.files.items()
-        return [path for n, path in files if not _only_needed(packs, n, reach, needed)] + cut_off
+        return [path for n, path in files if not _only_needed(packs, n, reach, needed)] + temporary
 
 
 def _only_needed(packs: QuarantinePacks, number: int, reach: Reachable, needed: set[bytes]) -> bool:
@@ -115,29 +119,31 @@ def _only_needed(packs: QuarantinePacks, number: int, reach: Reachable, needed: 
         return False
 
 
-def delete(fs: FileSystem, files: Sequence[Path]) -> None:
+def delete_files(fs: FileSystem, files: Sequence[Path]) -> None:
     """Deletes files; durable on return."""
     for path in files:
         fs.unlink(path, missing_ok=True)
-    for place in {path.parent for path in files}:
-        fs.sync_dir(place)
+    for quarantine in {path.parent for path in files}:
+        fs.sync_dir(quarantine)
 
 
 def bytes_of(fs: FileSystem, files: Iterable[Path]) -> int:
-    """Bytes of files; a missing file counts as 0."""
+    """Total size of files; a missing file counts as 0."""
     sizes = [fs.stat(path) for path in files]
     return sum(each.size for each in sizes if each is not None)
 
 
 class QuarantinePacks(PackReader):
-    """Reads packs, and the files of the quarantine under numbers that no pack has (``files``)."""
+    """Reads packs, and quarantined files under numbers that no pack has (``files``)."""
 
     def __init__(self, fs: FileSystem, folder: Path) -> None:
         super().__init__(fs, folder / PACKS)
         self.files = dict(enumerate(files_in(fs, folder), _BEYOND))
 
     def region(self, number: int) -> Region:
-        """All bytes of a file behind the pack header; of negative length if it is cut off."""
+        """All bytes of a file after the pack header; of negative length if the file is
+        truncated.
+        """
         return Region(number, len(PACK_HEADER), self._file(number).size() - len(PACK_HEADER))
 
     def _path(self, pack: int) -> Path:

@@ -1,8 +1,8 @@
-"""Receipts of forgotten states: who forgot them, why, and since when no byte is left of them.
+"""Receipts of forgotten states: who forgot them, why, and when their last bytes were deleted.
 
-They are read from the journal: tombstones and the marks of ``forget`` say who, why and what, and
-the ``gc`` that has deleted the last byte says so. No collection drops either of the two. That a
-state never came is no receipt.
+Receipts are read from the journal: tombstones and the marks of ``forget`` have author, reason and
+state, and ``gc`` records when it deleted the last byte. Collections keep both. A state that was
+never received has no receipt.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from mvc.store.snapshot import Snapshot
 
 
 class ForgottenState(Struct, frozen=True):
-    """The state of ``commit``, by its Merkle root: None if a rule forgot it and the commit is gone.
+    """The state of ``commit``. ``root``: None if a rule forgot it and the commit was deleted.
 
-    ``gone_ns``: when it was known that no byte of it is left in the repository's files; None if
-    that is not so yet. ``again_ns``: when a state forgotten by rule was stored again. ``came``:
-    whether it was ever here, so that there are bytes of it to delete.
+    ``gone_ns``: when no byte was left in the repository's files; None: bytes may be left.
+    ``again_ns``: when a state forgotten by rule was stored again. ``came``: it was stored or
+    received at some time, so there were bytes to delete.
     """
 
     commit: CommitId
@@ -32,7 +32,9 @@ class ForgottenState(Struct, frozen=True):
 
 
 class Receipt(Struct, frozen=True):
-    """Operation ``number`` forgot ``states``. ``rules``: as options, empty if they were named."""
+    """Operation ``number`` forgot ``states``. ``rules``: as options; empty if versions were
+    named.
+    """
 
     number: int
     time_ns: int
@@ -44,46 +46,48 @@ class Receipt(Struct, frozen=True):
 
 def receipts(snapshot: Snapshot) -> list[Receipt]:
     """Every receipt, oldest first. Raises DamagedData."""
-    found: list[Receipt] = []
-    lacking = set[CommitId]()
+    results: list[Receipt] = []
+    absent = set[CommitId]()
     for recorded in snapshot.forgetting():
         entry = recorded.entry
-        if gone := {*entry.says_of("no residue")}:
-            found = [_with(receipt, gone, gone_ns=entry.time_ns) for receipt in found]
-        lacking |= {*entry.says_of("absent")}
-        if back := {*entry.says_of("stored")}:
-            lacking -= back
-            # A state that was forgotten by name is so for good.
-            found = [
-                _with(receipt, back, again_ns=entry.time_ns) if receipt.rules else receipt
-                for receipt in found
+        if deleted := {*entry.says_of("no residue")}:
+            results = [_with(receipt, deleted, gone_ns=entry.time_ns) for receipt in results]
+        absent |= {*entry.says_of("absent")}
+        if restored := {*entry.says_of("stored")}:
+            absent -= restored
+            # A state that was forgotten by name cannot be stored again.
+            results = [
+                _with(receipt, restored, again_ns=entry.time_ns) if receipt.rules else receipt
+                for receipt in results
             ]
         by_cause: dict[tuple[int, str, str, str], list[ForgottenState]] = {}
-        for each in entry.of(Tombstone):
-            id_ = CommitId(each.subject)
-            root = _root(snapshot, id_) or each.root  # which a stranger may have said
-            state = ForgottenState(id_, root, came=id_ not in lacking)
-            by_cause.setdefault((each.recorded_ns, each.author, each.reason, ""), []).append(state)
+        for stone in entry.of(Tombstone):
+            id_ = CommitId(stone.subject)
+            root = _root(snapshot, id_) or stone.root  # a remote may have sent this root
+            state = ForgottenState(id_, root, came=id_ not in absent)
+            by_cause.setdefault((stone.recorded_ns, stone.author, stone.reason, ""), []).append(
+                state
+            )
         for id_ in entry.says_of("forgotten") if entry.operation == "forget" else ():
-            state = ForgottenState(id_, _root(snapshot, id_), came=id_ not in lacking)
+            state = ForgottenState(id_, _root(snapshot, id_), came=id_ not in absent)
             cause = (entry.time_ns, entry.author, entry.reason, entry.note)
             by_cause.setdefault(cause, []).append(state)
-        found += (
+        results += (
             Receipt(recorded.sequence, *cause, states=tuple(states))
             for cause, states in by_cause.items()
         )
-    return found
+    return results
 
 
 def _root(snapshot: Snapshot, commit: CommitId) -> Root | None:
-    there = commits.find(snapshot, commit)
-    return None if there is None else there[1].root
+    known = commits.find(snapshot, commit)
+    return None if known is None else known[1].root
 
 
 def _with(
     receipt: Receipt, ids: set[CommitId], *, gone_ns: int | None = None, again_ns: int | None = None
 ) -> Receipt:
-    """A receipt with times of these states, as far as they have none yet."""
+    """Sets these times for states that have none yet."""
     states = tuple(
         replace(state, gone_ns=state.gone_ns or gone_ns, again_ns=state.again_ns or again_ns)
         if state.commit in ids

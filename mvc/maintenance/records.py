@@ -1,4 +1,4 @@
-"""What lies in regions of packs: records, damaged bytes between them, bytes claimed twice."""
+"""What regions of packs contain: records, damaged ranges, ranges that two entries claim."""
 
 from __future__ import annotations
 
@@ -15,45 +15,47 @@ from mvc.store.packs.records import RecordHeader
 def records_and_gaps(
     packs: PackReader, region: Region
 ) -> Iterator[tuple[int, int, RecordHeader | None, str]]:
-    """(first byte, end, header, "") of the sound records of a region.
+    """(first byte, end, header, "") of each sound record of a region.
 
-    Of damaged bytes between them the header is None and the last item says what is wrong.
+    For a damaged range between records the header is None and the last item is the problem.
     """
     reasons: list[DamagedData] = []
-    reached = region.start
-    found: Iterator[tuple[int, RecordHeader | None]] = chain(
+    end = region.start
+    headers: Iterator[tuple[int, RecordHeader | None]] = chain(
         packs.sound_records(region, reasons.append), [(region.end, None)]
     )
-    for at, header in found:
-        if reached < at:
-            why = reasons[0].message if reasons else "no record stands there"
-            yield reached, at, None, why
+    for at, header in headers:
+        if end < at:
+            why = reasons[0].message if reasons else "no record begins there"
+            yield end, at, None, why
         reasons.clear()
         if header is not None:
-            reached = at + header.size
-            yield at, reached, header, ""
+            end = at + header.size
+            yield at, end, header, ""
 
 
 def claimed_twice(
     claims: Iterable[tuple[Region, Recorded]],
 ) -> Iterator[tuple[Region, Recorded, Recorded]]:
-    """Bytes that two entries claim, by pack and offset, with the earlier and the later entry."""
-    begun: list[tuple[Region, Recorded]] = []  # regions that may reach further
+    """Ranges that two entries claim, with the earlier and the later entry; by pack and offset."""
+    open_regions: list[tuple[Region, Recorded]] = []  # regions that may overlap the next one
     for region, recorded in sorted(claims, key=lambda c: (c[0].pack, c[0].start, c[1].sequence)):
-        begun = [
-            each for each in begun if each[0].pack == region.pack and each[0].end > region.start
+        open_regions = [
+            each
+            for each in open_regions
+            if each[0].pack == region.pack and each[0].end > region.start
         ]
-        for other, owner in begun:
+        for other, owner in open_regions:
             length = min(other.end, region.end) - region.start
             first, second = sorted((owner, recorded), key=lambda r: r.sequence)
             yield Region(region.pack, region.start, length), first, second
-        begun.append((region, recorded))
+        open_regions.append((region, recorded))
 
 
 def damaged_payloads(
     packs: PackReader, record: Placed, catch: type[MvcError] = DamagedData
 ) -> Iterator[tuple[range, MvcError]]:
-    """Reads all payloads of a record; yields the members of each damaged one, and the error.
+    """Reads all payloads of a record; yields the members of each damaged payload, and the error.
 
     Raises IoFailed if the disk cannot be read, unless ``catch`` covers that error as well.
     """

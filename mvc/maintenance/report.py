@@ -8,13 +8,12 @@ from mvc.ids import CommitId
 
 
 class Problem(Struct, frozen=True):
-    """One kind of damage in one place. ``versions`` and ``tensors`` ("path: key") are affected.
+    """One damaged thing. ``versions`` and ``tensors`` ("path: key") are affected.
 
-    ``kind``: format, journal, record, payload, pack, region (bytes of a pack that two
-    operations claim), reference, manifest, lost (an object that cannot be recovered, or a
-    version whose journal entry is lost), content (an object that decodes to other bytes) or
-    index. ``object`` names the damaged thing, ``where`` its place, ``also`` further ids that
-    share the damaged payload.
+    ``kind``: format, journal, record, payload, pack, region (a range that two operations claim),
+    reference, manifest, lost (an object or entry), content (an object decodes to other bytes),
+    index. ``object`` is the damaged thing, ``where`` its location, ``also`` further ids with the
+    same damaged payload.
     """
 
     kind: str
@@ -27,19 +26,17 @@ class Problem(Struct, frozen=True):
 
     @property
     def ids(self) -> tuple[bytes, ...]:
-        """The objects with the damaged payload; only for the kind payload."""
+        """Ids of the objects in the damaged payload; only for the kind payload."""
         return self.also or (bytes.fromhex(self.object),)
 
 
 class FsckReport(Struct, frozen=True):
-    """``notes`` are no damage: leftovers of interrupted work, advice.
+    """``notes`` are not damage: leftovers of interrupted work, advice.
 
-    ``checked_bytes``: of journal and packs; with ``full`` also of recovered objects.
-    ``forgotten``: how many of the ``versions`` have a forgotten state, which is no damage;
-    ``absent``: how many others came from a remote without their state.
-    ``lost``: versions that cannot be recovered whole; without ``full`` as far as checksums
-    tell. Versions of lost journal entries count in ``versions`` and ``lost`` if a sound entry
-    names them. Of others only an index may have kept the first digits.
+    ``checked_bytes``: of journal and packs; with ``full`` also of recovered objects. ``forgotten``
+    and ``absent``: how many of the ``versions`` have no state for that reason, which is not damage.
+    ``lost``: versions that cannot be recovered whole; without ``full`` judged by checksums. A
+    version of a lost journal entry counts in both if a sound entry names it.
     """
 
     problems: tuple[Problem, ...]
@@ -56,15 +53,14 @@ class FsckReport(Struct, frozen=True):
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is damaged."""
         return not self.problems
 
 
 class Healed(Struct, frozen=True):
     """One repaired thing. ``source``: where its sound bytes came from.
 
-    ``kind``: format, journal, pack, region, object, manifest, deployment or index.
-    ``name`` is an object's id in hexadecimal, or says which entry or file it was.
+    ``kind``: format, journal, pack, region, object, manifest, deployment or index. ``name``: an
+    object's id in hexadecimal, or the entry or file.
     """
 
     kind: str
@@ -73,7 +69,7 @@ class Healed(Struct, frozen=True):
 
 
 class Quarantined(Struct, frozen=True):
-    """``length`` damaged bytes, kept in ``file`` of the quarantine."""
+    """``length`` damaged bytes, copied to ``file`` of the quarantine."""
 
     file: str
     length: int
@@ -83,8 +79,7 @@ class Quarantined(Struct, frozen=True):
 class Repaired(Struct, frozen=True):
     """What a repair did. ``after``: the report of fsck after it.
 
-    ``freed``: bytes of deleted leftovers of interrupted work. ``lost``: the entries that a rebuilt
-    index gives up.
+    ``freed``: bytes of deleted leftovers. ``lost``: the entries that a rebuilt index leaves out.
     """
 
     healed: tuple[Healed, ...]

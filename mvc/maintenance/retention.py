@@ -1,7 +1,7 @@
-"""Retention rules: which versions they select for forgetting. Nothing is changed here.
+"""Retention rules: they select versions to forget, and change nothing.
 
-Rules consider versions that are reachable from a ref, HEAD or a deployment and still have
-their state. Versions that undo left behind are not among them: ``gc`` collects those.
+Rules consider versions that a ref, HEAD or deployment reaches and that still have their state.
+Versions that an undo left unreachable are not among them: ``gc`` collects those.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ _SECOND, _HOUR, _DAY = 1_000_000_000, 3600, 86_400
 
 
 Metrics: TypeAlias = Callable[[Commit], Mapping[str, float]]
-"""The metrics of a version."""
 
 
 class Best(Struct, frozen=True):
@@ -42,14 +41,14 @@ class Best(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Best:
-        """From ``acc:3``, or ``-loss:3`` where lower is better. WrongUsage otherwise."""
+        """Parses ``acc:3``, or ``-loss:3`` if lower is better. Raises WrongUsage."""
         name, _, count = text.rpartition(":")
         lowest = name.startswith("-")
         name = name.removeprefix("-")
         if not name or not (count.isascii() and count.isdigit()) or not 0 < int(count) < 10**9:
             raise WrongUsage(
-                f"this names no metric with a count: {printable(text[:100])!r}",
-                hint="write METRIC:N, or -METRIC:N where lower is better",
+                f"not a metric with a count: {printable(text[:100])!r}",
+                hint="write METRIC:N, or -METRIC:N if lower is better",
             )
         return cls(name, int(count), lowest)
 
@@ -63,11 +62,12 @@ class Best(Struct, frozen=True):
 
 
 class Retention(Struct, frozen=True):
-    """Rules. A version stays if any of ``last``, ``hourly``, ``daily``, ``best`` keeps it.
+    """Retention rules. A version stays if any of ``last``, ``hourly``, ``daily``, ``best`` keeps
+    it.
 
-    ``unused``: a target; only versions that no deployment there served are forgotten.
-    ``unqueried``: only versions that nobody asked for are, as far as that is recorded. Raises
-    WrongUsage if a rule keeps less than one version.
+    ``unused``: a target; forget only versions that no deployment there served. ``unqueried``:
+    forget only versions that no recorded query asked for. Raises WrongUsage if a rule keeps less
+    than one.
     """
 
     last: int | None = None
@@ -86,7 +86,7 @@ class Retention(Struct, frozen=True):
 
     @property
     def keeps(self) -> bool:
-        """Whether there is a rule other than ``unused`` and ``unqueried``."""
+        """Whether any rule but ``unused`` and ``unqueried`` is set."""
         return any(n is not None for n in (self.last, self.hourly, self.daily)) or bool(self.best)
 
     @property
@@ -99,16 +99,16 @@ class Retention(Struct, frozen=True):
             *(("--keep-best", best.text) for best in self.best),
             ("--unused", self.unused),
         )
-        said = [f"{name} {value}" for name, value in rules if value is not None]
-        return " ".join([*said, *(["--unqueried"] if self.unqueried else [])])
+        options = [f"{name} {value}" for name, value in rules if value is not None]
+        return " ".join([*options, *(["--unqueried"] if self.unqueried else [])])
 
 
 def select(store: Store, rules: Retention) -> list[Commit]:
     """The versions that ``rules`` select for forgetting, in the order of publication.
 
-    Versions named by a ref or HEAD, or live on a target now or later, are never selected.
+    Never selects versions that a ref or HEAD names, or that are live on a target now or later.
     Raises UnknownTarget; UnknownMetric if no version has a metric of a ``best`` rule; WrongUsage
-    for ``unqueried`` where no queries are recorded.
+    for ``unqueried`` if no queries are recorded.
     """
     versions, metrics = stored_versions(store), Annotations(store.fresh()).metrics
     _check_metrics(versions, rules, metrics)
@@ -116,7 +116,7 @@ def select(store: Store, rules: Retention) -> list[Commit]:
     if rules.unqueried:
         stay |= _older(store.snapshot, recorded_since(store))
     if rules.keeps:
-        stay |= kept(versions, rules, metrics)
+        stay |= retained(versions, rules, metrics)
     return [commit for commit in versions if commit.id not in stay]
 
 
@@ -131,18 +131,20 @@ class Short(Struct, frozen=True):
     without: tuple[CommitId, ...]
 
 
-def too_few(store: Store, rules: Retention, going: Iterable[Commit]) -> tuple[Short, ...]:
-    """The ``best`` rules that keep fewer than they say, if ``going`` has others."""
+def too_few(store: Store, rules: Retention, selected: Iterable[Commit]) -> tuple[Short, ...]:
+    """The ``best`` rules that keep fewer versions than asked while ``selected`` has unmeasured
+    ones.
+    """
     if not rules.best:
         return ()
-    versions, going = stored_versions(store), list(going)
-    found, metrics = [], Annotations(store.fresh()).metrics
+    versions, selected = stored_versions(store), list(selected)
+    short, metrics = [], Annotations(store.fresh()).metrics
     for best in rules.best:
         having = {commit.id for commit in best.measured(versions, metrics)}
-        without = tuple(commit.id for commit in going if commit.id not in having)
+        without = tuple(commit.id for commit in selected if commit.id not in having)
         if len(having) < best.count and without:
-            found.append(Short(best, len(having), without))
-    return tuple(found)
+            short.append(Short(best, len(having), without))
+    return tuple(short)
 
 
 def _check_metrics(versions: Sequence[Commit], rules: Retention, metrics: Metrics) -> None:
@@ -151,10 +153,10 @@ def _check_metrics(versions: Sequence[Commit], rules: Retention, metrics: Metric
             raise commits.unknown_metric(best.metric, map(metrics, versions))
 
 
-def kept(versions: Sequence[Commit], rules: Retention, metrics: Metrics) -> set[CommitId]:
+def retained(versions: Sequence[Commit], rules: Retention, metrics: Metrics) -> set[CommitId]:
     """The ``versions`` (in the order of publication) that the rules keep."""
-    places = {commit.id: i for i, commit in enumerate(versions)}
-    newest_first = sorted(versions, key=lambda c: (c.time_ns, places[c.id]), reverse=True)
+    positions = {commit.id: i for i, commit in enumerate(versions)}
+    newest_first = sorted(versions, key=lambda c: (c.time_ns, positions[c.id]), reverse=True)
     stay = {
         *(commit.id for commit in newest_first[: rules.last or 0]),
         *_last_of_each(newest_first, _HOUR, rules.hourly or 0),
@@ -187,32 +189,33 @@ def stored_versions(store: Store) -> list[Commit]:
 
 
 def recorded_since(store: Store) -> int:
-    """From when on queries are recorded, in ns since 1970. Raises WrongUsage if none are."""
+    """Since when queries are recorded, in ns since 1970. Raises WrongUsage if none are."""
     since = queries(store).since_ns
     if since is None:
         raise WrongUsage(
-            "no query of a version is recorded here, so every version may have been asked for",
+            "no queries are recorded here, so any version may have been asked for",
             hint="recording begins with the first checkout; name versions, or use --unused TARGET",
         )
     return since
 
 
 def _older(snapshot: Snapshot, since_ns: int) -> set[CommitId]:
-    """The versions published before queries were recorded: nobody knows who asked for them."""
+    """The versions published before queries were recorded: some may have been asked for."""
     entries = (recorded.entry for recorded in snapshot.entries())
     return {c.id for entry in entries if entry.time_ns < since_ns for c in entry.commits}
 
 
 def protected(store: Store, rules: Retention) -> set[CommitId]:
-    """Versions named by refs or HEAD, live on any target now or later, or served by a node now.
+    """Versions that refs or HEAD name, that are live on a target now or later, or that a node
+    serves.
 
-    With ``unused`` also those of all deployments on that target that are not retracted, with
+    With ``unused`` also the versions of all unretracted deployments on that target, with
     ``unqueried`` those that were asked for. Raises UnknownTarget.
     """
     stay = {ref.commit for ref in (*refs.branches(store.fresh()), *refs.tags(store.fresh()))}
-    at = refs.head(store.fresh()).commit
-    if at is not None:
-        stay.add(at)
+    head = refs.head(store.fresh()).commit
+    if head is not None:
+        stay.add(head)
     now = store.now_ns()
     for target in store.fresh().targets():
         for deployed in on_target(store.snapshot, target):
@@ -222,8 +225,8 @@ def protected(store: Store, rules: Retention) -> set[CommitId]:
                 stay.add(deployed.commit)
     if rules.unused is not None:
         check_target(store.fresh(), rules.unused)
-        found = on_target(store.snapshot, rules.unused)
-        stay |= {deployed.commit for deployed in found if not deployed.retracted}
+        deployments = on_target(store.snapshot, rules.unused)
+        stay |= {deployed.commit for deployed in deployments if not deployed.retracted}
     if rules.unqueried:
         stay |= queries(store).asked.keys()
     return stay | live_now(store, reports=True).keys()

@@ -1,11 +1,9 @@
-"""Changing how versions are stored: the plan as a value, and its execution.
+"""A plan to change how versions are stored, as a value, and its execution.
 
-A plan names codings to drop, codings to make and packs to delete. Execution writes the rest
-of those packs and the new codings into new packs, entry by entry, and replaces the journal
-in one step (``mvc.store.publishing.rewrite``). Ids do not change, and an object stays with
-the operation that first published it. Whatever is encoded again is recovered and compared
-with its hash, piece by piece, so that damage is never copied and memory does not grow with
-the tensor.
+Execution writes the retained codings of deleted packs, and new codings, into new packs entry by
+entry, and then replaces the journal in one step (``mvc.store.publishing.rewrite``). Ids do not
+change; an object stays with the operation that first published it. Each object that is encoded
+again is compared with its hash piece by piece: damage is never copied, and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -41,21 +39,21 @@ _T = TypeVar("_T")
 
 
 class ObjectSource(Recovers, Protocol):
-    """Gives the bytes of objects; normally the recovery of the repository itself."""
+    """Reads the bytes of objects; normally the recovery of the repository itself."""
 
     def manifest(self, id_: bytes) -> bytes:
         """The encoded manifest. Raises DamagedData."""
 
 
 Encoded: TypeAlias = Callable[[PackReader], tuple[bytes, Sequence[Bytes]]]
-"""Makes the head of a record and the parts of its body, of what is stored."""
+"""Makes the head of a record and the parts of its body from stored bytes."""
 
 
 class EncodeRequest(Struct, frozen=True):
     """A coding to make: a delta from ``base``, or a full record if ``base`` is None.
 
     A delta that saves less than a tenth of the full record becomes a full record. ``entry_index``:
-    the entry that it becomes part of; None for the object's first one.
+    the entry to add it to; None: the object's first one.
     """
 
     id: bytes
@@ -64,16 +62,12 @@ class EncodeRequest(Struct, frozen=True):
 
 
 class RewritePlan(Struct):
-    """``graph``: what is stored. ``leave``: codings to drop. ``add``: codings to make. ``packs``:
-    packs to delete; the codings of them that are not dropped move to new packs. ``records`` (pack,
-    offset) move as well although their packs stay, so that no entry names the dropped codings in
-    them.
+    """``leave``: codings to drop. ``add``: codings to make. ``packs``: packs to delete.
 
-    ``joint``: by entry the records to make of stored ones, which ``leave`` names.
-
-    ``edits``: the new entries by position in the graph, None to drop an entry. ``specs``:
-    every blob to encode or to take as a base. ``source`` gives their bytes, by default the
-    repository itself.
+    Other codings of these packs move to new packs. ``records`` (pack, offset) move as well, so that
+    no entry names their dropped codings. ``joint``: by entry records to make from stored ones that
+    ``leave`` drops. ``edits``: by position new entries; None drops one. ``specs``: every blob to
+    encode or to use as a base. ``source`` reads their bytes; None: the repository itself.
     """
 
     graph: StorageGraph
@@ -92,18 +86,14 @@ class RewritePlan(Struct):
 
 
 def encoding_policy(config: Config) -> Policy:
-    """How maintenance encodes objects: by the setting ``commit.pipeline``, chains unbounded."""
+    """How maintenance encodes objects: with the setting ``commit.pipeline`` and chains of any
+    length.
+    """
     return Policy(exactly(Pipeline.parse(config.get("commit.pipeline")).coding()))
 
 
 def retry_on_rewrite(snapshot: Snapshot, attempt: Callable[[], _T]) -> _T:
-    """Runs ``attempt`` again while other operations rewrite the repository meanwhile.
-
-    Whatever reads a graph runs in it, also if it changes nothing.
-
-    Damage found meanwhile may be data that others have moved, so it is retried as well.
-    Raises Busy after 8 tries, DamagedData for real damage.
-    """
+    """How maintenance encodes objects: by the setting ``commit.pipeline``, chains of any length."""
     for _ in range(_TRIES):
         generation = snapshot.generation
         try:
@@ -118,7 +108,7 @@ def retry_on_rewrite(snapshot: Snapshot, attempt: Callable[[], _T]) -> _T:
                     error.message, hint=hint or "run 'mvc fsck --repair' first"
                 ) from error
     raise Busy(
-        "other operations changed the repository again and again while this one ran",
+        "other operations rewrote the repository during each of 8 tries",
         hint="run it again when fewer commits are made",
     )
 
@@ -132,16 +122,15 @@ def rewrite(
     allows: Callable[[Recorded, Iterator[RecordHeader]], bool] | None = None,
     progress: Progress | None = None,
 ) -> Recorded:
-    """Writes what a plan says and replaces the journal; ``operation`` makes the last entry.
+    """Executes a plan and replaces the journal; ``operation`` makes its last entry.
 
-    What others published since the graph was read is taken in if ``allows`` agrees, given each
-    operation and the headers of its records; a plan that deletes nothing that they need has none.
-    Raises DamagedData if something to be moved is damaged, and ConcurrentRewrite; then nothing has
-    changed.
+    Operations published since the graph was read are included if ``allows`` agrees; pass it if the
+    plan deletes objects. It gets each operation and the headers of its records. Raises DamagedData
+    if bytes to move are damaged, and ConcurrentRewrite; then nothing has changed.
     """
     snapshot = store.snapshot
     if snapshot.generation != plan.graph.generation:
-        raise ConcurrentRewrite("the journal was replaced since the plan was made")
+        raise ConcurrentRewrite("the journal was replaced after the plan was made")
     with Rewrite(snapshot, store.pack_writer(fresh=True)) as journal:
         writer = store.object_writer(journal.packs, policy)
         source = plan.source or store.recovery
@@ -149,8 +138,8 @@ def rewrite(
         work.write(progress)
         for recorded in journal.meanwhile():
             if allows is not None and not allows(recorded, work.headers_of(recorded)):
-                raise ConcurrentRewrite("an operation came to need what was to be deleted")
-            work.take_in(recorded)
+                raise ConcurrentRewrite("a new operation needs an object that was to be deleted")
+            work.include(recorded)
         done = work.publish(operation())
     store.index_anew()
     store.sweep()
@@ -158,8 +147,6 @@ def rewrite(
 
 
 class _Execution:
-    """One execution of a plan."""
-
     def __init__(
         self,
         plan: RewritePlan,
@@ -168,8 +155,8 @@ class _Execution:
         writer: ObjectWriter,
         source: ObjectSource,
     ) -> None:
-        found = plan.graph
-        self._old, self._found, self._plan = found.pack_reader, found, plan
+        graph = plan.graph
+        self._old, self._graph, self._plan = graph.pack_reader, graph, plan
         self._new = rewrite.packs
         self._rewrite = rewrite
         self._writer = writer
@@ -177,13 +164,13 @@ class _Execution:
         self._ends: dict[int, int] = {}  # of the packs, as the old journal names them
         self._add: dict[int, list[EncodeRequest]] = {}
         for request in plan.add:
-            place = request.entry_index
-            place = found.entry_of(request.id) if place is None else place
-            self._add.setdefault(place, []).append(request)
+            position = request.entry_index
+            position = graph.entry_of(request.id) if position is None else position
+            self._add.setdefault(position, []).append(request)
 
     def write(self, progress: Progress | None) -> None:
         """Writes the new form of all entries of the graph."""
-        entries = self._found.entries
+        entries = self._graph.entries
         with closing(self._writer):
             for entry_index, recorded in enumerate(entries):
                 self._raise_ends(recorded)
@@ -191,8 +178,8 @@ class _Execution:
                 if progress is not None:
                     progress(entry_index + 1, len(entries), "operations")
 
-    def take_in(self, recorded: Recorded) -> None:
-        """Takes in what others published since the graph was read."""
+    def include(self, recorded: Recorded) -> None:
+        """Includes an operation published since the graph was read."""
         self._raise_ends(recorded)
         self._rewrite.keep(recorded, self._moved(recorded))
 
@@ -204,13 +191,13 @@ class _Execution:
         """Replaces the journal; ``last`` records the operation. Call it under the journal's lock.
 
         Regions of length zero record each pack's high-water mark. Bytes below it are never written
-        again: after a power loss the old journal may come back and still name them.
+        again: after a power loss the old journal may return and still name them.
         """
-        gone, highest = self._plan.packs, max(self._ends, default=0)
+        deleted, highest = self._plan.packs, max(self._ends, default=0)
         marks = [
-            Region(pack, 0 if pack in gone else end, 0)
+            Region(pack, 0 if pack in deleted else end, 0)
             for pack, end in sorted(self._ends.items())
-            if pack == highest or (end and pack not in gone)
+            if pack == highest or (end and pack not in deleted)
         ]
         return self._rewrite.publish(replace(last, regions=(*last.regions, *marks)))
 
@@ -225,7 +212,7 @@ class _Execution:
         entry = plan.edits.get(entry_index, recorded.entry)
         regions: list[Region] = []
         requests: list[EncodeRequest] = []
-        for record in self._found.records_of(entry_index):
+        for record in self._graph.records_of(entry_index):
             if record.pack in plan.packs or (record.pack, record.offset) in plan.records:
                 requests += self._move(record)
                 regions += self._new.cut()
@@ -244,33 +231,33 @@ class _Execution:
         return replace(entry, regions=_joined(regions))
 
     def _move(self, record: StoredRecord) -> list[EncodeRequest]:
-        """Copies the kept members of a record; returns those that must be encoded again."""
+        """Copies the retained members of a record; returns those that must be encoded again."""
         members = list(record.members())
-        kept = [member for place, member in members if place not in self._plan.leave]
-        if not kept:
+        retained = [member for place, member in members if place not in self._plan.leave]
+        if not retained:
             return []
-        if len(kept) == len(members):
+        if len(retained) == len(members):
             self._copy(record.pack, record.offset, record.header)
             return []
         if record.header.group:
-            return [self._request(member) for member in kept]
-        again: list[Member] = []
+            return [self._request(member) for member in retained]
+        encode_again: list[Member] = []
         if any(m.kind == BLOB for place, m in members if place in self._plan.leave):
             # The patch of a manifest refers to the ids of the blobs in the same record.
-            again = [member for member in kept if member.kind == MANIFEST]
-            kept = [member for member in kept if member.kind != MANIFEST]
-        # The kept members become a record of their own; the others may be damaged.
+            encode_again = [member for member in retained if member.kind == MANIFEST]
+            retained = [member for member in retained if member.kind != MANIFEST]
+        # The retained members become a record of their own; dropped ones may be damaged.
         moved, parts, at = [], [], 0
-        for member in kept:
+        for member in retained:
             parts.append(self._old.payload(record.pack, record.offset, record.header, member))
             moved.append(member._replace(at=at))
             at += member.stored
-        if kept:
+        if retained:
             self._new.append(proven_header(moved, group=False, body_size=at), parts)
-        return [self._request(member) for member in again]
+        return [self._request(member) for member in encode_again]
 
     def _request(self, member: Member) -> EncodeRequest:
-        return EncodeRequest(member.id, self._found.base_of(member))
+        return EncodeRequest(member.id, self._graph.base_of(member))
 
     def _copy(self, pack: int, offset: int, header: RecordHeader) -> None:
         head, body = self._old.raw(pack, offset, header)
@@ -289,26 +276,26 @@ class _Execution:
         return replace(recorded.entry, regions=_joined(regions))
 
     def _encode(self, requests: Sequence[EncodeRequest]) -> None:
-        """Appends codings to the pack: blobs first, each manifest in a record of its own.
+        """Appends codings: blobs first, then each manifest in a record of its own.
 
         Raises DamagedData if an object cannot be recovered.
         """
         specs = self._plan.specs
-        for each in requests:
-            if each.id in specs:
+        for request in requests:
+            if request.id in specs:
                 base = None
-                if each.base is not None and each.base in specs:
-                    base = (each.base, specs[each.base])
-                self._writer.put_recovered(each.id, specs[each.id], self._source, base)
+                if request.base is not None and request.base in specs:
+                    base = (request.base, specs[request.base])
+                self._writer.put_recovered(request.id, specs[request.id], self._source, base)
         self._flush()
-        for each in requests:
-            if each.id in specs:
+        for request in requests:
+            if request.id in specs:
                 continue
-            data, old = self._source.manifest(each.id), None
-            if each.base is not None:
+            data, old = self._source.manifest(request.id), None
+            if request.base is not None:
                 with suppress(DamagedData):  # a lost base is replaced by a full record
-                    old = (each.base, self._source.manifest(each.base))
-            self._writer.put_bytes(MANIFEST, each.id, data, old)
+                    old = (request.base, self._source.manifest(request.base))
+            self._writer.put_bytes(MANIFEST, request.id, data, old)
             self._flush()
 
     def _flush(self) -> None:

@@ -1,4 +1,4 @@
-"""stats: what the repository and each version hold and cost, and how long recovery takes."""
+"""stats: contents and cost of the repository and of each version, and estimated recovery times."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ _KINDS = ("full", "delta", "metadata")
 
 
 class Predictions(Struct, frozen=True):
-    """``contents`` that are stored as an optimizer's step from the version before, in ``bytes`` of
-    payloads.
-    """
+    """``contents`` stored as an optimizer's step from the last version; ``bytes``: of payloads."""
 
     contents: int
     bytes: int
@@ -40,17 +38,17 @@ class Stats(Struct, frozen=True):
     """Figures of a repository. Sizes are bytes, times estimated seconds.
 
     ``bytes``: on disk by kind: full, delta, metadata (manifests, skeletons, record headers),
-    journal, index. ``raw_bytes``: all files of all versions as plain copies; ``ratio`` is
-    stored / raw (0 for an empty repository). ``tensors``: distinct blobs of versions.
-    ``reset_points``: versions with a full record of every blob. ``deltas_*``: to apply for the
-    furthest blob of a version; ``recovery_*``: from opening the repository until the files of a
-    version are written; both worst and mean over the versions that are stored. ``forgotten``
-    versions, and ``absent`` ones, which came from a remote without their state, count in
-    ``versions``, and only with the bytes that are still stored. ``dropped`` ones
-    gave up their weights, which a recipe makes again: they do not count in ``recovery_*``.
-    ``kinds``: versions by ``VersionStats.kind``. ``price``: seconds, of the packs and of one
-    recovery of every version; None without ``store.storage_weight``. ``predicted``: what an
-    optimizer's steps are used for; None if for nothing.
+    journal, index. ``raw_bytes``: all files of all versions as plain copies; ``ratio``: stored /
+    raw, 0 if empty. ``tensors``: distinct blobs. ``reset_points``: versions with a full record of
+    every blob. ``deltas_*``: to apply for the furthest blob of a version; ``recovery_*``: from
+    opening the repository until the files of a version are written; worst and mean of stored
+    versions.
+
+    ``versions`` includes ``forgotten`` and ``absent`` (received without state) ones. ``dropped``:
+    versions whose weights only a recipe can restore, not part of ``recovery_*``. ``kinds``:
+    versions by ``VersionStats.kind``. ``price``: seconds for the packs and one recovery of every
+    version; None without ``store.storage_weight``. ``predicted``: None if no optimizer's step is
+    stored.
     """
 
     versions: int
@@ -79,43 +77,43 @@ class Stats(Struct, frozen=True):
 
 def stats(store: Store, config: Config) -> Stats:
     """Reads the journal, every record's header and every manifest, but no tensor."""
-    return retry_on_rewrite(store.snapshot, lambda: _look(store, config))[0]
+    return retry_on_rewrite(store.snapshot, lambda: _read_figures(store, config))[0]
 
 
 def by_version(store: Store, config: Config) -> tuple[Stats, dict[CommitId, VersionStats]]:
-    """As ``stats``, and the figures of every version that is not forgotten."""
-    total, held = retry_on_rewrite(store.snapshot, lambda: _look(store, config))
-    return total, held.by_version(config.get("store.storage_weight"))
+    """``stats``, and the figures of every version that is not forgotten."""
+    total, figures = retry_on_rewrite(store.snapshot, lambda: _read_figures(store, config))
+    return total, figures.by_version(config.get("store.storage_weight"))
 
 
-def _look(store: Store, config: Config) -> tuple[Stats, _Figures]:
+def _read_figures(store: Store, config: Config) -> tuple[Stats, _Figures]:
     snapshot = store.fresh()
-    found = read(store)
-    found.refuse_damage()
-    history = found.history
+    graph = read(store)
+    graph.refuse_damage()
+    history = graph.history
     states = history.states()
     for manifest in states.values():
-        found.contents.require(manifest)
-    held = _Figures(found, calibrated(store.fs), all_dropped(store))
-    stored = dict(zip(_KINDS, held.bytes.sum(axis=0).tolist(), strict=True))
+        graph.contents.require(manifest)
+    figures = _Figures(graph, calibrated(store.fs), all_dropped(store))
+    stored = dict(zip(_KINDS, figures.bytes.sum(axis=0).tolist(), strict=True))
     packs, weight = sum(stored.values()), config.get("store.storage_weight")
     stored |= {"journal": snapshot.position.offset, "index": _index_bytes(snapshot)}
-    total, kinds = sum(stored.values()), held.kinds()
+    total, kinds = sum(stored.values()), figures.kinds()
     count, absent = len(set(history.published)), len(history.absent)
     timed = [i for i, id_ in enumerate(states) if id_ not in history.dropped]
-    worst = max(timed, key=held.seconds.__getitem__, default=None)
+    worst = max(timed, key=figures.seconds.__getitem__, default=None)
     return Stats(
         versions=count,
-        reset_points=int(held.full.sum()),
-        tensors=held.tensors,
+        reset_points=int(figures.full.sum()),
+        tensors=figures.tensors,
         bytes=stored,
         stored_bytes=total,
-        raw_bytes=held.raw,
-        ratio=total / held.raw if held.raw else 0.0,
-        deltas_worst=int(held.deltas.max(initial=0)),
-        deltas_mean=int(held.deltas.sum()) / max(1, len(states)),
-        recovery_worst=0.0 if worst is None else held.seconds[worst],
-        recovery_mean=sum(held.seconds[i] for i in timed) / max(1, len(timed)),
+        raw_bytes=figures.raw,
+        ratio=total / figures.raw if figures.raw else 0.0,
+        deltas_worst=int(figures.deltas.max(initial=0)),
+        deltas_mean=int(figures.deltas.sum()) / max(1, len(states)),
+        recovery_worst=0.0 if worst is None else figures.seconds[worst],
+        recovery_mean=sum(figures.seconds[i] for i in timed) / max(1, len(timed)),
         recovery_worst_commit=None if worst is None else list(states)[worst],
         deployments=history.deployments,
         targets=len(history.targets),
@@ -123,61 +121,63 @@ def _look(store: Store, config: Config) -> tuple[Stats, _Figures]:
         tags=len(tags(store.fresh())),
         forgotten=count - len(states) - absent,
         absent=absent,
-        predicted=_predictions(found),
+        predicted=_predictions(graph),
         dropped=len(states) - len(timed),
         kinds={kind: kinds.count(kind) for kind in ("full", "update", "delta", "recipe")},
-        price=None if weight is None else packs * weight / 1e9 + sum(map(held.seconds_of, states)),
-    ), held
+        price=None
+        if weight is None
+        else packs * weight / 1e9 + sum(map(figures.seconds_of, states)),
+    ), figures
 
 
-def _predicted_rows(found: StorageGraph) -> Integers:
+def _predicted_rows(graph: StorageGraph) -> Integers:
     """The rows of the graph that are an optimizer's step."""
-    kinds = [n for text, n in found.texts.items() if Coding(text).predicted]
-    return np.flatnonzero(found.sound & np.isin(column(found.forms), kinds))
+    kinds = [n for text, n in graph.texts.items() if Coding(text).predicted]
+    return np.flatnonzero(graph.sound & np.isin(column(graph.forms), kinds))
 
 
-def _predictions(found: StorageGraph) -> Predictions | None:
-    rows = _predicted_rows(found)
+def _predictions(graph: StorageGraph) -> Predictions | None:
+    rows = _predicted_rows(graph)
     if not len(rows):
         return None
-    nbytes = int(column(found.payloads)[rows].sum())
-    return Predictions(len(np.unique(found.object[rows])), nbytes)
+    nbytes = int(column(graph.payloads)[rows].sum())
+    return Predictions(len(np.unique(graph.object[rows])), nbytes)
 
 
-def _seconds(found: StorageGraph, rates: Rates) -> NDArray[np.float64]:
+def _seconds(graph: StorageGraph, rates: Rates) -> NDArray[np.float64]:
     """By row of the graph: the seconds to read and decode a payload."""
-    contents, kinds, texts = found.contents, column(found.forms), list(found.texts)
-    sizes, shares = found.sizes.astype(np.float64), _shares(found)
-    widths = np.array([*map(width_of, contents.known_specs), 0])  # the last one: not stored
-    specs = np.full(len(found) + 1, len(widths) - 1, np.int32)
-    specs[found.numbers(contents.ids)] = column(contents.specs)
-    width, seconds = widths[specs[found.object]], np.zeros(len(kinds))
+    contents, kinds, texts = graph.contents, column(graph.forms), list(graph.texts)
+    sizes, shares = graph.sizes.astype(np.float64), _shares(graph)
+    widths = np.array([*map(width_of, contents.known_specs), 0])  # last: not stored
+    specs = np.full(len(graph) + 1, len(widths) - 1, np.int32)
+    specs[graph.numbers(contents.ids)] = column(contents.specs)
+    width, seconds = widths[specs[graph.object]], np.zeros(len(kinds))
     order = np.lexsort((width, kinds))
     ends = np.flatnonzero(np.diff(kinds[order]) | np.diff(width[order])) + 1
     for rows in np.split(order, ends) if len(order) else ():
-        text, each = texts[kinds[rows[0]]], int(width[rows[0]])
-        seconds[rows] = rates.seconds(text, sizes[rows], shares[rows], each)
+        text, width_ = texts[kinds[rows[0]]], int(width[rows[0]])
+        seconds[rows] = rates.seconds(text, sizes[rows], shares[rows], width_)
     return seconds
 
 
-def _shares(found: StorageGraph) -> NDArray[np.float64]:
-    """By row of the graph: the stored bytes of a payload; of a group's the object's share."""
-    record, sizes, stored = found.records_by_row, found.sizes, column(found.payloads)
+def _shares(graph: StorageGraph) -> NDArray[np.float64]:
+    """By row of the graph: the stored bytes of a payload; in a group the object's share."""
+    record, sizes, stored = graph.records_by_row, graph.sizes, column(graph.payloads)
     raw, total = (np.bincount(record, each)[record] for each in (sizes, stored))
-    grouped = column(found.groups)[record] > 0
+    grouped = column(graph.groups)[record] > 0
     return np.where(grouped, total * sizes / np.maximum(raw, 1), stored.astype(np.float64))
 
 
 class _SharedPayloads:
-    """Which payloads on the cheapest paths are shared, and what they take as a whole."""
+    """Which payloads on the cheapest paths are shared, and the seconds to decode a group."""
 
-    def __init__(self, found: StorageGraph, seconds: NDArray[np.float64]) -> None:
-        self._rows, self._before = found.last_steps
-        self._records, self._seconds = found.records_by_row, seconds
-        self._grouped, self._ends, self._graph = found.groups, found.rows, found
+    def __init__(self, graph: StorageGraph, seconds: NDArray[np.float64]) -> None:
+        self._rows, self._before = graph.last_steps
+        self._records, self._seconds = graph.records_by_row, seconds
+        self._grouped, self._ends, self._graph = graph.groups, graph.rows, graph
 
     def step(self, node: int) -> tuple[int, Part, int | None, list[int]]:
-        """As ``decoded`` asks for it."""
+        """The argument ``last_step`` of ``decoded``."""
         graph, row = self._graph, int(self._rows[node])
         record, before = int(self._records[row]), int(self._before[node])
         part = float(self._seconds[row]), record if self._grouped[record] else None
@@ -192,36 +192,34 @@ class _SharedPayloads:
 
 
 class _Figures:
-    """What versions hold that are not forgotten. By version, oldest first: ``versions``, the
-    number of its manifest; ``deltas`` to apply for its furthest blob, ``seconds`` to recover it,
-    ``full``: whether it is a reset point.
+    """Figures of versions that are not forgotten, oldest first.
 
-    ``raw``: bytes of all files; ``tensors``: distinct blobs. ``bytes``: as ``_bytes_in_packs``.
-    ``dropped``: by version that gave up its weights what says how long training takes, and from
-    which base. ``mentions``: manifests, and the slots of their contents. ``reuses``: by manifest
-    whether some of these were there before.
+    By version: ``versions`` (number of its manifest), ``deltas`` to apply for its furthest blob,
+    ``seconds`` to recover it, ``full`` (a reset point). ``tensors``: distinct blobs. ``dropped``:
+    by version how its weights are restored. ``mentions``: manifests and slots of contents.
+    ``reuses``: by manifest, whether an earlier one has some of its contents.
     """
 
     def __init__(
-        self, found: StorageGraph, rates: Rates, dropped: Mapping[CommitId, Dropped]
+        self, graph: StorageGraph, rates: Rates, dropped: Mapping[CommitId, Dropped]
     ) -> None:
-        self.found, self.dropped = found, dropped
-        contents, count, states = found.contents, len(found.contents.raw), found.history.states()
+        self.graph, self.dropped = graph, dropped
+        contents, count, states = graph.contents, len(graph.contents.raw), graph.history.states()
         self._places = {id_: place for place, id_ in enumerate(states)}
         versions = np.array([contents.manifests[id_] for id_ in states.values()], np.int64)
-        held = np.bincount(versions, minlength=count) > 0  # by manifest
+        stored = np.bincount(versions, minlength=count) > 0  # by manifest
         manifest = np.repeat(np.arange(count), np.diff(column(contents.ends)))  # by mention
         slot, skeleton = column(contents.slots), column(contents.skeletons).astype(np.bool_)
-        objects = found.numbers(contents.ids)  # by slot
-        skeletons = objects[slot[skeleton & held[manifest]]]
-        manifest, slot = _once(manifest, slot, ~skeleton & held[manifest], len(objects))
+        objects = graph.numbers(contents.ids)  # by slot
+        skeletons = objects[slot[skeleton & stored[manifest]]]
+        manifest, slot = _once(manifest, slot, ~skeleton & stored[manifest], len(objects))
         self.versions, self.mentions = versions, (manifest, slot)
-        self.pieces = pieces = _Pieces(found, objects, rates)
+        self.pieces = pieces = _Pieces(graph, objects, rates)
         deltas, seconds = np.zeros(count, np.int64), np.zeros(count)
         np.maximum.at(deltas, manifest, pieces.depth[slot])
         in_part = np.bincount(manifest, ~pieces.full[slot], count)
         ends = np.searchsorted(manifest, np.arange(count + 1))
-        for number in np.flatnonzero(held).tolist():
+        for number in np.flatnonzero(stored).tolist():
             works = pieces.works(slot[ends[number] : ends[number + 1]].tolist())
             seconds[number] = rates.version(works, contents.files[number], contents.raw[number])
         self.deltas, self.full = deltas[versions], in_part[versions] == 0
@@ -231,40 +229,40 @@ class _Figures:
         self.reuses: Flags = np.bincount(manifest, first[slot] != manifest, count) > 0
         self.raw = int(column(contents.raw)[versions].sum())
         self.tensors = _distinct(objects, np.flatnonzero(first >= 0), contents)
-        self.bytes = _bytes_in_packs(found, skeletons[skeletons >= 0])
+        self.bytes = _bytes_in_packs(graph, skeletons[skeletons >= 0])
 
     def kinds(self) -> list[str]:
         """How each version is stored, as ``VersionStats.kind``."""
-        history, delta = self.found.history, _KINDS.index("delta")
+        history, delta = self.graph.history, _KINDS.index("delta")
         kinds = []
         for id_, manifest, full in zip(history.states(), self.versions, self.full, strict=True):
-            made = bool(self.bytes[history.numbers[id_], delta])
-            kind = "delta" if made else "update"
+            has_delta = bool(self.bytes[history.numbers[id_], delta])
+            kind = "delta" if has_delta else "update"
             if full:
-                kind = "full" if made or not self.reuses[manifest] else "update"
+                kind = "full" if has_delta or not self.reuses[manifest] else "update"
             kinds.append("recipe" if id_ in self.dropped else kind)
         return kinds
 
     def seconds_of(self, id_: CommitId) -> float:
-        """To recover a version; if it gave up its weights, to train it and so on back."""
-        seconds, at = 0.0, id_
-        while (gone := self.dropped.get(at)) is not None:
-            seconds += gone.seconds
-            if gone.base is None:
+        """Seconds to recover a version; with dropped weights, to train it from its base."""
+        seconds, current = 0.0, id_
+        while (dropped := self.dropped.get(current)) is not None:
+            seconds += dropped.seconds
+            if dropped.base is None:
                 return seconds
-            at = gone.base
-        place = self._places.get(at)
+            current = dropped.base
+        place = self._places.get(current)
         return seconds + (0.0 if place is None else self.seconds[place])
 
     def by_version(self, weight: float | None) -> dict[CommitId, VersionStats]:
         """The figures of every version that is not forgotten."""
-        graph, history = self.found, self.found.history
+        graph, history = self.graph, self.graph.history
         depth, sources = self.pieces.depth, self.pieces.sources(graph)
         manifests, slots = self.mentions
-        at = _furthest(manifests, depth[slots])
-        furthest = dict(zip(manifests[at].tolist(), slots[at].tolist(), strict=True))
-        ids, found = list(history.numbers), {}
-        rows = _predicted_rows(self.found)
+        furthest_ = _furthest(manifests, depth[slots])
+        furthest = dict(zip(manifests[furthest_].tolist(), slots[furthest_].tolist(), strict=True))
+        ids, results = list(history.numbers), {}
+        rows = _predicted_rows(self.graph)
         homes = column(history.homes)[graph.entry[rows]]
         _, first = np.unique(graph.object[rows], return_index=True)
         predicted = np.bincount(homes[first] % (len(ids) + 1), minlength=len(ids) + 1)
@@ -273,7 +271,7 @@ class _Figures:
             row = -1 if slot is None else int(sources[slot])
             home = -1 if row < 0 else history.homes[graph.entry[row]]
             seconds = self.seconds_of(id_)
-            found[id_] = VersionStats(
+            results[id_] = VersionStats(
                 bytes=dict(zip(_KINDS, stored.tolist(), strict=True)),
                 reset_point=bool(self.full[i]),
                 deltas=0 if slot is None else int(depth[slot]),
@@ -283,45 +281,46 @@ class _Figures:
                 price=None if weight is None else int(stored.sum()) * weight / 1e9 + seconds,
                 predicted=int(predicted[history.numbers[id_]]),
             )
-        return found
+        return results
 
 
-def _bytes_in_packs(found: StorageGraph, skeletons: Integers) -> Integers:
+def _bytes_in_packs(graph: StorageGraph, skeletons: Integers) -> Integers:
     """Bytes in packs, by version of the history and kind.
 
-    The last row is of operations without versions. ``skeletons``: objects that are metadata,
-    beside manifests and headers.
+    The last row counts operations without versions. ``skeletons``: objects that count as metadata,
+    like manifests and headers.
     """
-    homes = column(found.history.homes)
-    is_skeleton = np.zeros(len(found), np.bool_)
+    homes = column(graph.history.homes)
+    is_skeleton = np.zeros(len(graph), np.bool_)
     is_skeleton[skeletons] = True
-    metadata = found.manifest | is_skeleton[found.object]
-    kind = np.where(metadata, _KINDS.index("metadata"), found.delta)
-    sums = np.zeros((len(found.history.numbers) + 1, len(_KINDS)), np.int64)
-    np.add.at(sums, (homes[found.entry], kind), column(found.payloads).astype(np.int64))
-    first_rows = column(found.rows)[:-1]
-    heads = (homes[found.entry[first_rows]], _KINDS.index("metadata"))
-    np.add.at(sums, heads, column(found.heads).astype(np.int64))
+    metadata = graph.manifest | is_skeleton[graph.object]
+    kind = np.where(metadata, _KINDS.index("metadata"), graph.delta)
+    sums = np.zeros((len(graph.history.numbers) + 1, len(_KINDS)), np.int64)
+    np.add.at(sums, (homes[graph.entry], kind), column(graph.payloads).astype(np.int64))
+    first_rows = column(graph.rows)[:-1]
+    heads = (homes[graph.entry[first_rows]], _KINDS.index("metadata"))
+    np.add.at(sums, heads, column(graph.heads).astype(np.int64))
     return sums
 
 
 def _once(manifest: Integers, slot: Integers, which: Flags, slots: int) -> tuple[Integers, ...]:
-    """Manifests and slots of the mentions ``which``, each content of a manifest but once."""
+    """Manifests and slots of the mentions ``which``, without repeated contents of a manifest."""
     keys = (manifest * slots + slot)[which]
     _, first = np.unique(keys, return_index=True)
     return np.divmod(keys[np.sort(first)], max(1, slots))
 
 
 def _furthest(groups: Integers, depths: Integers) -> Integers:
-    """Of each group, in ascending order, the first that has the most deltas to apply."""
+    """For each group, in ascending order, the first position with the most deltas to apply."""
     order = np.lexsort((-depths, groups))
     _, first = np.unique(groups[order], return_index=True)
     return order[first]
 
 
 class _Pieces:
-    """The pieces of every slot. By slot: ``depth``, the deltas to apply, and ``full``, whether
-    every piece is stored in full.
+    """The pieces of every slot.
+
+    By slot: ``depth``, the deltas to apply, and ``full``: every piece is stored in full.
     """
 
     def __init__(self, graph: StorageGraph, objects: Integers, rates: Rates) -> None:
@@ -350,14 +349,14 @@ class _Pieces:
         self._depths = depths
 
     def sources(self, graph: StorageGraph) -> Integers:
-        """By slot: the row of the full record that the path to its furthest piece begins with;
-        -1 where it is lost.
+        """By slot: the full record that begins the path to its furthest piece, as row; -1 if
+        lost.
         """
         nodes = self._nodes[_furthest(self._slots, self._depths)]
         return np.where(nodes < 0, -1, graph.sources[nodes])
 
     def works(self, slots: Iterable[int]) -> Iterable[tuple[int, float]]:
-        """(bytes, seconds to decode) of the pieces of some slots, which one version has."""
+        """(bytes, seconds to decode) of the pieces of some slots, all in one version."""
         groups = self._groups
         if groups is None:
             return ((nbytes, self._costs[at]) for nbytes, at in self._parts(slots))
@@ -375,7 +374,7 @@ class _Pieces:
 
 
 def _distinct(objects: Integers, slots: Integers, contents: Contents) -> int:
-    """How many objects some slots hold, lost ones included."""
+    """The number of objects in some slots, including lost ones."""
     numbers = objects[slots]
     lost = {contents.id_of(slot) for slot in slots[numbers < 0].tolist()}
     return int(np.count_nonzero(np.bincount(numbers[numbers >= 0]))) + len(lost)
@@ -383,6 +382,6 @@ def _distinct(objects: Integers, slots: Integers, contents: Contents) -> int:
 
 def _index_bytes(snapshot: Snapshot) -> int:
     fs, folder = snapshot.fs, snapshot.folder / INDEX
-    places = [p for p in (folder, current(fs, folder)) if p is not None and fs.stat(p) is not None]
-    found = (fs.stat(place / name) for place in places for name in fs.list(place))
-    return sum(identity.size for identity in found if identity is not None and identity.is_file)
+    folders = [p for p in (folder, current(fs, folder)) if p is not None and fs.stat(p) is not None]
+    infos = (fs.stat(folder_ / name) for folder_ in folders for name in fs.list(folder_))
+    return sum(info.size for info in infos if info is not None and info.is_file)

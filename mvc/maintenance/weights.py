@@ -1,7 +1,7 @@
-"""Weights that something outside of mvc can make again: dropped, stored again, and their cost.
+"""Weights that a program outside of mvc can restore: dropped, stored again, and their cost.
 
-Each change is one journal entry with a mark of the state; the proof by a replay is a statement.
-The next ``gc`` deletes what no other version has.
+Each change is one journal entry that marks the state; the proof by a replay is a statement. The
+next ``gc`` deletes dropped bytes that no other version has.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from mvc.store.writing.content_writer import ContentWriter
 
 
 class Alternative(Struct, frozen=True):
-    """How something outside of mvc makes the file ``path`` of a version again.
+    """How a program outside of mvc restores the file ``path`` of a version.
 
     It takes ``seconds``, from the version ``base``, one of those that this version needs.
-    ``needs``: the files that it reads, by version and path, beside what the version carries.
+    ``needs``: the files of other versions that it reads, by version and path.
     """
 
     base: CommitId
@@ -48,7 +48,7 @@ class Alternative(Struct, frozen=True):
 
 
 class Proof(Struct, frozen=True):
-    """A replay made the state ``root`` of the file ``path``, from ``base`` in ``seconds``."""
+    """A replay restored the state ``root`` of the file ``path``, from ``base`` in ``seconds``."""
 
     commit: CommitId
     path: str
@@ -58,18 +58,20 @@ class Proof(Struct, frozen=True):
 
 
 class Cost(Struct, frozen=True):
-    """What files cost as they are stored: estimated ``seconds`` to recover them, and ``nbytes``."""
+    """What files cost as stored: estimated ``seconds`` to recover them, and ``nbytes``."""
 
     seconds: float
     nbytes: int
 
 
-def cost(store: Store, commit: CommitId, path: str | None, besides: CommitId | None = None) -> Cost:
-    """The cost of a version, or of its file ``path``, without the bytes that ``besides`` has."""
+def cost(
+    store: Store, commit: CommitId, path: str | None, except_for: CommitId | None = None
+) -> Cost:
+    """The cost of a version, or of its file ``path``, without bytes that ``except_for`` has."""
     graph, rates, walks, stored = store.graph, store.rates, [], 0
-    there = {
+    excluded = {
         content.id
-        for entry in manifests.of_commit(store, besides).entries
+        for entry in manifests.of_commit(store, except_for).entries
         for content in entry.contents
     }
     entries = manifests.of_commit(store, commit).entries
@@ -78,7 +80,7 @@ def cost(store: Store, commit: CommitId, path: str | None, besides: CommitId | N
         for start in range(0, max(content.spec.nbytes, 1), PIECE):
             steps = plan(graph, [content.id], start).steps
             walks.append((min(PIECE, content.spec.nbytes - start), content.spec, steps))
-            if content.id not in there:
+            if content.id not in excluded:
                 stored += steps[-1].header.share(steps[-1].member)
     size = sum(entry.size for entry in files)
     return Cost(rates.version(rates.works(walks), len(files), size), stored)
@@ -87,24 +89,23 @@ def cost(store: Store, commit: CommitId, path: str | None, besides: CommitId | N
 def prove(store: Store, config: Config, proofs: Sequence[Proof], *, where: str) -> None:
     """Records that replays on this repository made these states, in the environment ``where``.
 
-    Nothing where the repository cannot be written. Raises DamagedData if a version has another
-    state there.
+    Records nothing in a read-only repository. Raises DamagedData if a version has another state.
     """
-    for each in proofs:
-        _check_same(each.root, _file(store, each.commit, each.path))
+    for proof in proofs:
+        _check_same(proof.root, _file(store, proof.commit, proof.path))
     if store.writable and proofs:
-        made = tuple(
+        statements = tuple(
             ReplayProof(
-                subject=each.commit,
+                subject=proof.commit,
                 author=config.author,
-                path=each.path,
-                base=each.base,
-                milliseconds=ceil(each.seconds * 1000),
+                path=proof.path,
+                base=proof.base,
+                milliseconds=ceil(proof.seconds * 1000),
                 environment=where,
             )
-            for each in proofs
+            for proof in proofs
         )
-        store.publish(lambda: Entry("prove", store.clock.now_ns(), where, statements=made))
+        store.publish(lambda: Entry("prove", store.clock.now_ns(), where, statements=statements))
 
 
 def providing(
@@ -118,16 +119,16 @@ def providing(
 
 def _check_same(root: Root, entry: FileEntry) -> None:
     if root != entry.state.root:
-        raise DamagedData(f"this is not the state of {printable(entry.path)} in that version")
+        raise DamagedData(f"the state differs from that of {printable(entry.path)} in this version")
 
 
 # -- dropping ----------------------------------------------------------------------------------
 
 
 def is_proven(snapshot: Snapshot, commit: CommitId, alternative: Alternative) -> bool:
-    """Whether a replay on this repository made these weights of a version that carries a recipe.
+    """Whether a replay on this repository restored these weights of a version with a recipe.
 
-    A base that the version does not need does not count: it could be forgotten, or be made from
+    A base that the version does not need does not count: it could be forgotten, or recovered from
     the version itself.
     """
     known = commits.find(snapshot, commit)
@@ -142,33 +143,33 @@ def is_proven(snapshot: Snapshot, commit: CommitId, alternative: Alternative) ->
 def drop(
     store: Store, config: Config, alternatives: Mapping[CommitId, Alternative], *, reason: str = ""
 ) -> None:
-    """Drops the weights that the alternatives of these versions make; durable on return.
+    """Drops the weights that the alternatives of these versions restore; durable on return.
 
-    All that they need, and what the versions carry, is read and compared with its hash before.
-    Raises CannotRetrain for a version of which no replay on this repository has proven it,
-    DamagedData, StateForgotten; then nothing is dropped.
+    First reads all files that the alternatives need, and the attachments, and compares the hashes.
+    Raises CannotRetrain for a version without a proof from this repository, DamagedData,
+    StateForgotten; then nothing is dropped.
     """
     if not alternatives:
         return
     store.fresh()
     needed = dict[tuple[CommitId, str], FileEntry]()
-    for commit, each in alternatives.items():
+    for commit, alternative in alternatives.items():
         carried = manifests.of_commit(store, commit).attached
-        for version, path in (*((commit, entry.path) for entry in carried), *each.needs):
+        for version, path in (*((commit, entry.path) for entry in carried), *alternative.needs):
             needed[version, path] = _file(store, version, path)
-        if not is_proven(store.snapshot, commit, each):
+        if not is_proven(store.snapshot, commit, alternative):
             raise CannotRetrain(
-                f"the recipe of {commit.short} is not proven: no replay has made its weights",
-                hint=f"'mvc retrain {commit.short} --trust-code' proves it, or "
+                f"the recipe of {commit.short} is not proven: no replay has restored its weights",
+                hint=f"run 'mvc retrain {commit.short} --trust-code' to prove it, or "
                 f"mvc.retrain(repo, {commit.short!r}, trust=True)",
             )
     generation = store.graph.generation
     _check_whole(store, needed)
 
-    def make() -> Entry:
+    def make_entry() -> Entry:
         going = {
-            id_: each
-            for id_, each in alternatives.items()
+            id_: alternative
+            for id_, alternative in alternatives.items()
             if availability.dropped(store, id_) is None
         }
         if not going:
@@ -177,19 +178,21 @@ def drop(
             availability.check_kept(store, version)
         if store.graph.was_rewritten(generation):
             for (version, path), entry in needed.items():
-                gone = availability.dropped(store, version, path)
-                if gone is None and not availability.is_stored(store, entry):
+                dropped = availability.dropped(store, version, path)
+                if dropped is None and not availability.is_stored(store, entry):
                     raise _incomplete(version, path, "it was collected meanwhile")
         return Entry(
             "drop-weights",
             store.clock.now_ns(),
             author=config.author,
             reason=reason,
-            states=tuple(StateMark(id_, "dropped", each.path) for id_, each in going.items()),
+            states=tuple(
+                StateMark(id_, "dropped", alternative.path) for id_, alternative in going.items()
+            ),
         )
 
     with suppress(_NothingToDo):
-        store.publish(make)
+        store.publish(make_entry)
 
 
 class _NothingToDo(Exception):
@@ -202,12 +205,12 @@ def _file(store: Store, commit: CommitId, path: str) -> FileEntry:
             return entry
     raise DamagedData(
         f"version {commit.short} has no {printable(path)}, which the journal or a recipe names",
-        hint="'mvc fsck' says what is damaged",
+        hint="run 'mvc fsck' to see the damage",
     )
 
 
 def _check_whole(store: Store, needed: Mapping[tuple[CommitId, str], FileEntry]) -> None:
-    """Reads every byte of these files. Raises DamagedData, which names one that is not whole."""
+    """Reads every byte of these files. Raises DamagedData, which names a damaged file."""
     for (version, path), entry in needed.items():
         try:
             store.recovery.manifest(commits.get(store.snapshot, version).manifest)
@@ -218,8 +221,8 @@ def _check_whole(store: Store, needed: Mapping[tuple[CommitId, str], FileEntry])
 
 def _incomplete(version: CommitId, path: str, why: str) -> DamagedData:
     return DamagedData(
-        f"no weights are given up: their recipe needs {printable(path)} of {version.short}: {why}",
-        hint="'mvc fsck --repair' looks for other copies",
+        f"no weights were dropped: their recipe needs {printable(path)} of {version.short}: {why}",
+        hint="run 'mvc fsck --repair' to search other copies",
     )
 
 
@@ -227,15 +230,15 @@ def _incomplete(version: CommitId, path: str, why: str) -> DamagedData:
 
 
 def store(store: Store, config: Config, commit: CommitId, file: StateFile | None) -> None:
-    """Stores dropped weights again, in full: ``file``, or (None) those that are still stored.
+    """Stores dropped weights again, in full, from ``file``; None: from their own bytes.
 
-    Nothing is done if they were not dropped. Raises WeightsDropped if nothing leads to them, and
+    Does nothing if they were not dropped. Raises WeightsDropped if their bytes were deleted, and
     DamagedData if the file has another state.
     """
-    gone = availability.dropped(store, commit)
-    if gone is None:
+    dropped = availability.dropped(store, commit)
+    if dropped is None:
         return
-    entry, mark = _file(store, commit, gone.path), StateMark(commit, "stored", gone.path)
+    entry, mark = _file(store, commit, dropped.path), StateMark(commit, "stored", dropped.path)
     if file is not None:
         _check_same(file.root, entry)
     policy = replace(encoding_policy(config), reset=True)
@@ -250,14 +253,14 @@ def store(store: Store, config: Config, commit: CommitId, file: StateFile | None
                 store_file(ContentWriter(objects), finder, storing)
             regions = objects.sync()
 
-            def make() -> Entry:
+            def make_entry() -> Entry:
                 if store.graph.was_rewritten(generation):
                     raise ConcurrentRewrite
                 if file is None and not availability.is_stored(store, entry):
-                    raise availability.dropped_error(commit, gone)
+                    raise availability.dropped_error(commit, dropped)
                 now, author = store.clock.now_ns(), config.author
                 return Entry("restore-weights", now, author=author, states=(mark,), regions=regions)
 
-            store.publish(make, release=packs.close)
+            store.publish(make_entry, release=packs.close)
 
     retry_on_rewrite(store.snapshot, attempt)

@@ -128,7 +128,7 @@ class _Flipper:
         else:
             for recorded in self._named(span):
                 check.claim(recorded.entry.regions[0], recorded)
-            check.rest()
+            check.finish()
         if not check.problems:
             raise Wrong("fsck does not see it")
         self._forget(span)

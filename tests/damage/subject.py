@@ -278,7 +278,7 @@ def named_lost(report: FsckReport) -> frozenset[CommitId]:
         p
         for p in report.problems
         if p.kind in {"lost", "manifest", "content"}
-        or (p.kind == "payload" and p.message.endswith("no other record leads to it"))
+        or (p.kind == "payload" and p.message.endswith("no other record can recover it"))
     ]
     named = frozenset(version for problem in gone for version in problem.versions)
     if named != frozenset(report.lost):

@@ -211,7 +211,7 @@ def test_what_the_frozen_recipes_say(tmp_path: Path) -> None:
         assert recipe.needs == tuple(sorted((base, data)))
         assert recipe.encoded() == repo.attachment(first, RECIPE)
         assert any(b"def train(" in text for text in recipes.code(repo, first).values())
-        with pytest.raises(RefConflict, match="is needed to train"):
+        with pytest.raises(RefConflict, match="is needed to retrain"):
             repo.storage.forget(base)
         assert repo.diff(base, first).unmeasured
         repo.storage.repack(interval=1)

@@ -293,7 +293,7 @@ def test_a_quarantine_that_is_a_link_is_not_emptied(place: Place, name: str) -> 
     (place.tree / ".mvc/quarantine").symlink_to(place.outside / "b")
     with Repository.open(place.tree) as repo:
         repo.storage.forget([place.ids[0]])
-        with pytest.raises(IoFailed, match="quarantine is no folder"):
+        with pytest.raises(IoFailed, match="quarantine is not a folder"):
             repo.storage.gc(grace=timedelta(0))
     assert victim.read_bytes() == b"victim"
 
@@ -304,7 +304,7 @@ def test_a_quarantine_that_is_a_link_takes_nothing_in(place: Place) -> None:
     data[16] ^= 1  # the header of the first record
     pack.write_bytes(data)
     (place.tree / ".mvc/quarantine").symlink_to(place.outside / "b")
-    with Repository.open(place.tree) as repo, pytest.raises(IoFailed, match="is no folder"):
+    with Repository.open(place.tree) as repo, pytest.raises(IoFailed, match="is not a folder"):
         repo.storage.repair()
     assert place.untouched()
 

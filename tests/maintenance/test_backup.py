@@ -311,7 +311,7 @@ class Forgetful(WrappedFS):
 
 @pytest.mark.parametrize("name", ["00000001.pack", ".mvc-tmp-journal"])
 def test_a_disk_that_writes_something_else(root: Path, place: Path, name: str) -> None:
-    with pytest.raises(DamagedData, match="reads back otherwise"):
+    with pytest.raises(DamagedData, match="reads back with other bytes"):
         open_and_back_up(root, place, Forgetful(name))
     with pytest.raises(DamagedData, match="not complete"):
         Repository.open(place)
@@ -369,7 +369,7 @@ def test_what_is_refused(root: Path, place: Path, tmp_path: Path) -> None:
     with Repository.init(other) as repo:
         repo.commit(state_for("two", 0))
     before = files_below(other)
-    with pytest.raises(WouldOverwrite, match="holds a repository that is no backup"):
+    with pytest.raises(WouldOverwrite, match="has a repository that is not a backup"):
         back_up(root, other)
     with pytest.raises(AlreadyARepository):
         restore(root, other)
@@ -386,7 +386,7 @@ def test_a_backup_in_which_somebody_worked(root: Path, place: Path) -> None:
     back_up(root, place)
     with Repository.open(place) as repo:
         made = repo.commit(state_for("two", 0))
-    with pytest.raises(WouldOverwrite, match="was changed since it was made"):
+    with pytest.raises(WouldOverwrite, match="was changed after it was made"):
         back_up(root, place)
     with Repository.open(place) as repo:
         assert made.id in {entry.id for entry in repo.log()}
@@ -410,7 +410,7 @@ def test_a_backup_of_another_copy(root: Path, place: Path, tmp_path: Path) -> No
 def test_a_mark_that_says_nothing(root: Path, place: Path, text: str) -> None:
     back_up(root, place)
     (place / ".mvc" / "backup").write_text(text)
-    with pytest.raises(DamagedData, match="does not say of which repository"):
+    with pytest.raises(DamagedData, match="does not name the repository"):
         back_up(root, place)
 
 

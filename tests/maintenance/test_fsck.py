@@ -86,7 +86,7 @@ def test_a_damaged_payload_names_what_it_touches(repo: Repository) -> None:
     assert payload.versions == (ids[2],)
     assert payload.tensors == (f"{NAME}: w",)
     assert f"pack {step.pack}" in payload.where
-    assert payload.message.endswith("no other record leads to it")
+    assert payload.message.endswith("no other record can recover it")
     lost = [p for p in report.problems if p.kind == "lost"]
     assert {v for p in lost for v in p.versions} == set(ids[:2])
     assert set(report.lost) == set(ids[:3])

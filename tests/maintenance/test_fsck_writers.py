@@ -167,7 +167,7 @@ def test_an_interrupted_operation_is_noted(root: Path) -> None:
         with (root / ".mvc" / "journal").open("ab") as journal:
             journal.write(b"mvJ1 an interrupted entry")
         (note,) = repo.storage.fsck().notes
-        assert note == "25 bytes of an interrupted operation end the journal"
+        assert note == "the journal ends with 25 bytes of an interrupted operation"
         assert repo.storage.fsck().sound
 
 

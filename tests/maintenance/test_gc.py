@@ -348,7 +348,7 @@ def test_only_folders_of_replays_are_left_over(history: CheckedHistory, tmp_path
     (victim / "photos").mkdir()
     folder.symlink_to(victim)
     history.repo.storage.gc(grace="0")
-    with pytest.raises(DamagedData, match="is no folder"), history.repo.storage.work_folder():
+    with pytest.raises(DamagedData, match="is not a folder"), history.repo.storage.work_folder():
         pass
     assert sorted(p.name for p in victim.iterdir()) == ["0" * 16, "photos"]
     folder.unlink()

@@ -72,7 +72,7 @@ def test_a_damaged_payload_with_another_record(tmp_path: Path) -> None:
     history = make(tmp_path)
     smash_payload(tmp_path, step_of(tmp_path, "HEAD", full=True))
     done = mend(tmp_path)
-    assert [h.source for h in done.healed] == ["another record of it"]
+    assert [h.source for h in done.healed] == ["another record of the object"]
     history.check()
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mvc.errors import UnknownMetric, UnknownTarget, WrongUsage
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.maintenance import forget
-from mvc.maintenance.retention import Best, Retention, kept, select, too_few
+from mvc.maintenance.retention import Best, Retention, retained, select, too_few
 from mvc.model.commit import Commit
 from mvc.repo import refs
 from mvc.repo.handle import Handle
@@ -46,7 +46,7 @@ def zone(monkeypatch: pytest.MonkeyPatch):
 
 def days_kept(times: list[str], rules: Retention) -> list[str]:
     versions = [version(at(text), n) for n, text in enumerate(times)]
-    stay = kept(versions, rules, lambda commit: commit.metrics)
+    stay = retained(versions, rules, lambda commit: commit.metrics)
     return [text for text, v in zip(times, versions, strict=True) if v.id in stay]
 
 
@@ -102,7 +102,7 @@ def test_best() -> None:
     versions.append(version(5, 5))
 
     def best(*texts: str) -> list[int]:
-        stay = kept(
+        stay = retained(
             versions,
             Retention(best=tuple(Best.parse(text) for text in texts)),
             lambda commit: commit.metrics,
@@ -146,7 +146,7 @@ def test_against_the_plain_definition(hours: list[int], hourly: int, daily: int)
         for n in order:
             last[_local(versions[n].time_ns) // span] = n
         expected |= {last[key] for key in sorted(last)[-count:]}
-    stay = kept(
+    stay = retained(
         versions, Retention(last=1, hourly=hourly, daily=daily), lambda commit: commit.metrics
     )
     assert stay == {versions[n].id for n in expected}

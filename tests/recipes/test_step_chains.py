@@ -89,7 +89,7 @@ def test_all_versions_before_one_that_gave_up_its_weights_stay(
     repo, steps = chain.repo, chain.steps
     drop(repo, *(steps[at] for at in dropped))
     for version in (chain.start, chain.data, *steps[: dropped[-1]]):
-        with pytest.raises(RefConflict, match=f"{version.short} is needed to train"):
+        with pytest.raises(RefConflict, match=f"{version.short} is needed to retrain"):
             repo.storage.forget(version)
     for at in dropped:
         repo.tag(f"used{at}", steps[at])
@@ -148,7 +148,7 @@ def test_a_very_long_segment_is_looked_through_once(repo: mvc.Repository) -> Non
     for each in steps[1::2]:
         by_hand.mark_dropped(repo.handle, each)
     began = time.process_time()
-    with pytest.raises(RefConflict, match=f"{steps[0].short} is needed to train"):
+    with pytest.raises(RefConflict, match=f"{steps[0].short} is needed to retrain"):
         repo.storage.forget(steps[0])
     assert len(segment(repo, steps[-1])) == 400
     assert not repo.storage.gc(grace="0").commits
@@ -197,7 +197,7 @@ def test_weights_that_go_before_they_are_dropped_stay_there(chain: Chain) -> Non
     repo.push()
     server = chain.server
     assert all(isinstance(server.availability(each), Stored) for each in steps)
-    with pytest.raises(RefConflict, match=f"{steps[0].short} is needed to train {at.short}"):
+    with pytest.raises(RefConflict, match=f"{steps[0].short} is needed to retrain {at.short}"):
         server.storage.forget(steps[0])
     server.storage.gc(grace="0")
     assert is_whole(server, at)

@@ -190,7 +190,7 @@ def test_what_a_dropped_version_needs_is_not_forgotten(chain: Chain) -> None:
     drop(repo, first)
     data = recipes.data_set(repo, "images").version
     for needed in (start, data):
-        with pytest.raises(RefConflict, match=r"is needed to train .* again"):
+        with pytest.raises(RefConflict, match=r"is needed to retrain"):
             repo.storage.forget(needed)
     repo.tag("kept", first)
     assert start not in {c.id for c in repo.storage.forget(keep_last=1, dry_run=True).commits}
@@ -440,7 +440,7 @@ def test_weights_stay_if_their_recipe_is_not_whole(chain: Chain, what: str) -> N
     repo.storage.repack(interval=1)  # everything in full: nothing else is damaged with it
     spoil(repo, version, path)
     with mvc.Repository.open(repo.root) as chain.repo:
-        with pytest.raises(DamagedData, match="no weights are given up: their recipe needs"):
+        with pytest.raises(DamagedData, match="no weights were dropped: their recipe needs"):
             drop(chain.repo, second)
         assert chain.is_right(2)
         assert chain.repo.storage.stats().dropped == 0

@@ -176,7 +176,7 @@ def test_forget_what_was_never_asked_for(repo: mvc.Repository):
 def test_what_may_have_been_asked_for_before_stays(repo: mvc.Repository):
     versions(repo, 3)
     (repo.root / ".mvc/queries").unlink()  # as in a repository of an earlier mvc
-    with pytest.raises(WrongUsage, match="no query of a version is recorded here"):
+    with pytest.raises(WrongUsage, match="no queries are recorded here"):
         repo.storage.forget(unqueried=True)
     repo.checkout()
     later = versions(repo, 3)
@@ -184,7 +184,7 @@ def test_what_may_have_been_asked_for_before_stays(repo: mvc.Repository):
     data = bytearray((repo.root / ".mvc/queries").read_bytes())
     data[3] ^= 1  # when recording began is not known any more
     (repo.root / ".mvc/queries").write_bytes(data)
-    with pytest.raises(WrongUsage, match="no query of a version is recorded here"):
+    with pytest.raises(WrongUsage, match="no queries are recorded here"):
         repo.storage.forget(unqueried=True)
 
 

@@ -1,4 +1,1 @@
-"""fsck: every byte is read, damage is named.
-
-Healing it: ``repair``.
-"""
+"""fsck: read every byte and name the damage. ``repair`` repairs it."""

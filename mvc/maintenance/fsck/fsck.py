@@ -1,7 +1,7 @@
-"""fsck: read every byte of the repository, name what is damaged and what it touches.
+"""fsck: read every byte of the repository, name the damage and the versions it affects.
 
 In this order: format, journal (``journal``), packs (``packs``), versions (``versions``), index
-(against journal and packs).
+(compared with journal and packs).
 """
 
 from __future__ import annotations
@@ -37,17 +37,16 @@ from mvc.types import Counted, Progress
 
 __all__ = ["FsckReport", "check", "forget_index", "fsck", "lost_end", "rebuild_index"]
 
-_NOTED = 10  # versions without weights that are named
+_NOTED = 10  # at most so many versions without weights are named
 
 
 def fsck(store: Store, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
     """Checks the whole repository and changes nothing.
 
-    Entries that others append after the start are left out. ``full``: every object is
-    recovered and hashed as well. ``progress`` counts bytes of packs, and with ``full`` raw bytes
-    of objects. If damage is found while others rewrite the repository, or while the writer of the
-    last entry takes it back after a failure, the check is repeated. Memory grows with the number
-    of objects; ``full`` holds up to 1 GiB of the last versions as well.
+    Ignores entries appended after the start. ``full``: also recovers and hashes every object, with
+    up to 1 GiB of contents in memory. ``progress`` counts bytes of packs, with ``full`` also of
+    objects. The check is repeated if damage is found while the repository is rewritten, or while a
+    writer withdraws the last entry after a failure.
     """
     return check(store, full=full, progress=progress)[0]
 
@@ -55,23 +54,25 @@ def fsck(store: Store, *, full: bool = False, progress: Progress | None = None) 
 def check(
     store: Store, *, full: bool = False, progress: Progress | None = None
 ) -> tuple[FsckReport, JournalCheck]:
-    """As ``fsck``; also returns the check of the journal."""
+    """``fsck``, and the check of the journal."""
     while True:
         generation = store.fresh().generation
-        report, journal = _look(store, full, progress)
-        if report.sound or (store.fresh().generation == generation and _stands(journal)):
+        report, journal = _check_once(store, full, progress)
+        if report.sound or (store.fresh().generation == generation and _has_last(journal)):
             return report, journal
 
 
-def _stands(journal: JournalCheck) -> bool:
-    """Whether the last entry that was checked is still there."""
+def _has_last(journal: JournalCheck) -> bool:
+    """Whether the last entry that was checked is still in the journal."""
     last = journal.last
     with suppress(DamagedData):
         return last is None or journal.snapshot.entry(last.offset).check == last.check
     return False
 
 
-def _look(store: Store, full: bool, progress: Progress | None) -> tuple[FsckReport, JournalCheck]:
+def _check_once(
+    store: Store, full: bool, progress: Progress | None
+) -> tuple[FsckReport, JournalCheck]:
     snapshot = store.fresh()
     checked = Counted(progress, _bytes_in(snapshot.fs, snapshot.folder / PACKS))
     journal, packs = JournalCheck(snapshot), PackCheck(snapshot, StorageGraph(snapshot))
@@ -81,30 +82,30 @@ def _look(store: Store, full: bool, progress: Progress | None) -> tuple[FsckRepo
         commits.update((commit.id, commit) for commit in recorded.entry.commits)
         entry_keys.update(keys.entry_keys(recorded))
         checked.add(packs.entry(recorded), "packs")
-    packs.rest()
+    packs.finish()
     packs.objects.settle()
     history = packs.objects.history
-    kept = [commit for id_, commit in commits.items() if id_ not in history.forgotten]
-    without = history.dropped
+    commits_ = [commit for id_, commit in commits.items() if id_ not in history.forgotten]
+    dropped_ = history.dropped
     suspects = {id_ for p in packs.problems if p.kind == "payload" for id_ in p.ids}
-    objects = ObjectCheck(store.recovery, packs.objects, suspects, full=full, tell=checked.add)
+    objects = ObjectCheck(store.recovery, packs.objects, suspects, full=full, report=checked.add)
     versions = VersionCheck(objects, ManifestStream(store))
-    versions.check(kept, history.given_up(commit.id for commit in kept))
+    versions.check(commits_, history.dropped_paths(commit.id for commit in commits_))
     problems = [
         *_of_format(snapshot),
         *journal.problems,
         *_merged(packs.problems, versions),
-        *_forged(store, kept, without),
+        *_forged(store, commits_, dropped_),
     ]
     if not journal.problems and not packs.problems:
-        problems += _of_index(snapshot, entry_keys, packs.found_keys, journal.end.offset)
+        problems += _of_index(snapshot, entry_keys, packs.indexed, journal.end.offset)
     lost = (commit.id for commit in commits.values() if commit.id in versions.lost)
     report = FsckReport(
         problems=tuple(problems),
         notes=(
             *journal.notes,
             *packs.notes,
-            *_retrainable(store, kept, without),
+            *_retrainable(store, commits_, dropped_),
             *_leftovers(snapshot.fs, snapshot.folder),
         ),
         full=full,
@@ -143,42 +144,45 @@ def _merged(of_packs: Sequence[Problem], versions: VersionCheck) -> list[Problem
         for p in versions.problems
         if p.kind in {"lost", "manifest"} and p.object in damaged
     }
-    found = []
+    problems = []
     for problem in of_packs:
         if problem.kind == "payload":
-            touched, tensors = versions.uses(problem.ids)
-            problem = replace(problem, versions=touched, tensors=tensors)
+            versions_, tensors = versions.uses(problem.ids)
+            problem = replace(problem, versions=versions_, tensors=tensors)
             if any(id_.hex() in covered for id_ in problem.ids):
-                message = f"{problem.message}; no other record leads to it"
+                message = f"{problem.message}; no other record can recover it"
                 problem = replace(problem, message=message)
-        found.append(problem)
-    others = (p for p in versions.problems if p.kind == "content" or p.object not in covered)
-    return [*found, *others]
+        problems.append(problem)
+    further = (p for p in versions.problems if p.kind == "content" or p.object not in covered)
+    return [*problems, *further]
 
 
 def _forged(
-    store: Store, kept: Iterable[Commit], without: Mapping[CommitId, str]
+    store: Store, commits: Iterable[Commit], dropped_paths: Mapping[CommitId, str]
 ) -> Iterator[Problem]:
-    """Marks of weights that were given up at a path, or by a recipe, that the version lacks."""
-    for commit in kept:
-        if commit.id in without:
-            with suppress(DamagedData):  # the manifest is a problem of its own
+    """Marks of dropped weights whose version lacks the path or the recipe."""
+    for commit in commits:
+        if commit.id in dropped_paths:
+            with suppress(DamagedData):  # reported as a problem of the manifest
                 manifest = manifests.load(store, commit.manifest)
-                path = without[commit.id]
+                path = dropped_paths[commit.id]
                 recipe = attached_path("recipe.json") in manifest.attached_by_path
                 if not recipe or path not in manifest.by_path:
-                    what = "no recipe" if not recipe else f"no {printable(path)}"
-                    why = f"weights are marked as given up of {commit.id.short}, which has {what}"
+                    lacking = "no recipe" if not recipe else f"no {printable(path)}"
+                    why = (
+                        f"weights of {commit.id.short} are marked as dropped, but the version has "
+                        f"{lacking}"
+                    )
                     yield Problem("reference", commit.id.hex(), "", why, versions=(commit.id,))
 
 
 def _of_index(
     snapshot: Snapshot, entry_keys: set[bytes], objects: dict[int, set[bytes]], end: int
 ) -> list[Problem]:
-    """Checks that index and tail hold exactly the keys that journal and packs imply.
+    """Checks that the index has exactly the keys that journal and packs imply.
 
-    Only entries before byte ``end`` of the journal count: others may have added more. Keys of
-    deltas are left out: they may start from any of several entries that hold the base.
+    Ignores entries after byte ``end`` of the journal, and keys of deltas: a delta may start from
+    any of several entries with the base.
     """
     expected = entry_keys | {
         keys.BLOB + prefix + keys.number(offset)
@@ -198,7 +202,7 @@ def _of_index(
     missing, foreign = len(expected - present), len(present - expected)
     if not missing and not foreign:
         return []
-    why = f"the index lacks {missing} keys and has {foreign} that nothing stands behind"
+    why = f"the index lacks {missing} keys and has {foreign} keys without an entry"
     return [Problem("index", INDEX, str(snapshot.folder / INDEX), why)]
 
 
@@ -206,29 +210,29 @@ def _of_index(
 
 
 def _retrainable(
-    store: Store, kept: Iterable[Commit], without: Container[CommitId]
+    store: Store, commits: Iterable[Commit], dropped_ids: Container[CommitId]
 ) -> Iterator[str]:
-    """Notes about versions whose weights were given up; that is no damage."""
-    found = [dropped(store, commit.id) for commit in kept if commit.id in without]
+    """Notes about versions with dropped weights, which is not damage."""
+    states = [dropped(store, commit.id) for commit in commits if commit.id in dropped_ids]
     yield from (
-        f"{each.commit.short} has no weights at {printable(each.path)}: {each}"
-        for each in found[:_NOTED]
-        if each is not None
+        f"{state.commit.short} has no weights at {printable(state.path)}: {state}"
+        for state in states[:_NOTED]
+        if state is not None
     )
-    if len(found) > _NOTED:
-        yield f"{len(found) - _NOTED} more versions are recoverable by retraining"
+    if len(states) > _NOTED:
+        yield f"{len(states) - _NOTED} more versions are recoverable by retraining"
 
 
 def _leftovers(fs: FileSystem, folder: Path) -> Iterator[str]:
     """Notes about leftovers of interrupted work and about the quarantine."""
     files = [name for name in fs.list(folder) if name.startswith(TEMPORARY)]
     if files:
-        what = "temporary file" if len(files) == 1 else "temporary files"
-        yield f"{len(files)} {what} of interrupted or running work; gc deletes what is left over"
-    kept = files_in(fs, folder)
-    if kept:
-        what = "1 file" if len(kept) == 1 else f"{len(kept)} files"
-        yield f"{folder / QUARANTINE} holds {what} of {bytes_of(fs, kept):,} bytes"
+        noun = "temporary file" if len(files) == 1 else "temporary files"
+        yield f"{len(files)} {noun} of interrupted or running work; gc deletes leftovers"
+    quarantined = files_in(fs, folder)
+    if quarantined:
+        noun = "1 file" if len(quarantined) == 1 else f"{len(quarantined)} files"
+        yield f"{folder / QUARANTINE} has {noun} of {bytes_of(fs, quarantined):,} bytes"
 
 
 # -- the index -----------------------------------------------------------------------------
@@ -242,8 +246,8 @@ def rebuild_index(store: Store) -> None:
     store.require()
     if not store.writable:
         raise ReadOnly(
-            "the index cannot be rebuilt: the repository's folder cannot be written",
-            hint="questions are answered without an index there, only slower",
+            "the index cannot be rebuilt: the repository's folder is read-only",
+            hint="mvc works there without an index, only slower",
         )
     snapshot = store.snapshot
     snapshot.refresh()
@@ -253,22 +257,22 @@ def rebuild_index(store: Store) -> None:
 
 
 def lost_end(snapshot: Snapshot) -> Gap | None:
-    """The lost entries at the end of the journal, if no others are lost; else None.
+    """The lost entries at the end of the journal, if no other entries are lost; else None.
 
-    Such a loss can be accepted with ``forget_index``.
+    ``forget_index`` accepts such a loss.
     """
     gaps: list[Gap] = []
     for _ in snapshot.entries(lost=gaps.append):
         pass
-    behind = [gap for gap in snapshot.gaps if gap.start.offset >= snapshot.position.offset]
-    return behind[0] if behind and not gaps else None
+    at_end = [gap for gap in snapshot.gaps if gap.start.offset >= snapshot.position.offset]
+    return at_end[0] if at_end and not gaps else None
 
 
 def forget_index(fs: FileSystem, folder: Path) -> None:
-    """Discards the index of the repository folder ``folder`` (``.mvc``) before opening.
+    """Deletes the index of the repository folder ``folder`` (``.mvc``) before opening.
 
-    For a journal that is older than its index (HistoryMissing), once the user accepts the
-    loss. The next opening makes a new index.
+    For a journal that is older than its index (HistoryMissing), once the user accepts the loss. The
+    next opening builds a new index.
     """
     fs.unlink(folder / INDEX / CURRENT, missing_ok=True)
     fs.unlink(folder / HIGH_WATER_MARK, missing_ok=True)

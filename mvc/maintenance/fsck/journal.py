@@ -1,4 +1,4 @@
-"""fsck, journal: both copies of every entry, the chain, what entries say about each other."""
+"""fsck, journal: both copies of every entry, the chain of entries, and references among them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ from mvc.store.snapshot import JOURNAL, Snapshot
 Relinks = dict[int, dict[int, int | None]]
 _LOCK_SECONDS = 10.0
 _HALVED = (
-    "nothing is lost while the other copy of an entry is read, but no later commit writes "
-    "the damaged one again: 'mvc fsck --repair' does"
+    "no data is lost while the other copy is readable, but commits do not repair it: run "
+    "'mvc fsck --repair'"
 )
 _BROKEN = (
-    "what stands behind the damaged entry is read, but refs and deployments may lack what "
-    "it said, and versions that nothing else names are not counted; the entry itself is in a "
-    "copy of the same journal: 'mvc fsck --repair --from BACKUP'"
+    "entries after the damaged one are read, but refs and deployments may lack its changes, "
+    "and versions that only it names are not counted; to restore it from a copy of the same "
+    "journal: 'mvc fsck --repair --from BACKUP'"
 )
 
 
 class JournalCheck(Struct, dict=True):
     """Reads the journal once, up to its end when the check began. Lost entries are skipped.
 
-    ``last``: the last entry of the check.
-    ``lost``: commits that sound entries name and no sound entry holds.
-    ``relinks``: the right predecessors, by the number of an entry, of statements (by position)
-    that name others, as the order of the journal proves.
+    ``last``: the last entry of the check. ``lost``: commits that sound entries name and none has.
+    ``relinks``: by entry and position of a statement the right predecessor, proven by the order of
+    the journal, if the statement names another one.
     """
 
     snapshot: Snapshot
@@ -52,7 +51,7 @@ class JournalCheck(Struct, dict=True):
         self._references = _References()
 
     def entries(self) -> Iterator[Recorded]:
-        """Every entry that can be read, each checked on the way."""
+        """Every readable entry, checked while it is read."""
         at = 0
         try:
             for recorded in self.snapshot.entries(lost=self._gap):
@@ -73,7 +72,7 @@ class JournalCheck(Struct, dict=True):
         if self.gaps:
             self.lost = dict.fromkeys(self._references.missing())
         for id_ in self.lost:
-            why = "the journal entry that it was published with is lost"
+            why = "its journal entry is lost"
             self.problems.append(Problem("lost", id_.hex(), "", why, versions=(id_,)))
 
     def _gap(self, gap: Gap) -> None:
@@ -82,12 +81,14 @@ class JournalCheck(Struct, dict=True):
             return
         self.gaps.append(gap)
         ids = [id_.hex()[:10] for id_ in self.snapshot.commits_between(start, end)]
-        named = f"; it had version {', '.join(ids)}" if ids else ""
-        what = "both copies are damaged" if end > start else "it is missing"
-        self._report(f"byte {start}", f"{gap.told}, {what}{named}", _BROKEN)
+        versions = f"; it had version {', '.join(ids)}" if ids else ""
+        cause = "both copies are damaged" if end > start else "it is missing"
+        self._report(f"byte {start}", f"{gap.told}, {cause}{versions}", _BROKEN)
 
     def _beyond(self, broken: int) -> Iterator[Recorded]:
-        """Entries from a break in the chain on, by the index; the break itself is reported."""
+        """Entries after a break in the chain, by the index; the break itself is reported
+        already.
+        """
         for offset in self.snapshot.offsets_between(broken, self.end.offset):
             try:
                 recorded = self.snapshot.entry(offset)
@@ -100,16 +101,16 @@ class JournalCheck(Struct, dict=True):
     def _checked(self, recorded: Recorded) -> Recorded:
         self.count += 1
         self.last = recorded
-        # The last entry may be in the middle of being written: see ``_finish``.
+        # the last entry may be half written: see ``_finish``
         if recorded.copies < 2 and recorded.after.offset < self.end.offset:
             self._half(recorded)
-        self._references.take(recorded)
+        self._references.add(recorded)
         return recorded
 
     def _half(self, recorded: Recorded) -> None:
         self._report(
             f"byte {recorded.offset}",
-            f"one of the two copies of entry {recorded.sequence} is damaged; the other is read",
+            f"one of the two copies of entry {recorded.sequence} is damaged; the other one is used",
             _HALVED,
         )
 
@@ -118,23 +119,24 @@ class JournalCheck(Struct, dict=True):
         if not (self._is_half() or self._rest()):
             return
         path = self.snapshot.folder / JOURNAL
-        with ExitStack() as held:
+        with ExitStack() as stack:
             if self.snapshot.writable:
                 try:
-                    held.enter_context(self.snapshot.fs.lock(path, timeout=_LOCK_SECONDS))
+                    stack.enter_context(self.snapshot.fs.lock(path, timeout=_LOCK_SECONDS))
                 except Busy:
-                    return  # somebody writes all the time: nothing was interrupted
-            half, rest, identity = self._is_half(), self._rest(), self.snapshot.fs.stat(path)
-        if half and self.last is not None:
-            if identity is None or self.last.after.offset > identity.size:
+                    return  # others keep writing: nothing was interrupted
+            is_half, rest, info = self._is_half(), self._rest(), self.snapshot.fs.stat(path)
+        if is_half and self.last is not None:
+            if info is None or self.last.after.offset > info.size:
                 self.notes.append(
-                    "the last operation's second copy was cut off; the next one completes it"
+                    "the last operation's second copy is incomplete; the next operation "
+                    "completes it"
                 )
             else:
                 self._half(self.last)
         if rest > 0 and not self._lost_end:
             whose = "an interrupted" if self.snapshot.writable else "an interrupted or running"
-            self.notes.append(f"{rest:,} bytes of {whose} operation end the journal")
+            self.notes.append(f"the journal ends with {rest:,} bytes of {whose} operation")
 
     def _is_half(self) -> bool:
         """Whether the last entry of the check still has one copy only."""
@@ -143,15 +145,15 @@ class JournalCheck(Struct, dict=True):
         with self.snapshot.fs.open_read(self.snapshot.folder / JOURNAL) as file:
             if file.size() < self.last.after.offset:
                 return True
-            with suppress(DamagedData):  # its writer took it back, or the journal was replaced
+            with suppress(DamagedData):  # its writer withdrew it, or the journal was replaced
                 return read_entry(file, self.last.offset).copies < 2
         return False
 
     def _rest(self) -> int:
-        """Bytes behind the last entry that is there by now; others may have appended some."""
+        """Bytes after the last entry that can be read now; others may have appended entries."""
         with self.snapshot.fs.open_read(self.snapshot.folder / JOURNAL) as file:
             size, end = file.size(), self.end.offset
-            with suppress(DamagedData):  # others replaced the journal or took an entry back
+            with suppress(DamagedData):  # others replaced the journal or withdrew an entry
                 for recorded in scan(file, self.end):
                     end = recorded.after.offset
             return max(0, size - end)
@@ -169,15 +171,15 @@ class _References(Struct):
     _commits: set[CommitId] = field(default_factory=set)
     _named: dict[CommitId, None] = field(default_factory=dict)  # before they were published
     _sequences: set[int] = field(default_factory=set)
-    # By topic the last entry with a statement, and the statements that name another one before
-    # them: by entry and position what they name, and what is right.
+    # by topic the last entry with a statement, and by entry and position the statements that name a
+    # wrong predecessor, with the named one and the right one
     _newest: dict[str | tuple[int, bytes], int] = field(default_factory=dict)
     _wrong: dict[tuple[int, int], tuple[Statement, int | None, int | None]] = field(
         default_factory=dict
     )
     _ids: set[StatementId] = field(default_factory=set)
 
-    def take(self, recorded: Recorded) -> None:
+    def add(self, recorded: Recorded) -> None:
         entry, sequence = recorded.entry, recorded.sequence
         self._sequences.add(sequence)
         self._commits.update(commit.id for commit in entry.commits)
@@ -185,7 +187,7 @@ class _References(Struct):
             for parent in commit.parents:
                 self._exists(parent, f"the parent of {commit.id.short}", sequence)
             for needed in commit.needs:
-                self._exists(needed, f"what {commit.id.short} needs", sequence)
+                self._exists(needed, f"a version that {commit.id.short} needs", sequence)
         for change in entry.refs:
             if isinstance(change.new, CommitId):
                 self._exists(change.new, change.name, sequence)
@@ -193,47 +195,50 @@ class _References(Struct):
             named, before = entry.before(statement), self._newest.get(statement.topic)
             if named != before:
                 self._wrong[sequence, position] = statement, named, before
-            self._take_subject(statement, sequence)
+            self._add_subject(statement, sequence)
         for statement in entry.statements:
             self._newest[statement.topic] = sequence
         for mark in entry.states:
             if mark.what == "stored":
                 self._exists(mark.commit, "a state that is stored again", sequence)
         if entry.undoes is not None and entry.undoes >= sequence:
-            what = f"operation {entry.undoes}"
-            self._report(what, sequence, "it is undone by an operation that is not a later one")
+            name_ = f"operation {entry.undoes}"
+            self._report(name_, sequence, "it is undone by an operation that is not later")
 
-    def _take_subject(self, statement: Statement, sequence: int) -> None:
-        what = statement.target or statement.subject.hex()[:10]
+    def _add_subject(self, statement: Statement, sequence: int) -> None:
+        subject = statement.target or statement.subject.hex()[:10]
         name = an(statement.name)
         if statement.id in self._ids:
-            self._report(what, sequence, f"{name} is recorded twice")
+            self._report(subject, sequence, f"{name} is recorded twice")
         self._ids.add(statement.id)
         if statement.commit is None and statement.subject not in self._ids:
             why = f"{name} is about a statement that is not recorded"
-            self._report(what, sequence, why)
+            self._report(subject, sequence, why)
         if statement.commit is not None and not isinstance(statement, Tombstone):
-            on = f" on {statement.target}" if statement.target else ""
-            self._exists(statement.commit, f"{name}{on}", sequence)
+            place_ = f" on {statement.target}" if statement.target else ""
+            self._exists(statement.commit, f"{name}{place_}", sequence)
 
     def finish(self) -> Relinks:
         """Reports statements whose named predecessor is not the previous one in the journal.
 
-        Returns the right ones where the named predecessor is not lost with its entry.
+        Returns the right predecessors, unless the named one is lost with its entry.
         """
         relinks: Relinks = {}
         for (sequence, position), (statement, named, before) in self._wrong.items():
             names = "none" if named is None else f"operation {named}"
-            there = "there is none" if before is None else f"it is operation {before}"
-            of = statement.target or statement.subject.hex()[:10]
-            why = f"the {statement.name}s of {of} have a gap: {names} is named as the one before"
-            self._report(of, sequence, f"{why}, but {there}")
+            right = "there is none" if before is None else f"it is operation {before}"
+            subject = statement.target or statement.subject.hex()[:10]
+            why = (
+                f"the {statement.name}s of {subject} have a gap: a statement names {names} as its "
+                "predecessor"
+            )
+            self._report(subject, sequence, f"{why}, but {right}")
             if named is None or named in self._sequences:
                 relinks.setdefault(sequence, {})[position] = before
         return relinks
 
     def missing(self) -> list[CommitId]:
-        """Commits that entries name and no entry holds."""
+        """Commits that entries name and no entry has."""
         return [id_ for id_ in self._named if id_ not in self._commits]
 
     def _exists(self, commit: CommitId, what: str, sequence: int) -> None:

@@ -1,4 +1,4 @@
-"""fsck, packs: every header and payload, bytes that two entries claim, bytes that none names."""
+"""fsck, packs: every header and payload, ranges that two entries claim, ranges without an entry."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from mvc.store.snapshot import PACKS, Snapshot
 class PackCheck(Struct):
     """Reads every region that the journal names, and adds each entry to the graph ``objects``.
 
-    ``catch``: the errors of payloads that are problems. ``ranges``: where damaged bytes lie;
-    ``damaged``: the codings of records with a sound header whose payload is not. ``found_keys``:
-    by journal offset, the first bytes of the ids in the entry's records, which the index must have.
+    ``catch``: errors of payloads to report as problems. ``ranges``: damaged bytes. ``damaged``:
+    codings with a damaged payload in a record with a sound header. ``indexed``: by journal offset
+    the id prefixes of the entry's records, which the index must have.
     """
 
     snapshot: Snapshot
@@ -33,43 +33,40 @@ class PackCheck(Struct):
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     records: int = 0
-    found_keys: dict[int, set[bytes]] = field(default_factory=dict)
+    indexed: dict[int, set[bytes]] = field(default_factory=dict)
     _claims: dict[int, list[tuple[Region, Recorded]]] = field(default_factory=dict)
     _sizes: dict[int, int | None] = field(default_factory=dict)
-    _missing: dict[int, int] = field(default_factory=dict)  # bytes of records by pack
+    _missing: dict[int, int] = field(default_factory=dict)  # by pack, bytes of records
 
     def claim(self, region: Region, recorded: Recorded) -> None:
-        """Notes that an operation names these bytes."""
+        """Records that an operation names these bytes."""
         self._claims.setdefault(region.pack, []).append((region, recorded))
 
     def entry(self, recorded: Recorded) -> int:
-        """Checks the records of one operation; returns the bytes read.
-
-        Sound records after a damaged one are found.
-        """
+        """Checks the records of one operation, even after a damaged one; returns the bytes read."""
         records: list[Placed] = []
-        found: set[bytes] = set()
-        whole, checked = True, 0
+        prefixes: set[bytes] = set()
+        is_complete, checked = True, 0
         for region in filter(lambda region: region.length, recorded.entry.regions):
             self.claim(region, recorded)
             size, end = self._size(region.pack), region.end
             if size is None:
                 self._missing[region.pack] = self._missing.get(region.pack, 0) + region.length
                 self.ranges.append(DamagedRange(region.pack, region.start, end, "it is missing"))
-                whole = False
+                is_complete = False
                 continue
             for at, end, header, why in records_and_gaps(self.snapshot.packs, region):
                 if header is None:
                     self._damaged("record", region.pack, f"byte {at}", why)
                     self.ranges.append(DamagedRange(region.pack, at, end, why))
-                    whole = False
+                    is_complete = False
                     continue
-                found.update(id_[:8] for id_ in header.by_id)
+                prefixes.update(id_[:8] for id_ in header.by_id)
                 records.append((region.pack, at, header))
                 self._read_payloads(records[-1])
             checked += max(0, min(region.length, size - region.start))
-        if whole:
-            self.found_keys[recorded.offset] = found
+        if is_complete:
+            self.indexed[recorded.offset] = prefixes
         self.objects.add(recorded, records, self.damaged)
         return checked
 
@@ -77,14 +74,14 @@ class PackCheck(Struct):
         self.records += 1
         pack, at, header = record
         members = header.members
-        wrong = list(damaged_payloads(self.snapshot.packs, record, self.catch))
-        for hit, error in wrong:
-            self.damaged.update((pack, at, i) for i in hit)
-            name, where = members[hit[0]].id.hex(), f"pack {pack}, byte {at}"
+        damaged_ = list(damaged_payloads(self.snapshot.packs, record, self.catch))
+        for members_, error in damaged_:
+            self.damaged.update((pack, at, i) for i in members_)
+            name, where = members[members_[0]].id.hex(), f"pack {pack}, byte {at}"
             ids = tuple(member.id for member in members) if header.group else ()
             self.problems.append(Problem("payload", name, where, error.message, also=ids))
-        if wrong:
-            why = wrong[0][1].message
+        if damaged_:
+            why = damaged_[0][1].message
             self.ranges.append(DamagedRange(pack, at, at + header.size, why))
 
     def _damaged(self, kind: str, pack: int, where: str, why: str) -> None:
@@ -97,28 +94,30 @@ class PackCheck(Struct):
             self._sizes[pack] = None if identity is None else identity.size
         return self._sizes[pack]
 
-    def rest(self) -> None:
-        """Checks missing packs, bytes claimed twice, the first bytes of packs, unused bytes."""
+    def finish(self) -> None:
+        """Checks missing packs, ranges claimed twice, damaged pack headers, and unused bytes."""
         folder = self.snapshot.folder / PACKS
         if self.snapshot.fs.stat(folder) is None:
             why = "the folder with all packs is missing"
             self.problems.insert(0, Problem("pack", PACKS, str(folder), why))
-            self.notes.append(f"restore the folder {PACKS} from a copy: it holds every tensor")
+            self.notes.append(f"restore the folder {PACKS} from a copy: it has every tensor")
             return
-        found, self.problems = self.problems, []
-        for pack, held in sorted(self._missing.items()):
-            self._damaged("pack", pack, "", f"the file is missing, with {held:,} bytes of records")
-        self.problems += found
+        problems, self.problems = self.problems, []
+        for pack, nbytes in sorted(self._missing.items()):
+            self._damaged(
+                "pack", pack, "", f"the file is missing, with {nbytes:,} bytes of records"
+            )
+        self.problems += problems
         self._claimed_twice()
         unused = sum(map(self._unused, pack_numbers(self.snapshot.fs, folder)))
         if unused:
             self.notes.append(
-                f"{unused:,} bytes in packs belong to no version: interrupted or running commits, "
-                "or what was collected; gc rewrites a pack once 5 % of it would go"
+                f"{unused:,} bytes in packs belong to no version: they are from interrupted "
+                "or running commits, or were collected; gc rewrites packs with 5 % garbage"
             )
 
     def _unused(self, pack: int) -> int:
-        """Bytes of a pack that no entry names; checks the pack's first bytes."""
+        """Bytes of a pack that no entry names; also checks the pack's header."""
         fs, path = self.snapshot.fs, pack_path(self.snapshot.folder / PACKS, pack)
         claims = self._claims.get(pack, ())
         try:
@@ -127,20 +126,20 @@ class PackCheck(Struct):
         except IoFailed:
             if fs.stat(path) is not None:
                 raise
-            if claims:  # maintenance has moved them: then the check looks again
-                self._damaged("pack", pack, "", f"{path.name} is gone")
+            if claims:  # maintenance may have moved them: then the check is repeated
+                self._damaged("pack", pack, "", f"{path.name} is missing")
             return 0
         if claims and head != PACK_HEADER:
-            self._damaged("pack", pack, "byte 0", f"{path.name} does not begin as a pack")
+            self._damaged("pack", pack, "byte 0", f"{path.name} has no pack header")
         used = sum(region.length for region, _ in claims) + (len(PACK_HEADER) if claims else 0)
         return max(0, size - used)
 
     def claimed_twice(self) -> Iterator[tuple[Region, Recorded, Recorded]]:
-        """As the function, of all that was read."""
+        """``records.claimed_twice`` for all regions that were read."""
         return claimed_twice(claim for claims in self._claims.values() for claim in claims)
 
     def _claimed_twice(self) -> None:
-        """Bytes that two regions claim: one of the two operations lost what it wrote."""
+        """Reports ranges that two regions claim: one of the two operations lost its bytes."""
         for part, first, second in self.claimed_twice():
             ids = dict.fromkeys(c.id for each in (first, second) for c in each.entry.commits)
             self.problems.append(

@@ -1,4 +1,4 @@
-"""fsck, versions: every manifest, every object that it names; ``full``: recovered and hashed."""
+"""fsck, versions: read every manifest and each of its objects; ``full``: recover and hash them."""
 
 from __future__ import annotations
 
@@ -21,35 +21,37 @@ from mvc.model.tensor import TensorSpec
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.recovery.recover import Recovery, Request
 
-_HELD = 512 << 20  # bytes of the last versions in memory, and as many of the next one
+_CACHE = 512 << 20  # bytes of the last versions in memory, and as many of the next one
 _MOST_NAMED = 1000  # versions or tensors listed with one problem
-_NO_RECORD = "no sound record leads to it"
+_NO_RECORD = "no sound record can recover it"
 
 
 class ObjectCheck(Struct):
-    """Whether objects can be recovered; with ``full`` they are, and compared with their hashes.
+    """Whether objects can be recovered; ``full``: recovers them and compares the hashes.
 
-    ``sound``: the graph of sound payloads. ``suspects``: objects with a damaged payload, from
-    which the right bytes may still come. ``verdicts``: by object what is wrong, or "".
+    ``sound``: the graph of sound payloads. ``suspects``: objects with a damaged payload that may
+    still decode to the right bytes. ``verdicts``: by object the problem, or "".
     """
 
     recovery: Recovery
     sound: StorageGraph
     suspects: Set[bytes]
     full: bool
-    tell: Callable[[int, str], None]  # bytes that were recovered, and of what
+    report: Callable[[int, str], None]  # recovered bytes, and the object's name
     verdicts: dict[bytes, str] = field(default_factory=dict)
     _buffer: memoryview = field(default_factory=lambda: memoryview(bytearray()))
-    _held: dict[bytes, memoryview] = field(default_factory=dict)  # verified; the last used is last
+    _cache: dict[bytes, memoryview] = field(default_factory=dict)  # verified; the last used is last
 
     def verdict(self, id_: BlobId, spec: TensorSpec, name: str) -> str:
-        """What is wrong with an object; empty if it is sound. It is looked at but once."""
+        """The problem of an object; empty if it is sound. Checks each object once."""
         if id_ not in self.verdicts:
-            self.verdicts[id_] = self._look(id_, spec, name)
+            self.verdicts[id_] = self._examine(id_, spec, name)
         return self.verdicts[id_]
 
-    def _look(self, id_: BlobId, spec: TensorSpec, name: str, out: memoryview | None = None) -> str:
-        """As ``verdict``; with ``full`` the bytes are in ``out`` then, if all are reached."""
+    def _examine(
+        self, id_: BlobId, spec: TensorSpec, name: str, out: memoryview | None = None
+    ) -> str:
+        """``verdict`` without the cache; with ``full``, ``out`` has the bytes if they are sound."""
         if not self._is_reached(id_, spec):
             return "" if self._proves_itself(id_, spec) else _NO_RECORD
         if not self.full:
@@ -62,10 +64,10 @@ class ObjectCheck(Struct):
             self.recovery.piece(id_, start, part)
             return part
 
-        wrong = DamagedData("it decodes to other bytes than its name says")
+        wrong = DamagedData("it decodes to other bytes than its hash says")
         try:
             for _, part in verify_pieces(id_, spec, read, wrong):
-                self.tell(len(part), name)
+                self.report(len(part), name)
         except DamagedData as error:
             return error.message
         return ""
@@ -84,39 +86,41 @@ class ObjectCheck(Struct):
         return False
 
     def recover(self, entry: FileEntry) -> None:
-        """Recovers the contents of a file from those of earlier versions, and holds them.
+        """Recovers the contents of a file from those of earlier versions, and caches them.
 
-        Long chains cost one delta a version this way. If that fails, ``_look`` says which are
-        wrong.
+        A long chain so costs one delta per version. If that fails, ``_examine`` finds the wrong
+        ones.
         """
-        fresh: list[Request] = []
+        requests: list[Request] = []
         names: dict[bytes, str] = {}
-        room = _HELD
+        remaining = _CACHE
         for id_, spec, name in named_blobs(entry):
-            room -= spec.nbytes
-            if room < 0:
+            remaining -= spec.nbytes
+            if remaining < 0:
                 break
-            if id_ in self._held:
-                self._held[id_] = self._held.pop(id_)
+            if id_ in self._cache:
+                self._cache[id_] = self._cache.pop(id_)
             elif id_ not in self.verdicts and id_ not in names and self._is_reached(id_, spec):
-                fresh.append(Request(id_, spec, np.empty(spec.nbytes, np.uint8).data))
+                requests.append(Request(id_, spec, np.empty(spec.nbytes, np.uint8).data))
                 names[id_] = name
-        missed = not self.recovery.fill_from(self._held, fresh)
-        for each in fresh:
+        failed = not self.recovery.fill_from(self._cache, requests)
+        for request in requests:
             verdict = ""
-            if missed:
-                verdict = self._look(BlobId(each.id), each.spec, names[each.id], each.out)
+            if failed:
+                verdict = self._examine(
+                    BlobId(request.id), request.spec, names[request.id], request.out
+                )
             else:
-                self.tell(each.spec.nbytes, names[each.id])
-            self.verdicts[each.id] = verdict
+                self.report(request.spec.nbytes, names[request.id])
+            self.verdicts[request.id] = verdict
             if not verdict:
-                self._held[each.id] = each.out
-        size = sum(map(len, self._held.values()))
-        while size > _HELD:
-            size -= len(self._held.pop(next(iter(self._held))))
+                self._cache[request.id] = request.out
+        size = sum(map(len, self._cache.values()))
+        while size > _CACHE:
+            size -= len(self._cache.pop(next(iter(self._cache))))
 
     def wrong_views(self, entry: FileEntry) -> Iterator[LogicalTensor]:
-        """Tensors that are views into a larger storage, and are no views of what it holds."""
+        """Tensors that are views into a larger storage with other bytes there."""
         viewed: dict[int, list[tuple[LogicalTensor, View]]] = {}
         for tensor in entry.tensors:
             if tensor.view is not None and tensor.id not in self.verdicts:
@@ -125,11 +129,11 @@ class ObjectCheck(Struct):
             content = entry.contents[i]
             if self.verdicts[content.id]:
                 continue
-            held = self._held.get(content.id)
-            whole = held or memoryview(self.recovery.blob(content.id, content.spec))
+            cached = self._cache.get(content.id)
+            whole = cached or memoryview(self.recovery.blob(content.id, content.spec))
             for tensor, view in views:
                 sound = blob_id(tensor.spec, extract(whole, tensor.spec, view)) == tensor.id
-                self.verdicts[tensor.id] = "" if sound else "its storage holds other bytes"
+                self.verdicts[tensor.id] = "" if sound else "its storage has other bytes"
                 if not sound:
                     yield tensor
 
@@ -144,15 +148,17 @@ class VersionCheck(Struct):
     stream: ManifestStream
     problems: list[Problem] = field(default_factory=list)
     lost: set[CommitId] = field(default_factory=set)
-    # By object the versions and the tensors that name it, if something is wrong with it.
-    _uses: dict[bytes, tuple[dict[CommitId, None], dict[str, None]]] = field(default_factory=dict)
+    # by damaged object the versions and the tensors that name it
+    _affected: dict[bytes, tuple[dict[CommitId, None], dict[str, None]]] = field(
+        default_factory=dict
+    )
 
     def check(
-        self, commits: Iterable[Commit], given_up: Mapping[ManifestId, Container[str]]
+        self, commits: Iterable[Commit], dropped: Mapping[ManifestId, Container[str]]
     ) -> None:
         """Checks the manifests and objects of all commits.
 
-        ``given_up``: by manifest the paths of which only the skeletons are stored.
+        ``dropped``: by manifest the paths of which only the skeletons are stored.
         """
         holders: dict[ManifestId, list[Commit]] = {}
         for commit in commits:
@@ -160,24 +166,24 @@ class VersionCheck(Struct):
         for id_, versions in holders.items():
             manifest = self._manifest(id_, versions)
             for entry in () if manifest is None else manifest.all_entries:
-                self._file(entry, versions, given_up=entry.path in given_up.get(id_, ()))
+                self._file(entry, versions, dropped=entry.path in dropped.get(id_, ()))
         for object_, verdict in self.objects.verdicts.items():
             if verdict:
                 kind = "lost" if verdict == _NO_RECORD else "content"
-                touched, tensors = self.uses([object_])
+                affected, tensors = self.uses([object_])
                 self.problems.append(
-                    Problem(kind, object_.hex(), "", verdict, versions=touched, tensors=tensors)
+                    Problem(kind, object_.hex(), "", verdict, versions=affected, tensors=tensors)
                 )
 
     def uses(self, ids: Iterable[bytes]) -> tuple[tuple[CommitId, ...], tuple[str, ...]]:
         """The versions and the tensors that name damaged objects; at most a thousand of each."""
-        uses = [self._uses[id_] for id_ in ids if id_ in self._uses]
+        uses = [self._affected[id_] for id_ in ids if id_ in self._affected]
         versions = dict.fromkeys(version for use in uses for version in use[0])
         tensors = dict.fromkeys(tensor for use in uses for tensor in use[1])
         return tuple(versions), tuple(tensors)
 
     def _use(self, id_: bytes, tensor: str, holders: list[Commit]) -> None:
-        versions, tensors = self._uses.setdefault(id_, ({}, {}))
+        versions, tensors = self._affected.setdefault(id_, ({}, {}))
         for commit in holders:
             if len(versions) < _MOST_NAMED:
                 versions[commit.id] = None
@@ -210,20 +216,20 @@ class VersionCheck(Struct):
                 return self.stream.load(id_)
         raise DamagedData(_NO_RECORD)
 
-    def _file(self, entry: FileEntry, holders: list[Commit], *, given_up: bool) -> None:
-        """Checks the objects of a file; of one that was given up only the skeleton."""
-        look_inside = self.objects.full and not given_up
-        if look_inside:
+    def _file(self, entry: FileEntry, holders: list[Commit], *, dropped: bool) -> None:
+        """Checks the objects of a file; of dropped weights only the skeleton."""
+        decode = self.objects.full and not dropped
+        if decode:
             self.objects.recover(entry)
         for id_, spec, name in named_blobs(entry):
-            if given_up and id_ != entry.skeleton:
+            if dropped and id_ != entry.skeleton:
                 continue
             verdict = self.objects.verdict(id_, spec, name)
             if verdict:
                 self.lost.update(commit.id for commit in holders)
             if verdict or id_ in self.objects.suspects:
                 self._use(id_, name, holders)
-        for tensor in self.objects.wrong_views(entry) if look_inside else ():
+        for tensor in self.objects.wrong_views(entry) if decode else ():
             self.lost.update(commit.id for commit in holders)
             self._use(tensor.id, f"{entry.path}: {tensor.key}", holders)
 

@@ -128,7 +128,7 @@ def survey(
     """Reads every manifest. Forgotten states and given up weights are left out."""
     made, stream = Survey(store, config, found), ManifestStream(store)
     gone = found.history.forgotten
-    given_up = found.history.given_up(found.history.numbers.keys() - gone.keys())
+    given_up = found.history.dropped_paths(found.history.numbers.keys() - gone.keys())
     commits: dict[CommitId, Commit] = {}
     published: dict[CommitId, tuple[int, int]] = {}
     for position, recorded in enumerate(found.entries):

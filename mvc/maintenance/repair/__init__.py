@@ -1,4 +1,4 @@
-"""repair: restoring what a second copy or path gives back; the rest is put into quarantine.
+"""repair: restore data from second copies and other paths; put the rest into quarantine.
 
-Finding damage: ``fsck``.
+``fsck`` finds the damage.
 """

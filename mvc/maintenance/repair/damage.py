@@ -1,8 +1,8 @@
-"""Repair: reads everything stored, separates sound from damaged records, and finds paths.
+"""Repair: read everything stored, separate sound from damaged records, and find paths.
 
-An object whose record is damaged is in no pack and no index, but deltas may still lead to
-it, and manifests give its id. ``SoundGraph`` knows all ids of manifests, and the records in the
-quarantine. What is recovered over it is compared with its hash as usual.
+An object whose record is damaged is in no pack and no index, but deltas may still lead to it, and
+manifests have its id. ``SoundGraph`` knows all ids of manifests, and the records in the quarantine.
+Objects recovered with it are compared with their hashes as usual.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mvc.types import Counted, Progress
 
 
 def quarantined(record: StoredRecord, why: str) -> DamagedRange:
-    """The whole record, to be put into quarantine."""
+    """The whole record, as a range to quarantine."""
     return DamagedRange(record.pack, record.offset, record.end, why)
 
 
@@ -31,8 +31,8 @@ def survey_damage(
 ) -> PackCheck:
     """Reads every byte of every record. ``wrong``: objects that decode to other bytes.
 
-    Only bytes that are missing or do not fit their checksum count as damaged, and all codings of
-    the ``wrong``. Raises IoFailed if the disk cannot be read.
+    Damaged are bytes that are missing or do not match their checksum, and all codings of ``wrong``
+    objects. Raises IoFailed if the disk cannot be read.
     """
     snapshot.refresh()
     snapshot.packs.forget()
@@ -52,7 +52,7 @@ def survey_damage(
 
 
 def shared_records(survey: PackCheck) -> set[tuple[int, int]]:
-    """Records (pack, offset) in bytes that two entries claim."""
+    """Records (pack, offset) in ranges that two entries claim."""
     twice = [part for part, _, _ in survey.claimed_twice()]
     return {
         (record.pack, record.offset)
@@ -69,15 +69,19 @@ class SoundGraph(MemoryGraph):
         super().__init__(snapshot, Speed())
         self.packs = QuarantinePacks(snapshot.fs, snapshot.folder)
         for record in survey.objects.all_records():
-            self._take(record.pack, record.offset, record.header, survey.damaged)
+            self._add_record(record.pack, record.offset, record.header, survey.damaged)
         for number in self.packs.files:
-            # Damage in the quarantine was reported when the bytes were put there.
+            # damage in the quarantine was reported when the bytes were put there
             region = self.packs.region(number)
             for at, header in self.packs.sound_records(region, lambda _: None):
                 wrong = damaged_payloads(self.packs, (number, at, header))
-                self._take(number, at, header, {(number, at, i) for hit, _ in wrong for i in hit})
+                self._add_record(
+                    number, at, header, {(number, at, i) for hit, _ in wrong for i in hit}
+                )
 
-    def _take(self, pack: int, at: int, header: RecordHeader, damaged: set[CodingPlace]) -> None:
+    def _add_record(
+        self, pack: int, at: int, header: RecordHeader, damaged: set[CodingPlace]
+    ) -> None:
         for i, member in enumerate(header.members):
             self.name(member.id)
             if (pack, at, i) in damaged:

@@ -1,8 +1,8 @@
-"""Repair of what opening needs: the copies of the journal's entries and the file ``format``.
+"""Repair of all that opening needs: the copies of journal entries, and the file ``format``.
 
-An entry is written twice. A damaged copy is rewritten from its twin. If both are damaged,
-another copy of the repository may have the entry; that copy is believed only if its
-checksum and its place in the chain are right.
+An entry is written twice. A damaged copy is rewritten from the other one. If both are damaged,
+another copy of the repository may have the entry. It is used only if its checksum and its place in
+the chain are right.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from mvc.store.snapshot import JOURNAL, PACKS
 from mvc.store.store import Store
 
 _MAX_FORMAT = 4096
-_NO_COPY = "take the entry from a copy of the same journal: mvc fsck --repair --from BACKUP"
+_NO_COPY = "restore the entry from a copy of the same journal: mvc fsck --repair --from BACKUP"
 _OTHER_JOURNAL = (
-    "the journal given with --from does not continue this one there; it has to be a copy of this "
-    "very journal, with the entry and one behind it, made since the last gc or repack"
+    "the journal of --from does not continue this one; it must be a copy of this journal "
+    "that has the entry and one after it, made since the last gc or repack"
 )
 
 
 def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> list[Healed]:
     """Repairs journal and ``format`` of the repository folder ``folder``, in place.
 
-    ``other``: the folder of a copy of the same repository. Raises DamagedData if an entry is
-    lost in both copies and ``other`` does not have it, UnsupportedFormat for a newer format;
-    then nothing else is changed.
+    ``other``: the folder of a copy of the same repository. Raises DamagedData if an entry is lost
+    in both copies and ``other`` does not have it, UnsupportedFormat for a newer format; then
+    nothing else is changed.
     """
     path = folder / FORMAT
     known = None if fs.stat(path) is None else fs.read_bytes(path, _MAX_FORMAT)
@@ -60,7 +60,7 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
     if fs.stat(folder / JOURNAL) is None:
         raise DamagedData(
             "the repository has no journal",
-            hint="restore .mvc/journal from a copy: it says what the repository holds",
+            hint="restore .mvc/journal from a copy: it lists all versions of the repository",
         )
     with fs.lock(folder / JOURNAL):
         with fs.open_write(folder / JOURNAL) as file:
@@ -70,14 +70,15 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
             if not work.entries:
                 raise DamagedData(
                     "neither the journal nor the format file of the repository can be read",
-                    hint="restore .mvc/journal from a copy: it says what the repository holds",
+                    hint="restore .mvc/journal from a copy: it lists all versions of the "
+                    "repository",
                 )
             fs.write_atomic(path, format_line(_stages(fs, folder, work.regions)))
     if not sound:
         features = work.features | _of_manifests(fs, folder, work.commits)
         with fs.lock(folder / JOURNAL):
             add_features(fs, folder, features)
-        healed.append(Healed("format", FORMAT, "what the journal and the packs need"))
+        healed.append(Healed("format", FORMAT, "journal and packs"))
     return healed
 
 
@@ -94,20 +95,20 @@ def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozense
 
 
 def _of_manifests(fs: FileSystem, folder: Path, commits: Iterable[Commit]) -> frozenset[str]:
-    """The features that the manifests of these need, as far as they can be read.
+    """The features that the readable manifests of these versions need.
 
-    All that are known where the repository does not open yet: too few would be wrong.
+    All known features if the repository cannot be opened yet: too few would be wrong.
     """
-    found = frozenset[str]()
+    features = frozenset[str]()
     try:
         store = Store(fs, Clock(), folder)
     except MvcError:
         return KNOWN
     for commit in commits:
         with suppress(DamagedData):
-            found |= Manifest.decode(store.recovery.manifest(commit.manifest)).features
+            features |= Manifest.decode(store.recovery.manifest(commit.manifest)).features
     store.close()
-    return found
+    return features
 
 
 class _Journal:
@@ -159,7 +160,7 @@ class _Journal:
         self._at = recorded.after
 
     def _written(self, frame: bytes) -> Healed:
-        """Writes both copies of an entry that the other repository has, one after the other."""
+        """Writes both copies of an entry of the other repository, one after another."""
         for begin in (self._at.offset, self._at.offset + len(frame)):
             self._file.write_at(begin, frame)
             self._file.sync()
@@ -167,21 +168,21 @@ class _Journal:
         return Healed("journal", f"entry {sequence}", "the other repository")
 
     def _restored(self) -> bytes | None:
-        """The other journal's frame for the place where the chain breaks; None without one."""
-        found, other, at = self._elsewhere(), self._other, self._at
-        if found is None or other is None:
+        """The other journal's frame for the break in the chain; None without one."""
+        frame_, other, at = self._other_frame(), self._other, self._at
+        if frame_ is None or other is None:
             return None
         rest = self._file.read(at.offset, self._file.size() - at.offset)
         for begin, (payload, sequence, _, _) in frames_behind(rest, 1):
             if sequence >= at.sequence:
-                # A frame holds the hash of the frames before it: if the other journal has the
-                # next sound frame of this one, both are equal up to there.
+                # A frame has the hash of the frames before it: if the other journal has the next
+                # sound frame of this one, both are equal up to there.
                 follows = rest[begin : begin + OVERHEAD + len(payload)]
                 same = other.read(at.offset + begin, len(follows)) == follows
-                return found if same else None
+                return frame_ if same else None
         return None
 
-    def _elsewhere(self) -> bytes | None:
+    def _other_frame(self) -> bytes | None:
         """The sound frame at the same offset of the other journal, if it continues the chain."""
         other, at = self._other, self._at
         if other is None or other.size() <= at.offset:
@@ -203,6 +204,6 @@ class _Journal:
         reached = read_high_water_mark(self._fs, self._folder, first.check)
         if reached is None or reached.sequence <= at.sequence or other.size() < reached.offset:
             return None
-        # The other journal must have the very entry that was the last one here.
+        # the other journal must have the entry that was the last one here
         chain = other.read(reached.offset - len(reached.chain), len(reached.chain))
-        return self._elsewhere() if chain == reached.chain else None
+        return self._other_frame() if chain == reached.chain else None

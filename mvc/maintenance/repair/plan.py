@@ -1,6 +1,6 @@
-"""Repair: for every object, whether sound records lead to it, another source has it, or it is lost.
+"""Repair: decide for every object whether sound records, another source or nothing can recover it.
 
-Nothing is changed here: a plan says which records go, and which objects are stored anew.
+This changes nothing: a plan lists the records to remove and the objects to store again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Need(Struct, frozen=True):
 class RepairPlan(Struct):
     """``lost``: objects that versions need and no source has. ``ranges`` go to quarantine.
 
-    With damaged ranges alone the plan is executed as well: the new journal omits them.
+    The plan is executed even if it has damaged ranges only: the new journal omits them.
     """
 
     rewrite: RewritePlan
@@ -46,9 +46,9 @@ class RepairPlan(Struct):
 
 
 def needs_of(found: StorageGraph, graph: SoundGraph, sources: ObjectSources) -> dict[bytes, Need]:
-    """All objects of all states that are not forgotten and whose manifests can be recovered.
+    """The objects of all states that are not forgotten and whose manifests can be recovered.
 
-    In the order of versions. Names every object in ``graph``.
+    In the order of versions. Adds the name of every object to ``graph``.
     """
     history = found.history
     first_entry: dict[ManifestId, int] = {}
@@ -57,12 +57,12 @@ def needs_of(found: StorageGraph, graph: SoundGraph, sources: ObjectSources) -> 
             if commit.id not in history.forgotten:
                 graph.name(commit.manifest)
                 first_entry.setdefault(commit.manifest, entry_index)
-    given_up = history.given_up(history.states())
+    dropped = history.dropped_paths(history.states())
     needs: dict[bytes, Need] = {}
     for id_, entry_index in first_entry.items():
         manifest = sources.load(id_)
         if manifest is not None:
-            for blob, spec in objects(manifest.all_entries, given_up.get(id_, ())).items():
+            for blob, spec in objects(manifest.all_entries, dropped.get(id_, ())).items():
                 graph.name(blob)
                 needs.setdefault(blob, Need(spec, entry_index))
         needs.setdefault(id_, Need(None, entry_index))
@@ -72,22 +72,24 @@ def needs_of(found: StorageGraph, graph: SoundGraph, sources: ObjectSources) -> 
 def plan_repair(
     survey: PackCheck, graph: SoundGraph, needs: dict[bytes, Need], sources: ObjectSources
 ) -> RepairPlan:
-    """Decides for every object what to do; ``sources`` remembers where each comes from."""
+    """Decides for every object what to do; ``sources`` remembers the source of each."""
     stored = _SoundRecords(survey, graph, needs)
     restored, lost = _settle(stored, sources)
-    leave, again, ranges = set(survey.damaged), set[bytes](), list(survey.ranges)
+    leave, encode_again, ranges = set(survey.damaged), set[bytes](), list(survey.ranges)
     shared = shared_records(survey)
     for record, place, member in survey.objects.all_members():
         if place in survey.damaged:
-            again.add(member.id)
+            encode_again.add(member.id)
         elif member.id in lost or not stored.has_needs(member, lost):
             leave.add(place)
             why = f"object {member.id.hex()[:10]} cannot be recovered"
             ranges.append(quarantined(record, why))
-    recoded = dict.fromkeys(sorted(again - restored.keys() - lost), "another record of it")
+    recoded = dict.fromkeys(
+        sorted(encode_again - restored.keys() - lost), "another record of the object"
+    )
     healed = [_healed(id_, source, needs) for id_, source in (restored | recoded).items()]
     for pack in sorted({pack for pack, _ in shared}):
-        healed.append(Healed("region", f"pack {pack}", "the records that lie there"))
+        healed.append(Healed("region", f"pack {pack}", "the records in the shared bytes"))
     rewrite = RewritePlan(
         survey.objects,
         leave=leave,
@@ -108,16 +110,15 @@ def _healed(id_: bytes, source: str, needs: dict[bytes, Need]) -> Healed:
 
 
 def _settle(stored: _SoundRecords, sources: ObjectSources) -> tuple[dict[bytes, str], set[bytes]]:
-    """The source of every object to store anew, and the objects that are lost.
+    """The source of every object to store again, and the objects that are lost.
 
-    What led through a lost object may be lost as well, so rounds are repeated until one loses
-    nothing more.
+    Paths through a lost object are lost as well, so rounds are repeated until one loses no more.
     """
     restored: dict[bytes, str] = {}
     lost: set[bytes] = set()
     while True:
-        found, missing = _restore_round(stored, sources, restored, lost)
-        restored |= found
+        restored_now, missing = _restore_round(stored, sources, restored, lost)
+        restored |= restored_now
         missing |= stored.stranded(lost | missing)
         if missing <= lost:
             return restored, lost
@@ -129,35 +130,35 @@ def _restore_round(
 ) -> tuple[dict[bytes, str], set[bytes]]:
     """Of the objects that cannot be recovered: those that a source has, and those that none has.
 
-    Oldest first: what is restored may lead to later ones. One of ``encoded_again`` must be readable
-    as things are; that a restored object leads to it is not enough. It may count as missing until
-    the next round, which finds its record in the quarantine.
+    Oldest first: restored objects may lead to later ones. An object of ``encoded_again`` must be
+    readable from sound records alone. It may count as missing until the next round, which finds its
+    record in the quarantine.
     """
-    found: dict[bytes, str] = {}
+    restored_now: dict[bytes, str] = {}
     missing: set[bytes] = set()
     by_records = stored.readable(lost)
     by_restored = by_records.copy()
     by_restored.reach(stored.all_pieces(restored))
     for id_ in stored.oldest_first:
-        own = stored.all_pieces([id_])
-        ways = by_records if id_ in stored.encoded_again else by_restored
-        if id_ in lost or id_ in restored or ways.has_all(own):
+        pieces_ = stored.all_pieces([id_])
+        reached = by_records if id_ in stored.encoded_again else by_restored
+        if id_ in lost or id_ in restored or reached.has_all(pieces_):
             continue
         need = stored.needs.get(id_)
         source = None if need is None else sources.find(id_, need.spec)
         if source is None:
             missing.add(id_)
         else:
-            found[id_] = source
-            by_restored.reach(own)
-    return found, missing
+            restored_now[id_] = source
+            by_restored.reach(pieces_)
+    return restored_now, missing
 
 
 class _SoundRecords:
-    """What sound records hold, and the objects that versions need.
+    """The contents of sound records, and the objects that versions need.
 
-    ``pieces``: by object the first bytes of its pieces. ``encoded_again``: objects whose record
-    cannot be copied in part, in groups or a manifest beside blobs. ``oldest_first``: all objects
+    ``pieces``: by object the offsets of its pieces. ``encoded_again``: objects whose record cannot
+    be copied in part: groups, or a manifest in a record with blobs. ``oldest_first``: all objects
     by the entry that a new record of them belongs to.
     """
 
@@ -167,8 +168,8 @@ class _SoundRecords:
         self.encoded_again: set[bytes] = set()
         self._survey = survey
         self._graph = graph
-        # By the first bytes of an id, the earliest entry that stores the object or names it as a
-        # base; a new record of it belongs there.
+        # by prefix of an id, the earliest entry that stores the object or names it as a base; a new
+        # record of it belongs there
         self._first_entry: dict[bytes, int] = {}
         self._sound = []
         for record, place, member in survey.objects.all_members():
@@ -196,7 +197,7 @@ class _SoundRecords:
         return first if need is None else min(first, need.entry_index)
 
     def base_of(self, prefix: bytes, lost: set[bytes]) -> bytes | None:
-        """The id of a base, unless it is lost or unknown; None also for a full record."""
+        """The id of a base; None if it is lost or unknown, and for a full record."""
         base = self._graph.resolve_prefix(prefix) if prefix else None
         return None if base in lost else base
 
@@ -211,14 +212,15 @@ class _SoundRecords:
         return next((each for each in known if self.entry_for(each) < self.entry_for(id_)), None)
 
     def readable(self, lost: set[bytes]) -> Reachability:
-        """What sound records lead to without lost objects.
+        """The pieces that sound records can recover without lost objects.
 
-        A base can be named only while a record of it is kept, so no delta leads back to others.
+        A base can be named only while it has a retained record, so no delta leads back to other
+        bases.
         """
-        kept = [member for member in self._sound if member.id not in lost]
-        named = {member.id for member in kept}
+        members = [member for member in self._sound if member.id not in lost]
+        named = {member.id for member in members}
         reached = Reachability()
-        for member in kept:
+        for member in members:
             if not self.has_needs(member, lost):
                 continue
             base = self.base_of(member.base, lost)
@@ -228,11 +230,11 @@ class _SoundRecords:
         return reached
 
     def stranded(self, lost: set[bytes]) -> set[bytes]:
-        """Objects that no version needs, in groups that are taken apart.
+        """Objects that no version needs, in groups that are split.
 
-        They would have to be encoded again, but only versions know their dtype and shape.
+        They would have to be encoded again, but only versions have their dtype and shape.
         """
-        found: set[bytes] = set()
+        stranded_: set[bytes] = set()
         for record in self._survey.objects.all_records():
             if not record.header.group:
                 continue
@@ -244,5 +246,5 @@ class _SoundRecords:
                 and self.has_needs(member, lost)
             }
             if len(stay) < len(record.header.members):
-                found |= stay - self.needs.keys()
-        return found
+                stranded_ |= stay - self.needs.keys()
+        return stranded_

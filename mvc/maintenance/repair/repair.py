@@ -1,11 +1,9 @@
-"""Repair: restore what another copy or path gives back, put the rest into quarantine.
+"""Repair: restore data from other copies and paths, put the rest into quarantine.
 
-What opening needs (the journal's copies, ``format``) is repaired before, by ``journal``.
-Objects are repaired by a rewrite that keeps only sound records. It takes effect in one step,
-so an interruption leaves the repository as it was. A repair that finds nothing changes nothing.
-
-Afterwards every record in the packs can be decoded. An object that cannot be recovered is
-not kept in part, so that committing the same content again stores it again.
+``journal`` first repairs what opening needs: the journal's copies and ``format``. Objects are
+repaired by one rewrite that retains only sound records; an interruption leaves the repository
+unchanged. Afterwards every record in the packs can be decoded. No part of an unrecoverable object
+remains, so that committing the same content stores it again.
 """
 
 from __future__ import annotations
@@ -50,9 +48,9 @@ def repair(
 ) -> Repaired:
     """Repairs an open repository and checks it again.
 
-    ``other``: the folder (see ``folder_of``) of a repository that may have what is lost
-    here; nothing is written there. ``full``: objects that decode to wrong bytes are repaired
-    as well. Raises ReadOnly, Busy, IoFailed; after IoFailed nothing was put into quarantine.
+    ``other``: the folder (see ``folder_of``) of a repository that may have lost objects; it is only
+    read. ``full``: also repairs objects that decode to wrong bytes. Raises ReadOnly, Busy,
+    IoFailed; after IoFailed nothing was put into quarantine.
     """
     store.check_writable("repaired")
     store.fresh()
@@ -66,8 +64,8 @@ def repair(
         report, _ = check(store, full=full, progress=progress)
     wrong = {bytes.fromhex(p.object) for p in report.problems if p.kind == "content"}
     if wrong:
-        objects, put_aside = _heal_objects(store, config, other, wrong, progress=progress)
-        healed, quarantined = [*healed, *objects], [*quarantined, *put_aside]
+        objects, moved = _heal_objects(store, config, other, wrong, progress=progress)
+        healed, quarantined = [*healed, *objects], [*quarantined, *moved]
         report = fsck(store, full=full, progress=progress)
     problems = tuple(p for p in report.problems if p.kind != "index")
     if len(problems) < len(report.problems):
@@ -78,32 +76,32 @@ def repair(
 
 
 def _pack_heads(store: Store) -> Iterator[Healed]:
-    """Rewrites damaged first bytes of packs, which are the same in every pack."""
+    """Rewrites damaged headers of packs, which are the same in every pack."""
     regions = (region for recorded in store.snapshot.entries() for region in recorded.entry.regions)
     for pack in sorted({region.pack for region in regions if region.length}):
         path = pack_path(store.folder / PACKS, pack)
-        identity = store.fs.stat(path)
-        if identity is None or identity.size < len(PACK_HEADER):
+        info = store.fs.stat(path)
+        if info is None or info.size < len(PACK_HEADER):
             continue
         with store.fs.open_write(path) as file:
             if file.read(0, len(PACK_HEADER)) != PACK_HEADER:
                 file.write_at(0, PACK_HEADER)
                 file.sync()
-                yield Healed("pack", path.name, "what every pack begins with")
+                yield Healed("pack", path.name, "the header of every pack")
 
 
 def _relink(store: Store, policy: Policy, relinks: Relinks) -> list[Healed]:
-    """Writes the journal with the right predecessors of statements, proven by its order."""
-    found = read_records(store.snapshot)
+    """Rewrites the journal with the right predecessors of statements, proven by its order."""
+    graph = read_records(store.snapshot)
     edits: dict[int, Entry | None] = {}
-    for position, recorded in enumerate(found.entries):
-        if right := relinks.get(recorded.sequence):
+    for position, recorded in enumerate(graph.entries):
+        if corrected := relinks.get(recorded.sequence):
             rows = enumerate(recorded.entry.previous)
-            previous = tuple(right.get(place, before) for place, before in rows)
+            previous = tuple(corrected.get(index, before) for index, before in rows)
             edits[position] = replace(recorded.entry, previous=previous)
     note = f"{len(edits)} corrected"
-    made = partial(Entry, "repair", store.clock.now_ns(), note)
-    rewrite(store, policy, RewritePlan(found, edits=edits), operation=made)
+    make_entry = partial(Entry, "repair", store.clock.now_ns(), note)
+    rewrite(store, policy, RewritePlan(graph, edits=edits), operation=make_entry)
     return [
         Healed("statement", f"operation {sequence}", "the journal's order") for sequence in relinks
     ]
@@ -116,18 +114,19 @@ def _heal_objects(
     wrong: Collection[bytes] = (),
     progress: Progress | None = None,
 ) -> tuple[list[Healed], list[Quarantined]]:
-    """Repeats while objects are lost: one round may restore the base of a lost object, or put
-    into quarantine a record that the next one reads. ``wrong``: objects that decode to other bytes.
+    """Heals objects in rounds: one may restore a base, or quarantine a record, that the next reads.
+
+    ``wrong``: objects that decode to other bytes.
     """
     healed: list[Healed] = []
     quarantined: list[Quarantined] = []
     for number in range(_ROUNDS):
-        distrusted = () if number else wrong
-        attempt = partial(_heal_once, store, config, other, wrong=distrusted, progress=progress)
-        plan, put_aside = retry_on_rewrite(store.snapshot, attempt)
+        wrong_now = () if number else wrong
+        attempt = partial(_heal_once, store, config, other, wrong=wrong_now, progress=progress)
+        plan, moved = retry_on_rewrite(store.snapshot, attempt)
         healed += plan.healed
-        quarantined += put_aside
-        if not plan.lost or not (plan.healed or put_aside):
+        quarantined += moved
+        if not plan.lost or not (plan.healed or moved):
             break
     return healed, quarantined
 
@@ -142,7 +141,7 @@ def _heal_once(
 ) -> tuple[RepairPlan, list[Quarantined]]:
     survey = survey_damage(store.snapshot, wrong, progress)
     if survey.ranges and store.fresh().generation != survey.objects.generation:
-        raise ConcurrentRewrite("what looks like damage may be data that others have moved")
+        raise ConcurrentRewrite("the repository was rewritten while it was read")
     graph = SoundGraph(store.snapshot, survey)
     with object_sources(store, graph, other) as sources:
         needs = needs_of(survey.objects, graph, sources)

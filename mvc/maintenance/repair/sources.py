@@ -1,8 +1,8 @@
 """Repair: sources for the bytes of an object that cannot be recovered normally.
 
-In this order: another path through the storage graph, its own damaged record if that still
-decodes right, another repository (such as a backup), the files of the working folder. The bytes
-count only if they have the object's hash.
+In this order: another path through the storage graph, the object's damaged record if it still
+decodes right, another repository (such as a backup), the files of the working folder. Bytes count
+only if they have the object's hash.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def folder_of(fs: FileSystem, path: Path) -> Path:
             return folder
     raise NotARepository(
         f"there is no repository in {printable(str(path))}",
-        hint="give the folder of a repository, or a copy of a .mvc folder",
+        hint="name the folder of a repository, or a copy of a .mvc folder",
     )
 
 
 class Untouched(FileSystem):
-    """Says that no folder is writable, so that the other repository is opened read-only."""
+    """Reports every folder as read-only, so that the other repository is opened without changes."""
 
     def is_writable_dir(self, path: Path) -> bool:  # noqa: ARG002
         return False
@@ -59,11 +59,11 @@ class Untouched(FileSystem):
 def object_sources(store: Store, graph: SoundGraph, other: Path | None) -> Iterator[ObjectSources]:
     """Every source of objects while the block runs; ``other``: another repository's folder."""
     own = Recovery(graph.packs, graph, store.pool)
-    with ExitStack() as held:
-        held.callback(graph.packs.close)
-        backup = None if other is None else held.enter_context(closing(_open_other(other)))
+    with ExitStack() as stack:
+        stack.callback(graph.packs.close)
+        backup = None if other is None else stack.enter_context(closing(_open_other(other)))
         working = _WorkingFiles(store)
-        held.callback(working.close)
+        stack.callback(working.close)
         yield ObjectSources(own, store.recovery, working, backup)
 
 
@@ -79,18 +79,18 @@ def _open_other(folder: Path) -> Store:
 class _WorkingFiles:
     """Contents of files in the working folder, by their ids.
 
-    ``names``: the paths to look at; they are hashed at the first look-up.
+    ``names``: the paths to search; they are hashed at the first request.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.names: dict[str, None] = {}
-        self._found: dict[bytes, tuple[str, int]] | None = None
+        self._locations: dict[bytes, tuple[str, int]] | None = None
         self._open = ExitStack()
         self._parsed: tuple[str, ParsedFile] | None = None
 
     def piece(self, id_: bytes, start: int, out: memoryview) -> None:
-        name, content = self._at(id_)
+        name, content = self._locate(id_)
         parsed = self._file(name)
         if content < 0:
             skeleton = parsed.skeleton()[start : start + len(out)]
@@ -101,30 +101,30 @@ class _WorkingFiles:
             parsed.read(content, start, out)
 
     def manifest(self, id_: bytes) -> bytes:
-        raise DamagedData(f"manifest {id_.hex()[:10]} is no file of the working folder")
+        raise DamagedData(f"manifest {id_.hex()[:10]} is not a file of the working folder")
 
     def _entry(self, name: str) -> FileEntry | None:
-        """The manifest entry of a file as committing would make it; None if it cannot be read."""
+        """The manifest entry that a commit would make for a file; None if it cannot be read."""
         try:
             return entry_of(self._store, name)
         except MvcError:
             return None  # for example a file that changes meanwhile
 
     def where(self, id_: bytes) -> str:
-        return printable(self._at(id_)[0])
+        return printable(self._locate(id_)[0])
 
-    def _at(self, id_: bytes) -> tuple[str, int]:
-        """The file that has an object, and the content's number; -1 for the skeleton."""
-        if self._found is None:
-            self._found = {}
+    def _locate(self, id_: bytes) -> tuple[str, int]:
+        """The file with an object, and the content's number; -1 for the skeleton."""
+        if self._locations is None:
+            self._locations = {}
             for entry in filter(None, map(self._entry, self.names)):
                 for i, content in enumerate(entry.contents):
-                    self._found.setdefault(content.id, (entry.path, i))
+                    self._locations.setdefault(content.id, (entry.path, i))
                 if entry.skeleton is not None:
-                    self._found.setdefault(entry.skeleton, (entry.path, -1))
-        if id_ not in self._found:
+                    self._locations.setdefault(entry.skeleton, (entry.path, -1))
+        if id_ not in self._locations:
             raise DamagedData("no file of the working folder has it")
-        return self._found[id_]
+        return self._locations[id_]
 
     def _file(self, name: str) -> ParsedFile:
         if self._parsed is None or self._parsed[0] != name:
@@ -140,10 +140,10 @@ class _WorkingFiles:
 
 
 class _DamagedRecords:
-    """Objects that readers still get from records with a wrong checksum.
+    """Objects that readers still recover from records with a wrong checksum.
 
-    A flipped bit may hit another member of a group, or be one that decoding does not look at.
-    ``specs``: what the blobs to look for are.
+    The flipped bit may be in another member of a group, or in one that decoding ignores. ``specs``:
+    of the blobs to search.
     """
 
     def __init__(self, recovery: Recovery) -> None:
@@ -160,7 +160,7 @@ class _DamagedRecords:
 
 
 class ObjectSources:
-    """All sources as one: each object comes from the source where its hash was right."""
+    """All sources as one: each object is read from the source where its hash was right."""
 
     def __init__(
         self, own: ObjectSource, readers: Recovery, working: _WorkingFiles, other: Store | None
@@ -178,7 +178,7 @@ class ObjectSources:
         self._chosen: dict[bytes, ObjectSource] = {}
 
     def find(self, id_: bytes, spec: TensorSpec | None) -> str | None:
-        """The name of a source that has an object, or None. Without ``spec`` it is a manifest."""
+        """The name of a source that has an object, or None. ``spec`` None: it is a manifest."""
         if spec is not None and spec.nbytes <= PIECE:
             self._damaged.specs[id_] = spec
         for name, source in self._sources.items():
@@ -199,14 +199,14 @@ class ObjectSources:
         if spec is None:
             return Manifest.id_of(source.manifest(id_)) == id_
         read = piece_reader(source.piece, id_, spec)
-        for _ in verify_pieces(id_, spec, read, DamagedData("its hash is another")):
+        for _ in verify_pieces(id_, spec, read, DamagedData("it has another hash")):
             pass
         return True
 
     def load(self, id_: ManifestId) -> Manifest | None:
         """A manifest from the first source that has it; None if it is lost.
 
-        From then on its objects are looked for in the files that it names as well.
+        Later searches for its objects also read the files that it names.
         """
         if self.find(id_, None) is None:
             return None

@@ -32,7 +32,7 @@ def test_a_backup_and_what_is_made_of_it(mvc: Mvc, tmp_path: Path) -> None:
     mvc("-C", restored, "checkout", "HEAD", "-f")
     assert (restored / "model.safetensors").read_bytes() == mvc.write(1.0).read_bytes()
     assert "'mvc checkout HEAD PATH' writes a file" in mvc("restore", "model.x", code=3).err
-    assert "there is a repository already" in mvc("restore", place, code=3).err
+    assert "a repository exists already" in mvc("restore", place, code=3).err
 
 
 @pytest.mark.parametrize("bare", [False, True])

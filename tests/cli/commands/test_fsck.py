@@ -68,7 +68,7 @@ def test_repair_of_what_nothing_heals(mvc) -> None:
     assert problem["tensors"] == ["model.safetensors: big"]
     assert found["lost_versions"] == [id_]
     plain = mvc("fsck", code=4)
-    assert "/.mvc/quarantine holds 1 file of " in plain.err
+    assert "/.mvc/quarantine has 1 file of " in plain.err
     assert plain.out.endswith(f"\n1 of 1 version cannot be recovered: {id_[:10]}\n")
     mvc.commit(2)
     said = mvc("fsck", "--repair", code=4).out
