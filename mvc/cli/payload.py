@@ -55,7 +55,7 @@ OWN_FIELDS = {
     "Quarantined": "file bytes=length reason=why",
     "Repacked": "added=plan.added removed=plan.removed full_added=plan.full_added "
     "full_removed=plan.full_removed deltas_added=plan.deltas_added "
-    "deltas_removed=plan.deltas_removed given_up=plan.given_up prices=plan.prices "
+    "deltas_removed=plan.deltas_removed given_up=plan.dropped prices=plan.prices "
     "before=plan.before planned=plan.after now",
     "Restored": "commit written deleted unchanged left_out branch head_moved=moved_head "
     "unreached=orphans",

@@ -223,7 +223,11 @@ class _Copying:
         self._sweep(extent.ends)
         total = size + sum(extent.ends.values())
         return BackedUp(
-            self._folder.parent, extent.versions, extent.operations, bytes=total, copied=self._copied
+            self._folder.parent,
+            extent.versions,
+            extent.operations,
+            bytes=total,
+            copied=self._copied,
         )
 
     def _ends_before(self) -> dict[int, int]:

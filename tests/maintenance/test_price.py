@@ -86,16 +86,16 @@ def problems(mixed: Mixed, weight: float) -> Priced:
     proven = {id_: replace(each, path=path) for id_, each in mixed.proven.items()}
     goal = Goal(weight=weight, alternatives=proven)
     costs = RepackProblem(mixed.repo.handle.store, mixed.repo.handle.config, goal).costs
-    attempt(costs, (o for id_ in costs.survey.first for o in costs.alone(id_)))
+    attempt(costs, (o for id_ in costs.survey.first for o in costs.full_of(id_)))
     attempt(costs, (o for _, made in history(costs).values() for o in made))
     return ContentPlan(costs, history(costs), weight, proven).solver.problem
 
 
 def parts(whole: Priced, size: int) -> Iterator[Priced]:
     """Consecutive versions that share no content with others, each a problem of its own."""
-    for first in range(0, len(whole.held), size):
+    for first in range(0, len(whole.holdings), size):
         mine = range(first, first + size)
-        contents = sorted({c for v in mine for c in whole.held[v]})
+        contents = sorted({c for v in mine for c in whole.holdings[v]})
         at = {c: n for n, c in enumerate(contents)}
         edges = [
             replace(edge, a=at[edge.a], b=at[edge.b])
@@ -106,12 +106,12 @@ def parts(whole: Priced, size: int) -> Iterator[Priced]:
         yield Priced(
             Nodes([costs.full_bytes[c] for c in contents],
                      [costs.full_ns[c] for c in contents], edges),
-            [[at[c] for c in whole.held[v]] for v in mine],
+            [[at[c] for c in whole.holdings[v]] for v in mine],
             [whole.fixed_ns[v] for v in mine],
             whole.weight,
             whole.bound,
             {
-                v - first: Training(t.base - first, t.ns, [at[c] for c in t.kept])
+                v - first: Training(t.base - first, t.ns, [at[c] for c in t.stored])
                 for v, t in (whole.trainings or {}).items()
                 if v in mine
             },
@@ -149,16 +149,16 @@ class AnyLayout:
         contents, ns = list[int](), 0
         while version in gone:
             training = (self.problem.trainings or {})[version]
-            contents += training.kept
+            contents += training.stored
             version, ns = training.base, ns + training.ns
-        return [*contents, *self.problem.held[version]], ns + self.problem.fixed_ns[version]
+        return [*contents, *self.problem.holdings[version]], ns + self.problem.fixed_ns[version]
 
     def best(self) -> float:
         return min(self.price(gone) for gone in subsets(self.problem.trainings or ()))
 
     def price(self, gone: Collection[int]) -> float:
         """The lowest price if these versions give up their weights."""
-        needs = [self.needs(version, gone) for version in range(len(self.problem.held))]
+        needs = [self.needs(version, gone) for version in range(len(self.problem.holdings))]
         stored, ns = np.zeros(1), np.array([[fixed for _, fixed in needs]], float)
         for nodes, nbytes, times in self.trees:
             uses = [[contents.count(node) for contents, _ in needs] for node in nodes]
@@ -183,14 +183,14 @@ def test_thirty_commits_cost_what_the_best_of_all_choices_costs(
     mixed: Mixed, weight: float, tight: bool
 ) -> None:
     problem = problems(mixed, weight)
-    assert len(problem.held) == 30
+    assert len(problem.holdings) == 30
     assert len(problem.trainings or {}) == len(mixed.proven)
     found = Solver(problem).cheapest()
     assert found is not None
     if tight:
         least = max(
             fixed + sum(problem.contents.full_ns[c] for c in held)
-            for fixed, held in zip(problem.fixed_ns, problem.held, strict=True)
+            for fixed, held in zip(problem.fixed_ns, problem.holdings, strict=True)
         )
         problem = replace(problem, bound=(least + max(found.ns)) // 2)
         found = Solver(problem).cheapest()

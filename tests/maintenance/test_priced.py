@@ -33,13 +33,13 @@ class Assigned:
         sources, edges, stored = set[int](), set[int](), set[int]()
         needs: list[tuple[list[int], int]] = []
         for version, kind in enumerate(kinds):
-            mine = p.held[version]
+            mine = p.holdings[version]
             if kind == "recipe":
                 assert p.trainings is not None
                 training = p.trainings[version]
                 contents, ns = needs[training.base]
-                needs.append(([*training.kept, *contents], ns + training.ns))
-                mine, kind = training.kept, "update"
+                needs.append(([*training.stored, *contents], ns + training.ns))
+                mine, kind = training.stored, "update"
             else:
                 needs.append((list(mine), p.fixed_ns[version]))
             for content in mine:
@@ -66,13 +66,13 @@ class Assigned:
 
     def best(self) -> float | None:
         """Of every combination of kinds."""
-        every = product(*(self.kinds(v) for v in range(len(self.problem.held))))
+        every = product(*(self.kinds(v) for v in range(len(self.problem.holdings))))
         return min((p for kinds in every if (p := self.price(kinds)) is not None), default=None)
 
     def single(self) -> Iterator[float]:
         """One kind for all versions; in full where there is no recipe."""
         for kind in KINDS:
-            count = len(self.problem.held)
+            count = len(self.problem.holdings)
             kinds = [kind if kind in self.kinds(v) else "full" for v in range(count)]
             if (price := self.price(kinds)) is not None:
                 yield price
@@ -139,13 +139,13 @@ def check(problem: Priced, found: PricedLayout) -> None:
     total = 0
     for version, ns in enumerate(found.ns):
         origin, took, contents = version, 0, list[int]()
-        while origin in found.given_up:
+        while origin in found.dropped:
             assert problem.trainings is not None
             training = problem.trainings[origin]
             took += training.ns
-            contents += training.kept
+            contents += training.stored
             origin = training.base
-        parts = [times[content] for content in (*contents, *problem.held[origin])]
+        parts = [times[content] for content in (*contents, *problem.holdings[origin])]
         assert ns == took + problem.fixed_ns[origin] + sum(parts)
         assert ns <= problem.bound
         total += ns

@@ -16,7 +16,7 @@ from mvc.maintenance.repack.goal import Goal, plain
 from mvc.maintenance.repack.plan import CurvePoint
 from mvc.maintenance.repack.planner import front
 from mvc.maintenance.repack.solve import (
-    BYTES_ALONE,
+    BYTES_ONLY,
     Bundles,
     Edge,
     Nodes,
@@ -30,7 +30,7 @@ from mvc.maintenance.repack.solve import (
 def alone(contents: Nodes) -> Priced:
     """Versions of one content each."""
     count = len(contents)
-    return Priced(contents, [[i] for i in range(count)], [0] * count, BYTES_ALONE)
+    return Priced(contents, [[i] for i in range(count)], [0] * count, BYTES_ONLY)
 
 
 def chain(
@@ -80,7 +80,7 @@ def lines(versions: int, tensors: int, seed: int, *, together: bool = False) -> 
             sizes.append(round(scale * pick.uniform(0.8, 1)))
             times.append(scale)
         held.append(mine)
-    return Priced(Nodes(sizes, times, edges), held, [5] * versions, BYTES_ALONE)
+    return Priced(Nodes(sizes, times, edges), held, [5] * versions, BYTES_ONLY)
 
 
 def layouts(contents: Nodes) -> Iterator[tuple[int, dict[int, int]]]:
@@ -101,7 +101,7 @@ def frontier(problem: Priced) -> dict[int, int]:
     """The bytes that each worst recovery takes at least, from all layouts."""
     best: dict[int, int] = {}
     for size, times in layouts(problem.contents):
-        each = zip(problem.held, problem.fixed_ns, strict=True)
+        each = zip(problem.holdings, problem.fixed_ns, strict=True)
         worst = max(ns + sum(times[content] for content in held) for held, ns in each)
         best[worst] = min(size, best.get(worst, size))
     return best
@@ -114,7 +114,7 @@ def least_bytes(best: dict[int, int], bound: int) -> int | None:
 def stored(problem: Priced, found: PricedLayout) -> int:
     """Bytes of a layout, which gives back all within the times that it says."""
     times = problem.contents.recovery(found.layout)
-    for held, fixed, ns in zip(problem.held, problem.fixed_ns, found.ns, strict=True):
+    for held, fixed, ns in zip(problem.holdings, problem.fixed_ns, found.ns, strict=True):
         assert ns == fixed + sum(times[content] for content in held)
     return problem.contents.stored(found.layout)
 
@@ -190,12 +190,12 @@ def test_what_changes_together_is_planned_as_one(seed: int) -> None:
     spread = bundles.contents(found.layout)
     times = problem.contents.recovery(spread)
     assert problem.contents.stored(spread) == bundles.priced.contents.stored(found.layout)
-    assert [5 + sum(times[c] for c in held) for held in problem.held] == list(found.ns)
+    assert [5 + sum(times[c] for c in held) for held in problem.holdings] == list(found.ns)
 
 
 def test_a_tensor_that_stays_is_in_no_bundle_with_others() -> None:
     contents = Nodes([5, 5, 9], [1, 1, 1], [Edge(0, 1, 2, 1)])
-    bundles = Bundles(Priced(contents, [[0, 2], [1, 2]], [0, 0], BYTES_ALONE))
+    bundles = Bundles(Priced(contents, [[0, 2], [1, 2]], [0, 0], BYTES_ONLY))
     assert len(bundles.priced.contents) == 3
     found = Solver(bundles.priced).cheapest()
     assert found is not None

@@ -107,15 +107,15 @@ def test_repack_drops_what_is_proven_and_within_the_bound(
     steps = {*made[1:4], *made[5:]}
     repo = configured(repo, "store.storage_weight", "1e12")
     repo = configured(repo, "store.max_recovery", str(0.95 * min(seconds[each] for each in steps)))
-    assert not repo.storage.repack(alternatives=recipes.alternatives(repo)).plan.given_up
+    assert not repo.storage.repack(alternatives=recipes.alternatives(repo)).plan.dropped
     bound = 1.15 * min(seconds[each] for each in steps)
     repo = configured(repo, "store.max_recovery", str(bound))
     plan = repo.storage.repack(alternatives=recipes.alternatives(repo), dry_run=True).plan
-    assert len(plan.given_up) > 0
-    assert {*plan.given_up} <= {each for each in steps if seconds[each] <= bound}
+    assert len(plan.dropped) > 0
+    assert {*plan.dropped} <= {each for each in steps if seconds[each] <= bound}
     repo = configured(repo, "store.max_recovery", "60")
     done = repo.storage.repack(alternatives=recipes.alternatives(repo))
-    assert {*done.plan.given_up} == steps  # full states keep their weights
+    assert {*done.plan.dropped} == steps  # full states keep their weights
     repo.storage.gc(grace=timedelta(0))
     assert recipes.late(repo) == []
     repo = configured(repo, "store.max_recovery", "1e-9")

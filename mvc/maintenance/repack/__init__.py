@@ -1,4 +1,5 @@
-"""repack: the same versions with other reset points and deltas. Goal, problem, plan.
+"""repack: store the same versions with other reset points and deltas.
 
-The solvers: ``solve``. Rewriting packs: ``maintenance``.
+``problem`` reads and estimates, ``solve`` optimises, ``planner`` chooses a plan for a goal;
+``mvc.maintenance.rewrite_plan`` rewrites the packs.
 """

@@ -1,4 +1,4 @@
-"""The goal of a repack: the aims that it may be given, and what the settings ask for."""
+"""The goal of a repack: one aim of the caller, or the goal of the settings."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from mvc.store.writing.layout import Layout
 
 
 class Aims(TypedDict, total=False):
-    """What a repack may aim at: one of these, None being none; without one the settings count.
+    """The aims of a repack: at most one may be set; without one the settings count.
 
     ``interval``: a reset point every so many commits. ``max_recovery``: seconds within which every
     version is recovered. ``max_size``: bytes of all packs. ``add``, ``remove``: reset points.
-    ``add_queried``: how many of the versions asked for most often become reset points.
+    ``add_queried``: so many of the most requested versions become reset points.
     """
 
     interval: int | None
@@ -38,11 +38,11 @@ class Aims(TypedDict, total=False):
 
 
 class Goal(Struct, frozen=True):
-    """One of the aims, checked, or what the settings ask for.
+    """One checked aim, or the goal of the settings.
 
-    ``layout``: that of the settings, with skip deltas. ``weight``: the lowest price, where a
-    gigabyte is worth so many seconds of recovery; then weights of the versions in ``alternatives``
-    may be dropped. ``bound``: seconds of recovery that ``remove`` and ``weight`` must keep.
+    ``layout``: of the settings, with skip deltas. ``weight``: minimise the price, with so many
+    seconds of recovery per gigabyte; then weights of the versions in ``alternatives`` may be
+    dropped. ``bound``: seconds of recovery that ``remove`` and ``weight`` must not exceed.
     """
 
     interval: int | None = None
@@ -78,30 +78,30 @@ def plain(value: float, digits: int | None = None) -> str:
 
 
 def goal_of(store: Store, config: Config, **aims: Unpack[Aims]) -> Goal:
-    """The aim given, else the goal of the settings.
+    """The goal of the aim that is set, else of the settings.
 
-    Raises WrongUsage for several aims or a bad one; WeightsDropped for a version to ``add`` that
-    has none.
+    Raises WrongUsage for several aims or a bad one; WeightsDropped for a version to ``add`` without
+    weights.
     """
-    given = [name.replace("_", "-") for name, value in aims.items() if value is not None]
-    if len(given) > 1:
-        raise WrongUsage(f"{given[0]} and {given[1]} exclude each other", hint="give one of them")
+    names = [name.replace("_", "-") for name, value in aims.items() if value is not None]
+    if len(names) > 1:
+        raise WrongUsage(f"{names[0]} and {names[1]} exclude each other", hint="set only one")
     bound = config.get("store.max_recovery")
     limit = None if bound is None else float(bound)
-    if not given:
+    if not names:
         return _of_settings(config, limit)
     interval, seconds, size = (aims.get("interval"), aims.get("max_recovery"), aims.get("max_size"))
     if interval is not None and interval < 1:
-        raise WrongUsage("an interval is at least 1 commit")
+        raise WrongUsage("the interval must be at least 1 commit")
     if seconds is not None and not 0 < seconds < float("inf"):
-        raise WrongUsage("max-recovery is a number of seconds above 0")
+        raise WrongUsage("max-recovery must be a number of seconds above 0")
     if size is not None and size < 0:
-        raise WrongUsage("max-size is a number of bytes from 0 on")
+        raise WrongUsage("max-size must be a number of bytes, 0 or more")
     add, remove = _named(store, "add", aims.get("add")), _named(store, "remove", aims.get("remove"))
     queried = aims.get("add_queried")
     for commit in add:
-        if (gone := availability.dropped(store, commit)) is not None:
-            raise availability.dropped_error(commit, gone)
+        if (dropped := availability.dropped(store, commit)) is not None:
+            raise availability.dropped_error(commit, dropped)
     return Goal(
         interval=interval,
         max_recovery=seconds,
@@ -129,10 +129,10 @@ def _named(store: Store, aim: str, revs: Sequence[Rev] | None) -> tuple[CommitId
 
 
 def _most_queried(store: Store, count: int) -> tuple[CommitId, ...]:
-    """The versions asked for most often, of those that have their state."""
+    """The most requested versions among those that still have their state."""
     if count < 1:
-        raise WrongUsage("add-queried is a number of versions from 1 on")
-    found = queries(store).most(count, {commit.id for commit in stored_versions(store)})
-    if not found:
-        raise WrongUsage("no version was asked for yet", hint="--add names versions")
-    return tuple(found)
+        raise WrongUsage("add-queried must be a number of versions, 1 or more")
+    ids = queries(store).most(count, {commit.id for commit in stored_versions(store)})
+    if not ids:
+        raise WrongUsage("no version was requested yet", hint="name versions with --add")
+    return tuple(ids)

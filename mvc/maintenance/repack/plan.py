@@ -1,17 +1,18 @@
 """Selections of codings: completed, so that everything can be recovered, and priced as a whole.
 
-A layout is about versions, but versions share blobs, and not every delta is reversible. So what a
-layout needs may leave a blob without a way to it. ``completed`` takes these steps, in this order:
+Layouts select versions, but versions share blobs, and not every delta is reversible. So a layout
+may leave a blob without a path. ``completed`` repairs this in steps:
 
-1. Codings that share one payload are all kept, or none.
+1. Codings that share one payload are all selected, or none.
 2. A new delta that is needed backwards is tried: it may turn out to be a full record.
-3. A piece that nothing leads to gets the smallest stored delta from a piece that is reached, a
-   chosen delta turned round, or a full record.
-4. Each blob gets a coding of its own: as the base of a delta alone it is nowhere named by its full
-   id. A delta turned round for that may have been another's only way, so step 3 comes once more.
+3. A piece without a path gets the smallest stored delta from a piece with one, a selected delta
+   reversed, or a full record.
+4. Each blob gets a coding of its own: deltas name their base by a prefix, only a coding has its
+   full id. A delta reversed for that may have been the only path to another blob, so step 3 is
+   repeated.
 
-Blobs that no version has (of forgotten states, before gc) keep the codings they have, and the
-paths of others may lead through them. Nothing new is made of them or from them.
+Blobs without a version (forgotten, before gc) retain their codings, and paths may lead through
+them. New codings neither code such blobs nor start from them.
 """
 
 from __future__ import annotations
@@ -88,14 +89,14 @@ class Selection:
         return [candidate for candidate in self if candidate.place is None]
 
     def lacking(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Those that are not chosen."""
+        """The ``candidates`` that are not selected."""
         return [candidate for candidate in candidates if candidate not in self]
 
     def cheapest(self) -> dict[Node, CheapestPath]:
         """The cheapest path to each piece that can be recovered, nearest first (Dijkstra).
 
-        Of paths of equal cost the one with fewer deltas counts. A coding leads on from its base
-        once its inputs are found as well, from the furthest on.
+        Of equal costs the path with fewer deltas wins. A coding with inputs is usable once all
+        inputs are reached.
         """
         edges: dict[Node, list[tuple[Candidate, list[Node], Node]]] = defaultdict(list)
         heap: list[tuple[float, int, int, Node, Candidate, Node | None]] = []
@@ -105,28 +106,28 @@ class Selection:
             if not needs:
                 ns = candidate.seconds * 1e9
                 heap.append((ns, 0, next(tickets), node, candidate, None))
-            for each in needs:
-                edges[each].append((candidate, needs, node))
+            for needed in needs:
+                edges[needed].append((candidate, needs, node))
             if candidate.reversible and not candidate.inputs:
                 edges[node].append((candidate, [node], needs[0]))
         heapify(heap)
-        found: dict[Node, CheapestPath] = {}
+        paths: dict[Node, CheapestPath] = {}
         while heap:
             cost, deltas, _, node, step, origin = heappop(heap)
-            if node in found:
+            if node in paths:
                 continue
-            stored = step.stored + (0 if origin is None else found[origin].stored)
-            found[node] = CheapestPath(cost, deltas, stored, step=step, origin=origin)
+            stored = step.stored + (0 if origin is None else paths[origin].stored)
+            paths[node] = CheapestPath(cost, deltas, stored, step=step, origin=origin)
             for candidate, needs, target in edges[node]:
-                if target not in found and all(each in found for each in needs):
-                    ns, under = cost + candidate.seconds * 1e9, found[needs[0]].deltas + 1
-                    heappush(heap, (ns, under, next(tickets), target, candidate, needs[0]))
-        return found
+                if target not in paths and all(needed in paths for needed in needs):
+                    ns, depth = cost + candidate.seconds * 1e9, paths[needs[0]].deltas + 1
+                    heappush(heap, (ns, depth, next(tickets), target, candidate, needs[0]))
+        return paths
 
 
 class CheapestPath(NamedTuple):
-    """``cost`` (nanoseconds), ``deltas`` and ``stored`` bytes of the path to a piece; its last
-    ``step`` and the piece before it.
+    """The path to a piece: ``cost`` in nanoseconds, ``deltas``, ``stored`` bytes, the last ``step``
+    and the piece before it (``origin``).
     """
 
     cost: float
@@ -167,16 +168,16 @@ def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
         for id_, _ in (node for node in nodes if node not in reached):
             raise DamagedData(
                 f"version {version.commit.short} is damaged: object {id_.hex()[:10]} is lost",
-                hint="run 'mvc fsck --repair', with --from if there is a backup; else 'mvc forget "
-                f"{version.commit.short}' gives the version up",
+                hint="run 'mvc fsck --repair', with --from if you have a backup; 'mvc forget "
+                f"{version.commit.short}' deletes its state",
             )
-        ways = [reached[node] for node in nodes]
+        paths = [reached[node] for node in nodes]
         wanted = {node: min(PIECE, survey.size(node[0]) - node[1]) for node in nodes}
         walks = decoded(wanted, lambda node: shared.last_step(reached[node]))
         works = together(walks, shared.seconds.__getitem__)
         times.append(costs.rates.version(works, version.files, version.nbytes))
-        sizes.append(sum(way.stored for way in ways))
-        depths.append(max((way.deltas for way in ways), default=0))
+        sizes.append(sum(path.stored for path in paths))
+        depths.append(max((path.deltas for path in paths), default=0))
         if all(node in full for node in nodes):
             reset_points.append(version.commit)
     total = max(1, len(times))
@@ -195,26 +196,26 @@ def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
 
 
 class _Shared:
-    """The groups of a selection: ``seconds`` to decode each of them as a whole.
+    """The groups of a selection, with the ``seconds`` to decode each as a whole.
 
-    New codings of a pipeline that groups are taken to share a payload if one operation first
+    New codings of a grouping pipeline are assumed to share a payload if one operation first
     published their objects, because they are written together.
     """
 
     def __init__(self, costs: Costs, selection: Selection) -> None:
         text = costs.survey.config.get("commit.pipeline")
         self._groups_new = Pipeline.parse(text).coding().scope == "group"
-        self._found = costs.survey.found
+        self._graph = costs.survey.graph
         groups: dict[Hashable, list[Candidate]] = defaultdict(list)
         for candidate in selection.new if self._groups_new else ():
             groups[self._group(candidate)].append(candidate)
-        every = (*groups.items(), *costs.candidates.groups.items())
+        groups_ = (*groups.items(), *costs.candidates.groups.items())
         self.seconds: dict[Hashable, float] = {
-            key: of_group(o.seconds for o in made) for key, made in every
+            key: of_group(o.seconds for o in codings) for key, codings in groups_
         }
 
     def last_step(self, path: CheapestPath) -> tuple[int, Part, Node | None, list[Node]]:
-        """As ``decoded`` asks for it."""
+        """The argument ``last_step`` of ``decoded``."""
         part = path.step.seconds, self._group(path.step)
         return path.step.nbytes, part, path.origin, path.step.needs[1:]
 
@@ -223,42 +224,42 @@ class _Shared:
             return candidate.place[:2] if candidate.grouped else None
         if not self._groups_new:
             return None
-        return self._found.entry_of(candidate.id), candidate.base is None, "new"
+        return self._graph.entry_of(candidate.id), candidate.base is None, "new"
 
 
 # -- bytes in packs ------------------------------------------------------------------------
 
 
 def _packed(costs: Costs, selection: Selection) -> int:
-    """Bytes of all records after codings that are not chosen are dropped and new ones added."""
-    gone = defaultdict(set)
+    """Bytes of all records after unselected codings are dropped and new ones added."""
+    dropped = defaultdict(set)
     for candidate in selection.lacking(costs.candidates):
         assert candidate.place is not None
-        gone[candidate.place[:2]].add(candidate.place[2])
-    found = costs.survey.found
-    headers = [(found.pack_reader.header(*place), members) for place, members in gone.items()]
-    less = sum(header.size - _rest(header, members) for header, members in headers)
-    fresh: dict[int, list[Candidate]] = defaultdict(list)
+        dropped[candidate.place[:2]].add(candidate.place[2])
+    graph = costs.survey.graph
+    headers = [(graph.pack_reader.header(*place), members) for place, members in dropped.items()]
+    freed = sum(header.size - _rest(header, members) for header, members in headers)
+    new_by_entry: dict[int, list[Candidate]] = defaultdict(list)
     for candidate in selection.new:
-        fresh[found.entry_of(candidate.id)].append(candidate)
+        new_by_entry[graph.entry_of(candidate.id)].append(candidate)
     pipeline = encoding_policy(costs.survey.config).pipeline
-    more = sum(_added(candidates, pipeline) for candidates in fresh.values())
-    return sum(found.lengths) - less + more
+    added = sum(_added(candidates, pipeline) for candidates in new_by_entry.values())
+    return sum(graph.lengths) - freed + added
 
 
-def _rest(header: RecordHeader, gone: set[int]) -> int:
+def _rest(header: RecordHeader, dropped: set[int]) -> int:
     """Bytes of a record without some of its members."""
-    kept = [member for i, member in enumerate(header.members) if i not in gone]
-    if not kept or header.group:  # a group is dropped as a whole
-        return 0 if not kept else header.size
-    size = sum(member.stored for member in kept)
-    apart = [member for member in kept if member.kind == MANIFEST]
-    for manifest in apart:
-        # It is encoded again alone, without the ids of the blobs beside it.
+    retained = [member for i, member in enumerate(header.members) if i not in dropped]
+    if not retained or header.group:  # a group is dropped as a whole
+        return 0 if not retained else header.size
+    size = sum(member.stored for member in retained)
+    manifests = [member for member in retained if member.kind == MANIFEST]
+    for manifest in manifests:
+        # It is encoded again alone, without the ids of blobs in the same record.
         ids = sum(member.kind == BLOB for member in header.members)
         size += 32 * ids + len(encode_header([manifest], group=False, body_size=0))
-    together = [member for member in kept if member.kind != MANIFEST]
-    return size + (_head(together) if together else 0)
+    blobs = [member for member in retained if member.kind != MANIFEST]
+    return size + (_head(blobs) if blobs else 0)
 
 
 def _added(candidates: Sequence[Candidate], pipeline: Pipeline) -> int:
@@ -287,10 +288,10 @@ def _head(members: Iterable[Member]) -> int:
 
 
 def completed(selection: Selection, costs: Costs) -> Selection:
-    """The selection, and the codings without which a piece could not be recovered."""
+    """The selection, with the codings that are missing to recover every piece."""
     completion = _Completion(Selection(selection), costs)
     completion.keep_groups_whole()
-    completion.try_what_is_needed_backwards()
+    completion.try_backward_deltas()
     completion.reach_every_piece()
     if completion.name_every_blob():
         completion.reach_every_piece()
@@ -302,22 +303,22 @@ class _Completion:
         self.chosen = chosen
         self._costs = costs
         self._stored = costs.candidates
-        self._specs = costs.survey.specs  # of the blobs that versions have
+        self._specs = costs.survey.specs  # of blobs that versions have
 
     def keep_groups_whole(self) -> None:
         for group in self._stored.groups.values():
             if any(candidate in self.chosen for candidate in group):
                 self.chosen.add(group)
 
-    def try_what_is_needed_backwards(self) -> None:
-        """Replaces new deltas whose base nothing else leads to by what a trial makes of them."""
+    def try_backward_deltas(self) -> None:
+        """Tries new deltas whose base has no other path, and replaces them by the result."""
         reached = self._reached()
         unproven = {
-            (each.id, each.base): each.span
-            for each in self.chosen.new
-            if each.base and not each.sure and (each.base, each.start) not in reached
+            (delta.id, delta.base): delta.span
+            for delta in self.chosen.new
+            if delta.base and not delta.sure and (delta.base, delta.start) not in reached
         }
-        self.chosen.drop([each for each in self.chosen.new if (each.id, each.base) in unproven])
+        self.chosen.drop([delta for delta in self.chosen.new if (delta.id, delta.base) in unproven])
         for (id_, base), span in unproven.items():
             self.chosen.add(self._costs.tried(id_, base, span))
 
@@ -325,65 +326,63 @@ class _Completion:
         reached = self._reached()
         waiting = deque(node for node in self._needed() if node not in reached)
         one_way = self._one_way()
-        put_off: set[Node] = set()
+        deferred: set[Node] = set()
         while waiting:
             node = waiting.popleft()
             if node in reached:
                 continue
-            found = self._delta_to(node, reached, one_way)
-            if not found and node not in put_off:
-                put_off.add(node)  # another piece's coding may lead here
+            codings = self._delta_to(node, reached, one_way)
+            if not codings and node not in deferred:
+                deferred.add(node)  # another piece's coding may lead here
                 waiting.append(node)
                 continue
-            for candidate in found or self._full_of(node):
+            for candidate in codings or self._full_of(node):
                 self.chosen.add([candidate])
                 _add(reached, candidate)
-                self._drop_other_way(candidate)
+                self._drop_other_direction(candidate)
 
     def name_every_blob(self) -> bool:
-        """Turns deltas round from blobs without a coding of their own towards the full record.
+        """Reverses deltas from blobs without a coding of their own; returns whether there were any.
 
-        Returns whether there were any.
-
-        The other end of such a delta may lose its only coding, and follows. Where the other end is
-        of no version, the blob is encoded anew.
+        The other blob of such a delta may lose its only coding, and is next. If the other blob has
+        no version, the blob is encoded again.
         """
         own = Counter(candidate.id for candidate in self.chosen)
         waiting = [id_ for id_ in self._specs if not own[id_]]
         if not waiting:
             return False
-        ways = self.chosen.cheapest()
+        paths = self.chosen.cheapest()
         while waiting:
             id_ = waiting.pop()
             for start in starts_of(self._specs[id_].nbytes):
-                way = ways[id_, start].step
-                if way.id == id_:
+                step = paths[id_, start].step
+                if step.id == id_:
                     continue
-                if way.id not in self._specs:
-                    self.chosen.add(self._past_others((id_, start), ways))
+                if step.id not in self._specs:
+                    self.chosen.add(self._from_versions((id_, start), paths))
                     own[id_] += 1
                     break
-                self.chosen.add([self._costs.turned(way)])
+                self.chosen.add([self._costs.reversed(step)])
                 own[id_] += 1
-                if way.grouped or way not in self.chosen:
+                if step.grouped or step not in self.chosen:
                     continue
-                self.chosen.drop([way])
-                own[way.id] -= 1
-                if not own[way.id]:
-                    waiting.append(way.id)
+                self.chosen.drop([step])
+                own[step.id] -= 1
+                if not own[step.id]:
+                    waiting.append(step.id)
         return True
 
-    # -- of what a piece can be made -------------------------------------------------------
+    # -- codings of a piece ------------------------------------------------------------------
 
     def _delta_to(
         self, node: Node, reached: Reachability, one_way: Mapping[Node, list[Candidate]]
     ) -> list[Candidate]:
-        """The smallest delta that makes a piece: a stored one, or a chosen one turned round."""
-        found = [o for o in self._stored.of(node) if o.base and reached.has_all(o.needs)]
+        """The smallest delta that codes a piece: a stored one, or a reversed selected one."""
+        deltas = [o for o in self._stored.of(node) if o.base and reached.has_all(o.needs)]
         if node[0] in self._specs:
-            ways = [o for o in one_way.get(node, ()) if o.node in reached and o in self.chosen]
-            found += map(self._costs.turned, ways)
-        return [min(found, key=lambda candidate: candidate.stored)] if found else []
+            reversed_ = [o for o in one_way.get(node, ()) if o.node in reached and o in self.chosen]
+            deltas += map(self._costs.reversed, reversed_)
+        return [min(deltas, key=lambda candidate: candidate.stored)] if deltas else []
 
     def _full_of(self, node: Node) -> list[Candidate]:
         full = [candidate for candidate in self._stored.of(node) if candidate.base is None]
@@ -391,33 +390,33 @@ class _Completion:
             return [min(full, key=lambda candidate: candidate.stored)]
         if node[0] not in self._specs:
             return []  # it is lost, and no version needs it
-        return self._costs.alone(node[0])
+        return self._costs.full_of(node[0])
 
-    def _past_others(self, node: Node, ways: Mapping[Node, CheapestPath]) -> list[Candidate]:
+    def _from_versions(self, node: Node, paths: Mapping[Node, CheapestPath]) -> list[Candidate]:
         """New codings of a blob, from the nearest blob of a version on its cheapest path."""
-        base = ways[node].origin
+        base = paths[node].origin
         while base is not None and base[0] not in self._specs:
-            base = ways[base].origin
-        return self._costs.alone(node[0]) if base is None else self._costs.tried(node[0], base[0])
+            base = paths[base].origin
+        return self._costs.full_of(node[0]) if base is None else self._costs.tried(node[0], base[0])
 
-    def _drop_other_way(self, candidate: Candidate) -> None:
-        """Drops the other direction of a turned delta, unless it shares its payload."""
+    def _drop_other_direction(self, candidate: Candidate) -> None:
+        """Drops the other direction of a reversed delta, unless it shares its payload."""
         for other in self._stored.of((candidate.base or b"", candidate.start)):
-            kept = other.grouped or other.id not in self._specs
-            if other.base == candidate.id and not other.reversible and not kept:
+            stays = other.grouped or other.id not in self._specs
+            if other.base == candidate.id and not other.reversible and not stays:
                 self.chosen.drop([other])
 
-    # -- what is there ---------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------
 
     def _reached(self) -> Reachability:
-        """The pieces that chosen codings lead to; untried ones count as forward only."""
+        """The pieces that selected codings lead to; untried ones count as forward only."""
         reached = Reachability()
         for candidate in self.chosen:
             _add(reached, candidate)
         return reached
 
     def _needed(self) -> Iterator[Node]:
-        """Every piece of every stored blob, those of versions first and in their order."""
+        """Every piece of every stored blob; first those of versions, in their order."""
         yield from (
             (id_, start)
             for version in self._costs.survey.versions
@@ -427,12 +426,12 @@ class _Completion:
         yield from (each.node for each in self._stored if each.id not in self._specs)
 
     def _one_way(self) -> dict[Node, list[Candidate]]:
-        """Chosen deltas that are not reversible, by the piece they start from."""
-        found: dict[Node, list[Candidate]] = defaultdict(list)
-        for each in self.chosen:
-            if each.base and each.id in self._specs and each.is_one_way:
-                found[each.base, each.start].append(each)
-        return found
+        """Selected deltas that are not reversible, by the piece they start from."""
+        one_way: dict[Node, list[Candidate]] = defaultdict(list)
+        for coding in self.chosen:
+            if coding.base and coding.id in self._specs and coding.is_one_way:
+                one_way[coding.base, coding.start].append(coding)
+        return one_way
 
 
 def _add(reached: Reachability, candidate: Candidate) -> None:
@@ -447,11 +446,11 @@ def _add(reached: Reachability, candidate: Candidate) -> None:
 
 
 class RepackPlan(Struct, frozen=True):
-    """``rewrite``: what to do; a plan with nothing to do is false.
+    """``rewrite``: the changes; a plan without changes is false.
 
-    ``full_*`` and ``deltas_*`` count codings of tensors.
-    ``given_up``: versions that a recipe makes from then on, in place of their weights. ``prices``:
-    before and after in seconds, if the goal is the lowest price.
+    ``full_*`` and ``deltas_*`` count codings of tensors. ``dropped``: versions whose weights are
+    dropped, to be restored by a recipe. ``prices``: before and after in seconds, if the goal is the
+    lowest price.
     """
 
     goal: Goal
@@ -462,11 +461,11 @@ class RepackPlan(Struct, frozen=True):
     deltas_added: int
     deltas_removed: int
     rewrite: RewritePlan
-    given_up: tuple[CommitId, ...] = ()
+    dropped: tuple[CommitId, ...] = ()
     prices: tuple[float, float] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.rewrite or self.given_up)
+        return bool(self.rewrite or self.dropped)
 
     @property
     def added(self) -> tuple[CommitId, ...]:
@@ -499,7 +498,7 @@ class RepackCurve(Struct, frozen=True):
 class RepackProblem:
     """The inputs of the planner. Raises DamagedData if a record is damaged.
 
-    ``given_up``: by version a path whose weights count as given up already.
+    ``dropped``: by version a path whose weights count as dropped already.
     """
 
     def __init__(
@@ -508,34 +507,34 @@ class RepackProblem:
         config: Config,
         goal: Goal,
         progress: Progress | None = None,
-        given_up: Mapping[CommitId, str] | None = None,
+        dropped: Mapping[CommitId, str] | None = None,
     ) -> None:
-        found = read_records(store.snapshot)
-        found.history.dropped.update(given_up or {})
-        found.refuse_damage()
+        graph = read_records(store.snapshot)
+        graph.history.dropped.update(dropped or {})
+        graph.refuse_damage()
         self.goal = goal
         self.progress = progress
-        self.survey: Survey = survey(store, config, found, progress)
-        candidates = Candidates(found, store.rates, self.survey.specs)
+        self.survey: Survey = survey(store, config, graph, progress)
+        candidates = Candidates(graph, store.rates, self.survey.specs)
         self.costs = Costs(self.survey, candidates, Sizes(self.survey), store.rates)
         learn_stored(self.costs)
         self.stored = Selection(self.costs.candidates)
         self.before = layout_metrics(self.costs, self.stored)
 
     def selected(self, build: Callable[[], Selection]) -> Selection:
-        """What ``build`` selects once the codings that are new in its first answer were tried.
+        """The selection of ``build`` after trials of the new codings in its first result.
 
-        Their sizes are known then, and some may have turned out to be full records.
+        Trials give their sizes, and some may turn out to be full records.
         """
         chosen = build()
         return build() if attempt(self.costs, chosen.new, self.progress) else chosen
 
     def plan_of(self, chosen: Selection) -> RepackPlan:
-        """The plan to store these codings and no others."""
-        gone, new = chosen.lacking(self.costs.candidates), chosen.new
-        places = {candidate.place for candidate in gone if candidate.place is not None}
+        """The plan to store exactly these codings."""
+        removed, new = chosen.lacking(self.costs.candidates), chosen.new
+        places = {candidate.place for candidate in removed if candidate.place is not None}
         rewrite = RewritePlan(
-            self.survey.found,
+            self.survey.graph,
             leave=places,
             add=[EncodeRequest(*pair) for pair in dict.fromkeys((o.id, o.base) for o in new)],
             packs={pack for pack, _, _ in places},
@@ -546,9 +545,9 @@ class RepackProblem:
             before=self.before,
             after=layout_metrics(self.costs, chosen) if rewrite else self.before,
             full_added=sum(o.base is None for o in new),
-            full_removed=sum(o.base is None for o in gone),
+            full_removed=sum(o.base is None for o in removed),
             deltas_added=sum(o.base is not None for o in new),
-            deltas_removed=sum(o.base is not None for o in gone),
+            deltas_removed=sum(o.base is not None for o in removed),
             rewrite=rewrite,
         )
 

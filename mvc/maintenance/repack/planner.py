@@ -1,8 +1,8 @@
-"""The best plan for a goal: of a rule (``rules``), or of the solver over several shapes.
+"""The best plan for a goal: by a rule (``rules``), or by the solver over several shapes.
 
-The solver knows contents and their estimated prices. Its layouts are completed and priced as a
-whole, with headers and groups. Where that misses a bound, the solver is asked for a tighter one.
-Where it keeps groups, the solver is asked again with other prices of what is in them.
+The solver works with contents and their estimated prices. Its layouts are completed and priced as a
+whole, with headers and groups. If the result misses a bound, the solver runs with a tighter one; if
+it includes groups, with other prices of their contents.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from mvc.store.writing.layout import ENDLESS as SKIP_ENDLESS
 from mvc.store.writing.layout import Layout as SkipLayout
 
 _ROUNDS = 10  # of plans for a bound, or a size
-_AGAIN = 2  # searches more where there are groups
-_EXACT = 1.003  # ratio of bounds that count as one
-_STEP = 4  # of skip deltas, where the settings have none
+_AGAIN = 2  # more searches if there are groups
+_EXACT = 1.003  # ratio of bounds that count as equal
+_STEP = 4  # of skip deltas, if the settings have none
 _INTERVALS = (2, 4, 8, 16, 1)  # of reset points in simple plans; 1: everything in full
 ALIKE = 1.01
 """Ratio of estimates that count as equal."""
@@ -51,7 +51,7 @@ _SAME = 1.001  # ratio of sizes that count as equal
 
 _Tried: TypeAlias = Iterator[tuple[RepackPlan, Selection]]
 _Rank: TypeAlias = Callable[[LayoutMetrics], float | None]
-"""The less, the better; None for what misses the goal."""
+"""Lower is better; None misses the goal."""
 
 
 def planned(problem: RepackProblem) -> RepackPlan:
@@ -68,16 +68,16 @@ def planned(problem: RepackProblem) -> RepackPlan:
     plan = problem.plan_of(problem.selected(lambda: rules.by_rule(costs, goal)))
     if goal.layout is not None:
         a, b = plan.before, plan.after
-        kept = a.bytes <= b.bytes and a.worst_seconds <= b.worst_seconds * ALIKE
-        return problem.unchanged() if kept else plan
+        is_good = a.bytes <= b.bytes and a.worst_seconds <= b.worst_seconds * ALIKE
+        return problem.unchanged() if is_good else plan
     return plan
 
 
 def _removed(problem: RepackProblem) -> RepackPlan:
-    """Missing deltas are added only if the stored ones do not do."""
+    """Adds missing deltas only if the stored ones do not suffice."""
     goal, asked = problem.goal, set(problem.goal.remove)
-    tried = rules.without_reset_points(problem.costs, goal.remove)
-    plans = list(map(problem.plan_of, tried))
+    selections = rules.without_reset_points(problem.costs, goal.remove)
+    plans = list(map(problem.plan_of, selections))
 
     def fails(plan: RepackPlan) -> tuple[bool, int]:
         late = goal.bound is not None and plan.after.worst_seconds > goal.bound
@@ -88,14 +88,14 @@ def _removed(problem: RepackProblem) -> RepackPlan:
     if late and goal.bound is not None:
         name = after.worst_commit.short if after.worst_commit else "?"
         raise Unattainable(
-            f"version {name} would take {plain(after.worst_seconds, 3)} s; "
-            f"store.max_recovery allows {plain(goal.bound)} s",
+            f"version {name} would take {plain(after.worst_seconds, 3)} s; store.max_recovery "
+            f"allows {plain(goal.bound)} s",
             hint="raise store.max_recovery, or remove fewer reset points",
         )
     for id_ in (each for each in after.reset_points if each in asked):
         raise Unattainable(
-            f"version {id_.short} stays a reset point: what it has is needed in full by others",
-            hint="remove the reset points with the same tensors as well, or run 'mvc gc' first",
+            f"version {id_.short} stays a reset point: other versions need its tensors in full",
+            hint="also remove the reset points with the same tensors, or run 'mvc gc' first",
         )
     return plan
 
@@ -104,22 +104,22 @@ def _removed(problem: RepackProblem) -> RepackPlan:
 
 
 def _shapes(problem: RepackProblem) -> list[Shape]:
-    """What the solver chooses from: a chain, skip deltas, and what is stored.
+    """The shapes for the solver: a chain, skip deltas, and the stored deltas.
 
-    Some codings of each kind are tried before, so that plans need no trials of their own.
+    Some codings of each kind are tried first, so that plans need no trials of their own.
     """
     costs, progress = problem.costs, problem.progress
     step = layout_of(problem.survey.config).step or _STEP
-    attempt(costs, (o for id_ in problem.survey.first for o in costs.alone(id_)), progress)
+    attempt(costs, (o for id_ in problem.survey.first for o in costs.full_of(id_)), progress)
     attempt(costs, deltas(history(costs)), progress)
     attempt(costs, deltas(rules.skips(costs, step)), progress)
     chain, stored = history(costs), as_stored(costs)
-    others = any(base != chain.get(id_, (b"",))[0] for id_, (base, _) in stored.items())
-    return [chain, rules.skips(costs, step), *([stored] if others else [])]
+    differs = any(base != chain.get(id_, (b"",))[0] for id_, (base, _) in stored.items())
+    return [chain, rules.skips(costs, step), *([stored] if differs else [])]
 
 
 def _skips(problem: RepackProblem) -> Iterator[RepackPlan]:
-    """Plans with skip deltas, of fewer and fewer versions between reset points."""
+    """Plans with skip deltas, with fewer and fewer versions between reset points."""
     step = layout_of(problem.survey.config).step or _STEP
     for interval in (SKIP_ENDLESS, step**3, step**2, step):
         yield problem.plan_of(rules.skipping(problem.costs, SkipLayout(interval, step)))
@@ -133,17 +133,17 @@ def _proposals(
 ) -> Iterator[RepackPlan]:
     """Simple plans, and those of a search over every shape.
 
-    A group is kept whole. So those that the best plan of a shape keeps count for nothing in the
-    next search, and in the one after that what is used of them pays for all.
+    A group is stored as a whole. So groups of the best plan of a shape count nothing in the next
+    search, and in the one after that the used parts count for the whole.
     """
     shapes = _shapes(problem)
     yield problem.unchanged()
     yield from _skips(problem)
     yield from (problem.plan_of(rules.at_interval(problem.costs, each)) for each in _INTERVALS)
     for shape in shapes:
-        factors, again = dict[Group, float](), problem.costs.candidates.groups
+        factors, groups = dict[Group, float](), problem.costs.candidates.groups
         best: tuple[float, Selection] | None = None
-        for turn in range(_AGAIN + 1 if again else 1):
+        for round_ in range(_AGAIN + 1 if groups else 1):
             for plan, chosen in search(ContentPlan(problem.costs, shape, weight, factors=factors)):
                 yield plan
                 ranked = rank(plan.after)
@@ -151,19 +151,19 @@ def _proposals(
                     best = ranked, chosen
             if best is None:
                 break
-            paid = _paid(problem, best[1])
-            factors = paid if turn else dict.fromkeys(paid, 0.0)
+            weights = _paid(problem, best[1])
+            factors = weights if round_ else dict.fromkeys(weights, 0.0)
 
 
 def _paid(problem: RepackProblem, chosen: Selection) -> dict[Group, float]:
-    """By group that is kept, its bytes for each byte of what recoveries decode of it."""
-    ways = {path.step.place for path in chosen.cheapest().values()}
-    found: dict[Group, float] = {}
+    """By selected group its bytes for each byte that recoveries decode."""
+    used_places = {path.step.place for path in chosen.cheapest().values()}
+    factors: dict[Group, float] = {}
     for group, members in problem.costs.candidates.groups.items():
-        used = sum(o.stored for o in members if o.place in ways)
+        used = sum(o.stored for o in members if o.place in used_places)
         if used or any(o in chosen for o in members):
-            found[group] = sum(o.stored for o in members) / max(1, used)
-    return found
+            factors[group] = sum(o.stored for o in members) / max(1, used)
+    return factors
 
 
 def _best(plans: Iterable[RepackPlan], rank: _Rank) -> RepackPlan | None:
@@ -193,9 +193,9 @@ def _near(problem: RepackProblem, graph: ContentPlan, bound: float | None) -> _T
     """Plans whose worst recovery is about ``bound`` seconds."""
     if bound is not None:
         return _searched(problem, graph, lambda after: after.worst_seconds > bound, 1e9 * bound)
-    found = graph.solver.cheapest()
-    assert found is not None, "everything in full is a layout"
-    chosen = graph.selection(found.layout)
+    best_ = graph.solver.cheapest()
+    assert best_ is not None, "everything in full is a layout"
+    chosen = graph.selection(best_.layout)
     return iter([(problem.plan_of(chosen), chosen)])
 
 
@@ -207,8 +207,8 @@ def _searched(
 ) -> _Tried:
     """Plans by bisection over the solver's bound, towards the least one that ``is_above``.
 
-    The solver's figures are a little less than those of whole plans. ``first``: the bound to begin
-    with, by default the one that allows the smallest layout.
+    The solver's figures are a little less than those of whole plans. ``first``: the first bound;
+    None: the one that allows the smallest layout.
     """
     solver, known = graph.solver, dict[Selected, bool]()
     smallest = solver.cheapest()
@@ -216,14 +216,14 @@ def _searched(
     low, high = solver.shortest, smallest.worst
     bound = high if first is None else max(low, min(high, round(first)))
     for _ in range(_ROUNDS):
-        found = solver.cheapest(bound) or smallest
-        if found.layout not in known:
-            chosen = graph.selection(found.layout)
+        layout_ = solver.cheapest(bound) or smallest
+        if layout_.layout not in known:
+            chosen = graph.selection(layout_.layout)
             plan = problem.plan_of(chosen)
-            known[found.layout] = is_above(plan.after)
+            known[layout_.layout] = is_above(plan.after)
             yield plan, chosen
-        if known[found.layout]:
-            high = found.worst
+        if known[layout_.layout]:
+            high = layout_.worst
         else:
             low = bound
         if high <= low * _EXACT:
@@ -245,12 +245,12 @@ def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
         )
     )
     if (best := _best(plans, rank)) is not None:
-        most = best.after.worst_seconds * ALIKE  # what is about as fast may be smaller
-        return min((p for p in plans if p.after.worst_seconds <= most), key=_size)
+        limit = best.after.worst_seconds * ALIKE  # a plan that is about as fast may be smaller
+        return min((p for p in plans if p.after.worst_seconds <= limit), key=_size)
     least = min(map(_size, plans))
     raise Unattainable(
         f"no layout fits into {size} bytes",
-        hint=f"the smallest possible takes about {least} bytes",
+        hint=f"the smallest needs about {least} bytes",
     )
 
 
@@ -259,26 +259,31 @@ def _size(plan: RepackPlan) -> int:
 
 
 def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
-    """The plan of the lowest price; weights to give up count as such in the layout of the rest."""
+    """The plan of the lowest price; with alternatives it chooses weights to drop first."""
     goal, versions = problem.goal, problem.survey.versions
-    old, rest, saved, gone = price(problem, problem.before, weight), problem, 0.0, list[CommitId]()
+    old, remaining, saved, dropped = (
+        price(problem, problem.before, weight),
+        problem,
+        0.0,
+        list[CommitId](),
+    )
     if goal.alternatives:
         graph = ContentPlan(problem.costs, _shapes(problem)[0], weight, goal.alternatives)
         best = graph.solver.cheapest(ENDLESS if goal.bound is None else round(1e9 * goal.bound))
-        numbers = [] if best is None else sorted(best.given_up)
-        gone = [versions[i].commit for i in numbers]
+        numbers = [] if best is None else sorted(best.dropped)
+        dropped = [versions[i].commit for i in numbers]
         saved = 0.0 if best is None else -sum(best.ns[i] for i in numbers) / 1e9
-    if gone:
-        paths = {commit: goal.alternatives[commit].path for commit in gone}
-        without = replace(goal, alternatives={})
-        rest = RepackProblem(
-            problem.survey.store, problem.survey.config, without, problem.progress, given_up=paths
+    if dropped:
+        paths = {commit: goal.alternatives[commit].path for commit in dropped}
+        goal_ = replace(goal, alternatives={})
+        remaining = RepackProblem(
+            problem.survey.store, problem.survey.config, goal_, problem.progress, dropped=paths
         )
-        lost = problem.survey.specs.keys() - rest.survey.specs.keys()
+        lost = problem.survey.specs.keys() - remaining.survey.specs.keys()
         saved += sum(o.stored for o in problem.stored if o.id in lost) * weight / 1e9
-    plan = _cheapest_layout(rest, weight)
-    prices = old, price(rest, plan.after, weight) - saved
-    return replace(plan, goal=goal, before=problem.before, given_up=tuple(gone), prices=prices)
+    plan = _cheapest_layout(remaining, weight)
+    prices = old, price(remaining, plan.after, weight) - saved
+    return replace(plan, goal=goal, before=problem.before, dropped=tuple(dropped), prices=prices)
 
 
 def _cheapest_layout(problem: RepackProblem, weight: float) -> RepackPlan:
@@ -297,7 +302,7 @@ def _cheapest_layout(problem: RepackProblem, weight: float) -> RepackPlan:
 
 
 def price(problem: RepackProblem, metrics: LayoutMetrics, weight: float) -> float:
-    """Seconds: of bytes in packs, and of one recovery of every version."""
+    """Seconds for the bytes in packs, and for one recovery of every version."""
     return metrics.bytes * weight / 1e9 + metrics.mean_seconds * len(problem.survey.versions)
 
 
@@ -305,7 +310,7 @@ def price(problem: RepackProblem, metrics: LayoutMetrics, weight: float) -> floa
 
 
 def curve(problem: RepackProblem) -> RepackCurve:
-    """The bytes of all packs that each recovery bound would take, and the stored layout."""
+    """The bytes of all packs for each recovery bound, and the stored layout."""
     before, costs = problem.before, problem.costs
     today, points = _point(before), list[CurvePoint]()
     tensors = sum(o.stored for o in problem.stored if o.id in problem.survey.specs)
@@ -332,8 +337,8 @@ def front(points: Iterable[CurvePoint]) -> tuple[CurvePoint, ...]:
 
     Of points with nearly the same bytes the fastest stays.
     """
-    found: list[CurvePoint] = []
+    front_: list[CurvePoint] = []
     for point in sorted(points, key=lambda p: (p.worst_seconds, p.bytes, p.mean_seconds)):
-        if not found or point.bytes * _SAME <= found[-1].bytes:
-            found.append(point)
-    return tuple(found)
+        if not front_ or point.bytes * _SAME <= front_[-1].bytes:
+            front_.append(point)
+    return tuple(front_)

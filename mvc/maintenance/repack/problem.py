@@ -1,10 +1,8 @@
-"""The versions of a repository, the codings of each piece of a blob that are stored or could be
-stored, and what these take.
+"""The versions of a repository, and the stored and possible codings of each piece of a blob.
 
-A coding that is stored is taken as it is. What others would take is tried on some versions and
-interpolated on the rest. A trial recovers the tensor and chooses a coding as a commit would. Sizes
-of a line of tensors change slowly from version to version, so between two that are known the share
-of raw bytes is taken to change evenly.
+Stored codings have known sizes. Other codings are tried on some versions and interpolated on the
+rest. A trial recovers the tensor and chooses a coding as a commit would. Sizes in a line of tensors
+change slowly from version to version, so the share of raw bytes is interpolated linearly.
 """
 
 from __future__ import annotations
@@ -38,10 +36,10 @@ from mvc.types import Progress
 
 
 class Version(Struct, frozen=True):
-    """``blobs``: its contents by id, each with its line: the path and name it is found under.
+    """``blobs``: contents by id, each with its line: its path and name.
 
-    ``sequence``: the operation that published it, ``entry_index``: its position in the graph. It
-    has so many ``files`` of ``nbytes`` in all.
+    ``sequence``: the operation that published it; ``entry_index``: that entry's position in the
+    graph. ``files``, ``nbytes``: count and size of its files.
     """
 
     commit: CommitId
@@ -57,13 +55,13 @@ class Version(Struct, frozen=True):
 class Survey(Struct):
     """Versions in the order of publication; parents before children.
 
-    ``specs``: of their blobs. ``numbers``: the place of each version. ``first``: by blob the place
-    of the first version that has it.
+    ``specs``: of their blobs. ``numbers``: the position of each version. ``first``: by blob the
+    position of the first version with it.
     """
 
     store: Store
     config: Config
-    found: StorageGraph
+    graph: StorageGraph
     versions: list[Version] = field(default_factory=list)
     specs: dict[bytes, TensorSpec] = field(default_factory=dict)
     numbers: dict[CommitId, int] = field(default_factory=dict)
@@ -75,8 +73,8 @@ class Survey(Struct):
 
     def new_in(self, a: int, b: int) -> list[bytes]:
         """The blobs of version b that version a does not have."""
-        there = self.versions[a].blobs
-        return [id_ for id_ in self.versions[b].blobs if id_ not in there]
+        existing = self.versions[a].blobs
+        return [id_ for id_ in self.versions[b].blobs if id_ not in existing]
 
     def bases(self, a: int, b: int) -> dict[bytes, bytes]:
         """For blobs that b has and a lacks, the blob of a that is the base of a delta."""
@@ -84,78 +82,78 @@ class Survey(Struct):
         if not new:
             return {}
         finder = BaseFinder(self.manifest(a))
-        found: dict[bytes, bytes] = {}
+        bases_: dict[bytes, bytes] = {}
         for entry in self.manifest(b).all_entries:
             names = content_names(entry.contents, entry.tensors)
             for name, content in zip(names, entry.contents, strict=True):
                 base = finder.find(entry.path, name, content.spec)
                 if base is not None and content.id in new and base.id in self.versions[a].blobs:
-                    found.setdefault(content.id, base.id)
-        return found
+                    bases_.setdefault(content.id, base.id)
+        return bases_
 
     def manifest(self, i: int) -> Manifest:
         return manifests.load(self.store, self.versions[i].manifest)
 
     def generation(self, i: int) -> int:
-        """How many ancestors a version has."""
+        """The number of ancestors of a version."""
         for j in range(len(self._generations), i + 1):
             parent = self.versions[j].parent
             self._generations.append(0 if parent is None else self._generations[parent] + 1)
         return self._generations[i]
 
     def distance(self, older: bytes, newer: bytes) -> int | None:
-        """How many generations before the first version of a blob another one was last there."""
-        at, generations = self.versions[self.first[newer]].parent, 1
-        while at is not None and older not in self.versions[at].blobs:
-            # No version before the first one that has the blob can have it.
-            at = self.versions[at].parent if at > self.first[older] else None
+        """Generations from the last version with ``older`` to the first one with ``newer``."""
+        current, generations = self.versions[self.first[newer]].parent, 1
+        while current is not None and older not in self.versions[current].blobs:
+            # no version before the first one with the blob can have it
+            current = self.versions[current].parent if current > self.first[older] else None
             generations += 1
-        return None if at is None else generations
+        return None if current is None else generations
 
     def ancestor(self, i: int, steps: int) -> int | None:
         """The version ``steps`` generations back; None before the first."""
-        at: int | None = i
+        current: int | None = i
         for _ in range(steps):
-            if at is None:
+            if current is None:
                 return None
-            at = self.versions[at].parent
-        return at
+            current = self.versions[current].parent
+        return current
 
 
 def survey(
-    store: Store, config: Config, found: StorageGraph, progress: Progress | None = None
+    store: Store, config: Config, graph: StorageGraph, progress: Progress | None = None
 ) -> Survey:
-    """Reads every manifest. Forgotten states and given up weights are left out."""
-    made, stream = Survey(store, config, found), ManifestStream(store)
-    gone = found.history.forgotten
-    given_up = found.history.dropped_paths(found.history.numbers.keys() - gone.keys())
+    """Reads every manifest. Skips forgotten states and dropped weights."""
+    result, stream = Survey(store, config, graph), ManifestStream(store)
+    forgotten = graph.history.forgotten
+    dropped = graph.history.dropped_paths(graph.history.numbers.keys() - forgotten.keys())
     commits: dict[CommitId, Commit] = {}
     published: dict[CommitId, tuple[int, int]] = {}
-    for position, recorded in enumerate(found.entries):
+    for position, recorded in enumerate(graph.entries):
         for commit in recorded.entry.commits:
             commits[commit.id] = commit
             published.setdefault(commit.id, (recorded.sequence, position))
     for id_, commit in commits.items():
-        if id_ in gone or id_ in made.numbers:
+        if id_ in forgotten or id_ in result.numbers:
             continue
-        parent = _nearest(commit, commits, made.numbers)
+        parent = _nearest(commit, commits, result.numbers)
         blobs: dict[bytes, str] = {}
-        steps = [coding.step for coding in found.codings(commit.manifest)]
+        steps = [coding.step for coding in graph.codings(commit.manifest)]
         entries = stream.load(commit.manifest, steps).all_entries
         for entry in entries:
-            if entry.path in given_up.get(commit.manifest, ()):
+            if entry.path in dropped.get(commit.manifest, ()):
                 continue
             names = content_names(entry.contents, entry.tensors)
             for name, content in zip(names, entry.contents, strict=True):
                 blobs.setdefault(content.id, f"{entry.path}\0{name}")
-                made.specs[content.id] = content.spec
-        made.numbers[id_] = len(made.versions)
+                result.specs[content.id] = content.spec
+        result.numbers[id_] = len(result.versions)
         for blob in blobs:
-            made.first.setdefault(blob, len(made.versions))
-        number = None if parent is None else made.numbers[parent]
+            result.first.setdefault(blob, len(result.versions))
+        number = None if parent is None else result.numbers[parent]
         sequence, entry_index = published[id_]
         nbytes = sum(entry.size for entry in entries)
-        made.versions.append(
+        result.versions.append(
             Version(
                 commit=id_,
                 sequence=sequence,
@@ -168,37 +166,35 @@ def survey(
             )
         )
         if progress is not None:
-            progress(len(made.versions), len(commits), "versions")
-    return made
+            progress(len(result.versions), len(commits), "versions")
+    return result
 
 
 def _nearest(
-    commit: Commit, commits: Mapping[CommitId, Commit], there: Mapping[CommitId, int]
+    commit: Commit, commits: Mapping[CommitId, Commit], stored: Mapping[CommitId, int]
 ) -> CommitId | None:
     """The nearest ancestor along first parents that still has its state."""
-    at: Commit | None = commit
-    while at is not None and at.parents:
-        if at.parents[0] in there:
-            return at.parents[0]
-        at = commits.get(at.parents[0])
+    current: Commit | None = commit
+    while current is not None and current.parents:
+        if current.parents[0] in stored:
+            return current.parents[0]
+        current = commits.get(current.parents[0])
     return None
 
 
 Node = tuple[bytes, int]
-"""A blob's id and the first byte of one of its pieces."""
+"""A blob's id and the offset of one of its pieces."""
 
 
 class Candidate(Struct, frozen=True):
     """A coding of one piece of a blob: in full, or as a delta from the same piece of ``base``.
 
-    ``nbytes``: raw bytes. ``seconds``: estimated processor time to read and decode it.
-    ``stored``: payload bytes; ``grouped`` candidates share a payload, of
-    which ``stored`` is their share. ``place``: where it is stored, None if it is not; then
-    ``sure`` says whether a trial has confirmed its form. ``reversible``: the base can be
-    recovered from it. ``forward_only``: a coding whose stages drop bytes of the base, so that
-    it cannot be reversed whichever of the two is published first. ``span``: generations between
-    the blob and ``base``, as far as a delta that is not stored was asked for between two versions.
-    ``predicted``: by an optimizer's step, which needs the same piece of ``inputs`` as well.
+    ``nbytes``: raw. ``seconds``: estimated processor time to read and decode it. ``stored``:
+    payload bytes; of a payload shared with others (``grouped``) its share. ``place``: None if it is
+    not stored; then ``sure``: a trial confirmed its form. ``reversible``: the base can be recovered
+    from it. ``forward_only``: its stages drop bytes of the base, so that no order of publication
+    makes it reversible. ``span``: generations between blob and ``base`` of a new delta.
+    ``predicted``: an optimizer's step, which needs the same piece of ``inputs`` as well.
     """
 
     id: bytes
@@ -233,9 +229,9 @@ class Candidate(Struct, frozen=True):
 
     @property
     def is_one_way(self) -> bool:
-        """Whether the base cannot be recovered from it, but a delta of its kind could be reversed.
+        """Whether the base cannot be recovered from it, but from the reversed delta.
 
-        Then the delta turned round can be stored in its place.
+        Then the reversed delta can be stored instead.
         """
         return not self.reversible and not self.forward_only
 
@@ -249,11 +245,11 @@ class Candidates:
     """The stored codings by piece."""
 
     def __init__(
-        self, found: StorageGraph, rates: Rates, specs: Mapping[bytes, TensorSpec]
+        self, graph: StorageGraph, rates: Rates, specs: Mapping[bytes, TensorSpec]
     ) -> None:
         self._by_node: dict[Node, list[Candidate]] = defaultdict(list)
         self.groups: dict[tuple[int, int], list[Candidate]] = defaultdict(list)
-        for coding in found.all_codings():
+        for coding in graph.all_codings():
             member = coding.member
             if member.kind != BLOB:
                 continue
@@ -283,43 +279,43 @@ class Candidates:
         return self._by_node.get(node, [])
 
     def added(self, id_: bytes, nbytes: int) -> list[Candidate]:
-        """All codings of an object that approximate steps or an optimizer's lead to; nothing of
-        others.
-        """
-        found = [o for start in starts_of(nbytes) for o in self.of((id_, start))]
-        steps = any(o.predicted or (o.forward_only and o.grouped) for o in found)
-        return found if steps else []
+        """All codings of an object with approximate or optimizer steps; none without."""
+        codings = [o for start in starts_of(nbytes) for o in self.of((id_, start))]
+        steps = any(o.predicted or (o.forward_only and o.grouped) for o in codings)
+        return codings if steps else []
 
     def full(self, id_: bytes, nbytes: int) -> list[Candidate] | None:
         """The smallest full record of each piece; None if a piece has none."""
-        found = [
+        records = [
             min((o for o in self.of((id_, start)) if o.base is None), key=_stored, default=None)
             for start in starts_of(nbytes)
         ]
         return (
-            None if None in found else [candidate for candidate in found if candidate is not None]
+            None
+            if None in records
+            else [candidate for candidate in records if candidate is not None]
         )
 
     def delta(self, id_: bytes, nbytes: int, bases: Collection[bytes]) -> list[Candidate] | None:
         """The smallest delta of each piece from one of ``bases``.
 
-        A piece without such a delta is taken from its full record. None if a piece has
-        neither, or if none of the pieces is a delta.
+        A piece without such a delta has its full record. None if a piece has neither, or if no
+        piece is a delta.
         """
-        found: list[Candidate] = []
+        smallest: list[Candidate] = []
         for start in starts_of(nbytes):
             fitting = [o for o in self.of((id_, start)) if o.base is None or o.base in bases]
             deltas = [o for o in fitting if o.base is not None]
             best = min(deltas or fitting, key=_stored, default=None)
             if best is None:
                 return None
-            found.append(best)
-        return found if any(candidate.base is not None for candidate in found) else None
+            smallest.append(best)
+        return smallest if any(candidate.base is not None for candidate in smallest) else None
 
 
-def found_from_base(found: StorageGraph, id_: bytes, base: bytes | None) -> bool:
-    """Whether the reverse lookup from ``base`` would find a new delta that makes ``id_``."""
-    return base is not None and found.entry_of(base) <= found.entry_of(id_)
+def is_found_from_base(graph: StorageGraph, id_: bytes, base: bytes | None) -> bool:
+    """Whether a reverse lookup from ``base`` would find a new delta that codes ``id_``."""
+    return base is not None and graph.entry_of(base) <= graph.entry_of(id_)
 
 
 def _stored(candidate: Candidate) -> int:
@@ -330,7 +326,7 @@ _GUESS = {False: 0.9, True: 0.6}  # shares of full records and deltas before any
 
 
 class Sizes:
-    """Estimates of sizes, which get better with what is learned and measured.
+    """Estimates of sizes, which improve with each known and measured coding.
 
     ``span``: generations between a blob and its base, 0 for a full record.
     """
@@ -344,7 +340,7 @@ class Sizes:
         self._tried: dict[tuple[bytes, bytes | None], Choice] = {}
 
     def learn(self, id_: bytes, span: int, share: float) -> None:
-        """Records the share of its raw bytes that a blob takes."""
+        """Records the share of its raw bytes that a blob uses."""
         at = self._survey.first[id_]
         insort(self._known[self._line(id_, at), span], (at, share))
         total = self._all[span]
@@ -352,7 +348,7 @@ class Sizes:
         total[1] += 1
 
     def _line(self, id_: bytes, at: int) -> str:
-        """The line of tensors that a blob belongs to in version ``at``."""
+        """The line of tensors of a blob in version ``at``."""
         return self._survey.versions[at].blobs[id_]
 
     def full(self, id_: bytes, at: int) -> list[Candidate]:
@@ -361,15 +357,15 @@ class Sizes:
         return self._pieces(id_, None, share, span=0, sure=tried is not None)
 
     def delta(self, id_: bytes, base: bytes, span: int) -> list[Candidate]:
-        """The delta of a blob from a base; full if a trial showed that a delta is not worth it."""
+        """The delta of a blob from a base; a full record if a trial chose that."""
         tried = self._tried.get((id_, base))
         if tried is None:
             alike = self._survey.size(id_) == self._survey.size(base)
             at = self._survey.first[id_]
             share = self._share(self._line(id_, at), at, span)
             return self._pieces(id_, base, share, span=span, reversible=alike)
-        known, plain = base if tried.against else None, tried.pipeline and not tried.transform
-        return self._pieces(id_, known, tried.share, span=span, reversible=bool(plain), sure=True)
+        base_, plain = base if tried.against else None, tried.pipeline and not tried.transform
+        return self._pieces(id_, base_, tried.share, span=span, reversible=bool(plain), sure=True)
 
     def _pieces(
         self,
@@ -384,12 +380,12 @@ class Sizes:
         nbytes, spec = self._survey.size(id_), self._survey.specs[id_]
         pipeline = self._policy.pipeline if base else self._policy.pipeline.full()
         forward_only = base is not None and not reversible
-        reversible = reversible and found_from_base(self._survey.found, id_, base)
-        found = []
+        reversible = reversible and is_found_from_base(self._survey.graph, id_, base)
+        pieces_ = []
         for start in starts_of(nbytes):
             length = min(PIECE, nbytes - start)
             stored = max(1, round(share * length))
-            found.append(
+            pieces_.append(
                 Candidate(
                     id=id_,
                     start=start,
@@ -403,16 +399,16 @@ class Sizes:
                     span=span,
                 )
             )
-        return found
+        return pieces_
 
     def _share(self, line: str, at: int, span: int) -> float:
         known = self._known.get((line, span))
         if not known:
             return self._typical(span)
-        place = bisect_left(known, (at, -1.0))
-        if place == len(known) or place == 0:
-            return known[min(place, len(known) - 1)][1]
-        (a, low), (b, high) = known[place - 1], known[place]
+        position = bisect_left(known, (at, -1.0))
+        if position == len(known) or position == 0:
+            return known[min(position, len(known) - 1)][1]
+        (a, low), (b, high) = known[position - 1], known[position]
         return low if a == b else low + (high - low) * (at - a) / (b - a)
 
     def _typical(self, span: int) -> float:
@@ -430,13 +426,13 @@ class Sizes:
         """A trial: recovers a blob and its base and encodes it as a commit would."""
         if (id_, base) in self._tried:
             return
-        survey, under = self._survey, None
-        spec, recovery, found = survey.specs[id_], survey.store.recovery, survey.found
-        if base is not None and not found.shares_prefix[found.number(base)]:
-            under = base, survey.specs[base]
+        survey, base_blob = self._survey, None
+        spec, recovery, graph = survey.specs[id_], survey.store.recovery, survey.graph
+        if base is not None and not graph.shares_prefix[graph.number(base)]:
+            base_blob = base, survey.specs[base]
         starts = starts_of(spec.nbytes)
         start = starts[len(starts) // 2 if len(starts) > 2 else 0]
-        tried = sampled(recovery, self._policy, (id_, spec), under, start=start)
+        tried = sampled(recovery, self._policy, (id_, spec), base_blob, start=start)
         self._tried[id_, base] = tried
         self.learn(id_, span if tried.against else 0, tried.share)
 
@@ -459,48 +455,48 @@ class Costs:
     def full(self, i: int, id_: bytes) -> list[Candidate]:
         return self.candidates.full(id_, self.survey.size(id_)) or self.sizes.full(id_, i)
 
-    def alone(self, id_: bytes) -> list[Candidate]:
+    def full_of(self, id_: bytes) -> list[Candidate]:
         """The full records of a blob of any version."""
         return self.full(self.survey.first[id_], id_)
 
     def between(self, a: int, b: int) -> dict[bytes, list[Candidate]]:
-        """For each blob of b that a lacks, the codings that make it from version a."""
+        """For each blob of b that a lacks, its codings from version a."""
         blobs_a, blobs_b = self.survey.versions[a].blobs, self.survey.versions[b].blobs
-        found: dict[bytes, list[Candidate]] = {}
+        codings: dict[bytes, list[Candidate]] = {}
         for id_ in self.survey.new_in(a, b):
             nbytes = self.survey.size(id_)
             stored = self.candidates.delta(id_, nbytes, blobs_a.keys())
             stored = stored or self.candidates.delta(id_, nbytes, blobs_b.keys())
             if stored is None and b not in self.sources and self.candidates.full(id_, nbytes):
-                found[id_] = self.full(b, id_)  # a commit found that a delta is not worth it
+                codings[id_] = self.full(b, id_)  # a commit decided that a delta is not worth it
                 continue
             base = None if stored else self._bases(a, b).get(id_)
             if base is not None:
                 stored = self.candidates.delta(base, self.survey.size(base), [id_])
             if stored is not None:
-                found[id_] = stored
+                codings[id_] = stored
             elif base is not None:
                 span = self.survey.generation(b) - self.survey.generation(a)
-                found[id_] = self._delta(id_, base, span)
+                codings[id_] = self._delta(id_, base, span)
             else:
-                found[id_] = self.full(b, id_)
-        return found
+                codings[id_] = self.full(b, id_)
+        return codings
 
     def _delta(self, id_: bytes, base: bytes, span: int) -> list[Candidate]:
-        made = self.sizes.delta(id_, base, span)
-        return made if made[0].base is not None else self.alone(id_)
+        codings = self.sizes.delta(id_, base, span)
+        return codings if codings[0].base is not None else self.full_of(id_)
 
     def whole(self) -> Iterator[tuple[bytes, bytes | None, list[Candidate]]]:
-        """The stored codings by blob and base that make all of the blob, both of versions."""
-        first, found = self.survey.first, dict[tuple[bytes, bytes | None], dict[int, Candidate]]()
+        """The stored codings by blob and base that cover the whole blob, both of versions."""
+        first, by_base = self.survey.first, dict[tuple[bytes, bytes | None], dict[int, Candidate]]()
         for coding in self.candidates:
             if coding.id in first and (coding.base is None or coding.base in first):
-                pieces = found.setdefault((coding.id, coding.base), {})
+                pieces = by_base.setdefault((coding.id, coding.base), {})
                 best = pieces.setdefault(coding.start, coding)
                 pieces[coding.start] = min(best, coding, key=lambda each: each.stored)
         return (
             (id_, base, list(pieces.values()))
-            for (id_, base), pieces in found.items()
+            for (id_, base), pieces in by_base.items()
             if len(pieces) == len(starts_of(self.survey.size(id_)))
         )
 
@@ -509,16 +505,16 @@ class Costs:
         self.sizes.measure(id_, base, span)
         return self._delta(id_, base, span)
 
-    def anew(self, id_: bytes) -> list[Candidate]:
-        """The full record of a blob, encoded again although there is one, after trying it."""
+    def encoded_again(self, id_: bytes) -> list[Candidate]:
+        """A new full record of a blob even if one is stored, after trying it."""
         self.sizes.measure(id_, None, 0)
         return self.sizes.full(id_, self.survey.first[id_])
 
-    def turned(self, candidate: Candidate) -> Candidate:
-        """The delta from a piece to its base, taken to be of the same size."""
+    def reversed(self, candidate: Candidate) -> Candidate:
+        """The delta from a piece to its base, assumed to have the same size."""
         id_, base = candidate.base, candidate.id
         assert id_ is not None
-        reversible = found_from_base(self.survey.found, id_, base)
+        reversible = is_found_from_base(self.survey.graph, id_, base)
         return replace(
             candidate, id=id_, base=base, reversible=reversible, place=None, grouped=False
         )
@@ -526,27 +522,27 @@ class Costs:
 
 _TRIALS = 32  # versions of which codings are tried
 _FEWEST = 4
-_RAW = 4 << 30  # bytes that trials may recover, unless there are fewer than that many
+_RAW = 4 << 30  # bytes that trials may recover, unless fewer than _FEWEST versions would be tried
 
 _T = TypeVar("_T")
 
 
 def learn_stored(costs: Costs) -> None:
-    """Records the share of raw bytes that every stored coding takes."""
+    """Records the share of raw bytes that every stored coding uses."""
     survey = costs.survey
-    for id_, base, made in costs.whole():
+    for id_, base, codings in costs.whole():
         newer, span, raw = id_, 0, survey.size(id_)
         if base is not None:
             older, newer = sorted((id_, base), key=survey.first.__getitem__)
             span = survey.distance(older, newer) or 0
-        if raw and not any(o.predicted for o in made) and (base is None or span):
-            costs.sizes.learn(newer, span, sum(o.stored for o in made) / raw)
+        if raw and not any(o.predicted for o in codings) and (base is None or span):
+            costs.sizes.learn(newer, span, sum(o.stored for o in codings) / raw)
 
 
 def attempt(
     costs: Costs, candidates: Iterable[Candidate], progress: Progress | None = None
 ) -> bool:
-    """Tries codings that are not stored: all of them if they concern few versions.
+    """Tries codings that are not stored: all if they concern few versions.
 
     Returns whether there were any.
     """
@@ -563,7 +559,7 @@ def attempt(
 
 
 def most_tried(costs: Costs, numbers: Sequence[int]) -> int:
-    """Of how many of these versions codings are tried."""
+    """The number of these versions of which codings are tried."""
     survey = costs.survey
     raw = max(
         (sum(map(survey.size, survey.versions[i].blobs)) for i in numbers[:_TRIALS]), default=0

@@ -1,9 +1,9 @@
 """repack: store the same versions with other reset points and deltas.
 
-A ``RepackProblem`` holds what is stored, and estimates what other codings would take. A plan is a
+A ``RepackProblem`` reads the stored codings, and estimates the sizes of others. A plan is a
 ``Selection`` of codings of single tensors from which everything can be recovered (``planner``).
-Execution moves the codings that stay into new packs and adds the new ones, in one step
-(``mvc.maintenance.rewrite_plan``). Ids do not change.
+Execution moves the codings that stay into new packs and adds the new ones, in one step. Ids do not
+change.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def repack(
     reason: str = "",
     progress: Progress | None = None,
 ) -> Repacked:
-    """Plans and executes; does both again if another operation rewrites the store meanwhile.
+    """Plans and executes; starts again if another operation rewrites the store meanwhile.
 
-    Weights that go are dropped first: the layout of the rest does not rely on them. Alternatives
-    that are not proven do not count. Raises Unattainable, DamagedData, ReadOnly, Busy; then nothing
-    has changed.
+    Weights to drop are dropped first: the remaining layout must not rely on them. Alternatives
+    without a proof do not count. Raises Unattainable, DamagedData, ReadOnly, Busy; then nothing has
+    changed.
     """
     goal = replace(
         goal,
@@ -55,11 +55,11 @@ def repack(
     )
     if goal.alternatives and not dry_run:
         plan = repack(store, config, goal, dry_run=True, progress=progress).plan
-        drop(store, config, {id_: goal.alternatives[id_] for id_ in plan.given_up}, reason=reason)
+        drop(store, config, {id_: goal.alternatives[id_] for id_ in plan.dropped}, reason=reason)
         rest = repack(
             store, config, replace(goal, alternatives={}), reason=reason, progress=progress
         )
-        return replace(rest, plan=replace(rest.plan, given_up=plan.given_up, prices=plan.prices))
+        return replace(rest, plan=replace(rest.plan, dropped=plan.dropped, prices=plan.prices))
     if not dry_run:
         store.check_writable("repacked")
 
@@ -96,7 +96,7 @@ def make_plan(
 
 
 def _is_worth(plan: RepackPlan) -> bool:
-    """Whether a plan changes more than estimates can tell apart."""
+    """Whether a plan changes more than the error of estimates."""
     a, b = plan.before, plan.after
     if plan.prices is not None:
         bound = plan.goal.bound
@@ -113,7 +113,7 @@ def _is_worth(plan: RepackPlan) -> bool:
 
 
 def draw_curve(store: Store, config: Config, progress: Progress | None = None) -> RepackCurve:
-    """The bytes of all packs that each recovery bound would take, and the stored layout."""
+    """The bytes of all packs for each recovery bound, and the stored layout."""
     return retry_on_rewrite(
         store.snapshot, lambda: curve(RepackProblem(store, config, Goal(), progress))
     )

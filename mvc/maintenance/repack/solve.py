@@ -1,20 +1,18 @@
-"""The solver: which contents are stored in full, and which deltas are kept. Exact for one tree.
+"""The solver: which contents are stored in full, and which deltas are stored. Exact for one tree.
 
-A *layout* says which contents are stored in full (sources) and which deltas are kept. A
-content is recovered along the cheapest path from any source. Sizes are bytes, times whole
-nanoseconds, so that sums are exact.
+A *layout* is a set of contents in full (sources) and a set of deltas. A content is recovered along
+the cheapest path from any source. Sizes are bytes, times whole nanoseconds, so that sums are exact.
 
-A content that did not change is stored once; of each one that did it is decided apart whether it is
-stored in full or as a delta. So a version stored in full, an update (what changed, in full) and
-lossless deltas are layouts among others. A version with a recipe may give up its weights: contents
-that no other version has are not stored then, and nothing is decoded through them.
+An unchanged content is stored once; each changed one is stored in full or as a delta. So full
+versions, updates (changed contents in full) and lossless deltas are all layouts. A version with a
+recipe may drop its weights: contents of no other version are then not stored, and no path leads
+through them.
 
-Nodes depend on each other in trees, and apart from the bound the price is a sum over these
-trees, so ``cheapest_tree`` finds the optimum of each. Two things join them. The bound is on whole
-versions: each tree gets a part of it, then one after the other is planned again within what the
-others leave of it, as long as that helps. Which weights to give up is searched by changing one
-version at a time, from none and from all. The fewest bytes within a bound are the lowest price
-where time costs next to nothing.
+Contents depend on each other in trees. Without a bound the price is a sum over the trees, and
+``cheapest_tree`` finds the optimum of each. The bound is on whole versions: each tree gets a share,
+then trees are planned again within the remaining time while that helps. Weights to drop are
+searched by changing one version at a time, from none and from all. The fewest bytes within a bound
+are the lowest price if time costs next to nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 MOST = 2000
-"""Nodes of a chain that are planned together: the rows of ``tree`` take their square."""
+"""Nodes of a chain that are planned together: the rows of a tree have its square in memory."""
 
 
 class Edge(Struct, frozen=True):
@@ -45,7 +43,7 @@ class Edge(Struct, frozen=True):
 
 
 class Selected(Struct, frozen=True):
-    """``sources``: contents in full; ``edges``: positions of kept deltas in ``Nodes.edges``."""
+    """``sources``: contents in full; ``edges``: positions of stored deltas in ``Nodes.edges``."""
 
     sources: frozenset[int]
     edges: frozenset[int]
@@ -62,9 +60,7 @@ class Tree(Struct, frozen=True):
 
 
 class Nodes(Struct, frozen=True, dict=True):
-    """Content ``i`` costs ``full_bytes[i]`` and ``full_ns[i]`` in full; one edge at most makes it
-    from an earlier one.
-    """
+    """Content ``i`` costs ``full_bytes[i]`` and ``full_ns[i]`` in full, or the delta of an edge."""
 
     full_bytes: Sequence[int]
     full_ns: Sequence[int]
@@ -75,7 +71,7 @@ class Nodes(Struct, frozen=True, dict=True):
 
     @cached_property
     def around(self) -> list[list[tuple[int, int]]]:
-        """For each content (neighbour that its delta leads to, edge)."""
+        """By content (neighbour that its delta leads to, edge)."""
         table: list[list[tuple[int, int]]] = [[] for _ in range(len(self))]
         for i, edge in enumerate(self.edges):
             table[edge.a].append((edge.b, i))
@@ -85,17 +81,17 @@ class Nodes(Struct, frozen=True, dict=True):
 
     @cached_property
     def parents(self) -> list[tuple[int, int] | None]:
-        """For each content its parent and the edge from there."""
-        found: list[tuple[int, int] | None] = [None] * len(self)
+        """By content its parent and the edge from there."""
+        parents_: list[tuple[int, int] | None] = [None] * len(self)
         for i, edge in enumerate(self.edges):
-            found[edge.b] = (edge.a, i)
-        return found
+            parents_[edge.b] = (edge.a, i)
+        return parents_
 
     @cached_property
     def trees(self) -> list[Tree]:
         """The contents by descent, each tree depth first, the largest family first.
 
-        A family of more than ``MOST`` is a tree of its own, although a delta leads there.
+        A family of more than ``MOST`` is a tree of its own, although a delta leads to it.
         """
         families = [1] * len(self)
         children: list[list[int]] = [[] for _ in range(len(self))]
@@ -112,14 +108,14 @@ class Nodes(Struct, frozen=True, dict=True):
     def _tree(self, root: int, families: Sequence[int], children: Sequence[Sequence[int]]) -> Tree:
         nodes: list[int] = []
         up: list[tuple[int, int] | None] = []
-        place: dict[int, int] = {}
+        positions: dict[int, int] = {}
         stack = [root]
         while stack:
             node = stack.pop()
-            place[node] = len(nodes)
+            positions[node] = len(nodes)
             nodes.append(node)
             above = self.parents[node]
-            up.append(None if above is None or node == root else (place[above[0]], above[1]))
+            up.append(None if above is None or node == root else (positions[above[0]], above[1]))
             stack.extend(sorted(children[node], key=families.__getitem__))
         return Tree(nodes, up)
 
@@ -136,18 +132,18 @@ class Nodes(Struct, frozen=True, dict=True):
 
     def recovery(self, layout: Selected) -> dict[int, int]:
         """Nanoseconds to recover each content that can be recovered (Dijkstra)."""
-        found: dict[int, int] = {}
+        times: dict[int, int] = {}
         heap = [(self.full_ns[i], i) for i in layout.sources]
         heapify(heap)
         while heap:
             ns, node = heappop(heap)
-            if node in found:
+            if node in times:
                 continue
-            found[node] = ns
+            times[node] = ns
             for other, edge in self.around[node]:
-                if other not in found and edge in layout.edges:
+                if other not in times and edge in layout.edges:
                     heappush(heap, (ns + self.edges[edge].ns, other))
-        return found
+        return times
 
 
 _NEVER = np.int64(1) << 60
@@ -158,10 +154,10 @@ _Row = NDArray[np.int64]
 def cheapest_tree(
     contents: Nodes, tree: Tree, prices: Sequence[float], limits: Sequence[float]
 ) -> Selected | None:
-    """The cheapest layout of a tree that keeps all limits; None if there is none.
+    """The cheapest layout of a tree within all limits; None if there is none.
 
-    ``prices``: of each of the tree's contents, what a nanosecond of its recovery costs in bytes;
-    one with the price 0 is not stored. ``limits``: the most nanoseconds of its recovery.
+    ``prices``: by content of the tree the bytes that a nanosecond of its recovery is worth; 0: it
+    is not stored. ``limits``: the most nanoseconds of its recovery.
     """
     if len(tree.nodes) == 1:
         (node,) = tree.nodes
@@ -172,7 +168,7 @@ def cheapest_tree(
 
 
 class _Best(Struct):
-    """The cheapest way to store a family by itself. ``source``: of its first content, or none."""
+    """The cheapest layout of a family alone. ``source``: of its first content, or None."""
 
     bytes: int
     source: int | None
@@ -190,12 +186,12 @@ class _Search:
     ) -> None:
         self._tree, self._prices, self._limits = tree, prices, limits
         count = len(tree.nodes)
-        self._apart = [0] * count  # bytes of the families of children, each stored by itself
+        self._separate = [0] * count  # bytes of the families of children, each stored alone
         self._full = np.array([contents.full_bytes[i] for i in tree.nodes], np.int64)
         self._bytes = np.zeros(count, np.int64)
         self._ns = np.zeros(count, np.int64)
         self._barriers = np.zeros(count, np.int64)  # forward deltas between the first and each
-        self._end = list(range(1, count + 1))  # of each family's slice
+        self._end = list(range(1, count + 1))  # end of each family's slice
         depth = np.zeros(count, np.int64)
         for i, link in enumerate(tree.up):
             if link is None:
@@ -208,10 +204,10 @@ class _Search:
             link = tree.up[i]
             assert link is not None
             self._end[link[0]] = max(self._end[link[0]], self._end[i])
-        # Of the content at hand: time from every source, and whether the way up is barred.
+        # For the current content: time from every source, and whether the way up is barred.
         self._away = depth + np.array([contents.full_ns[i] for i in tree.nodes], np.int64)
         self._barred = self._barriers > 0
-        self._costs: dict[int, _Row] = {}  # of the families of children met so far
+        self._costs: dict[int, _Row] = {}  # of the families of visited children
         self._own: list[NDArray[np.uint8]] = [np.zeros(0, np.uint8)] * count
         self._best: list[_Best | None] = [None] * count
 
@@ -244,7 +240,7 @@ class _Search:
         return link[0]
 
     def _leave(self, i: int, parent: int | None) -> None:
-        """All descendants of i are known: so is its row."""
+        """Computes the row of i from its descendants."""
         row = self._costs.pop(i, None)
         if row is None:
             row = np.zeros(len(self._away), np.int64)
@@ -259,20 +255,20 @@ class _Search:
         if own[at] < _NEVER:
             self._best[i] = _Best(int(own[at]), i + at)
         if price == 0:
-            self._best[i] = _Best(self._apart[i], None)
+            self._best[i] = _Best(self._separate[i], None)
         if parent is None:
             return
         row += self._bytes[i]
         best = self._best[i]
-        alone = _NEVER if best is None else np.int64(best.bytes)
-        self._apart[parent] = min(self._apart[parent] + int(alone), int(_NEVER))
-        cut = row > alone
+        separate = _NEVER if best is None else np.int64(best.bytes)
+        self._separate[parent] = min(self._separate[parent] + int(separate), int(_NEVER))
+        cut = row > separate
         cut[family] = False  # a source inside the family that serves the parent serves i, too
         self._own[i] = np.packbits(cut)
-        np.copyto(row, alone, where=cut)
+        np.copyto(row, separate, where=cut)
         np.minimum(row, _NEVER, out=row)
-        known = self._costs.get(parent)
-        self._costs[parent] = row if known is None else np.minimum(known + row, _NEVER)
+        total = self._costs.get(parent)
+        self._costs[parent] = row if total is None else np.minimum(total + row, _NEVER)
         self._move(i, down=False)
 
     def _unwound(self) -> Selected:
@@ -296,34 +292,35 @@ class _Search:
         return bool(self._own[i][source >> 3] >> (7 - (source & 7)) & 1)
 
 
-BYTES_ALONE = 1e9
-"""A weight with which a second of recovery is worth no more than a byte."""
+BYTES_ONLY = 1e9
+"""A weight that makes a second of recovery worth less than a byte."""
 ENDLESS = 1 << 60
-"""Nanoseconds that no recovery takes."""
+"""More nanoseconds than any recovery."""
 _SWEPT = 24  # bounds of a sweep
 _PASSES = 3  # over the trees, and over the recipes
 
 
 class Training(Struct, frozen=True):
-    """A recipe: ``ns`` of training make a version from the version ``base``, an earlier one.
+    """A recipe: ``ns`` of training restore a version from the earlier version ``base``.
 
-    ``kept``: contents of the version that it does not make, which are stored in any case.
+    ``stored``: contents of the version that the recipe does not restore, which stay stored.
     """
 
     base: int
     ns: int
-    kept: Sequence[int] = ()
+    stored: Sequence[int] = ()
 
 
 class Priced(Struct, frozen=True):
-    """``contents``: the planning graph. ``held``: by version the contents it has, ``fixed_ns``:
-    what its recovery takes beside decoding them. ``weight``: nanoseconds that a byte is worth,
-    which is seconds that a gigabyte is worth. ``bound``: nanoseconds that no recovery may exceed.
-    ``trainings``: by version its recipe; the bytes that it needs are stored in any case.
+    """``contents``: the planning graph. By version: ``holdings``, its contents; ``fixed_ns`` of
+    recovery without decoding; ``trainings``, its recipe, whose needs are stored in any case.
+
+    ``weight``: nanoseconds per byte, the same as seconds per gigabyte. ``bound``: the most
+    nanoseconds of a recovery.
     """
 
     contents: Nodes
-    held: Sequence[Sequence[int]]
+    holdings: Sequence[Sequence[int]]
     fixed_ns: Sequence[int]
     weight: float
     bound: int = ENDLESS
@@ -331,12 +328,12 @@ class Priced(Struct, frozen=True):
 
 
 class PricedLayout(Struct, frozen=True):
-    """A ``layout`` of contents, the versions that have ``given_up`` their weights, nanoseconds to
-    recover each version, and the ``price`` of all in nanoseconds: every version recovered once.
+    """A ``layout`` of contents; the versions with ``dropped`` weights; nanoseconds to recover each
+    version; the ``price`` in nanoseconds, with one recovery of every version.
     """
 
     layout: Selected
-    given_up: frozenset[int]
+    dropped: frozenset[int]
     ns: Sequence[int]
     price: float
 
@@ -347,12 +344,13 @@ class PricedLayout(Struct, frozen=True):
 
 
 class _Needs(Struct, frozen=True):
-    """What versions are made from if some have ``given_up`` their weights: for each version the
-    ``contents``, and ``fixed_ns`` beside decoding them. For each content the versions that ``use``
-    it, and the ``prices`` of its nanoseconds.
+    """What recoveries need if some versions have ``dropped`` their weights.
+
+    By version: the ``contents``, and ``fixed_ns`` without decoding. By content: the versions that
+    ``use`` it, and the ``prices`` of its nanoseconds.
     """
 
-    given_up: frozenset[int]
+    dropped: frozenset[int]
     contents: list[list[int]]
     fixed_ns: list[int]
     use: list[list[int]]
@@ -365,27 +363,31 @@ class Solver:
     def __init__(self, problem: Priced) -> None:
         self.problem, self._contents = problem, problem.contents
         self._least = self._contents.recovery(self._contents.everything)
-        self.shortest = max(map(self._shortest, range(len(problem.held))), default=0)
+        self.shortest = max(map(self._shortest, range(len(problem.holdings))), default=0)
         shares = [(_share(self._contents, tree), tree) for tree in self._contents.trees]
         self._trees = [tree for _, tree in sorted(shares, key=lambda each: -each[0])]
-        # Of the bound, by content.
+        # by content its share of the bound
         self._shares = {node: share for share, tree in shares for node in tree.nodes}
         self._free: dict[tuple[int, tuple[float, ...]], Selected] = {}  # by tree and prices
 
     def _shortest(self, version: int) -> int:
         """Nanoseconds to recover a version if everything is stored."""
         problem = self.problem
-        return problem.fixed_ns[version] + sum(self._least[c] for c in problem.held[version])
+        return problem.fixed_ns[version] + sum(self._least[c] for c in problem.holdings[version])
 
     def cheapest(self, bound: int | None = None) -> PricedLayout | None:
         """The layout of the lowest price found within the bound; None if none was found."""
         bound = self.problem.bound if bound is None else bound
         trainings = self.problem.trainings or {}
-        able = frozenset(
-            v for v, each in trainings.items() if each.ns + self._shortest(each.base) <= bound
+        candidates = frozenset(
+            v
+            for v, training in trainings.items()
+            if training.ns + self._shortest(training.base) <= bound
         )
-        found = [self._improved(start, able, bound) for start in {frozenset[int](), able}]
-        return min((f for f in found if f is not None), key=lambda f: f.price, default=None)
+        layouts = [
+            self._improved(start, candidates, bound) for start in {frozenset[int](), candidates}
+        ]
+        return min((f for f in layouts if f is not None), key=lambda f: f.price, default=None)
 
     def sweep(self) -> list[PricedLayout]:
         """Layouts from the fastest to the smallest, each smaller than the last.
@@ -395,63 +397,63 @@ class Solver:
         smallest, low = self.cheapest(), max(1, self.shortest)
         high = max(low, 0 if smallest is None else smallest.worst)
         ratio = (high / low) ** (1 / (_SWEPT - 1))
-        found: list[PricedLayout] = []
+        layouts: list[PricedLayout] = []
         for bound in sorted({low, high} | {round(low * ratio**i) for i in range(1, _SWEPT - 1)}):
-            made, stored = self.cheapest(bound), self._contents.stored
-            if made and (not found or stored(made.layout) < stored(found[-1].layout)):
-                found.append(made)
-        return found
+            layout, stored = self.cheapest(bound), self._contents.stored
+            if layout and (not layouts or stored(layout.layout) < stored(layouts[-1].layout)):
+                layouts.append(layout)
+        return layouts
 
     def _improved(
-        self, given_up: frozenset[int], able: Iterable[int], bound: int
+        self, dropped: frozenset[int], candidates: Iterable[int], bound: int
     ) -> PricedLayout | None:
-        """Changes one version at a time, the newest first, as long as the price falls."""
-        best = self._best(given_up, bound)
+        """Changes one version at a time, the newest first, while the price falls."""
+        best = self._best(dropped, bound)
         for _ in range(_PASSES):
             before = best
-            for version in sorted(able, reverse=True):
-                tried = self._best((best.given_up if best else given_up) ^ {version}, bound)
-                if tried is not None and (best is None or tried.price < best.price):
-                    best = tried
+            for version in sorted(candidates, reverse=True):
+                layout = self._best((best.dropped if best else dropped) ^ {version}, bound)
+                if layout is not None and (best is None or layout.price < best.price):
+                    best = layout
             if best is before:
                 break
         return best
 
-    def _best(self, given_up: frozenset[int], bound: int) -> PricedLayout | None:
-        """The best layout if these versions give up their weights; None if none was found."""
-        needs = self._needs(given_up)
+    def _best(self, dropped: frozenset[int], bound: int) -> PricedLayout | None:
+        """The best layout if these versions drop their weights; None if none was found."""
+        needs = self._needs(dropped)
         free = self._priced([self._unlimited(i, needs) for i in range(len(self._trees))], needs)
         if free.worst <= bound:
             return free
-        found = []
+        layouts = []
         rare = {c: self._least[c] / max(1, len(used)) for c, used in enumerate(needs.use)}
         for shares in (self._shares, self._least, rare) if len(self._trees) > 1 else (rare,):
             limits = self._limits(needs, bound, shares)
             if limits is None:
                 return None
             parts = [self._layout(tree, needs, limits) for tree in self._trees]
-            found.append(self._priced(self._replanned(parts, needs, bound), needs))
-        return min(found, key=lambda each: each.price)
+            layouts.append(self._priced(self._replanned(parts, needs, bound), needs))
+        return min(layouts, key=lambda each: each.price)
 
-    def _needs(self, given_up: frozenset[int]) -> _Needs:
-        count, problem = len(self.problem.held), self.problem
-        found = _Needs(
-            given_up, [], [], use=[[] for _ in self._shares], prices=[0.0] * len(self._shares)
+    def _needs(self, dropped: frozenset[int]) -> _Needs:
+        count, problem = len(self.problem.holdings), self.problem
+        needs = _Needs(
+            dropped, [], [], use=[[] for _ in self._shares], prices=[0.0] * len(self._shares)
         )
         for number in range(count):
             contents, ns, version = list[int](), 0, number
-            while version in given_up:
+            while version in dropped:
                 assert problem.trainings is not None
                 training = problem.trainings[version]
-                contents += training.kept
+                contents += training.stored
                 version, ns = training.base, ns + training.ns
-            contents += problem.held[version]
-            found.contents.append(contents)
-            found.fixed_ns.append(ns + problem.fixed_ns[version])
+            contents += problem.holdings[version]
+            needs.contents.append(contents)
+            needs.fixed_ns.append(ns + problem.fixed_ns[version])
             for content in contents:
-                found.use[content].append(number)
-                found.prices[content] += 1 / problem.weight
-        return found
+                needs.use[content].append(number)
+                needs.prices[content] += 1 / problem.weight
+        return needs
 
     def _limits(
         self, needs: _Needs, bound: int, shares: Mapping[int, float]
@@ -459,13 +461,13 @@ class Solver:
         """The bound, divided among the trees by their shares; None if it is too short."""
         limits: dict[int, float] = {}
         for contents, fixed_ns in zip(needs.contents, needs.fixed_ns, strict=True):
-            room = bound - fixed_ns - sum(self._least[c] for c in contents)
-            if room < 0:
+            slack = bound - fixed_ns - sum(self._least[c] for c in contents)
+            if slack < 0:
                 return None
-            every = sum(shares[c] for c in contents) or 1.0
+            total = sum(shares[c] for c in contents) or 1.0
             for c in contents:
-                most = self._least[c] + room * shares[c] / every
-                limits[c] = min(most, limits.get(c, most))
+                limit = self._least[c] + slack * shares[c] / total
+                limits[c] = min(limit, limits.get(c, limit))
         return limits
 
     def _unlimited(self, number: int, needs: _Needs) -> Selected:
@@ -476,15 +478,17 @@ class Solver:
         return self._free[key]
 
     def _layout(self, tree: Tree, needs: _Needs, limits: Mapping[int, float]) -> Selected:
-        """The cheapest layout of a tree within limits that at least one layout keeps."""
+        """The cheapest layout of a tree within limits that at least one layout meets."""
         prices = [needs.prices[node] for node in tree.nodes]
         bounds = [limits.get(node, ENDLESS) for node in tree.nodes]
-        found = cheapest_tree(self._contents, tree, prices, bounds)
-        assert found is not None
-        return found
+        layout = cheapest_tree(self._contents, tree, prices, bounds)
+        assert layout is not None
+        return layout
 
     def _replanned(self, parts: list[Selected], needs: _Needs, bound: int) -> list[Selected]:
-        """Plans each tree again within what the others leave, as long as that changes something."""
+        """Plans each tree again within the remaining time of versions, while that changes a
+        layout.
+        """
         times = [self._contents.recovery(part) for part in parts]
         totals = list(needs.fixed_ns)
         for each in times:
@@ -494,11 +498,11 @@ class Solver:
             for i, tree in enumerate(self._trees):
                 if len(tree.nodes) == 1:
                     continue
-                room = [bound - total for total in totals]
-                made = self._layout(tree, needs, _raised(times[i], room, needs))
-                if made != parts[i]:
+                slack = [bound - total for total in totals]
+                layout = self._layout(tree, needs, _raised(times[i], slack, needs))
+                if layout != parts[i]:
                     _count(totals, times[i], needs, -1)
-                    parts[i], times[i] = made, self._contents.recovery(made)
+                    parts[i], times[i] = layout, self._contents.recovery(layout)
                     _count(totals, times[i], needs, 1)
             if parts == before:
                 break
@@ -515,31 +519,31 @@ class Solver:
             for contents, fixed_ns in zip(needs.contents, needs.fixed_ns, strict=True)
         ]
         price = weight * self._contents.stored(layout) + sum(ns)
-        return PricedLayout(layout, needs.given_up, ns, price)
+        return PricedLayout(layout, needs.dropped, ns, price)
 
 
-def _raised(times: Mapping[int, int], room: Sequence[int], needs: _Needs) -> dict[int, float]:
-    """The times of a tree's contents, raised by the room that versions have."""
-    own: dict[int, int] = defaultdict(int)
+def _raised(times: Mapping[int, int], slack: Sequence[int], needs: _Needs) -> dict[int, float]:
+    """The times of a tree's contents, raised by the remaining time of versions."""
+    totals: dict[int, int] = defaultdict(int)
     for content, ns in times.items():
         for version in needs.use[content]:
-            own[version] += ns
+            totals[version] += ns
     return {
-        content: ns * (1 + min((room[v] / own[v] for v in needs.use[content]), default=0))
+        content: ns * (1 + min((slack[v] / totals[v] for v in needs.use[content]), default=0))
         for content, ns in times.items()
     }
 
 
 def _share(contents: Nodes, tree: Tree) -> float:
-    """How much of a bound a tree gets, in relation to others.
+    """The weight of a tree when a bound is divided.
 
-    With r deltas between reset points a tree of n deltas takes n / r full records. So the bytes of
-    all trees are the fewest if each may take the root of what r deltas save and take.
+    With r deltas between reset points a tree of n deltas needs n / r full records. So the bytes of
+    all trees are the fewest if each gets time by the root of (bytes saved times time of r deltas).
     """
     edges = [contents.edges[link[1]] for link in tree.up if link is not None]
     saved = sum(contents.full_bytes[edge.b] - edge.bytes for edge in edges)
-    taken = sum(edge.ns for edge in edges)
-    return sqrt(max(0, saved) * taken / max(1, len(edges)))
+    seconds = sum(edge.ns for edge in edges)
+    return sqrt(max(0, saved) * seconds / max(1, len(edges)))
 
 
 def _count(totals: list[int], times: Mapping[int, int], needs: _Needs, sign: int) -> None:
@@ -548,12 +552,13 @@ def _count(totals: list[int], times: Mapping[int, int], needs: _Needs, sign: int
             totals[version] += sign * ns
 
 
-_LOSS = 0.02  # a delta that loses more of a bundle's bytes on the way back is forward only
+_LOSS = 0.02  # a delta that loses more of a bundle's bytes backwards is forward only
 
 
 class _Bundle(Struct, frozen=True):
-    """``members`` that are made from those of the bundle ``base``; ``whole`` ones, which are in
-    full in any case. Without a base all are members.
+    """``members`` are coded from those of the bundle ``base``; ``whole`` ones are always in full.
+
+    Without a base all contents are members.
     """
 
     base: int | None
@@ -568,22 +573,24 @@ class Bundles:
         self._contents = problem.contents
         self._bundles: list[_Bundle] = []
         holders: list[list[int]] = [[] for _ in range(len(self._contents))]
-        for version, held in enumerate(problem.held):
+        for version, held in enumerate(problem.holdings):
             for content in held:
                 holders[content].append(version)
         self._holders = [tuple(versions) for versions in holders]
         self._place_all()
         full_bytes, full_ns = self._contents.full_bytes, self._contents.full_ns
-        every = [[*bundle.members, *bundle.whole] for bundle in self._bundles]
-        of = {content: number for number, each in enumerate(every) for content in each}
+        contents_of = [[*bundle.members, *bundle.whole] for bundle in self._bundles]
+        bundle_of = {content: number for number, each in enumerate(contents_of) for content in each}
         self.priced = replace(
             problem,
             contents=Nodes(
-                [sum(full_bytes[content] for content in contents) for contents in every],
-                [sum(full_ns[content] for content in contents) for contents in every],
+                [sum(full_bytes[content] for content in contents) for contents in contents_of],
+                [sum(full_ns[content] for content in contents) for contents in contents_of],
                 [self._edge(i) for i, each in enumerate(self._bundles) if each.base is not None],
             ),
-            held=[list({of[content]: None for content in held}) for held in problem.held],
+            holdings=[
+                list({bundle_of[content]: None for content in held}) for held in problem.holdings
+            ],
         )
 
     def _place_all(self) -> None:
@@ -593,22 +600,22 @@ class Bundles:
         for tree in sorted(self._contents.trees, key=lambda tree: -self._size(tree.nodes)):
             holders = [self._holders[node] for node in tree.nodes]
             for root in roots[holders[0]]:
-                found = [root]
+                numbers = [root]
                 for link, versions in zip(tree.up[1:], holders[1:], strict=True):
                     assert link is not None
-                    found.append(below.get((found[link[0]], versions), -1))
-                if -1 not in found:
+                    numbers.append(below.get((numbers[link[0]], versions), -1))
+                if -1 not in numbers:
                     break
             else:
-                found = []
+                numbers = []
                 for link, versions in zip(tree.up, holders, strict=True):
-                    base = None if link is None else found[link[0]]
-                    found.append(len(self._bundles))
+                    base = None if link is None else numbers[link[0]]
+                    numbers.append(len(self._bundles))
                     self._bundles.append(_Bundle(base, [], []))
-                    roots[versions].append(found[-1])
+                    roots[versions].append(numbers[-1])
                     if base is not None:
-                        below.setdefault((base, versions), found[-1])
-            for number, node, link in zip(found, tree.nodes, tree.up, strict=True):
+                        below.setdefault((base, versions), numbers[-1])
+            for number, node, link in zip(numbers, tree.nodes, tree.up, strict=True):
                 bundle = self._bundles[number]
                 joins = link is None and bundle.base is not None
                 (bundle.whole if joins else bundle.members).append(node)
@@ -617,12 +624,12 @@ class Bundles:
         return sum(self._contents.full_bytes[content] for content in contents)
 
     def _deltas(self, bundle: _Bundle) -> list[int]:
-        """The numbers of the deltas that make a bundle's members."""
+        """The numbers of the deltas that code a bundle's members."""
         ups = (self._contents.parents[content] for content in bundle.members)
         return [up[1] for up in ups if up is not None]
 
     def _lost(self, bundle: _Bundle) -> Sequence[int]:
-        """What of its base no delta leads back to."""
+        """The contents of its base that no delta leads back to."""
         edges = [self._contents.edges[number] for number in self._deltas(bundle)]
         back = {edge.a for edge in edges if not edge.forward}
         base = self._bundles[bundle.base or 0]
@@ -632,17 +639,17 @@ class Bundles:
         bundle = self._bundles[number]
         assert bundle.base is not None
         edges = [self._contents.edges[delta] for delta in self._deltas(bundle)]
-        most = _LOSS * self._size(self._bundles[bundle.base].members)
+        limit = _LOSS * self._size(self._bundles[bundle.base].members)
         return Edge(
             bundle.base,
             number,
             sum(edge.bytes for edge in edges) + self._size(bundle.whole),
             sum(edge.ns for edge in edges),
-            forward=self._size(self._lost(bundle)) > most,
+            forward=self._size(self._lost(bundle)) > limit,
         )
 
     def contents(self, layout: Selected) -> Selected:
-        """The layout of the contents that one of the bundles stands for."""
+        """The layout of contents for a layout of bundles."""
         sources, edges = set[int](), set[int]()
         times = self.priced.contents.recovery(layout)
         for number in layout.sources:

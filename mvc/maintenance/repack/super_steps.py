@@ -1,12 +1,12 @@
 """Super-steps: runs of approximate steps become one payload each (LC-Checkpoint).
 
-A *run* is ``step`` versions in a row, from every ``step``-th version of a line of descent on. One
-payload holds the symbols of all of its steps, so every version between can still be recovered, by
-as many additions. Eight runs in a row get a *shortcut* as well: a lossless delta between the
+A *run* is ``step`` successive versions, starting at every ``step``-th version of a line of descent.
+One payload has the symbols of all its steps, so every version in between can still be recovered, by
+as many additions. Eight successive runs also get a *shortcut*: a lossless delta between the
 versions at both ends, or the last one in full.
 
-Nothing takes more bytes than the single steps did: a run that would grow stays as it is, and a
-shortcut is made of what the runs under it have saved.
+The result is never larger than the single steps: a run that would grow stays unchanged, and a
+shortcut is limited to the bytes that its runs saved.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from mvc.store.writing.proof import prove_alike, prove_check, proven_header
 from mvc.types import Bytes
 
 _RUNS = 8
-"""Runs that a shortcut leads over."""
+"""Runs in a shortcut."""
 _MARGIN = 1.05  # a shortcut's size is estimated from samples
 
 
@@ -56,10 +56,10 @@ Chain: TypeAlias = tuple[tuple[StoredRecord, int], ...]
 
 
 class SuperStep(Struct, frozen=True):
-    """A record to be made of stored ones, as part of the entry ``entry_index``.
+    """A record to make from stored ones, as part of the entry ``entry_index``.
 
-    ``chains``: for each piece the records and members that lead to it, in the order of their
-    application; all chains have the same length.
+    ``chains``: for each piece the records and members that lead to it, in the order of application;
+    all chains have the same length.
     """
 
     entry_index: int
@@ -67,10 +67,10 @@ class SuperStep(Struct, frozen=True):
     chains: tuple[Chain, ...]
 
     def encode(self, packs: PackReader) -> tuple[bytes, Sequence[Bytes]]:
-        """The record's head and the parts of its body, which have been read back.
+        """The record's head and the parts of its body, after a check that it decodes.
 
-        Raises DamagedData, and EncodingFailed if what is read back is not what was stored: the
-        steps that the record replaces are then not given up.
+        Raises DamagedData, and EncodingFailed if it decodes to other steps: then the stored steps
+        stay.
         """
         decoded: dict[tuple[int, int], list[Addition]] = {}
 
@@ -86,8 +86,8 @@ class SuperStep(Struct, frozen=True):
         body = encode_joint(pipeline, times)
         sizes = [step.nbytes for time in times for step in time]
         with proof_of(f"a super-step of {self.pipeline}"):
-            found = decode_super_step(pipeline, memoryview(b"".join(body)), sizes, count)
-            prove_alike(found, [step for time in times for step in time])
+            steps = decode_super_step(pipeline, memoryview(b"".join(body)), sizes, count)
+            prove_alike(steps, [step for time in times for step in time])
         coding = Coding(f"{JOINT}:{count} | {self.pipeline}")
         check, size = payload_check(body), sum(map(len, body))
         members = [
@@ -105,12 +105,12 @@ def is_step(member: Member) -> bool:
 
 
 def steps_in(record: StoredRecord) -> int:
-    """How many steps in a row a record has."""
+    """The number of successive steps in a record."""
     return record.header.members[0].coding.joint or 1
 
 
 def saved_by(packs: PackReader, record: StoredRecord) -> int:
-    """Bytes that a super-step takes less than its steps did, each stored by itself."""
+    """Bytes that a super-step saves compared with its single steps."""
     count, members = steps_in(record), record.header.members
     pipeline = members[0].coding.pipeline
     steps, size = _decode(packs, record), len(members) // count
@@ -134,7 +134,7 @@ def _decode(packs: PackReader, record: StoredRecord) -> list[Addition]:
 
 
 class SuperSteps(Struct):
-    """What to do: records to make, the codings that they replace, shortcuts, and bytes saved."""
+    """Records to make, the codings that they replace, shortcuts, and bytes saved."""
 
     joint: list[SuperStep] = field(default_factory=list)
     leave: set[CodingPlace] = field(default_factory=set)
@@ -147,8 +147,8 @@ class SuperSteps(Struct):
     def plan(self, graph: StorageGraph, specs: Mapping[bytes, TensorSpec]) -> RewritePlan:
         """The plan that makes them and changes nothing else."""
         joint: dict[int, list[Encoded]] = {}
-        for each in self.joint:
-            joint.setdefault(each.entry_index, []).append(each.encode)
+        for super_step in self.joint:
+            joint.setdefault(super_step.entry_index, []).append(super_step.encode)
         packs = {pack for pack, _, _ in self.leave}
         return RewritePlan(
             graph, leave=self.leave, add=self.shortcuts, packs=packs, specs=specs, joint=joint
@@ -156,20 +156,20 @@ class SuperSteps(Struct):
 
 
 def join(store: Store, config: Config, step: int = 8, *, since: int = 0) -> bool:
-    """Makes the super-steps that are due, and changes nothing else; returns whether there were any.
+    """Makes the super-steps that are due; returns whether there were any.
 
-    Only runs are considered that end in a version which operation ``since`` or a later one
-    published. Raises WrongUsage for a ``step`` below 2, and as ``repack``.
+    Only for runs that end in a version which operation ``since`` or a later one published. Raises
+    WrongUsage for a ``step`` below 2, and as ``repack``.
     """
     if step < 2:
         raise WrongUsage("a super-step spans at least 2 commits")
 
     def attempt() -> Recorded | None:
-        found = survey(store, config, read_records(store.snapshot))
-        made = super_steps(found, step, since)
-        if not made:
+        versions = survey(store, config, read_records(store.snapshot))
+        steps = super_steps(versions, step, since)
+        if not steps:
             return None
-        plan = made.plan(found.found, found.specs)
+        plan = steps.plan(versions.graph, versions.specs)
         note, author = f"super-step {step}", config.author
         policy = encoding_policy(config)
         return rewrite(
@@ -180,13 +180,13 @@ def join(store: Store, config: Config, step: int = 8, *, since: int = 0) -> bool
     return retry_on_rewrite(store.snapshot, attempt) is not None
 
 
-def super_steps(found: Survey, step: int, since: int = 0) -> SuperSteps:
-    """The super-steps of ``step`` versions that are not made yet and do not take more bytes.
+def super_steps(versions_: Survey, step: int, since: int = 0) -> SuperSteps:
+    """The super-steps of ``step`` versions that do not exist yet and save bytes.
 
-    Runs that end before operation ``since`` are left alone. Raises DamagedData if a step cannot be
+    Ignores runs that end before operation ``since``. Raises DamagedData if a step cannot be
     decoded.
     """
-    made, planner = SuperSteps(), _Planner(found, step)
+    result, planner = SuperSteps(), _Planner(versions_, step)
     joined: set[int] = set()  # entries whose steps are joined; another branch may share them
     saved: dict[int, int] = {}  # bytes, by the last version of a run
     for end in planner.ends_of_runs(since):
@@ -195,31 +195,31 @@ def super_steps(found: Survey, step: int, since: int = 0) -> SuperSteps:
         if run is not None:
             joined.update(entries)
             saved[end] = run.saved
-            made.joint += run.joint
-            made.leave |= run.leave
-            made.saved += run.saved
+            result.joint += run.joint
+            result.leave |= run.leave
+            result.saved += run.saved
         pairs, cost = planner.shortcut(end, saved)
-        made.shortcuts += pairs
-        made.saved -= cost
-    return made
+        result.shortcuts += pairs
+        result.saved -= cost
+    return result
 
 
 class _Planner:
     def __init__(self, survey_: Survey, step: int) -> None:
-        self._survey, self._found, self._step = survey_, survey_.found, step
+        self._survey, self._graph, self._step = survey_, survey_.graph, step
         self._packs = survey_.store.snapshot.packs
         self._records: dict[int, list[StoredRecord]] = {}  # of steps, by entry
-        self._bases: dict[bytes, bytes] = {}  # of steps, by what they lead to
-        for record in self._found.all_records():
+        self._bases: dict[bytes, bytes] = {}  # of steps, by the object they code
+        for record in self._graph.all_records():
             if is_step(record.header.members[0]):
                 self._records.setdefault(record.entry_index, []).append(record)
                 for member in record.header.members:
-                    self._bases[member.id] = self._found.base_of(member) or b""
+                    self._bases[member.id] = self._graph.base_of(member) or b""
 
     # -- runs ------------------------------------------------------------------------------
 
     def ends_of_runs(self, since: int) -> Iterator[int]:
-        """The last version of every run, of those that operation ``since`` or a later one ended."""
+        """The last version of every run that operation ``since`` or a later one ended."""
         for i in range(len(self._survey.versions) if self._records else 0):
             generation = self._survey.generation(i)
             recent = self._survey.versions[i].sequence >= since
@@ -232,12 +232,12 @@ class _Planner:
         return [self._survey.versions[i].entry_index for i in ancestors if i is not None]
 
     def joined(self, entries: Sequence[int]) -> SuperSteps | None:
-        """The single steps of a run as super-steps; None unless that takes fewer bytes."""
-        every = [record for entry in entries for record in self._records.get(entry, ())]
-        records = [record for record in every if steps_in(record) == 1]
-        numbers = [self._found.number(m.id) for r in records for m in r.header.members]
-        if len(records) < 2 or any(self._found.shares_prefix[number] for number in numbers):
-            return None  # an id's first bytes must go on to mean what they mean
+        """The single steps of a run as super-steps; None unless that saves bytes."""
+        all_records = [record for entry in entries for record in self._records.get(entry, ())]
+        records = [record for record in all_records if steps_in(record) == 1]
+        numbers = [self._graph.number(m.id) for r in records for m in r.header.members]
+        if len(records) < 2 or any(self._graph.shares_prefix[number] for number in numbers):
+            return None  # prefixes of ids must keep their meaning
         lengths: dict[int, list[Chain]] = {}
         for chain in self._chains(records):
             record, member = chain[0]
@@ -245,36 +245,37 @@ class _Planner:
                 return None  # more than a reader holds in memory
             lengths.setdefault(len(chain), []).append(tuple(chain))
         pipeline, home = records[-1].header.members[0].coding.pipeline, records[0].entry_index
-        made = [
+        super_steps_ = [
             SuperStep(home, pipeline, part)
             for chains in lengths.values()
             for part in _parts(chains, len(chains[0]))
         ]
-        encoded = (each.encode(self._packs) for each in made)
+        encoded = (each.encode(self._packs) for each in super_steps_)
         size = sum(sum(map(len, [head, *body])) for head, body in encoded)
         saved = sum(record.header.size for record in records) - size
         leave = {place for record in records for place, _ in record.members()}
-        return SuperSteps(made, leave, saved=saved) if saved > 0 else None
+        return SuperSteps(super_steps_, leave, saved=saved) if saved > 0 else None
 
     def _chains(self, records: Iterable[StoredRecord]) -> list[list[tuple[StoredRecord, int]]]:
         """The members of records that follow each other."""
         chains: dict[tuple[bytes, int], list[tuple[StoredRecord, int]]] = {}
-        done: list[list[tuple[StoredRecord, int]]] = []
+        chains_: list[list[tuple[StoredRecord, int]]] = []
         for record in records:
             for i, member in enumerate(record.header.members):
                 chain = chains.pop((self._bases[member.id], member.start), [])
                 if not chain:
-                    done.append(chain)
+                    chains_.append(chain)
                 chain.append((record, i))
                 chains[member.id, member.start] = chain
-        return done
+        return chains_
 
     # -- shortcuts -------------------------------------------------------------------------
 
     def shortcut(self, end: int, saved: dict[int, int]) -> tuple[list[EncodeRequest], int]:
-        """A shortcut to the last version of a run, and its bytes; none where none is due.
+        """A shortcut to the last version of a run, and its bytes; none if none is due.
 
-        ``saved``: by run, what joining saves now. It may not cost more than its runs have saved.
+        ``saved``: by run the bytes that joining saves now. A shortcut may not cost more than its
+        runs saved.
         """
         begin = self._survey.ancestor(end, self._step * _RUNS)
         if begin is None or self._survey.generation(end) % (self._step * _RUNS):
@@ -282,20 +283,20 @@ class _Planner:
         pairs = [
             (id_, base)
             for id_, base in self._survey.bases(begin, end).items()
-            if self._leads(base, id_) and all(is_step(c.member) for c in self._found.codings(id_))
+            if self._leads(base, id_) and all(is_step(c.member) for c in self._graph.codings(id_))
         ]
-        room = 0
+        budget = 0
         for back in range(0, self._step * _RUNS, self._step):
             run = self._survey.ancestor(end, back)
             if run is not None:
-                room += saved[run] if run in saved else self._saved_before(run)
-        if not pairs or room <= 0:
+                budget += saved[run] if run in saved else self._saved_before(run)
+        if not pairs or budget <= 0:
             return [], 0
         cost = round(sum(self._cost(*pair) for pair in pairs) * _MARGIN)
-        return ([EncodeRequest(*pair) for pair in pairs], cost) if cost <= room else ([], 0)
+        return ([EncodeRequest(*pair) for pair in pairs], cost) if cost <= budget else ([], 0)
 
     def _leads(self, base: bytes, id_: bytes) -> bool:
-        """Whether several steps lead from an object to another."""
+        """Whether more than ``step`` steps lead from one object to another."""
         for count in range(self._step * _RUNS + 1):
             if id_ == base:
                 return count > self._step
@@ -323,13 +324,13 @@ class _Planner:
 def _parts(chains: Iterable[Chain], times: int) -> Iterator[tuple[Chain, ...]]:
     """Chains of equal length, in portions that may be one record each, as a writer cuts them."""
     part: list[Chain] = []
-    room = most = min(RECORD, MOST_JOINT // times)
+    room = limit = min(RECORD, MOST_JOINT // times)
     for chain in chains:
         record, i = chain[0]
         size = record.header.members[i].nbytes
         if part and (size > room or (len(part) + 1) * times > RECORD_MEMBERS):
             yield tuple(part)
-            part, room = [], most
+            part, room = [], limit
         part.append(chain)
         room -= size
     if part:

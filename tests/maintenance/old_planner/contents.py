@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mvc.maintenance.repack.plan import Selection, completed
 from mvc.maintenance.repack.problem import Candidate
-from mvc.maintenance.repack.rules import of_others, trainings
+from mvc.maintenance.repack.rules import of_unversioned, trainings
 from mvc.maintenance.repack.solve import ENDLESS, Edge, Nodes, Priced, Selected
 from tests.maintenance.old_planner.layout_codings import add_delta, directions
 from tests.maintenance.old_planner.problem import RepackProblem
@@ -27,7 +27,7 @@ class ContentGraph:
         self._deltas: list[list[Candidate]] = []
         versions, rates = problem.survey.versions, self._costs.rates
         held = [[self._numbers[id_] for id_ in version.blobs] for version in versions]
-        alone = [self._costs.alone(id_) for id_ in self._ids]
+        alone = [self._costs.full_of(id_) for id_ in self._ids]
         fixed, total, elapsed = list[float](), 0.0, 0.0
         for version, mine in zip(versions, held, strict=True):
             works = [(o.nbytes, o.seconds) for number in mine for o in alone[number]]
@@ -42,7 +42,7 @@ class ContentGraph:
                 [self._ns(each) for each in alone],
                 self._edges(),
             ),
-            held=held,
+            holdings=held,
             fixed_ns=[round(seconds * 1e9) for seconds in fixed],
             weight=weight,
             bound=round(1e9 * bound) if bound is not None else ENDLESS,
@@ -76,9 +76,9 @@ class ContentGraph:
         return found
 
     def selection(self, layout: Selected) -> Selection:
-        chosen = of_others(self._costs)
+        chosen = of_unversioned(self._costs)
         for number in sorted(layout.sources):
-            chosen.add(self._costs.alone(self._ids[number]))
+            chosen.add(self._costs.full_of(self._ids[number]))
         times = self.priced.contents.recovery(layout)
         for number in sorted(layout.edges):
             edge = self.priced.contents.edges[number]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from mvc.ids import CommitId
 from mvc.maintenance.repack.plan import Selection, completed
 from mvc.maintenance.repack.problem import Candidate, Costs
-from mvc.maintenance.repack.rules import chains, of_others
+from mvc.maintenance.repack.rules import chains, of_unversioned
 from mvc.maintenance.repack.solve import Edge, Selected
 from mvc.store.writing.layout import Layout as SkipLayout
 from tests.maintenance.old_planner.model import Versions
@@ -15,7 +15,7 @@ from tests.maintenance.old_planner.model import Versions
 
 def of_layout(costs: Costs, versions: Versions, layout: Selected) -> Selection:
     """The codings that a layout needs, and those of blobs that no version has."""
-    made = of_others(costs)
+    made = of_unversioned(costs)
     for i in sorted(layout.sources):
         for id_ in costs.survey.versions[i].blobs:
             made.add(costs.full(i, id_))
@@ -31,7 +31,7 @@ def of_skips(costs: Costs, layout: SkipLayout) -> Selection:
     already does where that one is not worth it, unless it makes a long chain. Approximate steps
     and those of an optimizer stay: another delta would be larger.
     """
-    made, survey, ways = of_others(costs), costs.survey, chains(costs, layout)
+    made, survey, ways = of_unversioned(costs), costs.survey, chains(costs, layout)
     depths: dict[bytes, int] = {}
     most = layout.deepest // 2
     for i, (version, way) in enumerate(zip(survey.versions, ways, strict=True)):
@@ -81,7 +81,7 @@ def add_delta(
         against = backward if candidate.id == id_ else forward
         if candidate.base and against and candidate.is_one_way:
             chosen.drop([candidate])
-            candidate = costs.turned(candidate)
+            candidate = costs.reversed(candidate)
         chosen.add([candidate])
 
 

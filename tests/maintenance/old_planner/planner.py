@@ -96,7 +96,7 @@ def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
     goal, versions = problem.goal, problem.survey.versions
     old, rest, saved = price(problem, problem.before, weight), problem, 0.0
     best = cheapest(ContentGraph(problem, weight, goal.bound).priced)
-    numbers = [] if best is None else sorted(best.given_up)
+    numbers = [] if best is None else sorted(best.dropped)
     gone = [versions[i].commit for i in numbers]
     if best is not None and gone:
         paths = {commit: goal.alternatives[commit].path for commit in gone}
@@ -109,7 +109,7 @@ def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
         saved -= sum(best.ns[i] for i in numbers) / 1e9
     plan = _cheapest_layout(rest, weight)
     prices = old, price(rest, plan.after, weight) - saved
-    return replace(plan, goal=goal, before=problem.before, given_up=tuple(gone), prices=prices)
+    return replace(plan, goal=goal, before=problem.before, dropped=tuple(gone), prices=prices)
 
 
 def _cheapest_layout(problem: RepackProblem, weight: float) -> RepackPlan:

@@ -38,17 +38,17 @@ class _PriceSearch:
     def __init__(self, problem: Priced) -> None:
         self._problem = problem
         self._trees = problem.contents.trees
-        self._costs = [1.0] * len(problem.held)  # of a nanosecond of each version's recovery
+        self._costs = [1.0] * len(problem.holdings)  # of a nanosecond of each version's recovery
         self._known: dict[tuple[int, tuple[float, ...]], Selected] = {}
 
     def improved(self, given_up: frozenset[int], able: Iterable[int]) -> PricedLayout | None:
         """Changes one version at a time, the newest first, as long as the price falls."""
-        self._costs = [1.0] * len(self._problem.held)
+        self._costs = [1.0] * len(self._problem.holdings)
         best = self._priced(given_up, _ROUNDS)
         for _ in range(_PASSES):
             before = best
             for version in sorted(able, reverse=True):
-                tried = self._priced((best.given_up if best else given_up) ^ {version}, _AGAIN)
+                tried = self._priced((best.dropped if best else given_up) ^ {version}, _AGAIN)
                 if tried is not None and (best is None or tried.price < best.price):
                     best = tried
             if best is before:
@@ -60,7 +60,7 @@ class _PriceSearch:
 
         The multipliers that last kept the bound are tried first.
         """
-        bound, count = self._problem.bound, len(self._problem.held)
+        bound, count = self._problem.bound, len(self._problem.holdings)
         needs = [self._needs(given_up, version) for version in range(count)]
         costs = self._costs
         simple = self._simple(self._prices(needs, costs))
@@ -85,9 +85,9 @@ class _PriceSearch:
         while version in given_up:
             assert self._problem.trainings is not None
             training = self._problem.trainings[version]
-            contents += training.kept
+            contents += training.stored
             version, ns = training.base, ns + training.ns
-        return [*contents, *self._problem.held[version]], ns + self._problem.fixed_ns[version]
+        return [*contents, *self._problem.holdings[version]], ns + self._problem.fixed_ns[version]
 
     def _prices(
         self, needs: Sequence[tuple[Sequence[int], int]], costs: Sequence[float]

@@ -37,7 +37,7 @@ def version_graph(costs: Costs, long: Iterable[Stride] = ()) -> Versions:
     edges = [_edge(costs, each, long=False) for each in parents(costs)]
     edges += [_edge(costs, each, long=True) for each in long]
     shared = {id_ for ids in common.values() for id_ in ids}
-    once = sum(_bytes(costs.alone(id_)) for id_ in shared)
+    once = sum(_bytes(costs.full_of(id_)) for id_ in shared)
     return Versions(full_bytes, full_ns, edges, once)
 
 

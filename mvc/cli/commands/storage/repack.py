@@ -104,8 +104,8 @@ def _print(session: Session, done: Repacked) -> None:
     for what, (full, deltas) in codings.items():
         if full or deltas:
             session.line(f"{what:8}{count(full, 'full tensor')}, {count(deltas, 'delta')}")
-    if plan.given_up:
-        session.line(f"give up weights: {_listed(session, list(plan.given_up))} (recipes stay)")
+    if plan.dropped:
+        session.line(f"give up weights: {_listed(session, list(plan.dropped))} (recipes stay)")
     if plan.prices is not None:
         session.line(f"price   {seconds(plan.prices[0])} -> {seconds(plan.prices[1])}")
     if not plan:
