@@ -1,4 +1,4 @@
-"""Answers of ``evaluate``: how many of the samples of a batch weights have right."""
+"""Results of ``evaluate``: how many samples of a batch the weights classify correctly."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Answer: TypeAlias = float | tuple[float, int] | NDArray[np.bool_]
 Evaluate: TypeAlias = Callable[[Arrays, Any], Answer]
 
 _WANTED = (
-    "an accuracy from 0 to 1, a tuple (accuracy, number of samples), or an array that says of each "
-    "sample whether it is right"
+    "an accuracy from 0 to 1, a tuple (accuracy, number of samples), or an array with the "
+    "correctness of each sample"
 )
 
 
@@ -34,8 +34,8 @@ def accuracy_of(evaluate: Evaluate, state: Arrays, data: Any) -> tuple[Fraction,
     count = sample_count(data) if pair[1] is None else int(pair[1])
     if not 0 <= value <= 1 or count < 1:
         raise WrongUsage(
-            f"evaluate gave an accuracy of {value:g} on {count} samples",
-            hint="it is a share from 0 to 1, on at least one sample",
+            f"evaluate returned an accuracy of {value:g} on {count} samples",
+            hint="the accuracy must be from 0 to 1, on at least one sample",
         )
     right_count = round(value * count)
     near = abs(value * count - right_count) < 1e-6 * max(1, right_count)
@@ -45,31 +45,31 @@ def accuracy_of(evaluate: Evaluate, state: Arrays, data: Any) -> tuple[Fraction,
 def right_of(
     evaluate: Evaluate, state: Arrays, batch: LabelledBatch, *, last: bool = False
 ) -> NDArray[np.bool_]:
-    """Which samples of a batch the weights have right.
+    """Which samples of a batch the weights classify correctly.
 
-    An ``evaluate`` that returns accuracies is called label by label, and the first samples of the
-    label count as right. With ``last`` the last ones do: two sets of weights, one with ``last``,
-    then differ in as many samples as they can.
+    If ``evaluate`` returns accuracies, it is called for each label, and the first samples of the
+    label count as correct; with ``last`` the last ones. So two sets of weights, one with ``last``,
+    differ in as many samples as possible.
     """
     if not len(batch):
         return np.zeros(0, np.bool_)
     right = _by_sample(evaluate(state, (batch.inputs, batch.labels)))
     if right is not None:
         if len(right) != len(batch):
-            raise WrongUsage(f"evaluate gave {len(right)} answers on {len(batch)} samples")
+            raise WrongUsage(f"evaluate returned {len(right)} results for {len(batch)} samples")
         return right
     right = np.zeros(len(batch), np.bool_)
     for rows in batch.by_label().values():
-        part = batch.take(rows)
+        part = batch.rows(rows)
         accuracy, count = accuracy_of(evaluate, state, (part.inputs, part.labels))
         if count != len(rows):
-            raise WrongUsage(f"evaluate counted {count} samples, but was given {len(rows)}")
+            raise WrongUsage(f"evaluate counted {count} samples, but got {len(rows)}")
         right[rows[:: -1 if last else 1][: round(accuracy * count)]] = True
     return right
 
 
 class LabelledBatch:
-    """Inputs with one label each: tensors, arrays or lists. ``keys`` are the labels as text."""
+    """Inputs with one label each: tensors, arrays or lists. ``keys``: the labels as text."""
 
     def __init__(self, inputs: Any, labels: Any) -> None:
         """Raises WrongUsage unless both have the same length, and labels one dimension."""
@@ -83,14 +83,14 @@ class LabelledBatch:
             same = len(inputs) == len(values)
         if not plain or not same or not (_has_rows(inputs) and _has_rows(labels)):
             raise WrongUsage(
-                "the labels of the batch are not one for each input",
+                "the batch must have one label for each input",
                 hint="pass data=(inputs, labels), both tensors, arrays or lists of one length",
             )
         self.keys: list[str] = [str(value) for value in values]
 
     @classmethod
     def of(cls, data: Any) -> LabelledBatch:
-        """A pair (inputs, labels). Raises WrongUsage for any other batch."""
+        """A batch from a pair (inputs, labels). Raises WrongUsage for any other data."""
         sample_count(data)
         return cls(data[0], data[1])
 
@@ -104,22 +104,22 @@ class LabelledBatch:
             groups.setdefault(key, []).append(row)
         return {key: np.array(rows, np.int64) for key, rows in groups.items()}
 
-    def take(self, rows: NDArray[np.integer]) -> LabelledBatch:
-        """A copy of these samples; a row may be named more than once."""
-        return LabelledBatch(_take(self.inputs, rows), _take(self.labels, rows))
+    def rows(self, rows: NDArray[np.integer]) -> LabelledBatch:
+        """A copy of these samples; a row may occur more than once."""
+        return LabelledBatch(_rows(self.inputs, rows), _rows(self.labels, rows))
 
     def followed_by(self, other: LabelledBatch) -> LabelledBatch:
         """These samples, then those of ``other``, which have the same form and device."""
         pairs = ((self.inputs, other.inputs), (self.labels, other.labels))
         return LabelledBatch(*(_joined(one, two) for one, two in pairs))
 
-    def beside(self, other: LabelledBatch) -> LabelledBatch:
+    def on_device_of(self, other: LabelledBatch) -> LabelledBatch:
         """These samples on the device of ``other``."""
         pairs = ((self.inputs, other.inputs), (self.labels, other.labels))
-        return LabelledBatch(*(_moved(own, there) for own, there in pairs))
+        return LabelledBatch(*(_moved(own_values, target) for own_values, target in pairs))
 
     def like(self, other: LabelledBatch) -> bool:
-        """Whether samples of ``other`` fit among these."""
+        """Whether samples of ``other`` have the same form as these."""
         pairs = ((self.inputs, other.inputs), (self.labels, other.labels))
         return all(_form(one) == _form(two) for one, two in pairs)
 
@@ -128,10 +128,10 @@ def _has_rows(values: Any) -> bool:
     return isinstance(values, list | tuple) or (hasattr(values, "dtype") and values.ndim > 0)
 
 
-def _take(values: Any, rows: NDArray[np.integer]) -> Any:
+def _rows(values: Any, rows: NDArray[np.integer]) -> Any:
     if isinstance(values, list | tuple):
         return [values[row] for row in rows]
-    # A tensor that is kept must not keep what it was computed from.
+    # detached: a stored tensor must not retain its computation graph
     return values.detach()[rows] if hasattr(values, "detach") else values[rows]
 
 
@@ -145,9 +145,9 @@ def _joined(values: Any, more: Any) -> Any:
     return torch.cat((values, more.detach()))
 
 
-def _moved(values: Any, there: Any) -> Any:
-    device = getattr(there, "device", None)
-    if type(values) is not type(there) or not hasattr(values, "to") or values.device == device:
+def _moved(values: Any, target: Any) -> Any:
+    device = getattr(target, "device", None)
+    if type(values) is not type(target) or not hasattr(values, "to") or values.device == device:
         return values
     return values.to(device)
 
@@ -159,16 +159,16 @@ def _form(values: Any) -> tuple[object, ...]:
 
 
 def _by_sample(answer: object) -> NDArray[np.bool_] | None:
-    """An answer for each sample, if it is an array or tensor of one dimension."""
+    """The result for each sample, if it is an array or tensor of one dimension."""
     if getattr(answer, "ndim", 0) != 1:
         return None
     values: Any = answer
-    found = np.zeros(0)
+    flags = np.zeros(0)
     with suppress(TypeError, ValueError, RuntimeError):
-        found = np.array(values.tolist(), np.float64)
-    if not len(found) or not np.isin(found, (0, 1)).all():
+        flags = np.array(values.tolist(), np.float64)
+    if not len(flags) or not np.isin(flags, (0, 1)).all():
         raise wrong_result("evaluate", answer, _WANTED)
-    return found.astype(np.bool_)
+    return flags.astype(np.bool_)
 
 
 def sample_count(data: Any) -> int:
@@ -177,18 +177,18 @@ def sample_count(data: Any) -> int:
         with suppress(TypeError):
             return len(data[1])
     raise WrongUsage(
-        "the number of samples of a batch is not known",
-        hint="pass data=(inputs, labels), or have evaluate return (accuracy, samples)",
+        "the number of samples of a batch is unknown",
+        hint="pass data=(inputs, labels), or return (accuracy, samples) from evaluate",
     )
 
 
 def is_sequence(data: Any) -> bool:
-    """Whether it is a sequence, but no text."""
+    """Whether it is a sequence other than text."""
     return isinstance(data, Sequence) and not isinstance(data, str | bytes)
 
 
 def number_of(value: Any) -> float | None:
-    """``value`` as a float, also from a tensor or array with one entry; None if it is no number."""
+    """``value`` as a float, also from a tensor or array with one entry; None if not a number."""
     if isinstance(value, str | bytes):  # float() would parse these
         return None
     try:
@@ -198,7 +198,7 @@ def number_of(value: Any) -> float | None:
 
 
 def wrong_result(function: str, value: Any, wanted: str) -> WrongUsage:
-    """What is to be raised for a result of a callback that is not ``wanted``."""
+    """The error for a result of a callback that is not ``wanted``."""
     kind = type(value).__name__
     if isinstance(value, tuple):
         kind += f" ({', '.join(type(part).__name__ for part in value[:4])})"

@@ -1,4 +1,4 @@
-"""Bit reset: the low bits of a change are undone (thesis §3.2.4)."""
+"""Bit reset: undoes the change of low bits (thesis §3.2.4)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from mvc.codecs.stage import Kind, Stage, read_options, whole
 from mvc.codecs.words import word_type
 from mvc.lossy.weights import LossyStage, Moving
 
-FRACTION = 23  # bits of a float32's fraction, which the parameters count by
-_FINER = 4  # bits that a finer stage resets fewer
+FRACTION = 23  # bits of a float32's fraction, which the parameters refer to
+_FINER = 4  # a finer stage resets so many bits fewer
 
 
 class ResetBits(LossyStage, frozen=True):
     """lossy: resets the N lowest bits of a change (msb: of changes in the M highest bits)
 
-    With ``high`` only entries are touched that changed in one of the ``high`` highest bits of
-    the fraction. The mask acts on the exclusive or with the production weights, so what is
-    cleared stays as it is: after any number of versions the low bits are those of the first
-    weights.
+    ``high``: only entries that changed in one of the ``high`` highest bits of the fraction. The
+    mask is applied to the exclusive or with the production weights, so a cleared bit does not
+    change: after any number of versions the low bits are those of the first weights.
     """
 
     low: int
@@ -58,13 +57,13 @@ class ResetBits(LossyStage, frozen=True):
 
 
 def low_mask(kind: Format, low: int) -> int:
-    """The bits that are reset: for float32 the ``low`` lowest.
+    """The bits to reset: for float32 the ``low`` lowest.
 
-    Other formats keep ``23 - low`` bits of their fraction, or all that they have.
+    Other formats retain ``23 - low`` bits of their fraction, or all if they have fewer.
     """
     return (1 << kind.fraction - min(kind.fraction, FRACTION - low)) - 1
 
 
 def high_mask(kind: Format, high: int) -> int:
-    """The ``high`` highest bits of the fraction, or all that there are."""
+    """The ``high`` highest bits of the fraction, or all if it has fewer."""
     return (1 << kind.fraction) - (1 << kind.fraction - min(high, kind.fraction))

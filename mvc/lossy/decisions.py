@@ -1,8 +1,8 @@
-"""Decisions whether a version is saved at all. They change nothing and leave no trace in storage.
+"""Decisions whether a version is saved. They change no weights, and storage does not record them.
 
-When each of them saves: docs/production.md, "Decisions" (thesis §3.2.1, §3.2.5, chapter 6). The
-numbers of ``dsed`` are exact fractions, so that ties are exact. The detectors of ``drift`` are
-river's; they watch one number per sample and reset themselves when they detect a drift.
+docs/production.md, "Decisions", describes each (thesis §3.2.1, §3.2.5, chapter 6). The numbers of
+``dsed`` are exact fractions, so that ties are exact. The detectors of ``drift`` are river's; they
+read one number per sample and reset themselves when they detect a drift.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Monitor: TypeAlias = Callable[[Any], float | Iterable[float]]
 
 _PART = 4096
 _REMEMBERED = 64 * _PART
-"""Numbers that a drift detector is at least brought back with after a restart."""
+"""A drift detector is restored from at least so many numbers after a restart."""
 _FRACTION = re.compile(r"[0-9]{1,4000}(/[1-9][0-9]{0,3999})?")
 _DETECTORS = ("adwin", "page-hinkley")
 _MOST = 1_000_000_000 - 1
@@ -33,7 +33,7 @@ _MOST = 1_000_000_000 - 1
 
 class _Before(Stage, frozen=True):
     takes = frozenset({Kind.TENSOR, Kind.PAIR})
-    needs = "to stand first"
+    needs = "to be first"
     decides = True
 
 
@@ -66,14 +66,14 @@ class DriftStage(_Before, frozen=True):
     def read(cls, name: str, parameter: str) -> Stage:
         if parameter not in _DETECTORS:
             raise InvalidPipeline(
-                f"stage {name} knows no detector {parameter!r}",
+                f"stage {name} has no detector {parameter!r}",
                 hint=f"use {' or '.join(f'{name}:{d}' for d in _DETECTORS)}",
             )
         return cls(f"{name}:{parameter}", parameter)
 
 
 class OnNewWeights(Stage, frozen=True):
-    """A decision that is made on the new weights, after the lossy stages."""
+    """A decision about the new weights, after the lossy stages."""
 
     takes = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.STEPS})
     needs = "a delta (sub, xor or steps) before it, and the coding after it"
@@ -83,8 +83,8 @@ class OnNewWeights(Stage, frozen=True):
 class Dsed(OnNewWeights, frozen=True):
     """decision: skips while the deployed version is within E of the new one's accuracy
 
-    ``bound`` is a share of accuracy (0.01 is one per cent). ``last_only``: judge the new
-    version by the newest batch alone.
+    ``bound`` is a share of accuracy (0.01 is one per cent). ``last_only``: judge the new version by
+    the newest batch alone.
     """
 
     bound: Decimal
@@ -107,7 +107,7 @@ def _is_batch(pair: object) -> bool:
 
 
 class ErrorDecay:
-    """Remembers the batches since the last save; with ``last`` only the newest.
+    """Stores the batches since the last save; with ``last`` only the newest.
 
     Raises WrongUsage without ``evaluate``.
     """
@@ -125,12 +125,12 @@ class ErrorDecay:
         self.saved()
 
     def saved(self) -> None:
-        """Forgets the batches before a version that was saved."""
+        """Deletes the batches before a version that was saved."""
         self._old = Fraction(0)
         self._seen = 0
         self._batches: list[tuple[Any, int]] = []
 
-    def saw(self, live: Mapping[str, NDArray[Any]], data: Any) -> None:
+    def add_batch(self, live: Mapping[str, NDArray[Any]], data: Any) -> None:
         """Evaluates the deployed weights on a new labelled batch."""
         accuracy, count = accuracy_of(self._evaluate, live, data)
         self._old += accuracy
@@ -140,15 +140,15 @@ class ErrorDecay:
         self._batches.append((data, count))
 
     def memory(self) -> dict[str, Any]:
-        """What ``restore`` takes, in another process; empty right after a save."""
+        """The argument of ``restore`` in another process; empty right after a save."""
         if not self._seen:
             return {}
         return {"batches": self._batches, "seen": self._seen, "accuracy": str(self._old)}
 
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        """Remembers what ``memory`` returned; ignores anything else."""
-        batches, seen = kept.get("batches", []), kept.get("seen", 0)
-        accuracy = str(kept.get("accuracy", 0))
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores the result of ``memory``; ignores anything else."""
+        batches, seen = state.get("batches", []), state.get("seen", 0)
+        accuracy = str(state.get("accuracy", 0))
         if type(seen) is not int or seen < 0 or not _FRACTION.fullmatch(accuracy):
             return
         if not isinstance(batches, list | tuple) or not all(map(_is_batch, batches)):
@@ -156,32 +156,32 @@ class ErrorDecay:
         self._batches = [(data, count) for data, count in batches]
         self._seen, self._old = seen, Fraction(accuracy)
 
-    def good_enough(self, made: Mapping[str, NDArray[Any]]) -> str | None:
-        """The reason why the deployed weights suffice; None if the new ones are to be saved.
+    def good_enough(self, weights: Mapping[str, NDArray[Any]]) -> str | None:
+        """The reason why the deployed weights suffice; None if the new ones must be saved.
 
-        The new weights are evaluated on the newest batch first, and only until no further batch
-        can change the decision.
+        The new weights are evaluated on the newest batch first, and only until no further batch can
+        change the decision.
         """
         old = self._old / self._seen
         total = sum(count for _, count in self._batches)
-        enough = old * total + round(self._bound * total)  # with more correct answers it is saved
+        limit = old * total + round(self._bound * total)  # saved if more answers are correct
         right, unknown = Fraction(0), total
         for data, count in reversed(self._batches):
-            if right > enough or right + unknown <= enough:
+            if right > limit or right + unknown <= limit:
                 break
-            right += accuracy_of(self._evaluate, made, data)[0] * count
+            right += accuracy_of(self._evaluate, weights, data)[0] * count
             unknown -= count
-        if right > enough:
+        if right > limit:
             return None
-        most = " at most" if unknown else ""
+        at_most = " at most" if unknown else ""
         return (
-            f"{self.text}: the deployed version is right in {float(old):.4g} of cases, "
-            f"the new one in{most} {float((right + unknown) / total):.4g}"
+            f"{self.text}: the deployed version is right in {float(old):.4g} of cases, the "
+            f"new one in{at_most} {float((right + unknown) / total):.4g}"
         )
 
 
 class DriftDetector:
-    """A detector that must see every batch, in order. Raises NotInstalled without river."""
+    """A detector that must read every batch, in order. Raises NotInstalled without river."""
 
     def __init__(self, stage: DriftStage, monitor: Monitor | None) -> None:
         try:
@@ -194,60 +194,60 @@ class DriftDetector:
         self.text = stage.text
         self._detector: Any = kinds[stage.detector]()
         self._monitor = monitor or _input_means
-        self._seen = array("d")  # since the last drift, after which the detector begins anew
+        self._seen = array("d")  # since the last drift, after which the detector starts again
 
     def memory(self) -> dict[str, Any]:
-        """What ``restore`` takes, in another process, in parts that mostly stay as they are."""
+        """The argument of ``restore`` in another process, in parts that rarely change."""
         seen = np.array(self._seen)
         return {f"watched.{i}": seen[i : i + _PART] for i in range(0, len(seen), _PART)}
 
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        """Brings the detector where it was, by the numbers that it saw."""
-        for i in range(0, len(kept) * _PART, _PART):
-            for value in kept.get(f"watched.{i}", ()):
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores the detector from the numbers that it read."""
+        for i in range(0, len(state) * _PART, _PART):
+            for value in state.get(f"watched.{i}", ()):
                 self._update(float(value))
 
     def _update(self, value: float) -> bool:
         self._detector.update(value)
         self._seen.append(value)
-        found = bool(self._detector.drift_detected)
-        if found:
+        is_drift = bool(self._detector.drift_detected)
+        if is_drift:
             del self._seen[:]
         elif len(self._seen) > 2 * _REMEMBERED:
             del self._seen[:_REMEMBERED]
-        return found
+        return is_drift
 
     def drifted(self, data: Any) -> bool:
         """Whether a drift was detected in the batch. Raises WrongUsage for a bad monitor."""
         watched: Any = self._monitor(data)
         # A tensor or array without dimensions is one number.
         several = isinstance(watched, Iterable) and not isinstance(watched, str | bytes)
-        found = False
+        drifted = False
         for value in watched if several and getattr(watched, "ndim", None) != 0 else [watched]:
             watched_number = number_of(value)
             if watched_number is None:
                 raise wrong_result("monitor", value, "a number, or one for each sample")
             if not np.isfinite(watched_number):
                 raise WrongUsage(
-                    f"the monitor of {self.text} gave {watched_number}, which is no number"
+                    f"the monitor of {self.text} returned {watched_number}, which is not a number"
                 )
-            found = self._update(watched_number) or found
-        return found
+            drifted = self._update(watched_number) or drifted
+        return drifted
 
 
 def _input_means(data: Any) -> list[float]:
     """The mean of each input of a pair (inputs, labels), or of an array of inputs.
 
-    Raises WrongUsage for inputs that are no numbers, or none.
+    Raises WrongUsage if inputs are not numbers, or missing.
     """
     try:
         inputs = np.asarray(data[0] if is_sequence(data) else data, np.float64)
     except (TypeError, ValueError, RuntimeError, IndexError):
         raise WrongUsage(
-            f"the inputs in data, which is of type {type(data).__name__}, are not numbers",
-            hint="pass data=(inputs, labels), or a monitor that gives what to watch",
+            f"the inputs in data, of type {type(data).__name__}, are not numbers",
+            hint="pass data=(inputs, labels), or a monitor that returns the numbers to watch",
         ) from None
     if not inputs.ndim or not inputs.size:
-        raise WrongUsage("there are no inputs to watch", hint="pass data=(inputs, labels)")
+        raise WrongUsage("the data has no inputs to watch", hint="pass data=(inputs, labels)")
     means: list[float] = inputs.reshape(len(inputs), -1).mean(axis=1).tolist()
     return means

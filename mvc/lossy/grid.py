@@ -1,13 +1,12 @@
 """The grid: production weights are whole multiples of a power of two, the step of their tensor.
 
-docs/frontier.md says how large that is, and when it changes. Training weights tremble: without
-``hold`` those that lie half-way between two multiples would cross over and back with every batch.
+docs/frontier.md describes the size of the step, and when it changes. Training weights tremble:
+without ``hold``, weights half-way between two multiples would move back and forth with every batch.
 
-Rounding needs no dither: where in its step an entry lies is as good as random, so that as
-many entries move on as the tensor has moved on the average. A wider ``hold`` (a dead zone)
-loses just that. The rounding error is fed back, since the next version is rounded anew.
-
-The step is found again in the production weights themselves: they are multiples of it.
+Rounding needs no dither: the position of an entry within its step is as good as random, so as many
+entries move as the tensor moved on average. A wider ``hold`` (a dead zone) loses just that. The
+rounding error is fed back, since the next version is rounded from its own training weights. The
+step is recovered from the production weights, which are multiples of the step.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ _SMALLEST = -126  # below it a float32 has fewer bits
 class Grid(ChoosingStage, frozen=True):
     """lossy: rounds to steps of about C standard deviations, finer in small tensors
 
-    A tensor whose entries are all equal has no spread to measure a step by, and is taken
-    over exactly; so is every entry that is infinite or no number.
+    A tensor whose entries are all equal has no spread to derive a step from, and is copied exactly;
+    so is every entry that is infinite or not a number.
     """
 
     coarse: Decimal
@@ -67,17 +66,17 @@ class Grid(ChoosingStage, frozen=True):
             wanted = wanted_exponent(_sound(after, tensor), coarse, largest, fine)
             if wanted is None:
                 continue
-            exponent = wanted if tensor.anew else _exponent(_sound(before, tensor), wanted)
+            exponent = wanted if tensor.has_new_level else _exponent(_sound(before, tensor), wanted)
             values = _rounded(before, after, exponent, hold=hold, largest=tensor.format.largest)
             words = words_of_values(values, tensor.format)
-            taken = True if tensor.exact is None else ~tensor.exact
-            np.copyto(tensor.after, words, where=taken)
+            copied = True if tensor.exact is None else ~tensor.exact
+            np.copyto(tensor.after, words, where=copied)
 
 
 def wanted_exponent(values: Numbers, coarse: float, largest: int, fine: float) -> int | None:
-    """The exponent of the step that is wanted; None where the entries have no spread.
+    """The exponent of the wanted step; None if the entries have no spread.
 
-    ``largest`` is the number of entries of the largest tensor.
+    ``largest``: the number of entries of the largest tensor.
     """
     with np.errstate(all="ignore"):  # a spread beyond float64 is infinite
         spread = float(np.std(values, dtype=np.float64)) if len(values) else 0.0
@@ -92,13 +91,13 @@ def _sound(values: Numbers, tensor: Moving) -> Numbers:
 
 
 def _exponent(before: Numbers, wanted: int) -> int:
-    """That of the grid on which ``before`` lies, if it is near what is wanted."""
+    """The exponent of the grid of ``before``, if it is near the wanted one."""
     near = (e for e in (wanted + 1, wanted, wanted - 1) if _on_grid(before, e))
     return next(near, wanted) if before.any() else wanted
 
 
 def _on_grid(values: Numbers, exponent: int) -> bool:
-    """Asked of a few entries first, since most tensors that are off the grid show it at once."""
+    """Checks a few entries first, since most tensors off the grid fail there."""
     for part in (values[:256], values):
         with np.errstate(all="ignore"):
             scaled = np.ldexp(part, -exponent)
@@ -110,18 +109,18 @@ def _on_grid(values: Numbers, exponent: int) -> bool:
 def _rounded(
     before: Numbers, after: Numbers, exponent: int, *, hold: float, largest: float
 ) -> Numbers:
-    """``after`` on the grid, and no further out than its last multiple up to ``largest``.
+    """``after`` on the grid, and not beyond the last multiple up to ``largest``.
 
     Scaling by a power of two is exact, and so is every multiple.
     """
     with np.errstate(all="ignore"):
         outmost = float(np.floor(np.ldexp(largest, -exponent)))
         numbers = np.rint(np.ldexp(after, -exponent)).clip(-outmost, outmost)
-        moved = np.abs(after - before)
-        held = moved <= after.dtype.type(math.ldexp(hold, exponent))
-        held &= np.ldexp(np.rint(np.ldexp(before, -exponent)), exponent) == before
+        change = np.abs(after - before)
+        is_still = change <= after.dtype.type(math.ldexp(hold, exponent))
+        is_still &= np.ldexp(np.rint(np.ldexp(before, -exponent)), exponent) == before
         on_grid = np.ldexp(numbers, exponent)
-        np.copyto(on_grid, before, where=held)
-    # -0.0 is no multiple of its own; adding 0.0 makes it +0.0.
+        np.copyto(on_grid, before, where=is_still)
+    # Adding 0.0 turns -0.0 into +0.0.
     result: Numbers = on_grid + on_grid.dtype.type(0)
     return result

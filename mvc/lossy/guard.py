@@ -1,16 +1,16 @@
 """The guard: production weights may lose at most a share E of the accuracy of the training weights.
 
-What is compared, and when the level rises and goes back: docs/production.md, "Decisions". The
-*accounts* are over all batches and over those since the level changed; the *reservoir* has the K
-newest samples of every label, of earlier batches. Level 0 are the stages as written; every level
-changes weights about half as much as the one before, and the last one is exact.
+docs/production.md, "Decisions", describes the comparisons and the levels. *Accounts* count all
+batches, and those since the level changed; the *reservoir* has the K newest samples of every label,
+of earlier batches. Level 0 are the stages as written; every further level changes weights about
+half as much as the previous one, and the last one is exact.
 
 The tests are valid at every moment. An account is the capital of a gambler who bets on losses, a
 mixture over stakes (Waudby-Smith and Ramdas, "Estimating means of bounded random variables by
-betting", J. R. Stat. Soc. B 86, 2024): where the mean drop is at most E its expectation is at most
-1, so it reaches 1 / x ever with a probability of at most x (Ville). With E = 0 it is Robbins'
-mixture of likelihood ratios of a binomial. A level is tested only after all coarser ones were
-rejected, so the whole descent has the error of one test; every way back begins another one.
+betting", J. R. Stat. Soc. B 86, 2024): if the mean drop is at most E, its expectation is at most 1,
+so it ever reaches 1 / x with a probability of at most x (Ville). With E = 0 it is Robbins' mixture
+of likelihood ratios of a binomial. A level is tested only after all coarser ones were rejected, so
+the whole descent has the error of one test; every return to a coarser level starts another test.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from mvc.lossy.decisions import OnNewWeights
 
 _KEEP = 8
 _MOST_LABELS = 256
-"""Labels with an account and a place in the reservoir; others count in the sum alone."""
-_PATIENCE, _MOST_PATIENCE = 10, 1_000_000  # versions with room before a way back
-_ERROR = 0.0475  # chance that the accounts ever make versions finer by mistake
-_ERROR_ONCE = 0.0025  # and that single versions do, on the reservoir
+"""Labels with an account and samples in the reservoir; others count in the sum alone."""
+_PATIENCE, _MOST_PATIENCE = 10, 1_000_000  # calm versions before a return
+_ERROR = 0.0475  # chance that the accounts ever refine versions by mistake
+_ERROR_ONCE = 0.0025  # and that single versions are refused by mistake, on the reservoir
 _DESCENTS = 1.0824  # at least 1 + 1/16 + 1/81 + ...: descent n has the n^-4 part of the error
-_ALL = 0.6  # of the capital is bet on all samples together
+_ALL = 0.6  # share of the capital bet on all samples together
 _MOST_SHARE = 0.1  # of the rest, on each of the first ten labels
 _STEPS = np.arange(20)
 _STAKES = 0.99 * 2.0 ** (-_STEPS / 2)  # shares of the largest stake
 _WEIGHTS = 1 / (_STEPS + 8) - 1 / (_STEPS + 9)
 _TOGETHER, _LABEL = "all", "label "
 _MOST_COUNT = 1 << 53
-_COLUMNS = 6  # of the accounts of a label, kept as numbers
+_COLUMNS = 6  # numbers of a label's accounts
 
 Right: TypeAlias = NDArray[np.bool_]
 
@@ -53,8 +53,8 @@ Right: TypeAlias = NDArray[np.bool_]
 class GuardStage(OnNewWeights, frozen=True):
     """decision: stores versions finer while they lose more than E of the accuracy
 
-    ``bound`` is a share of accuracy (0.001 is a tenth of a per cent), ``keep`` the samples of
-    every label in the reservoir.
+    ``bound`` is a share of accuracy (0.001 is a tenth of a per cent), ``keep`` the number of
+    samples of every label in the reservoir.
     """
 
     bound: Decimal
@@ -78,7 +78,7 @@ class Paired(Struct):
     won: int = 0
 
     def add(self, before: Right, after: Right) -> None:
-        """``before`` are the answers of training weights, ``after`` of production weights."""
+        """``before``: results of training weights; ``after``: of production weights."""
         self.samples += len(before)
         self.lost += int(np.count_nonzero(before & ~after))
         self.won += int(np.count_nonzero(after & ~before))
@@ -104,29 +104,29 @@ class Reservoir:
 
     def __init__(self, keep: int) -> None:
         self.keep = keep
-        self._held: LabelledBatch | None = None
+        self._samples: LabelledBatch | None = None
 
     def add(self, batch: LabelledBatch) -> None:
-        """Takes the samples over. Batches of another form than those before empty it first."""
+        """Adds the samples; first empties the reservoir if they have another form."""
         if not len(batch):
             return
-        if self._held is not None and self._held.like(batch):
-            batch = self._held.beside(batch).followed_by(batch)
+        if self._samples is not None and self._samples.like(batch):
+            batch = self._samples.on_device_of(batch).followed_by(batch)
         labels = list(batch.by_label().values())[:_MOST_LABELS]
-        self._held = batch.take(np.concatenate([rows[-self.keep :] for rows in labels]))
+        self._samples = batch.rows(np.concatenate([rows[-self.keep :] for rows in labels]))
 
-    def samples(self, beside: LabelledBatch | None = None) -> LabelledBatch | None:
-        """All of them, on the device of ``beside``; None while there are none."""
-        if self._held is not None and beside is not None and len(beside):
-            self._held = self._held.beside(beside)
-        return self._held
+    def samples(self, like: LabelledBatch | None = None) -> LabelledBatch | None:
+        """All samples, on the device of ``like``; None if there are none."""
+        if self._samples is not None and like is not None and len(like):
+            self._samples = self._samples.on_device_of(like)
+        return self._samples
 
 
 class AccuracyGuard:
-    """Compares production with training weights, and says how fine versions must be.
+    """Compares production with training weights, and decides how fine versions must be.
 
-    Level 0 is the pipeline as it was written, ``finest`` the exact training weights. Raises
-    WrongUsage without ``evaluate``.
+    Level 0 is the pipeline as written, ``finest`` the exact training weights. Raises WrongUsage
+    without ``evaluate``.
     """
 
     def __init__(self, stage: GuardStage, finest: int, evaluate: Evaluate | None) -> None:
@@ -144,15 +144,17 @@ class AccuracyGuard:
         self._accounts: dict[str, Paired] = {}
         self._recent: dict[str, Paired] = {}  # since the level changed
         self._calm, self._patience, self._descent = 0, _PATIENCE, 1
-        self._versions = 0  # that were compared on the reservoir
-        self._refined = self._back = False  # in this offer
-        self._trained: Arrays | None = None  # the training weights of the offer before
-        self._judged: _Judged | None = None  # what versions of this offer are compared on
+        self._versions = 0  # compared on the reservoir
+        self._refined = self._returned = False  # in this offer
+        self._trained: Arrays | None = None  # the training weights of the last offer
+        self._compared: _Comparison | None = (
+            None  # samples that versions of this offer are compared on
+        )
 
-    def saw(self, live: Arrays | None, training: Arrays, data: Any) -> None:
+    def add_batch(self, live: Arrays | None, training: Arrays, data: Any) -> None:
         """An offer: a new batch, and training weights that have learned from it."""
         batch = None if data is None else LabelledBatch.of(data)
-        self._refined = self._back = False
+        self._refined = self._returned = False
         if batch is not None and live is not None and self._trained is not None:
             before = right_of(self._evaluate, self._trained, batch)
             self._count(batch, before, right_of(self._evaluate, live, batch, last=True))
@@ -161,34 +163,34 @@ class AccuracyGuard:
         if batch is not None:
             self._reservoir.add(batch)
         samples = batch if earlier is None else earlier
-        self._judged = None
+        self._compared = None
         if samples is not None and self._finest:
-            self._judged = _Judged(samples, right_of(self._evaluate, training, samples))
+            self._compared = _Comparison(samples, right_of(self._evaluate, training, samples))
             self._versions += 1
         self._trained = {name: np.array(array) for name, array in training.items()}
 
     def refuses(self, weights: Arrays) -> bool:
         """Whether these production weights lose too much.
 
-        The first ones after a way back are refused sooner, since that only puts it off.
+        The first ones after a return are refused sooner, which only delays the return.
         """
-        rare = _ERROR_ONCE / max(1, self._versions * (self._versions + 1))
-        return self._loses(weights, _ERROR if self._back else rare)
+        error_ = _ERROR_ONCE / max(1, self._versions * (self._versions + 1))
+        return self._loses(weights, _ERROR if self._returned else error_)
 
     def allows(self, live: Arrays) -> bool:
         """Whether a version may be skipped, so that these weights stay live."""
         return not self._refined and not self._loses(live, _ERROR)
 
     def _loses(self, weights: Arrays, error: float) -> bool:
-        """Whether they do on the reservoir, said by mistake with this probability at most."""
-        if self._judged is None:
+        """Whether they lose on the reservoir, with at most this probability of a false alarm."""
+        if self._compared is None:
             return False
-        samples, before = self._judged.samples, self._judged.right
+        samples, before = self._compared.samples, self._compared.right
         after = right_of(self._evaluate, weights, samples, last=True)
-        here: dict[str, Paired] = {}
+        accounts: dict[str, Paired] = {}
         for key, rows in _groups(samples).items():
-            here.setdefault(key, Paired()).add(before[rows], after[rows])
-        return _evidence(here, self._bound) >= -math.log(error)
+            accounts.setdefault(key, Paired()).add(before[rows], after[rows])
+        return _evidence(accounts, self._bound) >= -math.log(error)
 
     def refine(self) -> bool:
         """Goes one level finer; False if the weights are exact already."""
@@ -196,7 +198,7 @@ class AccuracyGuard:
             return False
         if not self._refined:
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
-        self._refined, self._back = True, False
+        self._refined, self._returned = True, False
         self._change(1)
         return True
 
@@ -207,40 +209,44 @@ class AccuracyGuard:
                     accounts.setdefault(key, Paired()).add(before[rows], after[rows])
 
     def _adjust(self) -> None:
-        """Goes one level finer, or back, as the accounts say."""
+        """Refines by one level, or returns by one, depending on the accounts."""
         error = _ERROR / (_DESCENTS * self._descent**4)
         if _evidence(self._recent, self._bound) >= -math.log(error):
             self.refine()
             return
-        room = all(account.drop <= self._bound / 2 for account in self._accounts.values())
-        self._calm = self._calm + 1 if room else 0
+        is_calm = all(account.drop <= self._bound / 2 for account in self._accounts.values())
+        self._calm = self._calm + 1 if is_calm else 0
         if self.level and self._calm >= self._patience:
             self._change(-1)
             self._descent += 1
-            self._back = True
+            self._returned = True
 
     def _change(self, levels: int) -> None:
         self.level += levels
         self._calm, self._recent = 0, {key: Paired() for key in self._accounts}
 
     def memory(self, *, samples: bool) -> dict[str, Any]:
-        """What ``restore`` takes, in another process; with the reservoir if ``samples``."""
+        """The argument of ``restore`` in another process; with the reservoir if ``samples``."""
         rows = [
             [*astuple(account), *astuple(self._recent[key])]
             for key, account in self._accounts.items()
         ]
-        told: dict[str, Any] = {
+        state: dict[str, Any] = {
             "guard.labels": list(self._accounts),
             "guard.accounts": np.array(rows, np.int64).reshape(-1, _COLUMNS),
             "guard.level": [self.level, self._calm, self._patience, self._descent, self._versions],
         }
-        held = self._reservoir.samples() if samples else None
-        return told if held is None else {**told, "guard.samples": [held.inputs, held.labels]}
+        samples_ = self._reservoir.samples() if samples else None
+        return (
+            state
+            if samples_ is None
+            else {**state, "guard.samples": [samples_.inputs, samples_.labels]}
+        )
 
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        """Remembers what ``memory`` returned; ignores anything else."""
-        labels, level = kept.get("guard.labels"), kept.get("guard.level")
-        table = np.asarray(kept.get("guard.accounts", ()))
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores the result of ``memory``; ignores anything else."""
+        labels, level = state.get("guard.labels"), state.get("guard.level")
+        table = np.asarray(state.get("guard.accounts", ()))
         if (
             not isinstance(labels, list)
             or not _counts(level, 5)
@@ -261,14 +267,18 @@ class AccuracyGuard:
         rows = dict(zip(labels, table.tolist(), strict=True))
         self._accounts = {label: Paired(*row[:3]) for label, row in rows.items()}
         self._recent = {label: Paired(*row[3:]) for label, row in rows.items()}
-        held = kept.get("guard.samples")
-        if isinstance(held, list | tuple) and len(held) == 2:
+        samples = state.get("guard.samples")
+        if isinstance(samples, list | tuple) and len(samples) == 2:
             with suppress(WrongUsage):
-                self._reservoir.add(LabelledBatch(*held))
+                self._reservoir.add(LabelledBatch(*samples))
 
 
-class _Judged(Struct):
-    """Samples, and which of them the training weights have right."""
+class _Comparison(Struct):
+    """The logarithm of an e-value against: no account has a mean drop above ``bound``.
+
+    A part of the capital is bet on all samples together, the rest on the labels, whose samples are
+    disjoint: each label, in order of appearance, bets its share of the remaining capital.
+    """
 
     samples: LabelledBatch
     right: Right
@@ -277,20 +287,20 @@ class _Judged(Struct):
 def _evidence(accounts: Mapping[str, Paired], bound: float) -> float:
     """The logarithm of an e-value against: no account has a mean drop above ``bound``.
 
-    A part of the capital is bet on all samples together, the rest on the labels, whose samples
-    differ: of what is there each label, in the order in which they came, bets its share.
+    A part of the capital is bet on all samples together, the rest on the labels, whose samples are
+    disjoint: each label, in order of appearance, bets its share of the remaining capital.
     """
     labels = [account.evidence(bound) for key, account in accounts.items() if key != _TOGETHER]
     shares = np.minimum(_MOST_SHARE, 1 / np.arange(1, len(labels) + 1))
-    apart = np.logaddexp(np.log1p(-shares), np.log(shares) + labels).sum()
+    by_label = np.logaddexp(np.log1p(-shares), np.log(shares) + labels).sum()
     together = accounts[_TOGETHER].evidence(bound)
-    return float(np.logaddexp(math.log(_ALL) + together, math.log(1 - _ALL) + apart))
+    return float(np.logaddexp(math.log(_ALL) + together, math.log(1 - _ALL) + by_label))
 
 
 def _groups(batch: LabelledBatch) -> dict[str, NDArray[np.int64]]:
     """The rows of each label, and all rows."""
-    found = {_LABEL + key: rows for key, rows in batch.by_label().items()}
-    return {_TOGETHER: np.arange(len(batch)), **found}
+    by_label = {_LABEL + key: rows for key, rows in batch.by_label().items()}
+    return {_TOGETHER: np.arange(len(batch)), **by_label}
 
 
 def _counts(values: object, length: int) -> TypeGuard[list[int]]:

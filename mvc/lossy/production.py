@@ -1,8 +1,8 @@
 """Production: the lossy stages and decisions of a pipeline, version by version.
 
-The training weights are not changed. What is deployed and stored are production weights, which a
-lossy pipeline makes of the training weights and the previous production weights (thesis §3.2). A
-version that is skipped is rolled back: the next one builds on the deployed version.
+The training weights are not changed. A lossy pipeline makes production weights from training
+weights and the previous production weights (thesis §3.2); these are deployed and stored. After a
+skipped version the next one starts from the deployed version.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from mvc.lossy.topk import TopKOfEach
 class Decision(Struct, frozen=True):
     """The result of an offer.
 
-    ``production`` are the weights to be live from now on: the new ones if they are to be
-    ``saved``, else those that are live already. Do not write to its arrays. ``reason`` is text
-    for people.
+    ``production``: the weights to be live from now on: the new ones if they were ``saved``, else
+    the previous ones. Do not write to its arrays. ``reason``: text for people.
     """
 
     saved: bool
@@ -36,15 +35,14 @@ class Decision(Struct, frozen=True):
 
 
 class Production:
-    """Holds the production weights and decides about each offer of training weights.
+    """Has the production weights and decides about each offer of training weights.
 
-    ``evaluate(weights, data)`` returns the accuracy of weights on labelled data, from 0 to 1, or
-    (accuracy, number of samples); ``dsed`` needs it. ``monitor(data)`` returns what ``drift``
-    watches: a number, or one for each sample; by default the mean of each input. ``previous``
-    are production weights that are live already. ``exact`` names tensors that must not change,
-    such as buffers. ``dtypes`` names the dtype of arrays that hold words of another one
-    (``bfloat16`` as uint16). Raises WrongUsage without a needed ``evaluate``, and NotInstalled
-    without river.
+    ``evaluate(weights, data)``, for ``dsed`` and ``guard``: returns the accuracy on labelled data,
+    from 0 to 1, or (accuracy, number of samples). ``monitor(data)``: returns the numbers for
+    ``drift``, one or one for each sample; None: the mean of each input. ``previous``: production
+    weights that are live already. ``exact``: tensors that must not change, such as buffers.
+    ``dtypes``: by array of words the dtype of its numbers (``bfloat16`` as uint16). Raises
+    WrongUsage without a needed ``evaluate``, and NotInstalled without river.
     """
 
     def __init__(
@@ -82,102 +80,101 @@ class Production:
         self._needs_loss = next((s.text for s in adaptive), None)
         self._offers = 0
         self._drifted = False
-        # Before the last save: live weights, whether a drift was seen, batches, level.
+        # before the last save: live weights, whether a drift was detected, batches, level
         self._undo: tuple[Arrays | None, bool, ErrorDecay | None, int] | None = None
 
     def check(self, *, loss: float | None, data: Any) -> None:
-        """Raises WrongUsage if the pipeline needs a loss or data and there is none."""
+        """Raises WrongUsage if the pipeline needs a loss or data and it is missing."""
         if self._needs_loss is not None and loss is None:
             raise WrongUsage(
-                f"stage {self._needs_loss} goes by the loss of the batch", hint="pass loss="
+                f"stage {self._needs_loss} needs the loss of the batch", hint="pass loss="
             )
         stage = self._drift or self._decay or self._guard
         if stage is not None and data is None and (self._drift or self.live is not None):
-            raise WrongUsage(f"stage {stage.text} goes by the data of the batch", hint="pass data=")
+            raise WrongUsage(f"stage {stage.text} needs the data of the batch", hint="pass data=")
 
     def offer(self, training: Arrays, *, loss: float | None = None, data: Any = None) -> Decision:
         """Decides whether the training weights after a batch become a version.
 
-        ``training`` may be written to afterwards, ``data`` must not. ``data`` are the labelled
-        samples of the batch as ``evaluate`` takes them: a pair (inputs, labels), unless
-        ``evaluate`` returns the number of samples and ``monitor`` is given. The first version is
-        always saved, and only ``grid`` changes it. Raises WrongUsage as ``check`` does, and for
-        bad callback results.
+        ``training`` may be changed afterwards, ``data`` must not. ``data``: the labelled samples of
+        the batch as ``evaluate`` expects them, a pair (inputs, labels) unless ``evaluate`` returns
+        the number of samples and ``monitor`` is set. The first version is always saved, and only
+        ``grid`` changes it. Raises WrongUsage as ``check`` does, and for bad callback results.
         """
         self.check(loss=loss, data=data)
         live = self.live
         reason = self._before(data)
         if self._decay is not None and live is not None:
-            self._decay.saw(live, data)
+            self._decay.add_batch(live, data)
         if self._guard is not None:
-            self._guard.saw(live, training, data)
+            self._guard.add_batch(live, training, data)
         if live is not None and reason is not None and self._may_stay(live):
             return Decision(False, live, reason)
-        made = self._made(live, training, loss)
+        weights = self._produced(live, training, loss)
         if self._decay is not None and live is not None:
-            good = self._decay.good_enough(made)
-            if good is not None and self._may_stay(live):
-                return Decision(False, live, good)
+            reason_ = self._decay.good_enough(weights)
+            if reason_ is not None and self._may_stay(live):
+                return Decision(False, live, reason_)
         self._undo = live, self._drifted, copy(self._decay), self._level
-        self.live = made
+        self.live = weights
         self._level = 0 if self._guard is None else self._guard.level
         self._drifted = False
         if self._decay is not None:
             self._decay.saved()
-        return Decision(True, made, "the first version" if live is None else "saved")
+        return Decision(True, weights, "the first version" if live is None else "saved")
 
-    def _made(self, live: Arrays | None, training: Arrays, loss: float | None) -> Arrays:
-        """Production weights, as fine as the guard wants them."""
+    def _produced(self, live: Arrays | None, training: Arrays, loss: float | None) -> Arrays:
+        """Production weights, as fine as the guard requires."""
         while True:
             level = 0 if self._guard is None else self._guard.level
-            made = self._reducers[level].produce(
-                live, training, loss=loss, dtypes=self.dtypes, anew=level != self._level
+            weights = self._reducers[level].produce(
+                live, training, loss=loss, dtypes=self.dtypes, new_level=level != self._level
             )
-            if self._guard is None or not (self._guard.refuses(made) and self._guard.refine()):
-                return made
+            if self._guard is None or not (self._guard.refuses(weights) and self._guard.refine()):
+                return weights
 
     def _may_stay(self, live: Arrays) -> bool:
         return self._guard is None or self._guard.allows(live)
 
     def take_back(self) -> None:
-        """Undoes the last save, whose version could not be committed."""
+        """Undoes the last save, because its version could not be committed."""
         if self._undo is not None:
             self.live, self._drifted, self._decay, self._level = self._undo
             self._undo = None
 
     def memory(self, *, samples: bool = False) -> dict[str, Any]:
-        """What the decisions on later versions depend on, beside the weights; often nothing.
+        """The state of the decisions, without the weights; often empty.
 
-        ``samples``: with the labelled samples that ``guard`` keeps, which new ones soon replace.
+        ``samples``: include the labelled samples of ``guard``, which new ones soon replace.
         """
         if not self.pipeline.decisions:
             return {}
-        told: dict[str, Any] = {
+        state: dict[str, Any] = {
             "pipeline": self.pipeline.text, "offers": self._offers, "drifted": self._drifted,
         }  # fmt: skip
         for decision in (self._drift, self._decay):
-            told |= decision.memory() if decision is not None else {}
+            state |= decision.memory() if decision is not None else {}
         if self._guard is not None:
-            told |= self._guard.memory(samples=samples)
-        return told
+            state |= self._guard.memory(samples=samples)
+        return state
 
-    def restore(self, told: Mapping[str, Any]) -> None:
-        """Goes on from what ``memory`` returned; ignores the memory of another pipeline."""
-        if told.get("pipeline") != self.pipeline.text:
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues from the result of ``memory``; ignores the memory of another pipeline."""
+        if state.get("pipeline") != self.pipeline.text:
             return
-        offers, drifted = told.get("offers"), told.get("drifted")
+        offers, drifted = state.get("offers"), state.get("drifted")
         if type(offers) is not int or offers < 0 or type(drifted) is not bool:
-            return  # nothing that ``memory`` has made
+            return  # not a result of ``memory``
         self._offers, self._drifted = offers, drifted
         for decision in (self._drift, self._decay, self._guard):
             if decision is not None:
-                decision.restore(told)
+                decision.restore(state)
         self._level = 0 if self._guard is None else self._guard.level
 
     def _before(self, data: Any) -> str | None:
-        """The reason to skip the version before it is made; None if there is none.
+        """The reason to skip the version before it is made; None: no reason.
 
-        Every decision is evaluated, because detectors must see all data.
+        Every decision is evaluated, because detectors must read all data.
         """
         reasons = []
         if self._every is not None:
@@ -189,5 +186,5 @@ class Production:
             # A drift counts until a version is saved, which another decision may delay.
             self._drifted = self._drift.drifted(data) or self._drifted
             if not self._drifted:
-                reasons.append(f"{self._drift.text} saw no drift")
+                reasons.append(f"{self._drift.text} detected no drift")
         return reasons[0] if reasons else None

@@ -1,10 +1,10 @@
-"""The weights of a training become those that are deployed and stored: one ``Reducer``.
+"""A ``Reducer`` turns the weights of a training into those that are deployed and stored.
 
-*Production weights* (``topk``, ``grid``, ``lsb``): training weights are changed by the lossy
-stages in turn, and stored exactly (what they leave as it is: docs/pipelines.md). *Approximations*
-(``mvc.lossy.lc``): the version before plus a coded step, which is taken from the version before,
-not from the training's state before, so the error of one step is part of the next one and does
-not add up (what stays exact: docs/lc.md).
+*Production weights* (``topk``, ``grid``, ``lsb``): the lossy stages change training weights in
+turn; the result is stored exactly (docs/pipelines.md lists the exceptions). *Approximations*
+(``mvc.lossy.lc``): the previous version plus a coded step. The step starts from the previous
+version, not from the training's previous state, so the error of one step is part of the next one
+and does not add up (docs/lc.md lists the exceptions).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _KINDS = {
     "sum": SECOND_MOMENT,
     "max_exp_avg_sq": "max_exp_avg_sq",
 }
-"""Kinds of moments by the names that torch's optimizers give them."""
+"""Kinds of moments by their names in torch's optimizers."""
 _STATISTICS = {"running_mean", "running_var"}
 
 
@@ -57,7 +57,7 @@ def is_optimizer(name: str) -> bool:
 
 
 def kind_of(name: str) -> str | None:
-    """The kind of a tensor as ``quantise`` takes it, empty for weights; None for what stays exact.
+    """The kind of a tensor for ``quantise``, empty for weights; None if the tensor stays exact.
 
     >>> kind_of("optimizer.state.fc.weight.exp_avg_sq")
     'exp_avg_sq'
@@ -69,9 +69,9 @@ def kind_of(name: str) -> str | None:
 
 
 class Reduced(Struct, frozen=True):
-    """The tensors of a version, in the order, dtypes and shapes of the training's.
+    """The tensors of a version, with the order, dtypes and shapes of the training's.
 
-    ``steps`` lead from the version before to what was approximated.
+    ``steps`` lead from the previous version to approximated tensors.
     """
 
     arrays: dict[str, Array]
@@ -79,7 +79,7 @@ class Reduced(Struct, frozen=True):
 
 
 class Reducer(Struct, frozen=True):
-    """What ``pipeline`` makes of a state; ``exact`` names the tensors that stay as they are."""
+    """Reduces a state by ``pipeline``; ``exact`` names tensors that do not change."""
 
     pipeline: LossyPipeline
     exact: Container[str] = ()
@@ -100,10 +100,10 @@ class Reducer(Struct, frozen=True):
     ) -> Reduced:
         """A version of the state ``training``, after the version ``before`` (None: the first).
 
-        numpy has no bfloat16: such tensors are uint16 words, or of a dtype of 2 bytes named
-        bfloat16 (ml_dtypes), and ``dtypes`` names those that are words. ``loss`` is that of the
-        batch, which a loss-adaptive stage needs. An approximation hands on the arrays that it
-        leaves exact; production weights are fresh arrays. Raises WrongUsage.
+        numpy has no bfloat16: such tensors are uint16 words named in ``dtypes``, or of a dtype of 2
+        bytes named bfloat16 (ml_dtypes). ``loss``: of the batch, for a loss-adaptive stage. An
+        approximation returns its exact arrays uncopied; production weights are new arrays. Raises
+        WrongUsage.
         """
         if self.pipeline.forward_only:
             return self._approximated(before or {}, training, dtypes or {})
@@ -116,34 +116,35 @@ class Reducer(Struct, frozen=True):
         *,
         loss: float | None = None,
         dtypes: Mapping[str, str] | None = None,
-        anew: bool = False,
+        new_level: bool = False,
     ) -> dict[str, Array]:
-        """Production weights, as ``reduce``. Names with the same memory (tied weights) stay equal.
+        """Production weights, see ``reduce``. Arrays with the same memory (tied weights) stay
+        equal.
 
-        A pipeline without lossy stages copies. ``anew``: ``before`` was made by a finer or coarser
-        form of the stages.
+        A pipeline without lossy stages copies. ``new_level``: another level of the stages made
+        ``before``.
         """
         firsts: dict[object, str] = {}
         first_of = {name: firsts.setdefault(_memory(a), name) for name, a in training.items()}
-        made = {n: np.array(training[n], order="C", copy=True) for n in firsts.values()}
-        weights, fresh = [], []
-        for name, array in made.items() if self.pipeline.lossy else ():
+        arrays = {n: np.array(training[n], order="C", copy=True) for n in firsts.values()}
+        weights, new = [], []
+        for name, array in arrays.items() if self.pipeline.lossy else ():
             kind = _format(array, (dtypes or {}).get(name))
             if kind is None or name in self.exact:
                 continue
             old = None if before is None else _alike(before, name, array)
-            # 'array' is fresh and contiguous, so its words are the very ones that are given back.
+            # 'array' is new and contiguous, so these words are those of the result
             after = _words(array, kind)
             if old is None:
-                fresh.append(Moving.pair(kind, np.zeros_like(after), after))
+                new.append(Moving.pair(kind, np.zeros_like(after), after))
             else:
-                weights.append(Moving.pair(kind, _words(old, kind), after, anew=anew))
+                weights.append(Moving.pair(kind, _words(old, kind), after, new_level=new_level))
         for stage in self.pipeline.lossy:
             if stage.begins:
-                stage.reduce([*weights, *fresh], loss)
+                stage.reduce([*weights, *new], loss)
             elif before is not None:
                 stage.reduce(weights, loss)
-        return {name: made[first] for name, first in first_of.items()}
+        return {name: arrays[first] for name, first in first_of.items()}
 
     def _approximated(self, before: Arrays, training: Arrays, dtypes: Mapping[str, str]) -> Reduced:
         formats: dict[str, Format] = {}
@@ -155,17 +156,17 @@ class Reducer(Struct, frozen=True):
                 and _alike(before, name, array) is not None
             ):
                 formats[name] = kind
-        found = quantise(
+        steps_ = quantise(
             self.pipeline,
             [(_words(before[name], kind).data, kind.name) for name, kind in formats.items()],
             [(_words(training[name], kind).data, kind.name) for name, kind in formats.items()],
             kinds=[kind_of(name) or "" for name in formats],
         )
         arrays, steps = dict(training), {}
-        for name, step in zip(formats, found, strict=True):
+        for name, step in zip(formats, steps_, strict=True):
             if step is not None:
-                arrays[name] = made = np.array(before[name], order="C", copy=True)
-                step.apply(made.reshape(-1).view(np.uint8).data)
+                arrays[name] = result = np.array(before[name], order="C", copy=True)
+                step.apply(result.reshape(-1).view(np.uint8).data)
                 steps[name] = step
         return Reduced(arrays, steps)
 
@@ -179,13 +180,13 @@ def _memory(array: Array) -> object:
 
 def _alike(arrays: Arrays, name: str, array: Array) -> Array | None:
     """The array of this name, if it has the same dtype and shape."""
-    found = arrays.get(name)
-    same = found is not None and (found.dtype, found.shape) == (array.dtype, array.shape)
-    return found if same else None
+    array_ = arrays.get(name)
+    same = array_ is not None and (array_.dtype, array_.shape) == (array.dtype, array.shape)
+    return array_ if same else None
 
 
 def _format(array: Array, named: str | None) -> Format | None:
-    """The format of an array's entries; None for what is never changed."""
+    """The format of an array's entries; None if they are never changed."""
     name = named or array.dtype.name
     kind = FORMATS.get(name)
     if kind is None or not array.dtype.isnative:

@@ -1,7 +1,7 @@
 """Top-K: only the entries that changed most, of every tensor or of all together (thesis §3.2.2).
 
-How many those are: docs/pipelines.md. The thesis's printed Eq. 3.3 does not pass through (0, 0)
-and (1, 1). With b = |l| and m the positive root of b m (1 + m) = 1,
+docs/pipelines.md describes how many. The thesis's printed Eq. 3.3 does not pass through (0, 0) and
+(1, 1). With b = |l| and m the positive root of b m (1 + m) = 1,
 
     g(x) = 1 / (b (x + m)) - m = m (1 - x) / (x + m)
 
@@ -26,7 +26,7 @@ from mvc.errors import InvalidPipeline, WrongUsage
 from mvc.lossy.weights import ChoosingStage, LossyStage, Moving
 
 LOUB = Decimal("0.5")
-"""The thesis's loss upper bound: the loss from which on the whole share is kept."""
+"""The thesis's loss upper bound: from this loss on the whole share is stored."""
 
 _SAMPLE = 1 << 13
 _MARGIN = 5  # standard deviations of the sample's quantile
@@ -44,10 +44,10 @@ class _TopK(ChoosingStage, frozen=True):
 
 
 class TopKOfEach(_TopK, frozen=True):
-    """lossy: per tensor, takes over the share P of entries that changed most
+    """lossy: per tensor, stores only the share P of entries that changed most
 
-    ``share`` and ``least`` are shares of entries; ``curve`` is None without adaptation to
-    the loss, else the l of the curve (0 for linear). ``loub``: see ``LOUB``.
+    ``share`` and ``least`` are shares of entries; ``curve`` is None without adaptation to the loss,
+    else the l of the curve (0 for linear). ``loub``: see ``LOUB``.
     """
 
     curve: Decimal | None
@@ -58,8 +58,8 @@ class TopKOfEach(_TopK, frozen=True):
     def read(cls, name: str, parameter: str) -> Stage:
         first, options = read_options(name, parameter, ("min", "loss", "loub"), ())
         share, least, text = _shares(name, first, options)
-        curve, given = None, options.get("loub", str(LOUB))
-        loub = number(name, "loub", given, low="0.0001", high="1000000")
+        curve, loub_text = None, options.get("loub", str(LOUB))
+        loub = number(name, "loub", loub_text, low="0.0001", high="1000000")
         if "loss" in options:
             linear = options["loss"] == "linear"
             curve = number(
@@ -83,15 +83,15 @@ class TopKOfEach(_TopK, frozen=True):
             share = share_at(loss, self.share, self.least, self.curve, loub=self.loub)
         sizes = [len(tensor.after) for tensor in weights]
         for tensor, k in zip(weights, counts(sizes, share, self.least), strict=True):
-            tensor.take_only(largest(tensor.distance(), k))
+            tensor.restrict_to(largest(tensor.distance(), k))
 
 
 class TopKOfAll(_TopK, frozen=True):
-    """lossy: of all tensors together, takes over the share P that changed most
+    """lossy: of all tensors together, stores only the share P that changed most
 
-    Every tensor changes at least ``least`` times the largest tensor's size, taken from its own
-    largest changes, so that small tensors are not left behind. Equal distances go to the earlier
-    tensor and index.
+    Every tensor changes at least ``least`` times the largest tensor's size, chosen from its own
+    largest changes, so that small tensors change, too. Of equal distances the earlier tensor and
+    index win.
     """
 
     usage = "topk-all:P[,min=M]"
@@ -114,7 +114,7 @@ class TopKOfAll(_TopK, frozen=True):
         for tensor, distance, own in zip(weights, distances, parts, strict=True):
             if int(np.count_nonzero(own)) < floor:
                 own |= largest(distance, floor)
-            tensor.take_only(own)
+            tensor.restrict_to(own)
 
 
 def _shares(name: str, first: str, options: dict[str, str]) -> tuple[Decimal, Decimal, str]:
@@ -125,10 +125,10 @@ def _shares(name: str, first: str, options: dict[str, str]) -> tuple[Decimal, De
 
 
 def counts(sizes: Sequence[int], share: Decimal | Fraction, least: Decimal | Fraction) -> list[int]:
-    """How many entries of every tensor are taken over:
+    """The number of changed entries of every tensor.
 
-    min(size, max(ceil(share * size), floor(largest size * least))), where Eq. 3.1 prints
-    min for the max. Shares are exact numbers: 0.1 of 10 is 1, not 2.
+    min(size, max(ceil(share * size), floor(largest size * least))), where Eq. 3.1 prints min for
+    the max. Shares are exact numbers: 0.1 of 10 is 1, not 2.
     """
     floor = math.floor(Fraction(least) * max(sizes, default=0))
     exact = Fraction(share)
@@ -136,7 +136,7 @@ def counts(sizes: Sequence[int], share: Decimal | Fraction, least: Decimal | Fra
 
 
 def largest(distance: NDArray[Any], k: int) -> NDArray[np.bool_]:
-    """Marks the ``k`` largest of ``distance``; equal ones in order of index."""
+    """Marks the ``k`` largest of ``distance``; of equal ones the first."""
     if not 0 < k < len(distance):
         return np.full(len(distance), k > 0)
     bound = _bound(distance, k)
@@ -147,7 +147,7 @@ def largest(distance: NDArray[Any], k: int) -> NDArray[np.bool_]:
 
 
 def _bound(distance: NDArray[Any], k: int) -> Any:
-    """The k-th largest. A sample tells nearly where it lies, and the rest need not be sorted."""
+    """The k-th largest. A sample gives a bound near it, so that fewer entries are partitioned."""
     if len(distance) > 4 * _SAMPLE:
         sample = np.sort(distance[:: len(distance) // _SAMPLE])
         below = len(sample) * (1 - k / len(distance))
@@ -179,12 +179,11 @@ def share_at(
 ) -> Fraction:
     """p: ``least`` at a loss of 0, ``share`` from ``loub`` on.
 
-    A loss that is no number counts as high: the weights moved by more than can be said.
-    Seven digits of the loss and of the curve count, as many as a float32 has: a loss of 0.1
-    is a tenth, although no binary number is.
+    A loss that is not a number counts as high. Seven digits of the loss and of the curve count, as
+    many as a float32 has: a loss of 0.1 is a tenth, although no binary number is.
     """
     top, x = Fraction(loub), Fraction(1)
-    if loss < top:  # which a loss that is no number is not
+    if loss < top:  # false if the loss is not a number
         x = min(_decimal(max(loss, 0.0)) / top, x)
     y = _decimal(curve(float(x), float(bend))) if bend else x
     low = Fraction(least)

@@ -1,7 +1,6 @@
-"""Tensors on their way from training to production weights, and the stages that change them.
+"""Tensors between training and production weights, and the stages that change them.
 
-Such a stage acts when a version is made and leaves no trace in storage: what is stored afterwards
-is stored exactly.
+These stages act when a version is made; their result is stored exactly.
 """
 
 from __future__ import annotations
@@ -20,39 +19,39 @@ from mvc.codecs.words import Words
 
 
 class Moving(Struct):
-    """One tensor on its way from training to production weights.
+    """One tensor between training and production weights. All arrays are flat.
 
-    ``before``: words of the production weights so far, not to be written to. ``after``: words
-    of the new ones, changed in place. ``exact``: where the new ones are taken over whatever
-    happens, because one side is infinite or no number; None if nowhere. All are flat. ``anew``:
-    the old ones were made by a finer or coarser form of the stages.
+    ``before``: words of the previous production weights, not to be written to. ``after``: words of
+    the new ones, changed in place. ``exact``: entries that stages must not change, because one side
+    is infinite or not a number; None if there are none. ``has_new_level``: a finer or coarser form
+    of the stages made ``before``.
     """
 
     format: Format
     before: Words
     after: Words
     exact: NDArray[np.bool_] | None
-    anew: bool = False
+    has_new_level: bool = False
 
     @classmethod
-    def pair(cls, kind: Format, before: Words, after: Words, *, anew: bool = False) -> Moving:
+    def pair(cls, kind: Format, before: Words, after: Words, *, new_level: bool = False) -> Moving:
         """``after`` becomes the tensor's own."""
         wild = kind.infinite(before) | kind.infinite(after)
         exact = wild if bool(wild.any()) else None
-        return cls(kind, before, after, exact, anew=anew)
+        return cls(kind, before, after, exact, has_new_level=new_level)
 
     def distance(self) -> NDArray[Any]:
-        """|before - after| by entry (float32, or float64 for float64); -1 where ``exact``."""
+        """|before - after| by entry (float32, or float64 for float64); -1 at ``exact``."""
         with np.errstate(all="ignore"):
-            moved: NDArray[Any] = np.subtract(
+            distance_: NDArray[Any] = np.subtract(
                 values_of(self.before, self.format), values_of(self.after, self.format)
             )
-        np.abs(moved, out=moved)
+        np.abs(distance_, out=distance_)
         if self.exact is not None:
-            moved[self.exact] = -1
-        return moved
+            distance_[self.exact] = -1
+        return distance_
 
-    def take_only(self, chosen: NDArray[np.bool_]) -> None:
+    def restrict_to(self, chosen: NDArray[np.bool_]) -> None:
         """Undoes every change outside ``chosen`` and ``exact``."""
         if self.exact is not None:
             chosen = chosen | self.exact
@@ -60,23 +59,23 @@ class Moving(Struct):
 
 
 class LossyStage(Stage, frozen=True):
-    """Makes production weights of training weights and of the production weights before."""
+    """Makes production weights from training weights and the previous production weights."""
 
     lossy = True
-    begins: ClassVar[bool] = False  # acts on tensors without a predecessor, as on one of zeros
+    begins: ClassVar[bool] = False  # treats tensors without a predecessor as zero before
 
     @abstractmethod
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:
-        """Changes every ``after`` in place. ``loss``: the batch's; None if it is not known."""
+        """Changes every ``after`` in place. ``loss``: of the batch; None if unknown."""
 
     @abstractmethod
     def finer(self) -> LossyStage | None:
-        """The stage that changes weights about half as much; None if that is not at all."""
+        """The stage that changes weights about half as much; None if it would change none."""
 
 
 class ChoosingStage(LossyStage, frozen=True):
-    """Chooses what of a change is taken over, before a delta is formed."""
+    """Chooses which changes are stored, before a delta is formed."""
 
     takes = frozenset({Kind.PAIR})
     gives = Kind.CHOSEN
-    needs = "to stand before the delta"
+    needs = "to be before the delta"

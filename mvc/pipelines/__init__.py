@@ -1,8 +1,7 @@
-"""Pipelines: lines of text that name stages, and what such a line does to tensors.
+"""Pipelines: lines of text that name stages, and what a line does to tensors.
 
-The stages themselves are below: lossless ones in ``mvc.codecs``, all others in ``mvc.lossy``. No
-I/O, no threads; callers run chunks on a pool, and scratch buffers and zstd contexts belong to the
-thread that uses them.
+The lossless stages are in ``mvc.codecs``, all others in ``mvc.lossy``. No I/O, no threads; callers
+run chunks on a pool, and scratch buffers and zstd contexts belong to the thread that uses them.
 """
 
 from __future__ import annotations

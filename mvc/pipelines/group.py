@@ -22,10 +22,10 @@ Member: TypeAlias = tuple[memoryview, memoryview | None, int]  # new, base, widt
 
 
 def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes | memoryview]:
-    """Parts to be written one after the other.
+    """One payload of the members, as parts to join.
 
-    A member is its new bytes, its base of equal length (None if and only if the
-    pipeline has no operator) and the width of its elements.
+    A member is its new bytes, its base of equal length (None if and only if the pipeline has no
+    operator) and the width of its elements.
     """
     widths = [width for _, _, width in members]
     runs = ((len(list(run)), width) for width, run in groupby(widths))
@@ -44,8 +44,7 @@ def decode_group(
 ) -> list[tuple[memoryview, int]]:
     """Each member's bytes, raw or those of its delta, and the width of its elements.
 
-    A delta is applied with ``words.combine``. ``sizes`` are the members' raw lengths. Raises
-    DamagedData.
+    ``words.combine`` applies a delta. ``sizes``: the members' raw lengths. Raises DamagedData.
     """
     cursor = Cursor(data)
     widths = _read_widths(cursor, len(sizes))
@@ -65,7 +64,7 @@ def decode_group(
 
 
 def _joined(pipeline: Pipeline, members: Sequence[Member], width: int) -> Words:
-    """The words to be coded of one width's members, member after member."""
+    """The words to code of one width's members, member after member."""
     joined = np.empty(sum(len(new) // width for new, _, _ in members), word_type(width))
     at = 0
     for new, base, _ in members:

@@ -41,11 +41,11 @@ from mvc.types import FIRST_RELEASE
 RAW, ZERO, CONSTANT, CODED, ELIDED, GRID = range(6)
 
 _ELIDE_SHARE = 0.92  # of changed words; above it the bitmap costs more than it saves
-# Of changed words; above it those of one byte are not elided: as small, and decoded twice as fast.
+# Of changed words; above it words of one byte are not elided: as small, and decoded twice as fast.
 _DENSE_SHARE, _WIDE_SHARE = 0.6, 1 / 64
 _SAMPLES, _SAMPLE = 4, 1 << 15  # blocks from which a size is estimated, and their bytes
 _FEW = 64  # words
-_WHOLE = 2 * _SAMPLES * _SAMPLE  # bytes up to which all is encoded: the chunk is used
+_WHOLE = 2 * _SAMPLES * _SAMPLE  # smaller chunks are encoded whole, and the result is used
 
 _UNSPLIT = StreamLayout("")  # of pipelines without a stage for it
 
@@ -74,9 +74,9 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         return _build(read_stages(text_or_preset))
 
     def coding(self) -> Pipeline:
-        """The lossless rest of the line, without decisions and lossy stages: itself if it has none.
+        """The lossless part of the line, without decisions and lossy stages; itself if it has none.
 
-        Records name this, and only this encodes and decodes.
+        Records name this part, and only it encodes and decodes.
         """
         return _build(self.stages) if self.decisions or self.lossy else self
 
@@ -90,7 +90,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         return tuple(levels)
 
     def full(self) -> Pipeline:
-        """The coding without its delta stages: how records without a base are coded."""
+        """The coding without its delta stages, for records without a base."""
         return self._full
 
     @cached_property
@@ -99,7 +99,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         return _build(tuple(stage for stage in stages if stage) or (Raw("raw"),))
 
     def in_blocks(self, length: int) -> Pipeline:
-        """The line with blocks of ``length`` bytes where it compresses planes of each tensor."""
+        """The line with blocks of ``length`` bytes instead of planes of each tensor."""
         return Pipeline.parse(
             self.text.replace("elide | planes |", "planes |").replace(
                 "planes |", f"blocks:{length} |"
@@ -108,20 +108,20 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
     @property
     def features(self) -> frozenset[str]:
-        """What a reader of the repository's format must know beyond its first release."""
+        """Features of the repository's format that a reader needs beyond the first release."""
         return frozenset(stage.feature for stage in self.stages) - {FIRST_RELEASE}
 
     def encode_chunk(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
         """One chunk of a tensor; a base of equal length if and only if this is a delta pipeline.
 
-        ``width`` is the size of an element: 1, 2, 4 or 8 bytes.
+        ``width``: the size of an element: 1, 2, 4 or 8 bytes.
         """
         return b"".join(self.encode_parts(new, base, width))
 
     def encode_parts(self, new: memoryview, base: memoryview | None, width: int) -> Parts:
-        """As ``encode_chunk``, in parts to be joined before anything else is encoded.
+        """``encode_chunk`` in parts, to be joined before anything else is encoded.
 
-        They may lie in ``new``, or in memory that this thread reuses.
+        They may be slices of ``new``, or of memory that this thread reuses.
         """
         if len(new) <= width and self._keeps_single_words:
             return [self._encode_single(new, base, width)]
@@ -140,7 +140,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
             grid = steps.encode(words, old, marks, self.method)
         parts: Parts = [bytes((GRID,)), *grid] if grid else self._encode_words(data, marks, count)
         if sum(map(len, parts)) >= stored:
-            # The stages work in place, so the words are formed once more.
+            # the stages work in place, so the words are computed again
             data = self.delta(new, base, width)[0]
             return [bytes((RAW,)), data.view(np.uint8).data, tail]
         return [*parts, tail]
@@ -150,10 +150,10 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     ) -> tuple[float, bytes | None]:
         """Estimated stored bytes per raw byte of ``new``: 0.0 for nothing, about 1.0 for no gain.
 
-        Up to 256 KiB are encoded whole, of more than that 128 KiB in blocks spread evenly: encoding
-        a tensor twice to choose between delta and full record would double the work of a commit.
-        Without a base a delta pipeline is estimated as its full form. Also the chunk, where all of
-        ``new`` was encoded.
+        Up to 256 KiB are encoded whole, and the chunk is returned as well. Of larger tensors 128
+        KiB in evenly spread blocks are encoded: encoding a tensor twice to choose between delta and
+        full record would double the work of a commit. Without a base a delta pipeline is estimated
+        as its full form.
         """
         total = len(new)
         if not total:
@@ -169,7 +169,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         return len(form.encode_chunk(sample, old, width)) / len(sample), None
 
     def decode_chunk(self, data: memoryview, out: memoryview, width: int) -> None:
-        """Write a full record's chunk into ``out``, which is as long as the raw chunk."""
+        """Decodes a full record's chunk into ``out``, which is as long as the raw chunk."""
         if self.operator != "none":
             raise WrongUsage(f"pipeline {self.text} codes deltas, not full records")
         target = words_of(out, width)
@@ -181,7 +181,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     def apply_chunk(
         self, data: memoryview, state: memoryview, width: int, *, reverse: bool
     ) -> None:
-        """Move ``state`` along a delta's chunk in place: base to new, or back if ``reverse``.
+        """Moves ``state`` along a delta's chunk in place: base to new, or back if ``reverse``.
 
         On DamagedData ``state`` is unchanged.
         """
@@ -207,17 +207,17 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
     @cached_property
     def _keeps_single_words(self) -> bool:
-        """Whether no stage makes one word smaller: each plane of it takes two bytes."""
+        """Whether no stage makes one word smaller: each of its planes needs two bytes."""
         layout = self.layout
         planes = self.method is not None and layout.splits and not layout.on_grid
         return planes or not self._coded
 
     def _encode_single(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
-        """A chunk of one word or less, in the form that the stages would leave it in.
+        """A chunk of one word or less, in the same form as the stages would encode it.
 
         A model may have 100,000 such tensors: arrays would cost more than the work.
         """
-        word_type(width)  # raises for a width that does not exist
+        word_type(width)  # raises for an invalid width
         if self.operator == "none" and base is None and not (self.lossy or self.decisions):
             data = bytes(new)
         else:
@@ -228,19 +228,21 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     def delta(
         self, new: memoryview, base: memoryview | None, width: int
     ) -> tuple[Words, bytes | memoryview, Bytes | None, int]:
-        """Words to be coded, and the tail.
+        """The words to code, the tail, a bitmap of the nonzero words, and their number.
 
-        For a delta the words lie in scratch; also a bitmap of those that are not zero, and their
-        number. Otherwise the number of all.
+        The words of a delta are in scratch memory. Without a delta there is no bitmap, and the
+        number is that of all words.
         """
         words = words_of(new, width)
         end = words.nbytes
         if self.lossy or self.decisions:
-            raise WrongUsage(f"pipeline {self.text} says more than a coding: use its coding()")
+            raise WrongUsage(f"pipeline {self.text} does not only code: use its coding()")
         if self.operator == "none" and base is None:
             return words, new[end:], None, len(words)
         if self.operator in {"none", "add"} or base is None or len(base) != len(new):
-            raise WrongUsage(f"pipeline {self.text} codes no chunk of {len(new)} bytes so")
+            raise WrongUsage(
+                f"pipeline {self.text} cannot code a chunk of {len(new)} bytes with these arguments"
+            )
         out = scratch_words("delta", len(words), width)
         marks, count = changes(self.operator, words, words_of(base, width), out)
         if end == len(new):
@@ -251,15 +253,15 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
     def _encode_words(self, data: Words, marks: Bytes | None, count: int) -> Parts:
         parts: Parts = [bytes((CODED,))]
-        kept = marks if self.elides and self._gains_by_eliding(data, count) else None
-        if kept is not None:
-            # Idle units leave the bitmap repeating at the length of a row.
-            parts = [bytes((ELIDED,)), *encode_stream(kept, FAST, repeats=True)]
+        stored_marks = marks if self.elides and self._gains_by_eliding(data, count) else None
+        if stored_marks is not None:
+            # Idle units repeat in the bitmap at the length of a row.
+            parts = [bytes((ELIDED,)), *encode_stream(stored_marks, FAST, repeats=True)]
         if self.maps and self.operator == "none":
             data = data.copy()  # the caller's
         for stage in self.maps:
             stage.forward(data)
-        return parts + self.layout.encode(data, self.method, kept)
+        return parts + self.layout.encode(data, self.method, stored_marks)
 
     def _gains_by_eliding(self, data: Words, count: int) -> bool:
         """Whether ``count`` changed words of ``data`` and a bitmap are better than all words."""
@@ -276,8 +278,8 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     ) -> tuple[Words, Bytes | None, Words | None, memoryview]:
         """The words of a chunk of ``size`` raw bytes (in ``out`` or scratch), and its tail.
 
-        Between them, where not all words are there, a bitmap that marks them, or their positions.
-        ``state`` is what they will be combined with, or as long and wide as they are.
+        If not all words are stored, also a bitmap that marks them, or their positions. ``state``:
+        the words to combine with, or an array of their number and width.
         """
         marks: Bytes | None = None
         at: Words | None = None
@@ -305,14 +307,16 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         return words, marks, at, tail
 
     def _decode_marks(self, cursor: Cursor, count: int) -> tuple[Bytes, int]:
-        """A bitmap of the words among ``count`` that are there, and how many these are."""
+        """A bitmap of the stored words among ``count``, and their number."""
         if not self.elides:
-            raise DamagedData(f"a chunk leaves out words, which pipeline {self.text} never does")
+            raise DamagedData(
+                f"a chunk leaves out words, which pipeline {self.text} does not allow"
+            )
         return decode_bitmap(cursor, count, FAST, "mask")
 
 
 def sample_of(data: memoryview, block: int = _SAMPLE, unit: int = 64) -> memoryview:
-    """Blocks of whole units, spread over ``data``; all of it if it is hardly longer than they."""
+    """Blocks of whole units, spread over ``data``; the whole if it is hardly longer."""
     block = block // unit * unit
     if len(data) <= 2 * _SAMPLES * block:
         return data

@@ -1,10 +1,9 @@
-"""A chunk of a tensor coded by an optimizer's step: the signs that it lacks, then the delta.
+"""Codes a chunk of a tensor by an optimizer's step: the missing signs, then the delta.
 
-Where a step knows the square of a gradient only, it says less of some elements than of others: the
-root of a small change of a second moment has few digits. A *graded* step sorts the elements by
-what it cannot say (``Prediction.fill``), and the deltas of each grade are coded by themselves, so
-that elements which are as predicted pay nothing for the others. Elements whose gradient is zero
-have no sign.
+If a step knows only the square of a gradient, its precision differs between elements: the root of a
+small change of a second moment has few digits. A *graded* step sorts the elements by precision
+(``Prediction.fill``) and codes the deltas of each grade separately, so that exactly predicted
+elements cost nothing. Elements whose gradient is zero have no sign.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ _Places = NDArray[np.int64]
 
 
 class Predicted(Struct, frozen=True):
-    """What base, inputs and signs of a chunk say: the same whenever it is computed.
+    """The prediction from base, inputs and signs of a chunk: the same whenever it is computed.
 
-    ``state`` lies in memory that the thread reuses. ``moving``: of a graded step the elements whose
+    ``state`` is in memory that the thread reuses. ``moving``: of a graded step the elements whose
     gradient is not zero; ``places``: the same by grade, in ``cuts``. ``marks``: the signs, as
     stored.
     """
@@ -51,7 +50,7 @@ def encode_predicted(
 ) -> tuple[Parts, Predicted]:
     """The chunk that leads from ``sources``, the base and then the inputs, to ``new``.
 
-    In parts, as ``Pipeline.encode_parts`` returns them; and the prediction.
+    In parts, as of ``Pipeline.encode_parts``; and the prediction.
     """
     (base, *inputs), count = sources, len(new) // prediction.width
     state = scratch_bytes("prediction", len(new)).data
@@ -84,9 +83,10 @@ def apply_predicted(
     width: int,
     known: Predicted | None = None,
 ) -> None:
-    """Fills ``out``, which may be the base's, by a chunk; ``sources`` are as they were encoded.
+    """Decodes a chunk into ``out``, which may be the base's memory; ``sources`` as when encoded.
 
-    ``known``: what these sources say with the signs that it has, and ``out`` is its state.
+    ``known``: a prediction from these sources, used if its signs are equal; then ``out`` is its
+    state.
     """
     (base, *inputs), cursor, count = sources, Cursor(encoded), len(out) // prediction.width
     moving = _moving(prediction, inputs) if known is None else known.moving
@@ -97,10 +97,10 @@ def apply_predicted(
     else:
         signs, grades = np.unpackbits(marks, count=size), None
         if moving is not None:
-            every, grades = scratch_bytes("signs", count), scratch_bytes("grades", count)
-            every.fill(0)
-            every[moving] = signs
-            signs = every
+            all_signs, grades = scratch_bytes("signs", count), scratch_bytes("grades", count)
+            all_signs.fill(0)
+            all_signs[moving] = signs
+            signs = all_signs
         prediction.fill(base, inputs, out, signs, grades=grades)
         places, cuts = _by_grade(moving, grades)
     if places is not None:
@@ -121,7 +121,7 @@ def _moving(prediction: Prediction, inputs: Sequence[memoryview]) -> _Places | N
 def _by_grade(
     moving: _Places | None, grades: Bytes | None
 ) -> tuple[_Places | None, Sequence[slice]]:
-    """The moving elements sorted by grade, and where each grade that has any lies among them."""
+    """The moving elements sorted by grade, and the slice of each grade that occurs."""
     if moving is None or grades is None:
         return None, ()
     places, counts = by_key(moving, grades, GRADES)

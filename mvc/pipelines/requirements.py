@@ -1,10 +1,10 @@
-"""What a user needs, and the preset that gives it, chosen by what presets lost when measured.
+"""A user's requirements and the preset for them, chosen by measured losses of presets.
 
-``python examples/reproduce drift bounds`` measures the accuracy that production weights lose on
-the next batch, on the last one, and of the worst label. Without evaluation the smallest preset is
-chosen that did not exceed the bound by more than chance in 95 % of the trainings, ``frontier-0``.
-With it those with a guard are, which goes by the accuracy on the user's own data, and stores more
-once it can tell a drop above the bound from chance. The thesis chooses among its own presets
+``python examples/reproduce drift bounds`` measures the accuracy that production weights lose on the
+next batch, on the last one, and of the worst label. Without evaluation the smallest preset is
+chosen that exceeded the bound by no more than chance in 95 % of the trainings: ``frontier-0``. With
+evaluation a preset with a guard is chosen. The guard compares accuracies on the user's data, and
+stores more once a drop above the bound is significant. The thesis chooses among its own presets
 (VSOL, section 5.1).
 """
 
@@ -34,15 +34,14 @@ than chance; the most points lost in any: on the next batch, on the last one, by
 
 
 class Requirements(Struct, frozen=True):
-    """What a user needs; may be given in place of a pipeline. ``pipeline`` is the preset chosen.
+    """A user's requirements, as an alternative to a pipeline. ``pipeline``: the chosen preset.
 
-    ``max_recovery``: seconds that recovering any version may take, more than 0. A commit with
-    these keeps to it as to ``store.max_recovery``, in place of that setting.
-    ``lossy``: whether production weights may differ from training weights; if not, ``speed``
-    does not matter. ``speed``: ``slow`` compares the accuracy of every version with that of the
-    training weights, and needs ``evaluate`` and labelled data. ``accuracy_drop``: 0, 0.1 or 1, the
-    per cent of accuracy that production weights may lose; only 0 unless ``lossy``. Raises
-    WrongUsage, naming the parameter.
+    ``max_recovery``: seconds to recover any version, more than 0. A commit uses it in place of the
+    setting ``store.max_recovery``. ``lossy``: production weights may differ from training weights;
+    if not, ``speed`` does not matter. ``speed``: ``slow`` compares the accuracy of every version
+    with that of the training weights, and needs ``evaluate`` and labelled data. ``accuracy_drop``:
+    0, 0.1 or 1, the per cent of accuracy that production weights may lose; only 0 unless ``lossy``.
+    Raises WrongUsage, which names the parameter.
     """
 
     max_recovery: float = 10
@@ -53,17 +52,19 @@ class Requirements(Struct, frozen=True):
     def __post_init__(self) -> None:
         seconds = self.max_recovery
         if not _is_number(seconds) or not 0 < seconds < math.inf:
-            raise WrongUsage(f"max_recovery is a number of seconds above 0, not {seconds!r}")
+            raise WrongUsage(f"max_recovery must be a number of seconds above 0, not {seconds!r}")
         if self.lossy not in (True, False):
-            raise WrongUsage(f"lossy is True or False, not {self.lossy!r}")
+            raise WrongUsage(f"lossy must be True or False, not {self.lossy!r}")
         if self.speed not in SPEEDS:
-            raise WrongUsage(f"speed is fast or slow, not {self.speed!r}")
+            raise WrongUsage(f"speed must be fast or slow, not {self.speed!r}")
         if not _is_number(self.accuracy_drop) or self.accuracy_drop not in ACCURACY_DROPS:
-            raise WrongUsage(f"accuracy_drop is 0, 0.1 or 1 (per cent), not {self.accuracy_drop!r}")
+            raise WrongUsage(
+                f"accuracy_drop must be 0, 0.1 or 1 (per cent), not {self.accuracy_drop!r}"
+            )
         if self.accuracy_drop and not self.lossy:
             raise WrongUsage(
                 f"accuracy_drop is {self.accuracy_drop:g}, but without lossy no accuracy is lost",
-                hint="ask for lossy as well, or leave accuracy_drop out",
+                hint="set lossy, too, or leave out accuracy_drop",
             )
 
     @property
@@ -75,33 +76,33 @@ class Requirements(Struct, frozen=True):
 
     @property
     def measured(self) -> str | None:
-        """What was measured of the preset, for people; None if it loses nothing."""
+        """The measured losses of the preset, for people; None if it loses nothing."""
         if not self.lossy:
             return None
         trainings, exceeded, *most = _LOST[self.pipeline, self.accuracy_drop]
         return (
-            f"in {exceeded} of mvc's {trainings} trainings on images and texts more was lost than "
-            "allowed, chance aside; at most {:.2f} points on the next batch, {:.2f} on the last, "
-            "{:.2f} of the worst label".format(*most)
+            f"in {exceeded} of mvc's {trainings} trainings on images and texts the loss exceeded "
+            "the bound by more than chance; at most {:.2f} points on the next batch, "
+            "{:.2f} on the last, {:.2f} of the worst label".format(*most)
         )
 
 
-def pipeline_and_bound(given: object) -> tuple[str | None, float | None]:
-    """The pipeline and the recovery bound in seconds that the argument ``pipeline`` asks for.
+def pipeline_and_bound(pipeline: object) -> tuple[str | None, float | None]:
+    """The pipeline and the recovery bound in seconds of the argument ``pipeline``.
 
-    It is text, Requirements, or None for what the settings say. Raises WrongUsage otherwise, and
+    It is text, Requirements, or None for the settings. Raises WrongUsage otherwise, and
     InvalidPipeline for an empty text.
     """
-    if given == "":
+    if pipeline == "":
         raise InvalidPipeline(
-            "the pipeline is empty", hint="leave it out to take the setting commit.pipeline"
+            "the pipeline is empty", hint="leave it out to use the setting commit.pipeline"
         )
-    if isinstance(given, Requirements):
-        return given.pipeline, given.max_recovery
-    if given is None or isinstance(given, str):
-        return given, None
+    if isinstance(pipeline, Requirements):
+        return pipeline.pipeline, pipeline.max_recovery
+    if pipeline is None or isinstance(pipeline, str):
+        return pipeline, None
     raise WrongUsage(
-        f"pipeline is of type {type(given).__name__}: it must be text or mvc.Requirements"
+        f"pipeline is of type {type(pipeline).__name__}: it must be text or mvc.Requirements"
     )
 
 

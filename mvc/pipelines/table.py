@@ -1,7 +1,7 @@
-"""The closed table of stages, the presets, and reading a line.
+"""The closed table of stages, the presets, and the parser of lines.
 
-Stored data names a stage by its text; only what is in the table can be named. The order of
-stages is checked by what each takes and gives.
+Stored data names a stage by its text; only stages of the table can be named. The order of stages is
+checked by their input and output kinds.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _STAGES: tuple[type[Stage], ...] = (
     lc.Packed,
     lc.Ans,
 )
-"""In the order in which they may stand."""
+"""In the order that a line must have."""
 
 STAGES = {re.split("[:[]", kind.usage)[0]: kind for kind in _STAGES}
 """By name."""
@@ -85,23 +85,23 @@ PRESETS = {
     "none": "raw",
 }
 """Names for lines. ``vsol`` and ``vsol-BOUND-SPEED`` are the thesis's presets (§4.8.5, §5.1), by
-accuracy lost in per cent and by speed; ``lossless`` was found by measurement and is the default.
+accuracy lost in per cent and by speed; ``lossless``, chosen by measurements, is the default.
 """
 
 _ENDS = {
-    Kind.STEPS: "gaps belongs after it",
-    Kind.BUCKETS: "huffman, packed or ans belongs after it",
-    Kind.SYMBOLS: "huffman, packed or ans belongs after it",
-    Kind.PAIR: "a delta (sub or xor) belongs after it",
-    Kind.CHOSEN: "a delta (sub or xor) belongs after it",
+    Kind.STEPS: "add gaps after it",
+    Kind.BUCKETS: "add huffman, packed or ans after it",
+    Kind.SYMBOLS: "add huffman, packed or ans after it",
+    Kind.PAIR: "add a delta (sub or xor) after it",
+    Kind.CHOSEN: "add a delta (sub or xor) after it",
 }
-"""What no line may end with, and the hint."""
+"""Kinds that no line may end with, and the hint."""
 
 
 def read_stages(text: str) -> tuple[Stage, ...]:
     """The stages of a line or preset, in an order that may not be allowed.
 
-    InvalidPipeline names what is no stage.
+    InvalidPipeline names an unknown stage.
     """
     words = [word.strip() for word in PRESETS.get(text.strip(), text).split("|")]
     line = " | ".join(lc.expand(w) if w.startswith(lc.PREFIX) else w for w in words)
@@ -115,22 +115,22 @@ def read_stages(text: str) -> tuple[Stage, ...]:
 
 
 def _unknown(word: str) -> InvalidPipeline:
-    """What is wrong with a word of a line that is no stage."""
+    """The error for a word of a line that is not a stage."""
     if word in PRESETS:
         return InvalidPipeline(
-            f"{word} is a preset, and a preset stands alone",
-            hint=f"'mvc pipeline {word}' prints the stages to write in its place",
+            f"{word} is a preset, and cannot be combined with stages",
+            hint=f"'mvc pipeline {word}' prints its stages, which can",
         )
     name = word.partition(":")[0].strip()
     names = [*STAGES, *PRESETS]
     hint = did_you_mean(name.lower(), names, "'mvc pipeline' lists stages and presets")
-    if name in STAGES:  # but nothing stands after the colon
-        hint = f"it is written {STAGES[name].usage}"
+    if name in STAGES:  # but its parameter after the colon is empty
+        hint = f"write {STAGES[name].usage}"
     return InvalidPipeline(f"{word!r} is neither a stage nor a preset", hint=hint)
 
 
 def check_order(stages: Sequence[Stage]) -> None:
-    """Raise InvalidPipeline, naming the stage and what it needs, unless every stage fits."""
+    """Raises InvalidPipeline, which names the stage and its needs, unless every stage fits."""
     text = " | ".join(stage.text for stage in stages)
     first = next((s for s in stages if not s.decides), None)
     kind = Kind.PAIR if first and Kind.PAIR in first.takes else Kind.TENSOR
@@ -142,10 +142,8 @@ def check_order(stages: Sequence[Stage]) -> None:
         kind = stage.gives or kind
     names = [stage.text.partition(":")[0] for stage in stages]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InvalidPipeline(f"stage {twice} stands more than once in {text!r}")
+        raise InvalidPipeline(f"stage {twice} occurs more than once in {text!r}")
     if kind in _ENDS:
         raise InvalidPipeline(f"{text!r} ends with {kind.value}", hint=_ENDS[kind])
     if first is None:
-        raise InvalidPipeline(
-            f"{text!r} only decides what is saved", hint="say how: a coding belongs after it"
-        )
+        raise InvalidPipeline(f"{text!r} only decides what is saved", hint="add a coding after it")

@@ -1,6 +1,6 @@
 """Compares two runs of a torch model layer by layer, forward and backward.
 
-``probe`` is public; ``record`` runs a model with hooks, ``summary`` is what a run leaves,
+``probe`` is public; ``record`` runs a model with hooks, ``summary`` has the recorded hashes,
 ``compare`` finds the first difference, ``cause`` runs the model again to explain it.
 """
 

@@ -1,6 +1,6 @@
-"""Finds why two runs differ: runs the model again with one thing changed after the other.
+"""Finds why two runs differ: runs the model again with one more condition changed each time.
 
-A change that removes the first difference, or after which it comes later, is a likely cause.
+A change that removes the first difference, or delays it, is a likely cause.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _SEED = 0
 _SHOWN = 3  # names of weights
 _NO_KERNEL = "replace the operation, or run it on another device"
 _MANY_THREADS = 64
-_STATE = "look for a layer that keeps state between calls, reads a clock or has its own generator"
+_STATE = "search for a layer that keeps state between calls, reads a clock or has its own generator"
 
 
 class Cause(Struct, frozen=True):
     """A likely cause. ``kind``: inputs, target, weights, randomness, seed, threads, kernel,
-    environment or unknown. ``hint`` says what to do.
+    environment or unknown. ``hint``: the next step.
     """
 
     kind: str
@@ -38,8 +38,7 @@ class Cause(Struct, frozen=True):
 
 
 Trial = tuple[dict[str, Any], Cause]
-"""What is changed of the conditions, in addition to the trials before, and what it means if that
-helps."""
+"""Changed conditions, in addition to those of previous trials, and the cause if that helps."""
 
 _TRIALS: tuple[tuple[Callable[[Conditions], bool], dict[str, Any], Cause], ...] = (
     (
@@ -83,18 +82,18 @@ def causes(
 ) -> tuple[Cause, ...]:
     """Why ``second``, a run of ``subject``, differs from ``first``.
 
-    ``stored``: the first run is from a file, so only the second can be made again. Otherwise both
-    are of this process, one after the other.
+    ``stored``: the first run is from a file, so only the second can be repeated. Otherwise both
+    runs are of this process.
     """
     if not stored:
         selection = LayerSelection(second.only)
         return tuple(_of_a_pair(subject, second.conditions, selection, difference))
-    given = tuple(_of_what_was_given(first, second))
-    return given or tuple(_of_a_file(subject, first, second, difference))
+    different = tuple(_of_inputs(first, second))
+    return different or tuple(_of_a_file(subject, first, second, difference))
 
 
-def _of_what_was_given(first: Summary, second: Summary) -> Iterator[Cause]:
-    """Different inputs and weights, which explain all that follows."""
+def _of_inputs(first: Summary, second: Summary) -> Iterator[Cause]:
+    """Different inputs and weights, which explain every later difference."""
     seed = first.conditions.seed
     other = seed is not None and seed != second.conditions.seed
     for kind, a, b in (
@@ -103,7 +102,7 @@ def _of_what_was_given(first: Summary, second: Summary) -> Iterator[Cause]:
     ):
         if [(p.place, p.id) for p in a] != [(p.place, p.id) for p in b]:
             hint = "make them from a seed of their own, or load them from a file"
-            hint = f"use seed {seed}, as there" if other else hint
+            hint = f"use seed {seed}, like the other run" if other else hint
             verb = "differ" if kind == "inputs" else "differs"
             yield Cause(kind, f"the {kind} of the two runs {verb}", hint)
     before = [{name: w.before for name, w in run.weights.items()} for run in (first, second)]
@@ -111,18 +110,18 @@ def _of_what_was_given(first: Summary, second: Summary) -> Iterator[Cause]:
     if names:
         shown = listed([*map(printable, names)], _SHOWN)
         hint = "load the same version in both, or make both with the same seed"
-        hint = f"use seed {seed}, as there" if other else hint
+        hint = f"use seed {seed}, like the other run" if other else hint
         yield Cause("weights", f"the weights differ before the run: {shown}", hint)
 
 
 def _of_a_pair(
     subject: Subject, conditions: Conditions, selection: LayerSelection, difference: FirstDifference
 ) -> Iterator[Cause]:
-    """Why two runs of this process differ, whose weights and inputs are equal."""
+    """Why two runs of this process differ although weights and inputs are equal."""
     trials = [(change, cause) for applies, change, cause in _TRIALS if applies(conditions)]
-    found, left = _tried(subject, conditions, trials, selection, difference=difference)
-    yield from found
-    if left is not None:
+    causes_, remaining = _tried(subject, conditions, trials, selection, difference=difference)
+    yield from causes_
+    if remaining is not None:
         text = "not found: two runs also differ with a seed, deterministic kernels and one thread"
         yield Cause("unknown", text, _STATE)
 
@@ -136,76 +135,79 @@ def _tried(
     difference: FirstDifference,
     first: Summary | None = None,
 ) -> tuple[list[Cause], FirstDifference | None]:
-    """The trials that help, and the difference that is left after all of them; None if none is.
+    """The trials that help, and the difference that remains after all trials, or None.
 
-    ``first`` is compared with a run of each trial, or else two such runs with each other.
+    ``first`` is compared with a run of each trial; None: two such runs with each other.
     """
-    found: list[Cause] = []
+    causes_: list[Cause] = []
     for change, cause in trials:
         conditions = replace(conditions, **change)
         try:
-            one = first or subject.run(conditions, selection)
-            now = compare(one, subject.run(conditions, selection))[1]
+            reference = first or subject.run(conditions, selection)
+            current = compare(reference, subject.run(conditions, selection))[1]
         except NoDeterministicKernel as error:
-            return [*found, Cause("kernel", error.text, _NO_KERNEL)], None
-        if now is None or now.order > difference.order:
-            found.append(cause)
-        if now is None:
-            return found, None
-        difference = now
-    return found, difference
+            return [*causes_, Cause("kernel", error.text, _NO_KERNEL)], None
+        if current is None or current.order > difference.order:
+            causes_.append(cause)
+        if current is None:
+            return causes_, None
+        difference = current
+    return causes_, difference
 
 
 def _of_a_file(
     subject: Subject, first: Summary, second: Summary, difference: FirstDifference
 ) -> Iterator[Cause]:
-    """Why a run here differs from one of a file, with equal weights and inputs."""
+    """Why a run differs from one of a file although weights and inputs are equal."""
     selection = LayerSelection(second.only)
     trials = _towards(first.conditions, second.conditions)
-    found, left = _tried(
+    causes_, remaining = _tried(
         subject, second.conditions, trials, selection, difference=difference, first=first
     )
-    yield from found
-    if left is None:
+    yield from causes_
+    if remaining is None:
         return
-    again = compare(second, subject.run(second.conditions, selection))[1]
-    if again is not None:
-        yield from _of_a_pair(subject, second.conditions, selection, again)
+    repeated = compare(second, subject.run(second.conditions, selection))[1]
+    if repeated is not None:
+        yield from _of_a_pair(subject, second.conditions, selection, repeated)
         return
-    there, here = first.conditions.threads, second.conditions.threads
+    other, own = first.conditions.threads, second.conditions.threads
     pairs = [
-        *([("threads", str(there), str(here))] if there > _most_threads() else ()),
+        *([("threads", str(other), str(own))] if other > _most_threads() else ()),
         *(
             (name, str(first.environment.get(name)), str(second.environment.get(name)))
             for name in {**first.environment, **second.environment}
         ),
     ]
-    apart = [f"{name}: {a} there, {b} here" for name, a, b in pairs if a != b]
-    if apart:
-        text = f"another environment: {printable('; '.join(apart))}"
+    differing = [f"{name}: {a} there, {b} here" for name, a, b in pairs if a != b]
+    if differing:
+        text = f"another environment: {printable('; '.join(differing))}"
         yield Cause("environment", text, "use the same versions, and the same kind of processor")
     else:
-        text = "not found: runs agree here, and environment, weights and inputs are those there"
+        text = (
+            "not found: runs here agree, and environment, weights and inputs are those of the "
+            "other run"
+        )
         yield Cause("unknown", text, _STATE)
 
 
 def _most_threads() -> int:
-    """More are not started because a file says so: the system may end the process for it."""
+    """A file's larger number of threads is not used: the system may end the process."""
     return max(_MANY_THREADS, 4 * cpu_count())
 
 
-def _towards(there: Conditions, here: Conditions) -> Iterator[Trial]:
-    """The conditions of the other run, taken over one after the other."""
-    if there.seed is not None and there.seed != here.seed:
-        mine = "no seed" if here.seed is None else f"seed {here.seed}"
-        text = f"the seed: {there.seed} there, {mine} here"
-        yield {"seed": there.seed}, Cause("seed", text, f"use seed {there.seed}")
-    if there.threads != here.threads and there.threads <= _most_threads():
-        text = f"the number of threads: {there.threads} there, {here.threads} here"
-        hint = f"call torch.set_num_threads({there.threads}) in both"
-        yield {"threads": there.threads}, Cause("threads", text, hint)
-    if there.deterministic != here.deterministic:
-        where = "there" if there.deterministic else "here"
-        text = f"the kernels: only deterministic ones {where}"
+def _towards(other: Conditions, own: Conditions) -> Iterator[Trial]:
+    """The conditions of the other run, applied one after the other."""
+    if other.seed is not None and other.seed != own.seed:
+        own_seed = "no seed" if own.seed is None else f"seed {own.seed}"
+        text = f"the seed: {other.seed} there, {own_seed} here"
+        yield {"seed": other.seed}, Cause("seed", text, f"use seed {other.seed}")
+    if other.threads != own.threads and other.threads <= _most_threads():
+        text = f"the number of threads: {other.threads} there, {own.threads} here"
+        hint = f"call torch.set_num_threads({other.threads}) in both"
+        yield {"threads": other.threads}, Cause("threads", text, hint)
+    if other.deterministic != own.deterministic:
+        place = "there" if other.deterministic else "here"
+        text = f"the kernels: only deterministic ones {place}"
         hint = "call torch.use_deterministic_algorithms(True) in both"
-        yield {"deterministic": there.deterministic}, Cause("kernel", text, hint)
+        yield {"deterministic": other.deterministic}, Cause("kernel", text, hint)

@@ -1,4 +1,4 @@
-"""Compares two runs: what agrees at each layer, and what differs first (pure functions)."""
+"""Compares two runs: where layers agree, and the first difference (pure functions)."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _Pair: TypeAlias = tuple[TensorPrint | BlobId | None, TensorPrint | BlobId | Non
 class LayerRow(Struct, frozen=True):
     """One call of a layer: for each part same, differs, or empty if there are no tensors.
 
-    ``gradient`` is of the layer's own parameters. ``distances`` are those of the largest
-    ``max_abs`` by part, where the tensors were kept.
+    ``gradient``: of the layer's own parameters. ``distances``: by part that of the tensor with the
+    largest ``max_abs``, if the tensors were stored.
     """
 
     layer: str
@@ -59,8 +59,8 @@ class LayerRow(Struct, frozen=True):
         return any(getattr(self, part) not in ("", SAME) for part in (*PARTS, "gradient"))
 
     def cells(self) -> tuple[str, ...]:
-        """The row as texts, for ``COLUMNS``; how far off a part is stands behind it."""
-        again = f" #{self.call}" if self.call > 1 else ""
+        """The row as texts, for ``COLUMNS``; each distance follows its part."""
+        call_number = f" #{self.call}" if self.call > 1 else ""
         states = [
             f"{getattr(self, part)} {number(self.distances[part].max_abs)}"
             if part in self.distances
@@ -68,17 +68,17 @@ class LayerRow(Struct, frozen=True):
             for part in (*PARTS, "gradient")
         ]
         backward = "" if self.backward is None else str(self.backward)
-        return self.layer + again, self.type, str(self.forward), backward, *states
+        return self.layer + call_number, self.type, str(self.forward), backward, *states
 
 
 class FirstDifference(Struct, frozen=True):
-    """Where two runs differ first. ``part`` says in what:
+    """Where two runs differ first. ``part`` is one of:
 
-    ``inputs``, ``target``, ``weights`` (of the model before the run), ``calls`` (other layers
-    were called), ``input`` or ``output`` of a layer, ``model output``, ``loss``, ``grad_output``
-    or ``grad_input`` of a layer, ``gradient`` of a parameter, ``step`` (a weight after the step).
-    ``name`` is a weight's. ``inside`` is the layer or the model in which the difference arose, if
-    it arose between layers.
+    ``inputs``, ``target``, ``weights`` (of the model before the run), ``calls`` (other layers were
+    called), ``input`` or ``output`` of a layer, ``model output``, ``loss``, ``grad_output`` or
+    ``grad_input`` of a layer, ``gradient`` of a parameter, ``step`` (a weight after the step).
+    ``name``: of a weight. ``inside``: the layer or the model in which the difference arose, if it
+    arose between layers.
     """
 
     part: str
@@ -91,7 +91,7 @@ class FirstDifference(Struct, frozen=True):
 
     @property
     def direction(self) -> str | None:
-        """Forward or backward; None if the runs differ before or after them."""
+        """Forward or backward; None if the runs differ before or after both passes."""
         if self.part in {"calls", "input", "output", "model output", "loss"}:
             return "forward"
         return "backward" if self.part.startswith("grad") else None
@@ -112,7 +112,7 @@ def compare(a: Summary, b: Summary) -> tuple[tuple[LayerRow, ...], FirstDifferen
 
 def _row(a: Summary, b: Summary, x: LayerCall, gradients: Mapping[str, bool]) -> LayerRow:
     y = b.by_key.get(x.key)
-    own = [
+    own_gradients = [
         differs
         for name, differs in gradients.items()
         if (name.rpartition(".")[0] or WHOLE) == x.layer
@@ -121,9 +121,9 @@ def _row(a: Summary, b: Summary, x: LayerCall, gradients: Mapping[str, bool]) ->
     for part in PARTS:
         left, right = _sorted(x, part), () if y is None else _sorted(y, part)
         states[part] = ONE_ONLY if y is None else _state(left, right)
-        found = [d for p, q in zip(left, right, strict=False) if (d := _distance(a, b, p, q))]
-        if states[part] == DIFFERS and found:
-            distances[part] = max(found, key=lambda each: each.max_abs)
+        distances_ = [d for p, q in zip(left, right, strict=False) if (d := _distance(a, b, p, q))]
+        if states[part] == DIFFERS and distances_:
+            distances[part] = max(distances_, key=lambda each: each.max_abs)
     return LayerRow(
         layer=x.layer,
         type=x.type,
@@ -131,7 +131,7 @@ def _row(a: Summary, b: Summary, x: LayerCall, gradients: Mapping[str, bool]) ->
         forward=x.forward,
         backward=a.backward.get(x.key),
         **states,
-        gradient="" if not own or x.call > 1 else DIFFERS if any(own) else SAME,
+        gradient="" if not own_gradients or x.call > 1 else DIFFERS if any(own_gradients) else SAME,
         distances=distances,
     )
 
@@ -162,7 +162,7 @@ def _unequal(
 def _distance(
     a: Summary, b: Summary, p: TensorPrint | BlobId | None, q: TensorPrint | BlobId | None
 ) -> Distance | None:
-    """How far two tensors are apart, if they have one shape and both were kept."""
+    """The distance of two tensors, if they have one shape and both were stored."""
     if not (isinstance(p, TensorPrint) and isinstance(q, TensorPrint)):
         return None
     if p.id == q.id or p.shape != q.shape or p.id not in a.kept or q.id not in b.kept:
@@ -172,14 +172,15 @@ def _distance(
 
 
 def _differing_gradients(a: Summary, b: Summary) -> dict[str, bool]:
-    """For each parameter with a gradient in either run whether it differs."""
+    """By parameter with a gradient in either run, whether it differs."""
     both = {name: (a.weights.get(name), b.weights.get(name)) for name in (*a.weights, *b.weights)}
     pairs = {n: (x and x.gradient, y and y.gradient) for n, (x, y) in both.items()}
     return {name: x != y for name, (x, y) in pairs.items() if x or y}
 
 
 class _Moment(Struct, frozen=True):
-    """What a run leaves at one point in time. Another run has it by the same ``part`` and ``key``.
+    """Tensors of a run at one point in time. Another run's moment has the same ``part`` and
+    ``key``.
 
     ``values``: the tensors, or the id of a weight.
     """
@@ -191,16 +192,16 @@ class _Moment(Struct, frozen=True):
 
 
 def _moments(run: Summary) -> list[_Moment]:
-    """All that a run leaves, in the order of time; weights at the end."""
+    """All moments of a run, in the order of time; weights at the end."""
     layers = [
         *((call.began, "input", call) for call in run.calls),
         *((call.ended, "output", call) for call in run.calls),
     ]
     gradients = [
-        (found.at, part, call, number, found)
+        (print_.at, part, call, number, print_)
         for call in run.calls
         for part in ("grad_output", "grad_input")
-        for number, found in enumerate(_sorted(call, part))
+        for number, print_ in enumerate(_sorted(call, part))
     ]
     return [
         _Moment("inputs", (), run.inputs),
@@ -212,8 +213,8 @@ def _moments(run: Summary) -> list[_Moment]:
         _Moment("model output", (), run.output),
         _Moment("loss", (), run.loss),
         *(
-            _Moment(part, (*call.key, number), (found,), call)
-            for _, part, call, number, found in sorted(gradients, key=itemgetter(0))
+            _Moment(part, (*call.key, number), (print_,), call)
+            for _, part, call, number, print_ in sorted(gradients, key=itemgetter(0))
         ),
         *(
             _Moment(part, (name,), (value,))
@@ -226,18 +227,18 @@ def _moments(run: Summary) -> list[_Moment]:
 
 def _first_difference(a: Summary, b: Summary) -> FirstDifference | None:
     mine, theirs = _moments(a), _moments(b)
-    known = {(moment.part, moment.key): moment for moment in theirs}
-    for order, (x, across) in enumerate(zip_longest(mine, theirs)):
-        calls = [each.call if each and each.part in _FORWARD else None for each in (x, across)]
-        if any(calls) and (not x or not across or (x.part, x.key) != (across.part, across.key)):
+    remaining = {(moment.part, moment.key): moment for moment in theirs}
+    for order, (x, other) in enumerate(zip_longest(mine, theirs)):
+        calls = [each.call if each and each.part in _FORWARD else None for each in (x, other)]
+        if any(calls) and (not x or not other or (x.part, x.key) != (other.part, other.key)):
             names = [str(call) if call else "no further layer" for call in calls]
-            text = f"forward pass: one run goes on with {names[0]}, the other with {names[1]}"
+            text = f"forward pass: one run continues with {names[0]}, the other with {names[1]}"
             return FirstDifference("calls", text, order)
         if x is not None:
-            y = known.pop((x.part, x.key), None)
+            y = remaining.pop((x.part, x.key), None)
             if pair := _unequal(x.values, y.values if y else ()):
                 return _described(a, b, x, order, pair=pair)
-    for y in known.values():
+    for y in remaining.values():
         return _described(a, b, y, len(mine), pair=(None, y.values[0]))
     return None
 
@@ -253,7 +254,7 @@ def _described(
         name, place = None, next(each.place for each in pair if isinstance(each, TensorPrint))
         subject = f"{call}, tensor {printable(place)}" if place not in ("", "0") else str(call)
     if a.only is not None:
-        pass  # what lies between the layers is not known
+        pass  # the code between the layers is unknown
     elif part == "input" and call is not None:
         inside = _enclosing(a, call)
         why = f", which arose between layers, in the forward of {inside}"
@@ -263,7 +264,7 @@ def _described(
     elif part == "model output":
         inside, why = "the model", ", which arose in its own forward: the layers agree"
     elif part == "grad_output":
-        why = ", which arose behind the layer: in the loss or between layers"
+        why = ", which arose after the layer: in the loss or between layers"
     return FirstDifference(
         part,
         _TEXTS[part].format(subject) + why,

@@ -1,10 +1,10 @@
-"""Hooks that hash what goes into and comes out of every layer while a model runs.
+"""Hooks that hash inputs and outputs of every layer while a model runs.
 
-Gradients are taken by hooks of tensors. torch's full backward hooks would refuse every model that
-changes a layer's output in place, as a ResNet does: they return their outputs from a custom
-function. Here a layer is given a view of each input, and the gradient of the view is the gradient
-through this layer alone. If the layer changes the view in place, the gradient of what it changed is
-taken instead. Views share their memory with the input, so what the model computes stays the same.
+Hooks of tensors record gradients. torch's full backward hooks would refuse every model that changes
+a layer's output in place, as a ResNet does: they return their outputs from a custom function. Here
+a layer gets a view of each input, and the gradient of the view is the gradient through this layer
+alone. If the layer changes the view in place, the gradient of the changed tensor is recorded
+instead. Views share memory with the input, so the model computes the same.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def layers_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     A container is pure if it has no ``forward`` of its own: Sequential, ModuleList, ModuleDict.
     TorchScript calls no hooks, so its modules are left out.
     """
-    found = {}
+    layers = {}
     for name, module in model.named_modules():
         scripted = isinstance(module, torch.jit.ScriptModule)
         if name and not scripted and type(module).forward not in _CONTAINERS:
-            found[name] = module
-    alone = not found and not isinstance(model, torch.jit.ScriptModule)
-    return {WHOLE: model} if alone else found
+            layers[name] = module
+    is_single = not layers and not isinstance(model, torch.jit.ScriptModule)
+    return {WHOLE: model} if is_single else layers
 
 
 class _Gradients(Struct):
-    """Hooks on one input of a layer: on its view, and on what the layer may change in place."""
+    """Hooks on one input of a layer: on its view, and on the source if it is changed in place."""
 
     source: torch.Tensor
     version: int
@@ -67,7 +67,7 @@ class _Open:
 class Hooks:
     """Records the calls of a model's layers between ``__enter__`` and ``__exit__``.
 
-    ``kept`` are the tensors of the selected calls by their ids, if layers were selected.
+    ``kept``: the tensors of the selected calls by their ids, if layers were selected.
     """
 
     def __init__(self, model: torch.nn.Module, selection: LayerSelection) -> None:
@@ -98,12 +98,12 @@ class Hooks:
 
     def calls(self) -> tuple[LayerCall, ...]:
         """The calls that returned, in the order of their forward index."""
-        found = []
+        calls_ = []
         for facts, call in self._done:
             if self._selection.has(facts["layer"], facts["forward"]):
                 prints: dict[str, Any] = {part: tuple(p) for part, p in call.prints.items()}
-                found.append(LayerCall(**facts, **prints))
-        return tuple(found)
+                calls_.append(LayerCall(**facts, **prints))
+        return tuple(calls_)
 
     def _enter(
         self, layer: str, _: torch.nn.Module, args: Any, kwargs: Any
@@ -122,7 +122,7 @@ class Hooks:
     def _view(
         self, call: _Open, views: dict[int, torch.Tensor], tensor: torch.Tensor, place: str
     ) -> torch.Tensor:
-        """What the layer is given for an input: one view even if it is given the input twice."""
+        """The layer's view of an input: one view even if the input occurs twice."""
         if not tensor.requires_grad or tensor.layout is not torch.strided:
             return tensor
         if id(tensor) in views:
@@ -141,7 +141,7 @@ class Hooks:
         self, layer: str, module: torch.nn.Module, _args: Any, _kwargs: Any, output: Any
     ) -> None:
         while (call := self._open.pop()).layer != layer:
-            pass  # a call that an exception ended, as in a checkpoint's second forward pass
+            pass  # calls that an exception ended, as in a checkpoint's second forward pass
         self._calls[layer] += 1
         facts = {
             "layer": layer, "type": type(module).__qualname__, "call": self._calls[layer],
@@ -170,13 +170,13 @@ class Hooks:
         """A hook that records a gradient when it arrives."""
 
         def record(gradient: torch.Tensor) -> None:
-            found = self._print(call, gradient, place)
-            call.prints[part].append(replace(found, at=next(self._gradients)))
+            print_ = self._print(call, gradient, place)
+            call.prints[part].append(replace(print_, at=next(self._gradients)))
 
         return record
 
     def _print(self, call: _Open, tensor: torch.Tensor, place: str) -> TensorPrint:
-        found = print_of(tensor, place, call.layer)
-        if not self._selection.every and found.id not in self.kept:
-            self.kept[found.id] = contiguous(tensor).clone()
-        return found
+        print_ = print_of(tensor, place, call.layer)
+        if not self._selection.every and print_.id not in self.kept:
+            self.kept[print_.id] = contiguous(tensor).clone()
+        return print_

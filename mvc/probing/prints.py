@@ -16,15 +16,15 @@ from mvc.structure import MAX_DEPTH, join, part_name
 
 
 def tensors_in(value: Any, place: str | None = None, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """The dense tensors of a value with their places; a sparse one gives indices and values.
+    """The dense tensors of a value with their places; a sparse one as indices and values.
 
-    Other values than tensors are passed over, and so is what is nested deeper than 100 levels.
+    Skips values other than tensors, and those nested deeper than 100 levels.
     """
     if isinstance(value, torch.Tensor):
         if value.layout is torch.sparse_coo:
-            whole = value.detach().coalesce()
-            yield join(place, "indices"), whole.indices()
-            yield join(place, "values"), whole.values()
+            coalesced = value.detach().coalesce()
+            yield join(place, "indices"), coalesced.indices()
+            yield join(place, "values"), coalesced.values()
         else:
             yield (place or "")[:MAX_NAME_BYTES], value
         return
@@ -43,16 +43,16 @@ def tensors_in(value: Any, place: str | None = None, depth: int = 0) -> Iterator
 def mapped(
     value: Any, change: Callable[[torch.Tensor, str], torch.Tensor], place: str | None = None
 ) -> Any:
-    """The value with its tensors replaced; only plain containers are looked into."""
+    """The value with its tensors replaced; only plain containers are searched."""
     if isinstance(value, torch.Tensor):
         return change(value, place or "")
     if type(value) is dict:
         return {k: mapped(v, change, join(place, part_name(k))) for k, v in value.items()}
     if type(value) in {list, tuple} or (isinstance(value, tuple) and hasattr(value, "_make")):
-        made = [mapped(item, change, join(place, str(i))) for i, item in enumerate(value)]
+        items = [mapped(item, change, join(place, str(i))) for i, item in enumerate(value)]
         if type(value) in {list, tuple}:
-            return type(value)(made)
-        return type(value)._make(made)
+            return type(value)(items)
+        return type(value)._make(items)
     return value
 
 

@@ -1,4 +1,4 @@
-"""``mvc.probe``: runs a model twice, or once beside a saved run, and says what differs first."""
+"""``mvc.probe``: runs a model twice, or once and compares with a saved run."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _BEFORE = 5  # rows before the first that differs
 
 
 class Probe(Struct, frozen=True):
-    """The comparison of two runs; ``first`` is the saved one, if there is one.
+    """The comparison of two runs; ``first`` may be a saved one.
 
-    ``rows`` are the calls of layers in forward order. ``difference`` is None if everything
-    agrees. ``causes`` are likely causes of it, most likely ones first.
+    ``rows``: the calls of layers in forward order. ``difference``: None if everything agrees.
+    ``causes``: its likely causes, most likely ones first.
     """
 
     first: Summary
@@ -53,7 +53,7 @@ class Probe(Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """One line: what agrees, or what differs first."""
+        """One line: that everything agrees, or the first difference."""
         if self.difference is not None:
             where = " first in the" if self.difference.direction else ":"
             return f"differs{where} {self.difference}"
@@ -66,8 +66,8 @@ class Probe(Struct, frozen=True):
     def shown(self, most: int) -> tuple[LayerRow, ...]:
         """At most ``most`` rows: from a little before the first difference, or else the last."""
         call = None if self.difference is None else self.difference.call
-        found = (i for i, row in enumerate(self.rows) if call and row.forward == call.forward)
-        start = max(0, min(next(found, len(self.rows)) - _BEFORE, len(self.rows) - most))
+        indices = (i for i, row in enumerate(self.rows) if call and row.forward == call.forward)
+        start = max(0, min(next(indices, len(self.rows)) - _BEFORE, len(self.rows) - most))
         return self.rows[start : start + most]
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -104,51 +104,46 @@ def probe(
 ) -> Probe:
     """Runs a model twice on the same inputs and compares every layer, forward and backward.
 
-    ``model``: a module, or a function that makes one, or that makes a module and its inputs.
-    ``inputs``: a tensor, a tuple or list of arguments, or a mapping of named arguments.
-    ``training``: the runs are in training mode, with a backward pass of ``loss(output, target)``
-    and one step of ``optimizer(parameters)``; otherwise forward in evaluation mode. Without
-    ``target`` it is ``loss(output)``; without ``loss``, the sum of the mean squares of the
-    outputs. Without ``optimizer``, plain SGD.
-    ``against``: a file that ``Probe.save`` wrote, on another machine perhaps, or such a run. The
-    model then runs once, and is compared with it.
-    ``only``: names (``block1.*``), forward indices (``7``) or ranges (``7-12``) of the layers to
-    record. Their tensors are kept in memory, so that distances can be told.
-    ``seed``: for torch, numpy and Python, before the model is made and before each run.
-    ``threads``, ``deterministic``: as in ``torch.set_num_threads`` and
-    ``torch.use_deterministic_algorithms``, by default as they are.
+    ``model``: a module, or a function that returns a module or (module, inputs). ``inputs``: a
+    tensor, a tuple or list of arguments, or a mapping of named arguments. ``training``: run in
+    training mode, with a backward pass of ``loss(output, target)`` and one step of
+    ``optimizer(parameters)``; otherwise forward in evaluation mode. Without ``target`` it is
+    ``loss(output)``; without ``loss``, the sum of the mean squares of the outputs. Without
+    ``optimizer``, plain SGD. ``against``: a run, or a file of ``Probe.save``, also of another
+    machine. The model then runs once, and is compared with it. ``only``: names (``block1.*``),
+    forward indices (``7``) or ranges (``7-12``) of the layers to record. Their tensors stay in
+    memory, so that distances can be computed. ``seed``: for torch, numpy and Python, before the
+    model is made and before each run. ``threads``, ``deterministic``: as in
+    ``torch.set_num_threads`` and ``torch.use_deterministic_algorithms``; None: unchanged.
 
-    Weights, gradients, modes, random generators and settings are afterwards as they were; other
-    attributes that a run changes are not restored. If the runs differ, the model runs up to ten
-    more times to find the cause. Raises WrongUsage for arguments that do not fit and for a file
-    that is no summary, UnsupportedTensor for sparse, quantised or distributed tensors. What the
-    model itself raises is passed on.
+    Weights, gradients, modes, random generators and settings are restored; other attributes that a
+    run changes are not. If the runs differ, the model runs up to ten more times to find the cause.
+    Raises WrongUsage for wrong arguments and for a file that is not a summary, UnsupportedTensor
+    for sparse, quantised or distributed tensors. Exceptions of the model are passed on.
     """
     if isinstance(only, str):
-        raise WrongUsage("only is a text: it must be a list of them", hint=f"only=[{only!r}]")
+        raise WrongUsage("only is a text: it must be a list of texts", hint=f"only=[{only!r}]")
     conditions = Conditions(
         seed,
         torch.get_num_threads() if threads is None else threads,
         torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic,
     )
     if target is not None and loss is None:
-        raise WrongUsage(
-            "there is a target but no loss", hint="pass loss=f, called f(output, target)"
-        )
+        raise WrongUsage("target needs a loss", hint="pass loss=f, called f(output, target)")
     stored = _stored(against)
     selection = _selection(only, stored)
     if stored is not None and stored.training != training:
-        there, here = (("evaluation", "training")[x] for x in (stored.training, training))
+        saved_mode, mode = (("evaluation", "training")[x] for x in (stored.training, training))
         raise WrongUsage(
-            f"the saved run is in {there} mode, this one in {here} mode",
+            f"the saved run is in {saved_mode} mode, this one in {mode} mode",
             hint="pass training=False (--eval), or training=True (--training)",
         )
     with same_rng():
         if seed is not None:
             seed_all(seed)
-        module, given = _made(model, inputs)
+        module, arguments = _module_and_inputs(model, inputs)
         subject = Subject(
-            module, given, training=training, loss=loss, target=target, optimizer=optimizer
+            module, arguments, training=training, loss=loss, target=target, optimizer=optimizer
         )  # fmt: skip
         try:
             first = stored.selected(selection) if stored else subject.run(conditions, selection)
@@ -158,14 +153,14 @@ def probe(
             raise WrongUsage(error.text, hint=hint) from error
         if not (selection.every or first.calls or second.calls):
             raise WrongUsage(
-                f"no layer that runs is named {', '.join(selection.patterns or ())}",
-                hint="name layers as a probe of all layers does, or by forward index",
+                f"no layer that runs has the name {', '.join(selection.patterns or ())}",
+                hint="use names of a probe of all layers, or forward indices",
             )
         rows, difference = compare(first, second)
-        found: tuple[Cause, ...] = ()
+        likely_causes: tuple[Cause, ...] = ()
         if difference is not None:
-            found = causes(subject, first, second, difference, stored=stored is not None)
-    return Probe(first, second, rows, difference=difference, causes=found)
+            likely_causes = causes(subject, first, second, difference, stored=stored is not None)
+    return Probe(first, second, rows, difference=difference, causes=likely_causes)
 
 
 def _stored(against: str | PathLike[str] | Summary | Probe | None) -> Summary | None:
@@ -179,24 +174,24 @@ def _stored(against: str | PathLike[str] | Summary | Probe | None) -> Summary | 
 
 
 def _selection(only: Iterable[str] | None, stored: Summary | None) -> LayerSelection:
-    """What was asked for; without that, what the saved run has."""
+    """The selected layers; None: those of the saved run."""
     saved = None if stored is None else stored.only
     if only is None:
         return LayerSelection(saved)
     wanted = LayerSelection(map(str, only))
     if saved is not None and wanted.patterns != saved:
         raise WrongUsage(
-            f"the saved run has only the layers {', '.join(saved)}", hint="ask for the same ones"
+            f"the saved run has only the layers {', '.join(saved)}", hint="select the same layers"
         )
     return wanted
 
 
-def _made(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
+def _module_and_inputs(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
     if not isinstance(model, torch.nn.Module) and callable(model):
         model = model()
         if isinstance(model, tuple) and len(model) == 2:
-            model, made = model
-            inputs = made if inputs is None else inputs
+            model, default_inputs = model
+            inputs = default_inputs if inputs is None else inputs
     if not isinstance(model, torch.nn.Module):
         raise WrongUsage(
             f"the model is of type {type(model).__name__}: it must be a torch.nn.Module",
@@ -205,20 +200,20 @@ def _made(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
     if inputs is None:
         raise WrongUsage(
             "the model has no inputs",
-            hint="pass what it is called with; for 'mvc probe' define inputs() beside the model, "
-            "or give a shape: --input 1x3x224x224",
+            hint="pass its inputs; for 'mvc probe' define inputs() in the model's file, or give a "
+            "shape: --input 1x3x224x224",
         )
     return model, inputs
 
 
-# -- summaries as JSON files: what is read is checked completely, nothing of it is executed --------
+# -- summaries as JSON files: every field is checked, nothing is executed --------------------------
 
 
 def _save(run: Summary, path: Path) -> None:
-    """Writes the summary as JSON, in place of a file of that name.
+    """Writes the summary as JSON, replacing a file of that name.
 
-    If tensors were kept, they are written beside it, to the name with ``.safetensors`` appended.
-    Raises WrongUsage if the file would be too large to be read again.
+    If tensors were recorded, they are written to the name with ``.safetensors`` appended. Raises
+    WrongUsage if the file would be too large to be read again.
     """
     fs = FileSystem()
     fields = fields_of(replace(run, kept={}), _SCHEMA)
@@ -231,8 +226,8 @@ def _save(run: Summary, path: Path) -> None:
         )
     if run.kept:
         files[_beside(path)] = save({id_.hex(): tensor for id_, tensor in run.kept.items()})
-    for place, data in files.items():
-        fs.write_atomic(place, data)
+    for target, data in files.items():
+        fs.write_atomic(target, data)
 
 
 def _beside(path: Path) -> Path:
@@ -240,34 +235,34 @@ def _beside(path: Path) -> Path:
 
 
 def _load(path: Path) -> Summary:
-    """Reads what ``_save`` wrote. Raises WrongUsage for anything else, IoFailed."""
+    """Reads a file of ``_save``. Raises WrongUsage for anything else, IoFailed."""
     fs = FileSystem()
     data = fs.read_bytes(path, MAX_PROBE)
     try:
-        found = _ordered(decoded(data, Summary, _SCHEMA))
-        if found.only is not None and fs.stat(_beside(path)) is not None:
-            found = replace(found, kept=_kept(fs.read_bytes(_beside(path), MAX_PROBE_TENSORS)))
+        summary = _ordered(decoded(data, Summary, _SCHEMA))
+        if summary.only is not None and fs.stat(_beside(path)) is not None:
+            summary = replace(summary, kept=_kept(fs.read_bytes(_beside(path), MAX_PROBE_TENSORS)))
     except (ValueError, DamagedData, WrongUsage) as error:
         raise WrongUsage(
-            f"{path} is no summary that 'mvc probe --save' wrote: {printable(str(error))[:200]}",
-            hint="write it again on the machine that it is from",
+            f"{path} is not a summary of 'mvc probe --save': {printable(str(error))[:200]}",
+            hint="write it again on the machine of the saved run",
         ) from error
-    return found
+    return summary
 
 
-def _ordered(found: Summary) -> Summary:
-    if len(found.by_key) < len(found.calls):
+def _ordered(summary: Summary) -> Summary:
+    if len(summary.by_key) < len(summary.calls):
         raise ValueError("a call of a layer occurs twice")
-    calls = sorted(found.calls, key=lambda call: call.forward)
-    return replace(found, calls=tuple(calls), kept={})
+    calls = sorted(summary.calls, key=lambda call: call.forward)
+    return replace(summary, calls=tuple(calls), kept={})
 
 
 def _kept(data: bytes) -> dict[BlobId, torch.Tensor]:
-    """The tensors of the file beside a summary, each compared with its id."""
+    """The tensors of a summary's ``.safetensors`` file, each compared with its id."""
     try:
         tensors = load(data)
     except SafetensorError as error:
-        raise ValueError(f"the file of tensors beside it is damaged: {error}") from error
+        raise ValueError(f"its .safetensors file is damaged: {error}") from error
     if any(print_of(tensor, name).id.hex() != name for name, tensor in tensors.items()):
-        raise ValueError("a tensor in the file beside it does not match its hash")
+        raise ValueError("a tensor in its .safetensors file does not match its hash")
     return {BlobId.parse(name): tensor for name, tensor in tensors.items()}

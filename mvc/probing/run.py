@@ -1,4 +1,4 @@
-"""Runs a model once under given conditions, and leaves it as it was."""
+"""Runs a model once under some conditions, and restores its state."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _RATE = 0.01  # of the step, if no optimizer is given: only its bits matter
 
 
 class NoDeterministicKernel(Exception):
-    """torch has no deterministic implementation of what ``layer`` needs (None: not known)."""
+    """torch has no deterministic implementation of an operation in ``layer`` (None: unknown)."""
 
     def __init__(self, layer: str | None, message: str) -> None:
         super().__init__(message)
-        where = f"{printable(layer)}: " if layer else ""
-        self.text = f"a kernel that is not deterministic: {where}{printable(message)[:200]}"
+        prefix = f"{printable(layer)}: " if layer else ""
+        self.text = f"a kernel that is not deterministic: {prefix}{printable(message)[:200]}"
 
 
 def seed_all(seed: int) -> None:
@@ -44,7 +44,7 @@ def seed_all(seed: int) -> None:
 
 
 class Subject:
-    """A model with what it is run on. Every run begins with the same weights and inputs.
+    """A model with its inputs. Every run begins with the same weights and inputs.
 
     ``inputs``: a tensor, a tuple or list of arguments, or a mapping of named arguments.
     """
@@ -111,7 +111,7 @@ class Subject:
 
     @contextmanager
     def _prepared(self, conditions: Conditions, hooks: Hooks) -> Iterator[None]:
-        """A run may begin; after the block the model is as it was."""
+        """Prepares a run; restores the model's state after the block."""
         try:
             with _applied(conditions), hooks:
                 for parameter, _ in self._gradients:
@@ -126,14 +126,14 @@ class Subject:
             self._restore()
 
     def _outcome(self, args: Any, target: Any) -> tuple[tuple[TensorPrint, ...], ...]:
-        """Prints of the output and the loss; in training mode the model is one step on."""
+        """Prints of the output and the loss; in training mode the optimizer makes one step."""
         with torch.set_grad_enabled(self._training):
             output = _call(self.model, args)
         printed = _prints(output, "the model's output")
         loss = self._loss_of(output, target) if self._training else None
         if loss is None:
             return printed, ()
-        found = _prints(loss, "the loss")
+        loss_prints = _prints(loss, "the loss")
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
             trained = [p for p in self.model.parameters() if p.grad is not None]
@@ -141,15 +141,15 @@ class Subject:
                 self._optimizer(trained).step()
             elif trained:
                 _descend(trained)
-        return printed, found
+        return printed, loss_prints
 
     def _loss_of(self, output: Any, target: Any) -> torch.Tensor | None:
         if self._loss is None:
             return _mean_square(output)
         loss = self._loss(output) if target is None else self._loss(output, target)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            what = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss)
-            raise WrongUsage(f"the loss must be a tensor of one number, but is {what}")
+            kind = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss)
+            raise WrongUsage(f"the loss must be a tensor of one number, but is {kind}")
         return loss
 
     def _ids(self) -> dict[str, BlobId]:
@@ -165,7 +165,7 @@ class Subject:
             module.training = training
 
     def _environment(self) -> Mapping[str, str]:
-        """What the bits of a run may depend on, beside its conditions."""
+        """Settings that may change the bits of a run, without its conditions."""
         devices = sorted({_device(tensor) for _, tensor in self._weights()})
         return {
             "torch": setting()["torch"],
@@ -223,8 +223,8 @@ def _descend(parameters: list[torch.nn.Parameter]) -> None:
 def _applied(conditions: Conditions) -> Iterator[None]:
     """Sets threads and determinism while the block runs; seeds the generators for it."""
     threads = torch.get_num_threads()
-    as_it_is = conditions.deterministic == torch.are_deterministic_algorithms_enabled()
-    with kernels(None if as_it_is else conditions.deterministic):
+    is_set = conditions.deterministic == torch.are_deterministic_algorithms_enabled()
+    with kernels(None if is_set else conditions.deterministic):
         try:
             torch.set_num_threads(conditions.threads)
             if conditions.seed is not None:

@@ -1,4 +1,4 @@
-"""What a probed run leaves: hashes of the tensors at every layer (values, without torch).
+"""A recorded run: hashes of the tensors at every layer (values, without torch).
 
 A hash is the id that a commit would give the tensor: BLAKE3 over dtype, shape and bytes. So NaNs
 with equal bits agree, and 0.0 and -0.0 differ.
@@ -26,16 +26,16 @@ PARTS = ("input", "output", "grad_input", "grad_output")
 WHOLE = "(model)"
 """The name of a model without layers inside: it counts as its own only layer."""
 
-_MOST_SEED = 1 << 32  # numpy's generator takes no more
+_MOST_SEED = 1 << 32  # the largest seed of numpy's generator, plus 1
 _MOST_THREADS = 1024
 _Name: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_BYTES)]
 _Number: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
 class TensorPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One tensor: its place in the value it was part of (empty if it was the value itself).
+    """One tensor and its place in the recorded value (empty: it is the value).
 
-    ``at`` is the position among all gradients of the run, 0 for other tensors.
+    ``at``: the position among all gradients of the run, 0 for other tensors.
     """
 
     place: _Name
@@ -45,15 +45,15 @@ class TensorPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
     at: _Number
 
     def __post_init__(self) -> None:
-        """Raises DamagedData for what no tensor can be."""
+        """Raises DamagedData for an impossible dtype or shape."""
         TensorSpec(self.dtype, self.shape)
 
 
 class LayerCall(Struct, frozen=True):
     """One call of a layer; ``call`` counts those of the same layer from 1.
 
-    ``forward`` is the position in the order in which calls returned. ``began`` and ``ended`` are
-    on one clock, so that calls can be seen to contain others.
+    ``forward``: the position in the order in which calls returned. ``began`` and ``ended`` are on
+    one clock, so that nested calls can be recognised.
     """
 
     layer: _Name
@@ -76,9 +76,10 @@ class LayerCall(Struct, frozen=True):
         return self.layer, self.call
 
     def __str__(self) -> str:
-        again = f", call {self.call}" if self.call > 1 else ""
+        call_number = f", call {self.call}" if self.call > 1 else ""
         return (
-            f"{printable(self.layer)} ({printable(self.type)}, forward index {self.forward}{again})"
+            f"{printable(self.layer)} ({printable(self.type)}, "
+            f"forward index {self.forward}{call_number})"
         )
 
 
@@ -91,7 +92,7 @@ class WeightPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
 
 class Conditions(Struct, frozen=True):
-    """What a run can be given: a seed (None: generators are left as they are), torch's threads,
+    """The conditions of a run: a seed (None: generators are left unchanged), torch's threads, and
     whether torch may use deterministic kernels only.
     """
 
@@ -111,9 +112,9 @@ class Conditions(Struct, frozen=True):
 
 
 class LayerSelection:
-    """Which layers are recorded: names with wildcards, forward indices (7) and ranges (7-12).
+    """The layers to record: names with wildcards, forward indices (7) and ranges (7-12).
 
-    Without patterns all are.
+    None: all layers.
     """
 
     def __init__(self, patterns: Iterable[str] | None) -> None:
@@ -132,7 +133,7 @@ class LayerSelection:
         return self.patterns is None
 
     def has(self, layer: str, forward: int | None = None) -> bool:
-        """Whether a call of the layer is recorded; while its forward index is unknown, may be."""
+        """Whether a call of the layer is recorded; None: the forward index is not known yet."""
         numbered = any(forward is None or forward in each for each in self._ranges)
         named = any(fnmatchcase(layer, pattern) for pattern in self._names)
         return self.every or numbered or named
@@ -141,8 +142,8 @@ class LayerSelection:
 class Summary(Struct, frozen=True, dict=True):
     """One run of a model. ``calls`` are ordered by forward index.
 
-    ``weights`` are all parameters and buffers by name. ``kept`` are the tensors themselves, by
-    their ids, if layers were selected.
+    ``weights``: all parameters and buffers by name. ``kept``: the recorded tensors, by their ids,
+    if layers were selected.
     """
 
     training: bool

@@ -57,7 +57,7 @@ def test_reset_points_by_name(mvc: Mvc, series: list[str]) -> None:
 
 
 def test_sizes_and_times(mvc: Mvc, series: list[str]) -> None:
-    assert "the smallest possible takes about" in mvc("repack", "--max-size", "1kB", code=3).err
+    assert "the smallest needs about" in mvc("repack", "--max-size", "1kB", code=3).err
     mvc("repack", "--max-size", "1MiB")
     mvc("repack", "--max-recovery", "100")
     mvc("repack")

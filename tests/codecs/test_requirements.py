@@ -60,17 +60,17 @@ def test_numbers_as_they_come():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"max_recovery": 0}, "max_recovery is a number of seconds above 0, not 0"),
+        ({"max_recovery": 0}, "max_recovery must be a number of seconds above 0, not 0"),
         ({"max_recovery": -1}, "max_recovery is .* above 0"),
         ({"max_recovery": math.inf}, "max_recovery is .* above 0"),
         ({"max_recovery": math.nan}, "max_recovery is .* above 0"),
         ({"max_recovery": "10"}, "max_recovery is .* above 0"),
         ({"max_recovery": True}, "max_recovery is .* above 0"),
-        ({"lossy": "no"}, "lossy is True or False"),
-        ({"speed": "medium"}, "speed is fast or slow, not 'medium'"),
-        ({"accuracy_drop": 0.5}, "accuracy_drop is 0, 0.1 or 1 .*, not 0.5"),
-        ({"accuracy_drop": False}, "accuracy_drop is 0, 0.1 or 1"),
-        ({"accuracy_drop": "1"}, "accuracy_drop is 0, 0.1 or 1"),
+        ({"lossy": "no"}, "lossy must be True or False"),
+        ({"speed": "medium"}, "speed must be fast or slow, not 'medium'"),
+        ({"accuracy_drop": 0.5}, "accuracy_drop must be 0, 0.1 or 1 .*, not 0.5"),
+        ({"accuracy_drop": False}, "accuracy_drop must be 0, 0.1 or 1"),
+        ({"accuracy_drop": "1"}, "accuracy_drop must be 0, 0.1 or 1"),
     ],
 )
 def test_refusals_name_the_parameter(wrong, message):

@@ -293,12 +293,12 @@ def test_what_it_cannot_go_by() -> None:
         Production(Pipeline.parse(GRID))
     judge = Judge(9)
     production = engine(judge)
-    with pytest.raises(WrongUsage, match="number of samples of a batch is not known"):
+    with pytest.raises(WrongUsage, match="number of samples of a batch is unknown"):
         offered(production, judge, "words")
     with pytest.raises(WrongUsage, match="not one for each input"):
         offered(production, judge, (np.zeros(3), np.zeros((3, 2))))
     offered(production, judge)
-    with pytest.raises(WrongUsage, match="goes by the data of the batch"):
+    with pytest.raises(WrongUsage, match="needs the data of the batch"):
         production.offer({"w": judge.truth})
     with pytest.raises(WrongUsage, match="3 answers on 40 samples"):
         Production(

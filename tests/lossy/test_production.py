@@ -257,14 +257,14 @@ def test_wrong_usage_is_named() -> None:
         production(DSED.format("0.01"))
     engine = production(DSED.format("0"), evaluate=lambda state, data: 0.5)
     engine.offer(weights(1))
-    with pytest.raises(WrongUsage, match=r"dsed:0 goes by the data"):
+    with pytest.raises(WrongUsage, match=r"dsed:0 needs the data"):
         engine.offer(weights(2))
     with pytest.raises(WrongUsage, match="number of samples"):
         engine.offer(weights(2), data=np.zeros((3, 2)))
     for accuracy in (1.2, -0.1, float("nan")):
         engine = production(DSED.format("0"), evaluate=lambda state, data, a=accuracy: (a, 3))
         engine.offer(weights(1))
-        with pytest.raises(WrongUsage, match="evaluate gave an accuracy of"):
+        with pytest.raises(WrongUsage, match="evaluate returned an accuracy of"):
             engine.offer(weights(2), data="a")
     adaptive = production("topk:0.1,loss=-0.5 | xor | sparse | zstd:1")
     with pytest.raises(WrongUsage, match="loss of the batch"):

@@ -131,7 +131,7 @@ def test_one_copy_of_an_entry(repo: Repository) -> None:
     report = check(repo)
     (problem,) = report.problems
     assert problem.kind == "journal" and "copies" in problem.message
-    assert report.notes[0].startswith("nothing is lost")
+    assert report.notes[0].startswith("no data is lost")
     assert report.versions == 3
 
 

@@ -119,7 +119,7 @@ def test_an_interruption_between_leaves_it_to_the_next(
         raise IoFailed("the file cannot be deleted")
 
     with monkeypatch.context() as patched:
-        patched.setattr(gc, "delete", refused)
+        patched.setattr(gc, "delete_files", refused)
         with pytest.raises(IoFailed):
             history.repo.storage.gc()
     assert path.exists()

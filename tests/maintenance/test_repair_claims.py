@@ -60,7 +60,7 @@ def test_fsck_names_wrong_predecessors(wrong: tuple[Path, list[int]]) -> None:
         ("reference", "prod", f"journal entry {third}"),
         ("reference", "prod", f"journal entry {fourth}"),
     ]
-    assert f"operation {first} is named" in problems[0].message
+    assert f"names operation {first} as its predecessor" in problems[0].message
     assert f"it is operation {second}" in problems[0].message
     assert "none is named" in problems[1].message
 

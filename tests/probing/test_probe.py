@@ -453,7 +453,7 @@ def test_other_layers_are_called() -> None:
 
     found = mvc.probe(Net(nn.ReLU()), X, training=False)
     assert found.difference.part == "calls"
-    assert "goes on with last" in str(found.difference) and "between (ReLU" in str(found.difference)
+    assert "continues with last" in str(found.difference) and "between (ReLU" in str(found.difference)
     assert rows(found)["between"].output == "one run only"
 
 
@@ -470,7 +470,7 @@ def test_only_some_layers_with_distances() -> None:
     ]
     assert [r.layer for r in mvc.probe(nn.Sequential(Mlp(nn.ReLU()), nn.ReLU()), X,
                                        only=["[1]"]).rows] == ["1"]  # fmt: skip
-    with pytest.raises(WrongUsage, match="no layer that runs is named none"):
+    with pytest.raises(WrongUsage, match="no layer that runs has the name none"):
         mvc.probe(Mlp(nn.ReLU()), X, only=["none"])
     with pytest.raises(WrongUsage, match="only is a text"):
         mvc.probe(Mlp(nn.ReLU()), X, only="first")
@@ -483,7 +483,7 @@ def test_functions_make_the_model() -> None:
     other = mvc.probe(lambda: Mlp(nn.Dropout(0.5)), X, seed=2, against=found)
     assert [cause.kind for cause in other.causes] == ["weights"]
     assert "first.weight, first.bias" in str(other.causes[0])
-    assert other.causes[0].hint == "use seed 1, as there"
+    assert other.causes[0].hint == "use seed 1, like the other run"
 
 
 @pytest.mark.parametrize(

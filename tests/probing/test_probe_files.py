@@ -173,7 +173,7 @@ def test_selected_layers_bring_their_tensors(file: Path) -> None:
     with pytest.raises(WrongUsage, match="does not match its hash"):
         mvc.probe(mlp(Threaded()), X, against=file)
     beside.write_bytes(b"\xff" * 64)
-    with pytest.raises(WrongUsage, match="beside it is damaged"):
+    with pytest.raises(WrongUsage, match="safetensors file is damaged"):
         mvc.probe(mlp(Threaded()), X, against=file)
     beside.unlink()
     assert rows(mvc.probe(mlp(Threaded()), X, threads=1, against=file))["between"].distances == {}
@@ -226,7 +226,7 @@ def test_hostile_summaries_are_refused_with_one_line(file: Path, change) -> None
     edit(file, change)
     with pytest.raises(WrongUsage) as caught:
         mvc.probe(mlp(), X, against=file)
-    assert "is no summary that 'mvc probe --save' wrote: " in caught.value.message
+    assert "is not a summary of 'mvc probe --save': " in caught.value.message
     assert "\n" not in caught.value.message and len(caught.value.message) < 400 + len(str(file))
 
 
@@ -239,7 +239,7 @@ def test_hostile_summaries_are_refused_with_one_line(file: Path, change) -> None
 )  # fmt: skip
 def test_damaged_files_are_refused_with_one_line(file: Path, data: bytes) -> None:
     file.write_bytes(data)
-    with pytest.raises(WrongUsage, match="is no summary that") as caught:
+    with pytest.raises(WrongUsage, match="is not a summary of") as caught:
         mvc.probe(mlp(), X, against=file)
     assert "\n" not in caught.value.message and "\x1b" not in caught.value.message
 

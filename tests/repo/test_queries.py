@@ -209,7 +209,7 @@ def test_forget_and_gc_drop_the_rows(repo: mvc.Repository):
 
 def test_repack_stores_in_full_what_is_asked_for_most(repo: mvc.Repository):
     ids = versions(repo, 8)
-    with pytest.raises(WrongUsage, match="no version was asked for yet"):
+    with pytest.raises(WrongUsage, match="no version was requested yet"):
         repo.storage.repack(add_queried=1)
     for id_ in [ids[3]] * 3 + [ids[5]] * 2 + [ids[6]]:
         repo.checkout(id_)

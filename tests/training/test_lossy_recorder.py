@@ -265,7 +265,7 @@ def test_dsed_asks_once_and_needs_its_data_at_the_step(tmp_path: Path) -> None:
             repo, trained.model, pipeline="xor | dsed:1 | planes | zstd:1", evaluate=judge
         )
         recorder.step(wait=True)
-        with pytest.raises(WrongUsage, match="goes by the data"):
+        with pytest.raises(WrongUsage, match="needs the data"):
             recorder.step()
         for _ in range(5):
             data = batch(trained)

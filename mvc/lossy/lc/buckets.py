@@ -1,8 +1,9 @@
-"""Buckets by sign and exponent (``expq``), and which of them are kept (``promote``): docs/lc.md.
+"""Buckets by sign and exponent (``expq``), and the choice of stored buckets (``promote``):
+docs/lc.md.
 
-Representatives are computed in float64 and rounded to the tensor's dtype. Exact zeros and
-subnormal changes are in no bucket: they are symbol 0, as is all that is not kept, which is in the
-next delta again. Symbols number the buckets, the largest exponents first, from 1.
+Representatives are computed in float64 and rounded to the tensor's dtype. Exact zeros, subnormal
+changes and changes in dropped buckets are symbol 0, and so part of the next delta. Symbols number
+the buckets, the largest exponents first, from 1.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class _Ranked:
         return self.group.steps(rows, self.table[: count + 1])
 
     def sizes(self, most: int) -> NDArray[np.float64]:
-        """About the bytes for 1, 2, ... ``most`` buckets: entropy of the symbols, and table."""
+        """Estimated bytes for 1, 2, ... ``most`` buckets: entropy of the symbols, and table."""
         counts = self.counts.astype(np.float64)
         if not len(counts):  # nothing has changed
             return np.zeros(most)
@@ -103,13 +104,14 @@ class _Ranked:
         return filled
 
     def least(self, error: float) -> int:
-        """How many buckets keep the relative error of the group's delta within ``error``.
+        """The number of buckets that keeps the relative error of the group's delta within
+        ``error``.
 
-        The error is the norm of what is lost, over the norm of the delta. All buckets, if even
+        The error is the norm of the loss, divided by the norm of the delta. All buckets, if even
         these lose more.
         """
-        left = self.numbers.squares - np.cumsum(self.numbers.explained(self.table, self.counts))
-        within = np.flatnonzero(left <= error**2 * self.numbers.squares)
+        lost = self.numbers.squares - np.cumsum(self.numbers.explained(self.table, self.counts))
+        within = np.flatnonzero(lost <= error**2 * self.numbers.squares)
         return int(within[0]) + 1 if len(within) else len(self.counts)
 
 
@@ -120,18 +122,18 @@ def _steps(ranked: Sequence[_Ranked], count: int) -> list[tuple[TensorChange, Ad
 def _within_budget(
     pipeline: LossyPipeline, ranked: Sequence[_Ranked], allowed: int
 ) -> list[tuple[TensorChange, Addition]]:
-    """As many buckets as fit into ``allowed`` bytes, at least one; guessed by the entropy first."""
-    most = max((len(each.counts) for each in ranked), default=0)
-    if not most:
+    """As many buckets as fit into ``allowed`` bytes, at least one; first guess: the entropy."""
+    count = max((len(each.counts) for each in ranked), default=0)
+    if not count:
         return _steps(ranked, 0)
-    sizes = sum(each.sizes(most) for each in ranked)
+    sizes = sum(each.sizes(count) for each in ranked)
     guess = max(int(np.searchsorted(sizes, allowed, "right")), 1)
-    low, high, kept = 1, guess + 1, None
+    low, high, best = 1, guess + 1, None
     while high - low > 1:
-        middle = guess if kept is None and high > guess else (low + high) // 2
+        middle = guess if best is None and high > guess else (low + high) // 2
         attempt = _steps(ranked, middle)
         if sum(map(len, encode_steps(pipeline, [step for _, step in attempt]))) <= allowed:
-            low, kept = middle, attempt
+            low, best = middle, attempt
         else:
             high = middle
-    return _steps(ranked, low) if kept is None else kept
+    return _steps(ranked, low) if best is None else best

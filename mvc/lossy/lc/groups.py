@@ -1,8 +1,8 @@
-"""Tensors that are quantised together, and what their changes have in common.
+"""Tensors that are quantised together, and statistics of their changes.
 
-Changes are seen as numbers, and as *patterns*: the bits of these numbers, as unsigned words of
-4 or 8 bytes (2 for float16). A pattern's *key* is its high bits: sign, exponent, and ``finer``
-bits of the fraction.
+Changes are used as numbers, and as *patterns*: the bits of these numbers, as unsigned words of 4 or
+8 bytes (2 for float16). A pattern's *key* is its high bits: sign, exponent, and ``finer`` bits of
+the fraction.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Data = memoryview | bytes | bytearray
 _TOO_LARGE = {"float64": 1023 + 480, "float32": 255, "bfloat16": 254, "float16": 31}
 """The biased exponent of a change from which on no step is made: all ones for infinities.
 
-Below it bfloat16 has one that may round to infinity, and float64 those of which a sum of squares
-does not fit into a float64.
+For bfloat16 it is smaller by one, because a sum may round to infinity; for float64 so small that a
+sum of squares fits into a float64.
 """
 
 
 class TensorChange(Struct, frozen=True):
-    """What one tensor changed by: words of both states, flat."""
+    """The change of one tensor: words of both states, flat."""
 
     index: int
     kind: Format
@@ -52,7 +52,7 @@ class TensorChange(Struct, frozen=True):
         return len(self.before)
 
     def blocks(self) -> Iterator[tuple[int, Numbers, NDArray[Any]]]:
-        """Where a block begins, its changes, and the patterns of these.
+        """The first element of each block, its changes, and their patterns.
 
         Changes are in the format's ``number_type``, after rounding to float16 for float16.
         """
@@ -68,9 +68,9 @@ class TensorChange(Struct, frozen=True):
             yield at, change, change.view(f"<u{change.itemsize}")
 
     def stays_finite(self, step: Addition) -> bool:
-        """Whether no sum overflows. That is added up only where a number is large enough for it."""
+        """Whether no sum overflows; computes the sums only if a number is large enough."""
         largest = float(np.abs(values_of(step.table, self.kind)).max())
-        # Less than half the distance between the two largest numbers is lost when added to them.
+        # adding less than half the distance of the two largest numbers does not overflow
         if not self.root and largest < self.kind.largest * 2.0 ** -(self.kind.fraction + 2):
             return True
         state = bytearray(self.before.tobytes())
@@ -81,8 +81,8 @@ class TensorChange(Struct, frozen=True):
 class Group:
     """Tensors that share a table, and how often each key occurs among their changes.
 
-    Where the least and the largest of a bucket lie is then known well enough to look for them
-    among few entries, and the sizes of equal steps can be estimated.
+    So the least and the largest of a bucket are searched among few entries, and the sizes of equal
+    steps can be estimated.
     """
 
     def __init__(self, kind: Format) -> None:
@@ -96,7 +96,7 @@ class Group:
         self.counts = np.zeros(1 << 8 * self.pattern_width - self.shift, np.int64)
 
     def add(self, change: TensorChange) -> None:
-        """Adds a tensor, unless one of its changes is infinite, no number, or about as large."""
+        """Adds a tensor, unless one of its changes is infinite, not a number, or about as large."""
         counts = np.zeros_like(self.counts)
         for _, _, patterns in change.blocks():
             counts += np.bincount(patterns >> self.shift, minlength=len(counts))
@@ -134,14 +134,14 @@ def self_information(counts: Any) -> Any:
 
 
 class Representatives:
-    """The number that stands for each symbol: middle between least and largest, or the mean.
+    """The number of each symbol: the middle between least and largest, or the mean.
 
     For the middle, the symbols of entries that may be either are flagged in their highest bit.
     """
 
     def __init__(self, symbols: int, kind: Format, *, mean: bool, errors: bool) -> None:
         self.mean, self.errors = mean, errors
-        self.squares = 0.0  # of all entries, also of symbol 0
+        self.squares = 0.0  # of all entries, including symbol 0
         self.sums = np.zeros(symbols, np.float64)
         self.low = np.full(symbols, np.inf, kind.number_type)
         self.high = np.full(symbols, -np.inf, kind.number_type)
@@ -151,7 +151,7 @@ class Representatives:
         return 1 << 8 * kind.itemsize - 1
 
     def add(self, symbols: Symbols, values: Numbers) -> None:
-        """Takes note of a block, and takes the flags away."""
+        """Adds a block, and clears the flags of its symbols."""
         if not self.mean:
             flag = self.flag(symbols.dtype)
             at = np.flatnonzero(symbols >= flag)
@@ -175,6 +175,6 @@ class Representatives:
         return np.append(0.0, numbers_of)
 
     def explained(self, table: Numbers, counts: NDArray[Any]) -> NDArray[np.float64]:
-        """By how much each symbol's number, but that of 0, makes the sum of squares smaller."""
+        """How much each symbol's number, except that of 0, reduces the sum of squares."""
         explained: NDArray[np.float64] = table[1:] * (2 * self.sums[1:] - table[1:] * counts)
         return explained

@@ -1,7 +1,7 @@
-"""Equal steps around zero (``uniform``; docs/lc.md), so that zero's level is two steps wide.
+"""Equal steps around zero (``uniform``; docs/lc.md); zero's level is two steps wide.
 
 A level's number is the mean of its entries, rounded to the upper half of its bits (float32 and
-float64), which alone are stored.
+float64); only these bits are stored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NARROWER = 0.05
 class Uniform(Quantiser, frozen=True):
     """lossy delta: equal steps around zero, as fine as a bound allows
 
-    The step is the smallest that keeps to ``budget``, or the largest that keeps to ``error``.
+    The step is the smallest that fits ``budget``, or the largest within ``error``.
     """
 
     budget: Decimal | None
@@ -50,7 +50,7 @@ class Uniform(Quantiser, frozen=True):
         _, options = read_options(name, ",".join(("", *further)), ("budget", "error"), ("tensor",))
         own = "tensor" in options
         if len(options) > own:
-            raise InvalidPipeline(f"stage {name} takes one bound: budget=B or error=E")
+            raise InvalidPipeline(f"stage {name} needs exactly one bound: budget=B or error=E")
         share = {"budget": None, "error": None, key: value}
         return cls(f"{name}:{text}{',tensor' if own else ''}", own=own, **share)
 
@@ -69,7 +69,7 @@ class Uniform(Quantiser, frozen=True):
 class _Levels:
     """A group's changes in equal steps. Sizes and errors are first estimated from counts.
 
-    The fineness of a step is log2 of how often it goes into the changes' root mean square.
+    The fineness of a step is log2 of the changes' root mean square divided by the step.
     """
 
     def __init__(self, group: Group) -> None:
@@ -83,8 +83,8 @@ class _Levels:
         self.values = middle.astype(pattern).view(form).astype(np.float64)
         self.squares = float(self.counts @ self.values**2)
         self.deviation = float(np.sqrt(self.squares / max(group.entries, 1)))
-        # A step is not larger than the largest change, no subnormal change is a step long, and
-        # no change lies beyond the last level.
+        # A step is at most the largest change, every subnormal change is below a step, and no
+        # change is beyond the last level.
         largest = float(np.abs(lowest.astype(pattern).view(form)).max(initial=0))
         self.most = largest * (1 - 2.0**-20)  # the quotient is rounded
         least = largest * (1 + 2.0**-group.finer) / _MOST_LEVEL
@@ -94,7 +94,7 @@ class _Levels:
         return max(min(self.deviation * float(2.0**-fineness), self.most), self.least)
 
     def size(self, fineness: float) -> float:
-        """About the bytes of the symbols and their numbers."""
+        """Estimated bytes of the symbols and their numbers."""
         counts, _ = self._estimated(fineness)
         counts[0] += self.group.entries - self.counts.sum()
         bits = self_information(self.group.entries) - self_information(counts).sum()
@@ -102,36 +102,36 @@ class _Levels:
         return float(bits) / 8 + (width + _FREQUENCY) * int(np.count_nonzero(counts[1:]))
 
     def _lost(self, fineness: float) -> float:
-        """About the relative error, squared."""
+        """Estimated relative error, squared."""
         counts, sums = self._estimated(fineness)
         explained = (sums[1:] ** 2 / np.maximum(counts[1:], 1)).sum()
         return 1 - float(explained) / self.squares if self.squares else 0.0
 
     def _estimated(self, fineness: float) -> tuple[NDArray[Any], NDArray[Any]]:
-        """About how many entries each level has, and their sums; those of zero are first."""
+        """Estimated number of entries of each level, and their sums; zero's level is first."""
         levels = np.trunc(self.values / self.step(fineness)).clip(-_MOST_LEVEL, _MOST_LEVEL)
-        found, place = np.unique(np.append(0, levels), return_inverse=True)
+        levels_, place = np.unique(np.append(0, levels), return_inverse=True)
         zero, place = int(place[0]), place[1:]
-        front = np.append(zero, np.delete(np.arange(len(found)), zero))
-        counts: NDArray[Any] = np.bincount(place, self.counts, len(found))
-        sums: NDArray[Any] = np.bincount(place, self.counts * self.values, len(found))
+        front = np.append(zero, np.delete(np.arange(len(levels_)), zero))
+        counts: NDArray[Any] = np.bincount(place, self.counts, len(levels_))
+        sums: NDArray[Any] = np.bincount(place, self.counts * self.values, len(levels_))
         return counts[front], sums[front]
 
     def within(self, error: float) -> list[tuple[TensorChange, Addition]]:
-        """Steps whose relative error is at most ``error``, or as small as it gets."""
+        """Steps whose relative error is at most ``error``, or as small as possible."""
         allowed = error**2
         coarse = _bisect(lambda c: self._lost(-c) <= allowed, -_FINEST, -_COARSEST)
-        rows, table, lost = self._made(-coarse, errors=True)
+        rows, table, lost = self._quantised(-coarse, errors=True)
         while lost > allowed and coarse > -_FINEST:
             coarse -= _NARROWER
-            rows, table, lost = self._made(-coarse, errors=True)
+            rows, table, lost = self._quantised(-coarse, errors=True)
         return self.group.steps(rows, table)
 
     def steps(self, fineness: float) -> list[tuple[TensorChange, Addition]]:
-        rows, table, _ = self._made(fineness, errors=False)
+        rows, table, _ = self._quantised(fineness, errors=False)
         return self.group.steps(rows, table)
 
-    def _made(self, fineness: float, *, errors: bool) -> tuple[list[Symbols], Numbers, float]:
+    def _quantised(self, fineness: float, *, errors: bool) -> tuple[list[Symbols], Numbers, float]:
         """Symbols, their numbers, and (with ``errors``) the relative error, squared.
 
         The levels that occur are numbered outwards: 0, 1, -1, 2, -2, ...
@@ -160,8 +160,8 @@ class _Levels:
         numbers_of[used] = _shortened(sums.sums[used] / counts[used], kind)
         lost = sums.squares - sums.explained(numbers_of, counts[1:]).sum()
         table = np.append(0, numbers_of[used])
-        made = [symbols.take(row) for row in rows]
-        return made, table, float(lost) / sums.squares if sums.squares else 0.0
+        symbol_rows = [symbols.take(row) for row in rows]
+        return symbol_rows, table, float(lost) / sums.squares if sums.squares else 0.0
 
 
 def _within_budget(
@@ -173,29 +173,29 @@ def _within_budget(
         return sum(each.size(fineness) for each in levels)
 
     best, target = None, float(allowed)
-    low, high = _COARSEST, _FINEST  # low fits, or is taken whatever it costs
+    low, high = _COARSEST, _FINEST  # low fits, or is used at any cost
     for _ in range(_TRIES):
         fineness = _bisect(lambda f: estimate(f) <= target, low, high)  # noqa: B023
         if best is not None and fineness - low < _NARROWER / 4:
             break
         attempt = [pair for each in levels for pair in each.steps(fineness)]
-        made = sum(map(len, encode_steps(pipeline, [step for _, step in attempt])))
-        if made <= allowed:
+        size = sum(map(len, encode_steps(pipeline, [step for _, step in attempt])))
+        if size <= allowed:
             best, low = attempt, fineness
-            if made >= _NEAR * allowed or fineness == high:
+            if size >= _NEAR * allowed or fineness == high:
                 break
         elif fineness == _COARSEST:
             return attempt
         else:
             high = fineness
-        target *= (_NEAR + 1) / 2 * allowed / made
+        target *= (_NEAR + 1) / 2 * allowed / size
         if not estimate(low) <= target < estimate(high):
             target = (estimate(low) + estimate(high)) / 2
     return best or [pair for each in levels for pair in each.steps(_COARSEST)]
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """The largest number for which ``holds``, which is true up to it; ``low`` if for none."""
+    """The largest number up to which ``holds`` is true; ``low`` if there is none."""
     if holds(high):
         return high
     for _ in range(24):
@@ -207,13 +207,13 @@ def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
 def _shortened(values: NDArray[np.float64], kind: Format) -> NDArray[np.float64]:
     """The nearest finite numbers that need only half the bytes of a float32 or float64.
 
-    No number of a float64 is so large (``quantise``) that it would be rounded to infinity.
+    ``quantise`` excludes float64 numbers that would be rounded to infinity.
     """
     if kind.name == "float64":
         bits = values.view(np.uint64) + np.uint64(1 << 31)
         return (bits >> np.uint64(32) << np.uint64(32)).view(np.float64)
     if kind.name == "float32":
         short = round_bfloat16(values.astype("<f4").view("<u4"))
-        short -= short & 0x7FFF == 0x7F80  # the largest number, in place of infinity
+        short -= short & 0x7FFF == 0x7F80  # the largest number instead of infinity
         return (short << np.uint32(16)).view("<f4").astype(np.float64)
     return values

@@ -1,4 +1,4 @@
-"""What coders have in common: the type of symbols, their bound, several of them in a byte."""
+"""Common parts of coders: the type of symbols, their bound, several symbols in a byte."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def symbol_type(alphabet: int) -> Any:
 def check_below(most: int, alphabet: int) -> None:
     """Raises DamagedData unless ``most``, the largest symbol of a row, is below ``alphabet``."""
     if most >= alphabet:
-        raise DamagedData("a symbol that no number stands for")
+        raise DamagedData("a symbol without a number")
 
 
 def decode_constant(cursor: Cursor, count: int, alphabet: int) -> NDArray[Any]:
@@ -38,15 +38,15 @@ def decode_constant(cursor: Cursor, count: int, alphabet: int) -> NDArray[Any]:
 
 
 def per_byte(alphabet: int) -> int:
-    """How many symbols below ``alphabet`` a byte holds: 8, 4, 2, 1, or 0 if not even one."""
+    """How many symbols below ``alphabet`` fit in a byte: 8, 4, 2, 1, or 0 if not even one."""
     return next((n for n in (8, 4, 2, 1) if alphabet <= 1 << 8 // n), 0)
 
 
 def index_of(symbols: Bytes, count: int) -> NDArray[Any]:
     """``count`` symbols (2 or 4) of 8 / count bits to a number below 256, the first lowest.
 
-    ``symbols`` is contiguous and a multiple of ``count`` long. One multiplication moves all of
-    them into the highest byte.
+    ``symbols`` is contiguous and a multiple of ``count`` long. One multiplication moves all symbols
+    of a number into its highest byte.
     """
     words: NDArray[Any] = symbols.view(f"<u{count}") * _FACTORS[count]
     words >>= words.dtype.type(8 * (count - 1))
@@ -54,7 +54,7 @@ def index_of(symbols: Bytes, count: int) -> NDArray[Any]:
 
 
 def occurrences(symbols: NDArray[Any]) -> NDArray[np.int64]:
-    """How often each symbol occurs, up to the largest one; block by block, to stay in the cache."""
+    """How often each symbol occurs, up to the largest one; in blocks that fit the cache."""
     counts = np.zeros(int(symbols.max(initial=0)) + 1, np.int64)
     for at in range(0, len(symbols), _BLOCK):
         counts += np.bincount(symbols[at : at + _BLOCK], minlength=len(counts))
@@ -79,7 +79,7 @@ def pack(symbols: Bytes, count: int) -> Bytes:
 
 
 def unpack(packed: Bytes, count: int, total: int) -> Bytes:
-    """``total`` symbols out of bytes of ``count`` each. What fills the last byte is left out."""
+    """``total`` symbols from bytes of ``count`` each; ignores the filling of the last byte."""
     if count == 1:
         return packed[:total]
     if count == 8:

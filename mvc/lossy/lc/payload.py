@@ -1,10 +1,9 @@
-"""The bytes of the steps of many tensors, once or at several times.
+"""Encodes and decodes the steps of many tensors, of one or several times.
 
-They are in docs/format.md, "Payload of steps" and "Payload of joint steps". Decoding a *joint*
-payload (a super-step) gives every step back, so that the states between them are found by as many
-additions, bit for bit. It is smaller than the steps by themselves because a weight that moves far
-once does so again: the symbols of one weight at several times are one letter for the coder, which
-has a frequency of its own.
+The bytes: docs/format.md, "Payload of steps" and "Payload of joint steps". A *joint* payload (a
+super-step) decodes to every step, so the states in between are recovered by as many additions, bit
+for bit. It is smaller than single steps, because a weight that moves far once does so again: the
+symbols of one weight at several times are one letter with its own frequency.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from mvc.lossy.lc.stages import LossyPipeline, SymbolCoding
 from mvc.lossy.lc.step import Addition, Symbols
 
 MAX_JOINT = 1024
-"""Steps in one payload."""
+"""The most steps in one payload."""
 
 _LIMITS = (0, 256, 4096)
 _ROOT = 4
@@ -35,10 +34,10 @@ _MOST_SYMBOLS = 1 << 16
 
 
 def encode_steps(pipeline: LossyPipeline, steps: Sequence[Addition]) -> list[bytes | memoryview]:
-    """One payload of all steps: parts to be written one after the other.
+    """One payload of all steps, as parts to join.
 
-    The pipeline names the coder. The numbers of a table count in full: a step that uses few of
-    its table's symbols should come with a smaller table.
+    The pipeline names the coder. The numbers of a table count in full: a step that uses few symbols
+    should have a smaller table.
     """
     return _encode(_coding_of(pipeline), [steps], joint=False)
 
@@ -48,22 +47,20 @@ def encode_joint(
 ) -> list[bytes | memoryview]:
     """One payload of consecutive steps: ``steps[t][i]`` is added to tensor i at time t.
 
-    Parts as of ``encode_steps``. WrongUsage unless all times have the same tensors, and there are
-    1 to ``MAX_JOINT`` of them.
+    Parts as of ``encode_steps``. Raises WrongUsage unless there are 1 to ``MAX_JOINT`` times, all
+    with the same tensors.
     """
     shapes = [[(step.dtype, step.nbytes) for step in at] for at in steps]
     if any(shape != shapes[0] for shape in shapes) or not 0 < len(steps) <= MAX_JOINT:
-        raise WrongUsage(
-            f"1 to {MAX_JOINT} steps are stored together, all of them of the same tensors"
-        )
+        raise WrongUsage(f"a joint payload has 1 to {MAX_JOINT} steps, all of the same tensors")
     return [varint(len(steps)), *_encode(_coding_of(pipeline), steps, joint=True)]
 
 
 def decode_steps(pipeline: LossyPipeline, data: memoryview, sizes: Sequence[int]) -> list[Addition]:
-    """The steps of a payload; ``sizes`` are the raw bytes of its members, in order.
+    """The steps of a payload; ``sizes``: the raw bytes of its members, in order.
 
-    Raises DamagedData unless every byte fits. No more than a fixed multiple of the members'
-    raw bytes and of the data is allocated.
+    Raises DamagedData unless every byte fits. Allocates at most a fixed multiple of the members'
+    raw bytes and of the data.
     """
     (steps,) = _decode(_coding_of(pipeline), Cursor(data), sizes, times=1, joint=False)
     return steps
@@ -72,14 +69,14 @@ def decode_steps(pipeline: LossyPipeline, data: memoryview, sizes: Sequence[int]
 def decode_joint(
     pipeline: LossyPipeline, data: memoryview, sizes: Sequence[int]
 ) -> list[list[Addition]]:
-    """The steps of a joint payload by time, as ``decode_steps``.
+    """The steps of a joint payload by time, see ``decode_steps``.
 
-    A step holds one or two bytes for each element.
+    A step has one or two bytes for each element.
     """
     cursor = Cursor(data)
     times = cursor.varint()
     if not 0 < times <= MAX_JOINT:
-        raise DamagedData(f"{times} steps are not stored together")
+        raise DamagedData(f"{times} steps cannot be in one payload")
     return _decode(_coding_of(pipeline), cursor, sizes, times=times, joint=True)
 
 
@@ -94,12 +91,12 @@ def _encode(coding: SymbolCoding, steps: Sequence[Sequence[Addition]], *, joint:
     classes: dict[tuple[CodeTable, ...], list[int]] = {}
     for i, tables in enumerate(by_member):
         classes.setdefault(tables, []).append(i)
-    place = {tables: i for i, tables in enumerate(classes)}
+    numbers_ = {tables: i for i, tables in enumerate(classes)}
     parts: Parts = [varint(len(classes))]
     parts += [encode_table(table) for tables in classes for table in tables]
-    parts.append(encode_runs([place[tables] for tables in by_member]))
-    for tables, own in classes.items():
-        rows = [_row([at[i].symbols for i in own]) for at in steps]
+    parts.append(encode_runs([numbers_[tables] for tables in by_member]))
+    for tables, members_ in classes.items():
+        rows = [_row([at[i].symbols for i in members_]) for at in steps]
         if joint:
             parts += _smallest(coding, rows, [len(table) for table in tables])
         else:
@@ -112,7 +109,7 @@ def _decode(
 ) -> list[list[Addition]]:
     count = cursor.varint()
     if times * count > cursor.left:
-        raise DamagedData("more steps or tables than there is data")
+        raise DamagedData("more steps or tables than data")
     classes = [[_decode_table(cursor) for _ in range(times)] for _ in range(count)]
     members = _Members.decode(cursor, sizes, [tables[0] for tables in classes])
     rows: list[list[Symbols]] = []
@@ -121,10 +118,10 @@ def _decode(
             raise DamagedData("a tensor changes its dtype between steps")
         limit = cursor.byte() if joint else 0
         if limit >= len(_LIMITS):
-            raise DamagedData("joint symbols of no known kind")
+            raise DamagedData("joint symbols of unknown kind")
         rows.append([])
         for run in _letters([len(table) for table in tables], _LIMITS[limit]):
-            rows[-1] += _apart(coding.decode(cursor, total, prod(run)), run)
+            rows[-1] += _digits(coding.decode(cursor, total, prod(run)), run)
     cursor.end()
     steps: list[list[Addition]] = [[] for _ in range(times)]
     for member, part in members.parts:
@@ -134,7 +131,7 @@ def _decode(
 
 
 class CodeTable(Struct, frozen=True):
-    """What the members of a class have in common: dtype, scale, and the bytes of the table."""
+    """The common properties of a class's members: dtype, scale, and the bytes of the table."""
 
     dtype: str
     root: bool
@@ -157,40 +154,40 @@ class CodeTable(Struct, frozen=True):
 
 
 def _row(rows: Sequence[Symbols]) -> Symbols:
-    """Rows of symbols as one, in the smallest type that all of them fit in."""
+    """Rows of symbols as one, in the smallest common type."""
     return np.ascontiguousarray(rows[0]) if len(rows) == 1 else np.concatenate(rows)
 
 
 def encode_table(table: CodeTable) -> bytes:
-    """A table as it is stored. Raises WrongUsage for one that readers refuse."""
+    """The stored form of a table. Raises WrongUsage for one that readers refuse."""
     width = table.format.width
     if len(table) > _MOST_SYMBOLS or any(table.data[:width]):
         raise WrongUsage("a table has up to 65,536 numbers, the first of them +0.0")
     code = BY_CODE.index(table.format) | (_ROOT if table.root else 0)
     if table.format.infinite(np.frombuffer(table.data, f"<u{width}")).any():
-        raise WrongUsage("a table has a number that is infinite or none")
+        raise WrongUsage("a table has a number that is infinite or NaN")
     head = bytes((code,)) + varint(len(table) - 1)
     if len(table) == 1:
         return head
     rows = np.frombuffer(table.data, np.uint8).reshape(-1, width)[1:]
     used = np.flatnonzero(rows.any(axis=0))
-    kept = width - int(used[0]) if len(used) else 1
-    return head + bytes((kept,)) + rows[:, width - kept :].tobytes()
+    nbytes = width - int(used[0]) if len(used) else 1
+    return head + bytes((nbytes,)) + rows[:, width - nbytes :].tobytes()
 
 
 def _decode_table(cursor: Cursor) -> CodeTable:
     code, count = cursor.byte(), cursor.varint()
     if code >= 2 * _ROOT or count >= _MOST_SYMBOLS:
-        raise DamagedData("a table of numbers of no known kind")
+        raise DamagedData("a table of numbers of unknown kind")
     kind = BY_CODE[code % _ROOT]
-    kept = cursor.byte() if count else 1
-    if not 1 <= kept <= kind.width:
-        raise DamagedData(f"numbers of {kept} bytes are not {kind.name}")
-    stored = np.frombuffer(cursor.take(count * kept), np.uint8).reshape(count, kept)
+    nbytes = cursor.byte() if count else 1
+    if not 1 <= nbytes <= kind.width:
+        raise DamagedData(f"numbers of {nbytes} bytes are not {kind.name}")
+    stored = np.frombuffer(cursor.take(count * nbytes), np.uint8).reshape(count, nbytes)
     rows: NDArray[np.uint8] = np.zeros((count + 1, kind.width), np.uint8)
-    rows[1:, kind.width - kept :] = stored
+    rows[1:, kind.width - nbytes :] = stored
     if kind.infinite(rows.view(f"<u{kind.width}")).any():
-        raise DamagedData("a table has a number that is infinite or none")
+        raise DamagedData("a table has a number that is infinite or NaN")
     return CodeTable(kind.name, code >= _ROOT, rows.tobytes())
 
 
@@ -201,7 +198,7 @@ def encode_runs(members: Sequence[int]) -> bytes:
 
 
 class _Members(Struct, frozen=True):
-    """Which part of which class's row each member is, and how long the rows are."""
+    """By member its class and its part of the class's row; by class the length of its row."""
 
     parts: list[tuple[int, slice]]
     totals: list[int]
@@ -209,32 +206,32 @@ class _Members(Struct, frozen=True):
     @classmethod
     def decode(cls, cursor: Cursor, sizes: Sequence[int], classes: Sequence[CodeTable]) -> _Members:
         """``sizes``: the raw bytes of the members. Raises DamagedData unless they fit."""
-        made = cls([], [0] * len(classes))
-        while len(made.parts) < len(sizes):
+        result = cls([], [0] * len(classes))
+        while len(result.parts) < len(sizes):
             length, member = cursor.varint(), cursor.varint()
-            if not 0 < length <= len(sizes) - len(made.parts) or member >= len(classes):
-                raise DamagedData("steps name more members or tables than there are")
+            if not 0 < length <= len(sizes) - len(result.parts) or member >= len(classes):
+                raise DamagedData("steps name more members or tables than exist")
             kind = classes[member].format
-            at = len(made.parts)
+            at = len(result.parts)
             for size in sizes[at : at + length]:
                 if size % kind.width:
                     raise DamagedData(f"{size} bytes are not whole {kind.name} elements")
-                start = made.totals[member]
-                made.totals[member] += size // kind.width
-                made.parts.append((member, slice(start, made.totals[member])))
-        return made
+                start = result.totals[member]
+                result.totals[member] += size // kind.width
+                result.parts.append((member, slice(start, result.totals[member])))
+        return result
 
 
 def _smallest(coding: SymbolCoding, rows: Sequence[Symbols], alphabets: Sequence[int]) -> Parts:
     """The symbols of a class by time, with the limit that makes them smallest."""
     best: Parts = []
-    known: list[list[list[int]]] = []
-    for place, limit in enumerate(_LIMITS):
+    tried: list[list[list[int]]] = []
+    for position, limit in enumerate(_LIMITS):
         runs = list(_letters(alphabets, limit))
-        if runs in known or (coding is packed and limit > 256):
+        if runs in tried or (coding is packed and limit > 256):
             continue
-        known.append(runs)
-        parts: Parts = [bytes((place,))]
+        tried.append(runs)
+        parts: Parts = [bytes((position,))]
         at = 0
         for run in runs:
             parts += coding.encode(_together(rows[at : at + len(run)], run), prod(run))
@@ -267,8 +264,8 @@ def _together(rows: Sequence[Symbols], run: Sequence[int]) -> Symbols:
     return letters
 
 
-def _apart(letters: Symbols, run: Sequence[int]) -> list[Symbols]:
-    """The digits of letters, the lowest first, by look-up."""
+def _digits(letters: Symbols, run: Sequence[int]) -> list[Symbols]:
+    """The digits of letters, the lowest first, by table lookup."""
     if len(run) == 1:
         return [letters]
     rows, rest = [], np.arange(prod(run))

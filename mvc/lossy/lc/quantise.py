@@ -1,9 +1,9 @@
 """From two states of a model to steps: buckets by exponent, or equal steps around zero.
 
-Tensors of one dtype and one kind share a table (the paper's flattened vector), unless the
-pipeline says ``tensor``. Kinds keep weights and an optimizer's moments apart, which differ by
-orders of magnitude. ``quantise`` gives None for a tensor that no step can express (docs/lc.md,
-"What is not promised"): the caller stores it exactly.
+Tensors of one dtype and one kind share a table (the paper's flattened vector), unless the pipeline
+has the flag ``tensor``. Kinds separate weights from an optimizer's moments, which differ by orders
+of magnitude. ``quantise`` returns None for a tensor that no step can express (docs/lc.md, "What is
+not promised"): the caller stores it exactly.
 """
 
 from __future__ import annotations
@@ -28,16 +28,14 @@ def quantise(
 ) -> list[Addition | None]:
     """A step for each tensor of a model; None for a tensor that must be stored exactly.
 
-    ``before`` are the raw bytes and dtypes of the state that the decoder has, ``after`` those
-    of the training's state; tensors of equal place belong together. ``kinds`` names the kind of
-    each: empty for weights, or an optimizer's slot; those named ``exp_avg_sq`` and
-    ``max_exp_avg_sq`` are quantised on the scale of their square root, and never become negative.
-    Nothing is changed: the caller applies the steps to ``before``.
+    ``before``: raw bytes and dtypes of the decoder's state; ``after``: of the training's state, in
+    the same order. ``kinds``: empty for weights, or the name of an optimizer's slot; ``exp_avg_sq``
+    and ``max_exp_avg_sq`` are quantised on the scale of their square root, and never become
+    negative. Changes nothing: the caller applies the steps to ``before``.
 
-    A budget is a share of the raw bytes of the tensors that get a step, and counts all bytes
-    that ``encode_steps`` makes of these steps. It is exceeded only if not even one bucket, or
-    one level on each side, fits. Raises MvcError where this thread cannot compute with subnormal
-    numbers.
+    A budget is a share of the raw bytes of the tensors that get a step, and counts all bytes of
+    ``encode_steps``. It is exceeded only if not even one bucket, or one level on each side, fits.
+    Raises MvcError if this thread cannot compute with subnormal numbers.
     """
     kinds = kinds or [""] * len(before)
     quantiser = pipeline.quantiser

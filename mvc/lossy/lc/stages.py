@@ -1,7 +1,7 @@
-"""What the stages of LC-Checkpoint have in common, the coders, and their short form.
+"""Common parts of the stages of LC-Checkpoint, the coders, and the short form of a line.
 
-A delta like this leads from a state to a later one and never back, and what is stored is the
-state that the encoder has after adding it, not the one that it was given (docs/lc.md).
+Such a delta leads from a state to a later one and never back. The stored version is the encoder's
+state after the addition, not the training's state (docs/lc.md).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from mvc.lossy.weights import LossyStage
 
 PREFIX = "lc:"
 MAX_BITS = 8
-"""Of ``promote:X``: 255 buckets, about all that a training ever has."""
+"""The largest X of ``promote:X``: 255 buckets, about all that a training has."""
 
 _LEAST_SHARE = "0.0001"
 
 
 class Quantiser(Stage, frozen=True):
-    """Makes symbols of a model's changes. ``own`` says that every tensor has its own table."""
+    """Turns a model's changes into symbols. ``own``: every tensor has its own table."""
 
     takes = frozenset({Kind.PAIR})
-    needs = "to stand first"
+    needs = "to be first"
     scope = "group"
     operator = "add"
     delta = True
@@ -51,7 +51,7 @@ class Quantiser(Stage, frozen=True):
     def choose(
         self, pipeline: LossyPipeline, groups: Sequence[Group]
     ) -> list[tuple[TensorChange, Addition]]:
-        """A step for each change of ``groups``, within what the stages of ``pipeline`` allow."""
+        """A step for each change of ``groups``, within the bounds of ``pipeline``."""
 
 
 class SymbolCoding(Protocol):
@@ -73,16 +73,15 @@ class Coder(Stage, frozen=True):
     coding: ClassVar[SymbolCoding]
 
     def full(self) -> Stage:
-        """What codes the planes of full records."""
+        """The coder of the planes of full records."""
         return HUFFMAN
 
 
 class Promote(Stage, frozen=True):
     """lossy: keeps the 2^X - 1 largest exponents, or as many as a bound allows
 
-    How many, one of three numbers says. ``bits``: 2^bits - 1 buckets. ``budget``: as many as fit
-    into this share of the raw bytes. ``error``: as few as keep the delta's relative error within
-    it.
+    Exactly one number is set. ``bits``: 2^bits - 1 buckets. ``budget``: as many as fit into this
+    share of the raw bytes. ``error``: as few as keep the delta's relative error within it.
     """
 
     bits: int
@@ -126,8 +125,8 @@ class LossyPipeline(Struct, frozen=True):
     def forward_only(self) -> bool:
         """Whether its deltas are added to a state, and cannot be undone (``mvc.lossy.lc``).
 
-        They are lossy: the version that is stored is the state after the addition. They are
-        encoded by ``mvc.lossy.lc.payload``, not chunk by chunk.
+        They are lossy: the stored version is the state after the addition. ``mvc.lossy.lc.payload``
+        encodes them, not chunk by chunk.
         """
         return self.operator == "add"
 
@@ -161,7 +160,7 @@ class Ans(Coder, frozen=True):
 
 
 def expand(text: str) -> str:
-    """The stages that a short form ``lc:...`` means; InvalidPipeline names what it does not know.
+    """The stages of a short form ``lc:...``; InvalidPipeline names unknown words.
 
     >>> expand("lc:x=3")
     'expq | promote:3 | packed'
@@ -178,7 +177,7 @@ def expand(text: str) -> str:
     coders = [name for name in known if name in options]
     if len(bounds) != 1 or len(coders) > 1:
         raise InvalidPipeline(
-            f"{text!r} does not say one bound and at most one coder",
+            f"{text!r} must have exactly one bound and at most one coder",
             hint=f"such as lc:x=3, lc:budget=0.05 or lc:uniform,budget=0.02; coders: "
             f"{', '.join(known)}",
         )
@@ -189,8 +188,8 @@ def expand(text: str) -> str:
     flags = [name for name in ("mean", "tensor") if name in options]
     if "uniform" in options:
         return f"uniform:{','.join([f'{bound}={options[bound]}', *flags])} | {coder}"
-    kept = options[bound] if bound == "x" else f"{bound}={options[bound]}"
-    return f"{with_flags('expq', flags)} | promote:{kept} | {coder}"
+    bound_text = options[bound] if bound == "x" else f"{bound}={options[bound]}"
+    return f"{with_flags('expq', flags)} | promote:{bound_text} | {coder}"
 
 
 def with_flags(stage: str, flags: Sequence[str]) -> str:
@@ -203,7 +202,7 @@ def bound_of(name: str, parameter: str) -> tuple[str, Decimal, str]:
     key, _, value = (part.strip() for part in parameter.partition("="))
     if key not in ("budget", "error"):
         raise InvalidPipeline(
-            f"stage {name} does not know {parameter!r}", hint="it knows budget=B and error=E"
+            f"stage {name} does not know {parameter!r}", hint="use budget=B or error=E"
         )
-    found = number(name, key, value, low=_LEAST_SHARE, high="1")
-    return key, found, f"{key}={plain(found)}"
+    share = number(name, key, value, low=_LEAST_SHARE, high="1")
+    return key, share, f"{key}={plain(share)}"

@@ -1,9 +1,9 @@
-"""One tensor's step: for each element a symbol, for each symbol the number that is added.
+"""One tensor's step: a symbol for each element, and for each symbol the number that is added.
 
-Every element is added to, also where the number is zero: a decoder that leaves out the zeros ends
-with other bits than an encoder that does not (docs/format.md, "Payload of steps"). With ``root`` a
-step adds on the scale of the square root: Adam's second moment spans many orders of magnitude and
-must not become negative; its root is what the optimizer divides by.
+Every element gets an addition, even of zero: a decoder that skips zeros would get other bits
+(docs/format.md, "Payload of steps"). With ``root`` a step adds on the scale of the square root:
+Adam's second moment spans many orders of magnitude and must not become negative; the optimizer
+divides by its root.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from mvc.lossy.lc.packing import check_below, index_of
 
 Symbols = NDArray[Any]  # uint8 or uint16
 
-BLOCK = 1 << 16  # elements that are worked on at once, to stay in the processor's cache
+BLOCK = 1 << 16  # elements processed at once, to stay in the processor's cache
 
 
 class Addition(Struct, frozen=True):
-    """What is added to one tensor.
+    """The numbers to add to one tensor.
 
-    ``symbols`` has one uint8 or uint16 for each element, in flat order. ``table[s]`` is what
-    symbol s adds: in the tensor's dtype, for bfloat16 its bits as uint16. Symbol 0 adds +0.0.
-    ``dtype`` is float64, float32, float16 or bfloat16. ``root``: the addition is done on the
-    scale of the square root.
+    ``symbols``: one uint8 or uint16 for each element, in flat order. ``table[s]``: the number of
+    symbol s, in the tensor's dtype, for bfloat16 its bits as uint16. Symbol 0 adds +0.0. ``dtype``:
+    float64, float32, float16 or bfloat16. ``root``: the addition is on the scale of the square
+    root.
     """
 
     symbols: Symbols
@@ -45,15 +45,15 @@ class Addition(Struct, frozen=True):
     def apply(self, state: memoryview) -> None:
         """Adds the step to a tensor's raw bytes, in place, in every element.
 
-        Encoder and decoder call this on equal states and get equal bits. WrongUsage if the
-        state has another length; DamagedData if a symbol has no number; MvcError where this
-        thread cannot compute with subnormal numbers, because it would get other bits.
+        Encoder and decoder call this on equal states and get equal bits. WrongUsage if the state
+        has another length; DamagedData if a symbol has no number; MvcError if this thread cannot
+        compute with subnormal numbers, because it would get other bits.
         """
         kind = FORMATS[self.dtype]
         if state.nbytes != self.nbytes:
             raise WrongUsage(f"a step for {self.nbytes} bytes does not fit {state.nbytes}")
-        known = len(self.table) > 255 and self.symbols.itemsize == 1
-        if not known:
+        is_checked = len(self.table) > 255 and self.symbols.itemsize == 1
+        if not is_checked:
             check_below(int(self.symbols.max(initial=0)), len(self.table))
         words = np.frombuffer(state, f"<u{kind.width}")
         with np.errstate(all="ignore"), subnormals():
@@ -76,7 +76,7 @@ def _add(words: NDArray[Any], values: Numbers, kind: Format, *, root: bool) -> N
 
 
 class _LookUp:
-    """From symbols to their numbers, two or four at a time where the table is small."""
+    """From symbols to their numbers, two or four at a time if the table is small."""
 
     def __init__(self, table: Numbers) -> None:
         self.table, self.width = table, table.itemsize
@@ -100,7 +100,7 @@ class _LookUp:
 
 
 def _combinations(table: Numbers, count: int) -> NDArray[Any]:
-    """Row i has the numbers of the ``count`` symbols whose bits make up i, as one wide item."""
+    """Row i has the numbers of the ``count`` symbols whose bits form i, as one wide item."""
     bits = 8 // count if count == 4 else 4
     full = np.zeros(1 << bits, table.dtype)
     full[: len(table)] = table

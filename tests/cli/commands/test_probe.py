@@ -125,7 +125,7 @@ def test_against_a_saved_run(script) -> None:
     assert "the saved run is in training mode" in refused.err
     (script.folder / "run.json").write_text("{")
     refused = script("probe", "net.py", "--against", "run.json", code=2)
-    assert refused.err.splitlines()[-2].startswith("mvc: run.json is no summary that")
+    assert refused.err.splitlines()[-2].startswith("mvc: run.json is not a summary of")
 
 
 @pytest.mark.parametrize("name", ["both", "made"])
@@ -164,7 +164,7 @@ def test_weights_of_a_version(script) -> None:
         (["net.py", "--input", "3xx"], 2, "a shape is written 1x3x224x224, not '3xx'"),
         (["net.py", "--seed", "-1"], 2, "--seed"),
         (["net.py", "--threads", "0"], 2, "--threads"),
-        (["net.py", "--only", "none,7"], 2, "no layer that runs is named none, 7"),
+        (["net.py", "--only", "none,7"], 2, "no layer that runs has the name none, 7"),
         ([], 2, "missing argument"),
     ],
 )

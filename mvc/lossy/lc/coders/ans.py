@@ -1,12 +1,10 @@
 """Asymmetric numeral systems (Duda 2013; the range variant): nearly the entropy of the symbols.
 
 The bytes, and how they are read: docs/format.md, "Payload of steps". Letters are coded from the
-last to the first. One state is a loop over letters, so there are many, *lanes*: one row of letters
-after the other is then a handful of array operations. Lanes cost about 3 bytes each, which bounds
-their number; small rows of symbols have few, and are slow.
-
-Letters are single symbols, or bytes of 2, 4 or 8 symbols where that costs no more: it is faster
-by as much, and also finds what neighbours have in common.
+last to the first. One state would be a loop over letters, so there are many, *lanes*: each row of
+letters is then a few array operations. Lanes cost about 3 bytes each, which bounds their number;
+small rows of symbols have few lanes, and are slow. Letters are single symbols, or bytes of 2, 4 or
+8 symbols if that costs no more: it is faster, and also uses correlations of neighbours.
 """
 
 from __future__ import annotations
@@ -35,17 +33,17 @@ Letters = NDArray[Any]
 
 CONSTANT, RAW, CODED, PACKED = range(4)
 _WORD = 16  # bits
-_SPARE = 4  # bits of a state above p: what is lost is below a tenth of a per cent
+_SPARE = 4  # bits of a state above p: the loss is below a tenth of a per cent
 _PRECISION = (12, 16)
 _LANE_SHARE = 0.0125  # of the bytes, for the states of lanes
-_ROWS = (256, 8192)  # letters of a lane, where the number of lanes may be chosen
-_LANES = (4, 2048)  # at least; and at most, as long as no lane has more letters than that
-_WORTH = 1.005  # of the least bytes: what speed may cost
+_ROWS = (256, 8192)  # letters of a lane, if the number of lanes is free
+_LANES = (4, 2048)  # at least; and at most, unless a lane would have more letters than that
+_WORTH = 1.005  # of the least bytes: the cost allowed for speed
 _DEAR = 1.05  # of the bytes without lanes: above it another coder may be smaller
 
 
 def encode(symbols: Symbols, alphabet: int) -> Parts:
-    """Parts to be joined. ``alphabet`` bounds the symbols."""
+    """Parts to join. ``alphabet`` bounds the symbols."""
     if not len(symbols):
         return []
     if bool((symbols == symbols[0]).all()):
@@ -97,7 +95,7 @@ def _width(alphabet: int) -> int:
 
 
 def _letters(symbols: Symbols, alphabet: int) -> tuple[int, Letters, NDArray[Any], float]:
-    """Symbols a letter, the letters, how often each occurs, and the bytes that they will take."""
+    """Symbols per letter, the letters, how often each occurs, and the estimated bytes."""
     counts = occurrences(symbols)
     size = _size(counts)
     together = per_byte(alphabet)
@@ -129,7 +127,7 @@ def _state_bytes(precision: int) -> int:
 
 
 def _frequencies(counts: NDArray[Any], precision: int) -> NDArray[np.int64]:
-    """Whole numbers near the shares, 1 at least for what occurs; their sum is 2^precision."""
+    """Whole numbers near the shares, at least 1 for letters that occur; the sum is 2^precision."""
     exact = counts * ((1 << precision) / int(counts.sum()))
     frequencies = np.maximum(np.rint(exact), counts > 0).astype(np.int64)
     while excess := int(frequencies.sum()) - (1 << precision):
@@ -141,10 +139,10 @@ def _frequencies(counts: NDArray[Any], precision: int) -> NDArray[np.int64]:
 def _encode(
     letters: Letters, frequencies: NDArray[np.int64], precision: int, lanes: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Final states and words in the order in which they will be fetched.
+    """Final states, and words in the order in which the decoder reads them.
 
     States are float64: they stay below 2^36, so that every operation is exact, and the quotient
-    differs from a whole number by more than it is rounded.
+    differs from a whole number by more than the rounding.
     """
     share = frequencies.astype(np.float64)
     before = (np.cumsum(frequencies) - frequencies).astype(np.float64)
@@ -166,10 +164,10 @@ def _encode(
             if len(moving):
                 moved = x.take(moving)
                 moved *= 2.0**-_WORD
-                kept = np.floor(moved)
-                moved -= kept
+                quotient_ = np.floor(moved)
+                moved -= quotient_
                 words.append(moved)
-                x[moving] = kept
+                x[moving] = quotient_
             np.divide(x, divisor, out=q)
             np.floor(q, out=q)
             q *= gap[row]
@@ -183,7 +181,7 @@ def _decode_coded(cursor: Cursor, count: int, alphabet: int) -> Symbols:
     together, precision = cursor.byte(), cursor.byte()
     known_kind = together and together in {1, per_byte(alphabet)}
     if not known_kind or not _PRECISION[0] <= precision <= _PRECISION[1]:
-        raise DamagedData("letters of no known kind")
+        raise DamagedData("letters of unknown kind")
     letters = -(-count // together)
     lanes, known = cursor.varint(), cursor.varint()
     least = -(-letters // _ROWS[1])
@@ -197,8 +195,8 @@ def _decode_coded(cursor: Cursor, count: int, alphabet: int) -> Symbols:
     stored[:, :width] = np.frombuffer(cursor.take(width * lanes), np.uint8).reshape(lanes, width)
     states = stored.view("<i8").ravel().copy()
     words = np.frombuffer(cursor.take(2 * cursor.varint()), "<u2")
-    found = _decode(letters, frequencies, precision, state=states, words=words)
-    return unpack(found.astype(np.uint8), together, count) if together > 1 else found
+    letters_ = _decode(letters, frequencies, precision, state=states, words=words)
+    return unpack(letters_.astype(np.uint8), together, count) if together > 1 else letters_
 
 
 def _decode(

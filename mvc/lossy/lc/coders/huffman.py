@@ -1,9 +1,9 @@
 """A canonical Huffman code of single symbols: at least one bit for each.
 
-The bytes: docs/format.md, "Payload of steps". Reading is sequential, since a word begins where the
-one before it ends, but where each would end if one began *here* can be said of all bits at once by
-a look-up. Following these jumps from a known beginning gives one word, following them in twos gives
-two, then four, and so on: a few array operations for a block of bits, without an index in the data.
+The bytes: docs/format.md, "Payload of steps". A word begins at the end of the previous one, so
+reading is sequential. But a table gives for all bits at once the end of a word that would begin
+there. Following these jumps from a known begin gives one word, then two, then four, and so on: a
+few array operations for a block of bits, without an index in the data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mvc.lossy.lc.step import BLOCK, Symbols
 
 CONSTANT, CODED = range(2)
 MOST_BITS = 15
-_READ = 1 << 12  # bytes that are read at once
+_READ = 1 << 12  # bytes read at once
 
 Lengths = NDArray[np.uint8]
 
@@ -43,9 +43,9 @@ def lengths_of(counts: Sequence[int] | NDArray[Any]) -> Lengths:
     if len(used) == 1:
         lengths[used] = 1
     while len(used) > 1:
-        found = _depths([int(w) for w in weights[used]])
-        if max(found) <= MOST_BITS:
-            lengths[used] = found
+        depths = _depths([int(w) for w in weights[used]])
+        if max(depths) <= MOST_BITS:
+            lengths[used] = depths
             break
         weights = (weights + 1) // 2  # flatter, so that no word is as long
     return lengths
@@ -66,7 +66,7 @@ def _depths(weights: list[int]) -> list[int]:
 
 
 def encode(symbols: Symbols, alphabet: int) -> Parts:
-    """Parts to be joined. ``alphabet`` bounds the symbols."""
+    """Parts to join. ``alphabet`` bounds the symbols."""
     if not len(symbols):
         return []
     if bool((symbols == symbols[0]).all()):
@@ -92,24 +92,24 @@ def decode(cursor: Cursor, count: int, alphabet: int) -> Symbols:
         raise DamagedData(f"symbols of unknown form {form}")
     known = cursor.varint()
     if not 2 <= known <= alphabet:
-        raise DamagedData("a code of too many symbols or too few")
+        raise DamagedData("a code of too many or too few symbols")
     halves = np.frombuffer(cursor.take(-(-known // 2)), np.uint8)
     lengths = np.stack([halves & 15, halves >> 4], axis=1).ravel()
     if lengths[known:].any() or int((lengths > 0) @ (1 << MOST_BITS - lengths.astype(int))) != (
         1 << MOST_BITS
     ):
-        raise DamagedData("a code with words missing or too many")
+        raise DamagedData("a code with missing or excess words")
     total = cursor.varint()
     if not count <= total <= MOST_BITS * count:
-        raise DamagedData("coded symbols have too many bits or too few")
+        raise DamagedData("coded symbols have too many or too few bits")
     data = np.frombuffer(cursor.take(-(-total // 8)), np.uint8)
     if total % 8 and int(data[-1]) & 0xFF >> total % 8:
-        raise DamagedData("bits behind the last symbol")
+        raise DamagedData("bits after the last symbol")
     return _read(data, total, lengths[:known], np.empty(count, symbol_type(alphabet)))
 
 
 def _in_order(lengths: Lengths) -> NDArray[np.intp]:
-    """The symbols that occur in the order of their words."""
+    """The symbols that occur, in the order of their words."""
     order = np.lexsort((np.arange(len(lengths)), lengths))
     return order[lengths[order] > 0]
 
@@ -124,7 +124,7 @@ def _codes(lengths: Lengths) -> NDArray[np.int64]:
 
 
 def _write(symbols: Symbols, lengths: Lengths, alphabet: int, total: int) -> bytes:
-    """The words of all symbols, one after the other. A look-up gives those of a whole byte."""
+    """The words of all symbols, joined; a table has the words of a whole byte."""
     together = {8: 4, 4: 4, 2: 2}.get(per_byte(alphabet), 1)
     codes, sizes = _codes(lengths), lengths.astype(np.int64)
     rest = len(symbols) % together
@@ -149,10 +149,10 @@ def _write(symbols: Symbols, lengths: Lengths, alphabet: int, total: int) -> byt
 def _place(
     letters: Symbols, codes: NDArray[np.int64], sizes: NDArray[np.int64], out: Any, *, at: int
 ) -> int:
-    """Writes the letters' words from bit ``at`` on; returns where they end.
+    """Writes the letters' words from bit ``at`` on; returns the end.
 
-    A word of up to 30 bits lies in at most two words of 32. Those that begin in the same one
-    are joined first.
+    A word of up to 30 bits is in at most two words of 32. Those that begin in the same one are
+    joined first.
     """
     for first in range(0, len(letters), BLOCK):
         block = letters[first : first + BLOCK]
@@ -195,7 +195,7 @@ def _read(data: Bytes, total: int, lengths: Lengths, out: Symbols) -> Symbols:
 
 
 def _follow(sizes: NDArray[np.int64], start: int, most: int) -> tuple[NDArray[np.int64], int]:
-    """Where words begin, from ``start`` on, at most ``most``; and where the last one ends."""
+    """The first bits of at most ``most`` words from ``start`` on, and the end of the last one."""
     jump = np.arange(len(sizes))
     jump += sizes
     last = len(sizes) - 1
@@ -206,7 +206,7 @@ def _follow(sizes: NDArray[np.int64], start: int, most: int) -> tuple[NDArray[np
         starts = np.concatenate((starts, following[:inside]))
         if inside < len(following):
             break
-        # A jump out of the block stays where it leads: nothing begins there.
+        # a jump out of the block does not move further: no word begins there
         jump = np.where(jump <= last, jump.take(jump, mode="clip"), jump)
     starts = starts[:most]
     return starts, int(starts[-1] + sizes[starts[-1]])

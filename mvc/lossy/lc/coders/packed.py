@@ -1,9 +1,9 @@
 """Symbols packed eight, four or two to a byte, under Huffman codes of zlib or zstd.
 
-A Huffman code spends at least a bit on what it codes. Where that is a byte of four symbols, it
-is a quarter of a bit for each, and both libraries code bytes faster than symbols could be read
-one by one. zlib is told to search no repetitions and has codes for every 32,768 bytes; zstd finds
-runs of zeros as well. The smaller is taken. The bytes: docs/format.md, "Payload of steps".
+A Huffman code needs at least a bit for each letter. If that is a byte of four symbols, it is a
+quarter of a bit per symbol, and both libraries code bytes faster than single symbols. zlib searches
+no repetitions and has codes for every 32,768 bytes; zstd finds runs of zeros as well. The smaller
+result is stored. The bytes: docs/format.md, "Payload of steps".
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from mvc.lossy.lc.step import Symbols
 
 CONSTANT, RAW, ZLIB, ZSTD = range(4)
 _ZLIB = Zlib("zlib:1")
-_SMALL = 16  # bytes; a frame's header takes more than it could save
+_SMALL = 16  # bytes; a frame's header costs more than it could save
 
 
 def encode(symbols: Symbols, alphabet: int) -> Parts:
-    """Parts to be joined."""
+    """Parts to join."""
     if not len(symbols):
         return []
     count = per_byte(alphabet)
