@@ -380,7 +380,7 @@ def test_decisions(framework: Any, repo: mvc.Repository, tmp_path: Path) -> None
 def test_stages_that_go_by_the_loss(framework: Any, repo: mvc.Repository, tmp_path: Path) -> None:
     pipeline = "topk:0.5,min=0.1,loss=linear | xor | zstd:1"
     if not framework.LOGS:
-        with pytest.raises(WrongUsage, match=r"topk:0\.5.* needs the loss") as caught:
+        with pytest.raises(WrongUsage, match=r"topk:0\.5.* goes by the loss") as caught:
             framework.recorder(repo, pipeline=pipeline)
         assert "metrics" in (caught.value.hint or "")
     given = {} if framework.LOGS else {"metrics": {"loss": 0.5}}

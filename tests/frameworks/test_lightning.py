@@ -323,7 +323,7 @@ def test_stages_that_go_by_the_loss(tmp_path: Path) -> None:
             self.manual_backward(loss)
             self.optimizers().step()
 
-    with pytest.raises(WrongUsage, match=r"topk:0\.075.* needs the loss") as caught:
+    with pytest.raises(WrongUsage, match=r"topk:0\.075.* goes by the loss") as caught:
         fit(
             MVCCallback(existing(tmp_path / "b"), pipeline="vsol-0.1-fast"),
             module=Manual,

@@ -197,7 +197,7 @@ def finer_at(
         size = rng.integers(50, 101)
         inputs = rng.choice([1, -1, 0], size, p=chances)
         data = inputs, rng.integers(0, min(10, 5 + number), size)
-        guard.saw(PRODUCTION if number else None, TRAINING, data)
+        guard.add_batch(PRODUCTION if number else None, TRAINING, data)
         if guard.level or guard.refuses(PRODUCTION):
             return number
     return math.inf
@@ -295,12 +295,12 @@ def test_what_it_cannot_go_by() -> None:
     production = engine(judge)
     with pytest.raises(WrongUsage, match="number of samples of a batch is unknown"):
         offered(production, judge, "words")
-    with pytest.raises(WrongUsage, match="not one for each input"):
+    with pytest.raises(WrongUsage, match="one label for each input"):
         offered(production, judge, (np.zeros(3), np.zeros((3, 2))))
     offered(production, judge)
     with pytest.raises(WrongUsage, match="needs the data of the batch"):
         production.offer({"w": judge.truth})
-    with pytest.raises(WrongUsage, match="3 answers on 40 samples"):
+    with pytest.raises(WrongUsage, match="3 results for 40 samples"):
         Production(
             Pipeline.parse(GRID), evaluate=lambda *_: np.ones(3, np.bool_), previous=production.live
         ).offer({"w": judge.truth}, data=judge.batch())
@@ -346,7 +346,7 @@ def test_answers_that_are_none(answer: Any) -> None:
 def test_inputs_that_are_no_rows(inputs: Any) -> None:
     judge = Judge(9)
     production = engine(judge)
-    with pytest.raises(WrongUsage, match="not one for each input"):
+    with pytest.raises(WrongUsage, match="one label for each input"):
         offered(production, judge, (inputs, [1, 2]))
     memory = engine(judge).memory() | {"guard.samples": [inputs, [1, 2]]}
     production.restore({**production.memory(), **memory})

@@ -317,7 +317,7 @@ def test_what_monitor_may_return() -> None:
 def test_data_without_inputs_to_watch(data: Any) -> None:
     pytest.importorskip("river")
     engine = production(f"drift:adwin | {LSB}")
-    with pytest.raises(WrongUsage, match="the inputs in data, which is of type"):
+    with pytest.raises(WrongUsage, match="the inputs in data, of type"):
         engine.offer(weights(1), data=data)
 
 
@@ -356,7 +356,7 @@ def test_a_monitor_of_ones_own_and_a_drift_that_has_to_wait() -> None:
     assert saved == [True, False, False, False, True, False]
     with pytest.raises(WrongUsage, match="data of the batch"):
         engine.offer(weights(1))
-    with pytest.raises(WrongUsage, match="no number"):
+    with pytest.raises(WrongUsage, match="not a number"):
         engine.offer(weights(1), data=[float("nan")])
 
 

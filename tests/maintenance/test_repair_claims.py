@@ -62,7 +62,7 @@ def test_fsck_names_wrong_predecessors(wrong: tuple[Path, list[int]]) -> None:
     ]
     assert f"names operation {first} as its predecessor" in problems[0].message
     assert f"it is operation {second}" in problems[0].message
-    assert "none is named" in problems[1].message
+    assert "names no operation" in problems[1].message
 
 
 def test_repair_records_the_right_ones(wrong: tuple[Path, list[int]]) -> None:

@@ -498,7 +498,7 @@ def test_functions_make_the_model() -> None:
         ({"model": nn.Flatten(), "inputs": X, "against": 3}, "against is of type int"),
         ({"model": nn.Linear(6, 2), "inputs": X, "loss": lambda out: out}, r"shape \(4, 2\)"),
         ({"model": nn.Linear(6, 2), "inputs": X, "loss": lambda out: 3.0}, "the loss must be"),
-        ({"model": nn.Flatten(), "inputs": X, "target": X}, "a target but no loss"),
+        ({"model": nn.Flatten(), "inputs": X, "target": X}, "target needs a loss"),
     ],
 )
 def test_wrong_usage(arguments, message: str) -> None:

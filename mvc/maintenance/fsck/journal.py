@@ -225,7 +225,7 @@ class _References(Struct):
         """
         relinks: Relinks = {}
         for (sequence, position), (statement, named, before) in self._wrong.items():
-            names = "none" if named is None else f"operation {named}"
+            names = "no operation" if named is None else f"operation {named}"
             right = "there is none" if before is None else f"it is operation {before}"
             subject = statement.target or statement.subject.hex()[:10]
             why = (

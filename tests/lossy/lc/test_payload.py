@@ -143,9 +143,9 @@ def test_limits():
     step = Addition(np.zeros(1, np.uint8), table * 0, "float32")
     with pytest.raises(WrongUsage, match="of the same tensors"):
         encode_joint(PIPELINES[0], [[step], []])
-    with pytest.raises(WrongUsage, match="stored together"):
+    with pytest.raises(WrongUsage, match="a joint payload has"):
         encode_joint(PIPELINES[0], [[]] * (MAX_JOINT + 1))
-    with pytest.raises(WrongUsage, match="stored together"):
+    with pytest.raises(WrongUsage, match="a joint payload has"):
         encode_joint(PIPELINES[0], [])
     infinite = "010001" + "04" + "0000807f" + "0100" + "0001"
     with pytest.raises(DamagedData, match="infinite"):
