@@ -147,7 +147,7 @@ class AccuracyGuard:
         self._versions = 0  # compared on the reservoir
         self._refined = self._returned = False  # in this offer
         self._trained: Arrays | None = None  # the training weights of the last offer
-        self._compared: _Comparison | None = (
+        self._compared: _ReservoirResult | None = (
             None  # samples that versions of this offer are compared on
         )
 
@@ -165,7 +165,7 @@ class AccuracyGuard:
         samples = batch if earlier is None else earlier
         self._compared = None
         if samples is not None and self._finest:
-            self._compared = _Comparison(samples, right_of(self._evaluate, training, samples))
+            self._compared = _ReservoirResult(samples, right_of(self._evaluate, training, samples))
             self._versions += 1
         self._trained = {name: np.array(array) for name, array in training.items()}
 
@@ -273,7 +273,7 @@ class AccuracyGuard:
                 self._reservoir.add(LabelledBatch(*samples))
 
 
-class _Comparison(Struct):
+class _ReservoirResult(Struct):
     """The logarithm of an e-value against: no account has a mean drop above ``bound``.
 
     A part of the capital is bet on all samples together, the rest on the labels, whose samples are

@@ -107,7 +107,7 @@ def collect(
     plan, freed = retry_on_rewrite(store.snapshot, attempt)
     deleted = plan.fully_deleted()
     if deleted and not store.unnamed_packs():
-        note = f"no bytes are left of {len(deleted)} forgotten states"
+        note = f"forgotten states with no bytes left: {len(deleted)}"
         marks = tuple(StateMark(id_, "no residue") for id_ in deleted)
         store.publish(lambda: Entry("gc", store.clock.now_ns(), note, author, states=marks))
     drop_rows(store, {*plan.summary.commits, *plan.reach.forgotten})

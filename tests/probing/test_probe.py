@@ -453,7 +453,9 @@ def test_other_layers_are_called() -> None:
 
     found = mvc.probe(Net(nn.ReLU()), X, training=False)
     assert found.difference.part == "calls"
-    assert "continues with last" in str(found.difference) and "between (ReLU" in str(found.difference)
+    assert "continues with last" in str(found.difference) and "between (ReLU" in str(
+        found.difference
+    )
     assert rows(found)["between"].output == "one run only"
 
 

@@ -392,9 +392,7 @@ def test_no_weights_are_dropped_for_a_version_that_is_made_from_them(chain: Chai
     with mvc.Repository.open(repo.handle.store.root) as chain.repo:
         found = recipes.alternatives(chain.repo)
         found[first] = replace(found[first], base=second)
-        assert chain.repo.storage.repack(alternatives=found, dry_run=True).plan.dropped == (
-            second,
-        )
+        assert chain.repo.storage.repack(alternatives=found, dry_run=True).plan.dropped == (second,)
         with pytest.raises(CannotRetrain, match="is not proven"):
             chain.repo.storage.drop_weights(found)
 
