@@ -1,5 +1,5 @@
-"""Lossless codings: how words and bytes become stored bytes and come back, exactly.
+"""Lossless codings: words and bytes are encoded to stored bytes, and decoded exactly.
 
-Layer 1, pure: buffers in, buffers out. No I/O, no threads. ``mvc.pipelines`` puts the stages in
-order; what changes weights is in ``mvc.lossy``.
+Layer 1, pure: buffers in, buffers out. No I/O, no threads. ``mvc.pipelines`` combines the stages;
+stages that change weights are in ``mvc.lossy``.
 """

@@ -1,9 +1,9 @@
-"""A copy of a tensor in a narrower float type: a bf16 model beside its fp32 master.
+"""Casts to a narrower float type, for bf16 copies of fp32 masters.
 
 Computed on bit patterns (docs/format.md, "Codings"), so that a copy that equals the cast of its
-master need not be stored. The result depends on the input alone, never on the processor or its
-flush-to-zero mode. Builds of torch differ in what becomes of a NaN, so the caller compares the
-bytes before relying on a cast.
+master need not be stored. The result depends on the input alone, not on the processor or its
+flush-to-zero mode. Builds of torch convert NaNs differently, so the caller compares the bytes
+before relying on a cast.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from mvc.codecs.words import Words
 from mvc.errors import WrongUsage
 
 RATIO = 2
-"""Bytes of an element before, for one after: every cast there is halves the width."""
+"""Source width divided by target width: every cast halves the width."""
 
 _BLOCK = 1 << 16  # elements
 
 
 def supported(source: str, to: str) -> bool:
-    """Whether :func:`cast` goes from dtype ``source`` to dtype ``to``."""
+    """Whether :func:`cast` converts dtype ``source`` to dtype ``to``."""
     return (source, to) in _ROUND
 
 

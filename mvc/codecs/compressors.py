@@ -1,11 +1,11 @@
-"""The stages that compress bytes, each bounded by the recorded size.
+"""The stages that compress bytes; decoding is bounded by the recorded size.
 
-docs/format.md says what a frame may be. ``zstd:huff``: parameters under which zstd hardly does more
-than Huffman coding, which for byte planes of weights is both smaller and faster than level 1.
+docs/format.md defines the permitted frames. ``zstd:huff``: parameters with which zstd does little
+more than Huffman coding, which for byte planes of weights is smaller and faster than level 1.
 
-python-zstandard believes the size that a frame declares, whatever limit the caller gives. So that
-is compared with the recorded size before anything is allocated. LZMA has no header, because a
-header could demand gigabytes of dictionary.
+python-zstandard trusts the size that a frame declares, whatever limit the caller passes. So that
+size is compared with the recorded one before anything is allocated. LZMA frames have no header,
+because a header could demand gigabytes of dictionary.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STORED_FRAME = struct.Struct("<IBI")  # magic number, a single segment with its
 
 
 class _Contexts(threading.local):
-    """A zstd context may serve one thread at a time."""
+    """A thread's zstd contexts, which may serve one thread at a time."""
 
     def __init__(self) -> None:
         self.compress: dict[str, Callable[[Any], bytes]] = {}
@@ -47,14 +47,14 @@ _contexts = _Contexts()
 
 
 class Compressor(Stage, frozen=True):
-    """Compresses each stream of bytes on its own."""
+    """Compresses each stream of bytes separately."""
 
     takes = WORDS | {Kind.STREAMS}
     gives = Kind.BYTES
     needs = "words or streams, not bytes, before it"
     levels: ClassVar[tuple[int, int]] = (1, 9)
     default: ClassVar[str] = ""
-    full_costs: ClassVar[Costs]  # what is compressed of full records is of another kind
+    full_costs: ClassVar[Costs]  # of full records, whose bytes compress differently
 
     @property
     def acts_on(self) -> str:
@@ -80,7 +80,7 @@ class Compressor(Stage, frozen=True):
 
     @abstractmethod
     def decompress_into(self, frame: memoryview, out: Bytes) -> None:
-        """Fill ``out`` with what ``frame`` holds; DamagedData unless it is exactly that much."""
+        """Fills ``out`` with the content of ``frame``; DamagedData unless the lengths are equal."""
 
 
 class Zstd(Compressor, frozen=True):
@@ -121,7 +121,7 @@ class Zstd(Compressor, frozen=True):
         return zstandard.ZstdCompressor(compression_params=parameters)
 
     def decompress_into(self, frame: memoryview, out: Bytes) -> None:
-        """Frames of all levels are alike."""
+        """One decoder serves frames of all levels."""
         _check_header(frame, len(out))
         _check_extent(frame)
         try:
@@ -129,7 +129,7 @@ class Zstd(Compressor, frozen=True):
         except zstandard.ZstdError as error:
             raise DamagedData("a compressed part does not decode") from error
         if count != len(out):
-            raise DamagedData(f"a compressed part holds {count} bytes, not {len(out)}")
+            raise DamagedData(f"a compressed part has {count} bytes, not {len(out)}")
 
 
 class ZstdUltra(Zstd, frozen=True):
@@ -139,18 +139,18 @@ class ZstdUltra(Zstd, frozen=True):
 
 
 class _General(Compressor, frozen=True):
-    """One that comes from outside."""
+    """A general compressor: zlib, bz2, lzma or brotli."""
 
     feature = STAGES
 
     @abstractmethod
     def decompress(self, frame: memoryview, size: int) -> bytes | None:
-        """At most ``size`` bytes; None unless ``frame`` is one whole frame that holds no more."""
+        """At most ``size`` bytes; None unless ``frame`` is one whole frame with no more bytes."""
 
     def decompress_into(self, frame: memoryview, out: Bytes) -> None:
         data = self.decompress(frame, len(out)) if len(out) else None
         if data is None or len(data) != len(out):
-            raise DamagedData(f"a part compressed by {self.text} does not hold the recorded bytes")
+            raise DamagedData(f"a part compressed by {self.text} has another size than recorded")
         out[:] = np.frombuffer(data, np.uint8)
 
 
@@ -187,7 +187,7 @@ class Bz2(_General, frozen=True):
 
 
 class Lzma(_General, frozen=True):
-    """lzma at a level (6 unless said otherwise)"""
+    """lzma at a level (6 by default)"""
 
     usage = "lzma[:0..9]"
     levels = (0, 9)
@@ -219,8 +219,8 @@ class Brotli(_General, frozen=True):
     full_costs: ClassVar[Costs] = {1: (2.9, 0.0), 2: (1.2, 0.0), 4: (0.57, 0.0), 8: (0.45, 0.0)}
 
     def compress(self, data: Any) -> bytes:
-        made: bytes = _brotli().compress(data, quality=self.level)
-        return made
+        frame: bytes = _brotli().compress(data, quality=self.level)
+        return frame
 
     def decompress(self, frame: memoryview, size: int) -> bytes | None:
         module = _brotli()
@@ -242,13 +242,13 @@ FAST, HUFFMAN = Zstd("zstd:1"), Zstd(f"zstd:{_HUFFMAN}")
 def decompress_after(frame: memoryview, size: int, before: bytes) -> bytes:
     """The ``size`` bytes of a zstd frame that may refer to the bytes ``before`` it.
 
-    Raises DamagedData unless it holds exactly so many.
+    Raises DamagedData unless it has exactly that many bytes.
     """
     _check_header(frame, size)
     _check_extent(frame)
     try:
         if 0 < len(before) <= _STORED:
-            # A context costs ten times more than a small frame, and is bound to one dictionary.
+            # A context costs ten times more than a small frame, and has a single dictionary.
             data: bytes = _contexts.chain([_stored(before), bytes(frame)])
         else:
             words = zstandard.ZstdCompressionDict(before, zstandard.DICT_TYPE_RAWCONTENT)
@@ -256,18 +256,18 @@ def decompress_after(frame: memoryview, size: int, before: bytes) -> bytes:
     except zstandard.ZstdError as error:
         raise DamagedData("a compressed part does not decode") from error
     if len(data) != size:
-        raise DamagedData(f"a compressed part holds {len(data)} bytes, not {size}")
+        raise DamagedData(f"a compressed part has {len(data)} bytes, not {size}")
     return data
 
 
 def _stored(data: bytes) -> bytes:
-    """A zstd frame of one block that is not compressed (RFC 8878, 3.1.1)."""
+    """A zstd frame with one uncompressed block (RFC 8878, 3.1.1)."""
     block = (len(data) << 3 | 1).to_bytes(_BLOCK_HEADER, "little")
     return _STORED_FRAME.pack(zstandard.MAGIC_NUMBER, 0xA0, len(data)) + block + data
 
 
 def _check_header(frame: memoryview, size: int) -> None:
-    """Raise DamagedData unless ``frame`` declares ``size`` bytes and a window within limits."""
+    """Raises DamagedData unless ``frame`` declares ``size`` bytes and a window within limits."""
     try:
         declared = zstandard.get_frame_parameters(frame)
     except zstandard.ZstdError as error:
@@ -275,35 +275,35 @@ def _check_header(frame: memoryview, size: int) -> None:
     if declared.content_size != size or declared.dict_id or declared.has_checksum:
         raise DamagedData(f"a compressed part does not declare the recorded {size} bytes alone")
     if declared.window_size > ZSTD_MAX_WINDOW:
-        raise DamagedData("a compressed part asks for too large a window")
+        raise DamagedData("a compressed part requires too large a window")
 
 
 def _check_extent(frame: memoryview) -> None:
-    """Walk the block headers (RFC 8878, 3.1.1.2): the frame ends where ``frame`` ends.
+    """Walks the block headers (RFC 8878, 3.1.1.2): the frame must end where ``frame`` ends.
 
-    A reader that decodes into a given buffer does not say what it left unread.
+    A reader that decodes into a buffer does not report unread bytes.
     """
     end = zstandard.frame_header_size(frame)
     last = False
     while not last:
         header = frame[end : end + _BLOCK_HEADER]
         if len(header) < _BLOCK_HEADER:
-            raise DamagedData("a compressed part is cut short")
+            raise DamagedData("a compressed part is truncated")
         word = int.from_bytes(header, "little")
         last, kind = bool(word & 1), word >> 1 & 3
         if kind == _RESERVED:
-            raise DamagedData("a compressed part has a block of no known kind")
+            raise DamagedData("a compressed part has a block of an unknown kind")
         end += _BLOCK_HEADER + (1 if kind == _RLE else word >> 3)
     if end != len(frame):
         raise DamagedData("a compressed part does not end with its frame")
 
 
 def _decompress(reader: Any, error: type[Exception], frame: memoryview, size: int) -> bytes | None:
-    """As of a compressor; ``reader`` is of the standard library, and raises ``error``."""
+    """As ``_General.decompress``; ``reader`` is of the standard library, and raises ``error``."""
     try:
         data: bytes = reader.decompress(frame, size)
-        # The end of the frame shows only when more than its bytes are requested.
-        left = getattr(reader, "unconsumed_tail", b"")  # zlib returns it, the others keep it
+        # The reader reports the end of the frame only if more than its bytes are requested.
+        left = getattr(reader, "unconsumed_tail", b"")  # zlib only; other readers buffer it
         rest = b"" if reader.eof else reader.decompress(left, 1)
     except (error, EOFError):
         return None

@@ -1,7 +1,7 @@
 """Floating-point tensors as words and as numbers that can be compared and added.
 
-Words carry the bits (a float operation may quiet a NaN or lose the sign of zero); numbers
-are what is computed with.
+Words contain the bits (a float operation may quiet a NaN or lose the sign of zero); numbers are for
+arithmetic.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Format(Struct, frozen=True):
 
     @property
     def number_type(self) -> np.dtype[Any]:
-        """In what its numbers are computed with: float64 for float64, else float32."""
+        """The dtype for arithmetic: float64 for float64, else float32."""
         return np.dtype("<f8") if self.width == 8 else np.dtype("<f4")
 
     @property
@@ -50,10 +50,10 @@ class Format(Struct, frozen=True):
         return np.dtype("<u2" if self.name == "bfloat16" else f"<f{self.width}")
 
     def infinite(self, words: Words) -> NDArray[np.bool_]:
-        """Which words stand for an infinity or for no number."""
+        """Which words are infinities or NaNs."""
         exponent = word_type(self.width).type(self.exponent)
-        found: NDArray[np.bool_] = (words & exponent) == exponent
-        return found
+        flags: NDArray[np.bool_] = (words & exponent) == exponent
+        return flags
 
 
 FORMATS = {
@@ -67,13 +67,13 @@ FORMATS = {
 }
 
 BY_CODE = tuple(FORMATS[name] for name in ("float32", "float64", "float16", "bfloat16"))
-"""Formats by the number that stored data names them with."""
+"""Formats by their codes in stored data."""
 
 
 def values_of(words: NDArray[Any], kind: Format) -> Numbers:
     """Words, or an array of the ``table_type``, in the format's ``number_type``.
 
-    Exactly, but for signalling NaNs.
+    Exact except for signalling NaNs.
     """
     if kind.name == "bfloat16":
         wide: Numbers = (words.view("<u2").astype("<u4") << np.uint32(16)).view("<f4")
@@ -93,7 +93,7 @@ def words_of_values(values: Numbers, kind: Format) -> Words:
 def flushes() -> bool:
     """Whether this thread's processor rounds subnormal numbers to zero.
 
-    ``torch.set_flush_denormal(True)`` makes it do so; new threads do as the one that begins them.
+    ``torch.set_flush_denormal(True)`` enables that; new threads inherit it from their creator.
     """
     with np.errstate(all="ignore"):
         return bool(np.float32(2.0**-126) * np.float32(0.5) == 0)
@@ -101,9 +101,9 @@ def flushes() -> bool:
 
 @contextmanager
 def subnormals() -> Iterator[None]:
-    """While it lasts, this thread computes with subnormal numbers, whatever torch was told.
+    """During the block, this thread computes with subnormal numbers, whatever mode torch has set.
 
-    MvcError where something else than torch makes it round them to zero.
+    Raises MvcError if something other than torch has set the mode.
     """
     if not flushes():
         yield
@@ -112,8 +112,8 @@ def subnormals() -> Iterator[None]:
     if torch is None or not torch.set_flush_denormal(False) or flushes():
         raise MvcError(
             "this thread rounds subnormal numbers to zero, and so cannot compute versions that "
-            "lie on a grid, are approximated or follow an optimizer's steps",
-            hint="do not set that mode of the processor before mvc is used",
+            "are on a grid, approximated or predicted by an optimizer's steps",
+            hint="switch that processor mode off before using mvc in this thread",
         )
     try:
         yield

@@ -1,9 +1,8 @@
 """Byte patches between buffers of unequal length: skeletons, manifests, opaque files.
 
-Forward only. The new buffer is cut in blocks, and each is a zstd frame whose
-dictionary is the part of the base around the same relative place, so memory is
-bounded by the block and its window, whatever the lengths (zstd calls the idea
-``--patch-from``). A block that equals nothing in the base is merely compressed.
+Forward only. The new buffer is cut into blocks. Each block is a zstd frame whose dictionary is the
+part of the base around the same relative position, so that memory is bounded for any lengths (zstd
+calls this ``--patch-from``). A block without matches in the base is merely compressed.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from mvc.codecs.varint import Cursor, varint
 from mvc.limits import MIB
 
 BLOCK = 4 * MIB  # bytes of the new buffer in one frame
-MARGIN = 2 * MIB  # bytes of the base before and after the block's place
+MARGIN = 2 * MIB  # bytes of the base before and after the block's position
 _LEVEL = 3  # zstd's
-# The tables of a level hold the places of a fraction of so large a dictionary.
+# The default tables of a level cover only a fraction of so large a dictionary.
 _LARGE_SIZE = MIB // 4
 _LARGE = {"window_log": 23, "hash_log": 20}
 
 
 def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"") -> bytes:
-    """What leads from ``base`` (and ``extra``, up to 1 MiB that both sides know) to ``new``.
+    """A patch from ``base`` (and ``extra``, up to 1 MiB that the decoder has, too) to ``new``.
 
-    An empty base makes it plain compression.
+    With an empty base it is plain compression.
     """
     parts = []
     for start in range(0, len(new), BLOCK):
@@ -40,7 +39,7 @@ def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"") -> bytes
 
 
 class _PlainCompressors(threading.local):
-    """Compressors without a dictionary: by the bits of the size; one thread's."""
+    """A thread's compressors without a dictionary, by the bits of the size."""
 
     def __init__(self) -> None:
         self.by_size: dict[int, zstandard.ZstdCompressor] = {}
@@ -50,20 +49,20 @@ _plain = _PlainCompressors()
 
 
 def _compressor(length: int, words: bytes) -> zstandard.ZstdCompressor:
-    """What compresses a block of ``length`` bytes after the dictionary ``words``."""
+    """A compressor for a block of ``length`` bytes with the dictionary ``words``."""
     size = length + len(words)
     if words or size > _LARGE_SIZE:
         dictionary = zstandard.ZstdCompressionDict(words, zstandard.DICT_TYPE_RAWCONTENT)
         parameters = _parameters(size)
         return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters)
-    # Of small blocks most of the time went into making their compressor. zstd rounds the size up
-    # to a power of two, so that one serves all sizes below it.
+    # For small blocks, creating the compressor takes most of the time. zstd rounds the size up to
+    # a power of two, so that one compressor serves all sizes below it.
     bits = (size - 1).bit_length()
-    found = _plain.by_size.get(bits)
-    if found is None:
-        found = zstandard.ZstdCompressor(compression_params=_parameters(1 << bits))
-        _plain.by_size[bits] = found
-    return found
+    compressor = _plain.by_size.get(bits)
+    if compressor is None:
+        compressor = zstandard.ZstdCompressor(compression_params=_parameters(1 << bits))
+        _plain.by_size[bits] = compressor
+    return compressor
 
 
 def _parameters(size: int) -> zstandard.ZstdCompressionParameters:
@@ -77,9 +76,9 @@ def _parameters(size: int) -> zstandard.ZstdCompressionParameters:
 
 
 def decode_patch(data: memoryview | bytes, base: memoryview, extra: bytes, nbytes: int) -> bytes:
-    """The ``nbytes`` that :func:`encode_patch` was given; DamagedData if ``data`` is not its work.
+    """Decodes a patch to ``nbytes`` bytes; DamagedData if it is invalid.
 
-    A wrong base of the right length may go unnoticed: check the result's hash.
+    A wrong base of the right length may be undetected: check the result's hash.
     """
     return b"".join(_blocks(data, base, extra, nbytes))
 
@@ -87,7 +86,7 @@ def decode_patch(data: memoryview | bytes, base: memoryview, extra: bytes, nbyte
 def decode_patch_into(
     data: memoryview | bytes, base: memoryview, extra: bytes, out: memoryview
 ) -> None:
-    """As :func:`decode_patch`, into memory that is there."""
+    """As :func:`decode_patch`, into existing memory."""
     for i, block in enumerate(_blocks(data, base, extra, len(out))):
         out[i * BLOCK : i * BLOCK + len(block)] = block
 
@@ -103,6 +102,6 @@ def _blocks(
 
 
 def _dictionary(start: int, total: int, base: memoryview, extra: bytes) -> bytes:
-    """What the block at ``start`` of ``total`` bytes may refer to."""
+    """Bytes that the block at ``start`` of ``total`` bytes may refer to."""
     place = start * len(base) // total
     return b"".join((extra, base[max(0, place - MARGIN) : place + BLOCK + MARGIN]))

@@ -14,7 +14,7 @@ _LARGEST_CHUNK = 40
 
 
 def pack_chunks(chunks: Sequence[Bytes], width: int, chunk_size: int) -> list[Bytes]:
-    """Header and table, then ``chunks`` themselves: parts to be written one after the other.
+    """Header and table, then ``chunks`` themselves: parts to be written consecutively.
 
     ``chunk_size``: the raw bytes of all chunks but the last, a power of two, at least 64.
     """
@@ -23,14 +23,15 @@ def pack_chunks(chunks: Sequence[Bytes], width: int, chunk_size: int) -> list[By
 
 
 class Payload:
-    """Read access to a stored tensor's chunks; checked against its length when made."""
+    """Read access to a stored tensor's chunks; the constructor validates their lengths."""
 
     __slots__ = ("_cuts", "_data", "chunk_size", "count", "width")
 
     def __init__(self, data: memoryview | bytes, nbytes: int, *, stored: int | None = None) -> None:
-        """``nbytes`` is the raw length. Raises DamagedData unless all fits to the last byte.
+        """``nbytes`` is the raw length. Raises DamagedData unless the lengths match to the last
+        byte.
 
-        ``stored``: the length of all, where ``data`` is only what stands before the chunks.
+        ``stored``: the total length, if ``data`` has only the bytes before the chunks.
         """
         cursor = Cursor(data)
         end = len(cursor.data) if stored is None else stored
@@ -48,9 +49,9 @@ class Payload:
         if self.count:
             self._cuts.append(end)
         if any(a >= b for a, b in pairwise(self._cuts)):
-            raise DamagedData("a stored chunk is empty or lies outside the data")
+            raise DamagedData("a stored chunk is empty or outside the data")
         if self._cuts[-1] != end:
-            raise DamagedData("stored data goes on after the last chunk")
+            raise DamagedData("stored data continues after the last chunk")
         self._data = cursor.data
 
     @property
@@ -58,7 +59,7 @@ class Payload:
         return [b - a for a, b in pairwise(self._cuts)]
 
     def place(self, index: int) -> slice:
-        """Where a chunk lies in the stored data."""
+        """The byte range of a chunk in the stored data."""
         return slice(self._cuts[index], self._cuts[index + 1])
 
     def chunk(self, index: int) -> memoryview:

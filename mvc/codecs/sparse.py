@@ -1,7 +1,7 @@
-"""Positions and values of the words that are not zero: VSOL's GCXS (thesis §3.2.6).
+"""Positions and values of nonzero words: VSOL's GCXS (thesis §3.2.6).
 
-Zero means the word 0, never the number: a change of sign alone is the pattern 80000000, which
-a float comparison takes for nothing. The bytes: docs/format.md, "Positions and values".
+Zero means the word 0, not the number: a change of sign alone is the pattern 80000000, which equals
+zero in a float comparison. The bytes: docs/format.md, "Positions and values".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mvc.codecs.words import Bytes, Words, word_type
 from mvc.errors import DamagedData
 
 OPTIONS = ("values", "layers", "indices", "diff")
-_SHARE = 0.5  # of words that are not zero, above which positions cost more than they save
+_SHARE = 0.5  # of nonzero words, above which positions cost more than they save
 
 
 def encode_sparse(words: Words, options: Set[str], method: Compressor | None) -> Parts:
@@ -41,13 +41,13 @@ def encode_sparse(words: Words, options: Set[str], method: Compressor | None) ->
 def decode_sparse(
     cursor: Cursor, size: int, width: int, options: Set[str], *, method: Compressor | None
 ) -> tuple[Words, Words | None]:
-    """The words that are not zero, and their positions among ``size``; None if all are there.
+    """The nonzero words, and their positions among ``size``; None if all words are nonzero.
 
-    Raises DamagedData, and allocates a fixed multiple of ``size`` at most.
+    Raises DamagedData; allocates at most a fixed multiple of ``size``.
     """
     count = cursor.varint()
     if count > size:
-        raise DamagedData(f"{count} of {size} words are said not to be zero")
+        raise DamagedData(f"{count} of {size} words are recorded as nonzero")
     if count == size:
         return _column(cursor, count, width, method, split="values" in options), None
     steps = _column(cursor, count, 8, method, split="indices" in options)
@@ -70,7 +70,7 @@ def _column(
 
 
 def _positions(steps: Words, size: int, differences: bool) -> Words:
-    """Positions below ``size``, in ascending order, none twice."""
+    """Positions below ``size``, strictly ascending."""
     later = steps[1:]
     if differences:
         # No step is longer than 'size', so that their sum cannot wrap around.
@@ -80,10 +80,10 @@ def _positions(steps: Words, size: int, differences: bool) -> Words:
         sound = bool((later > steps[:-1]).all())
         at = steps
     if not sound or (len(at) and int(at[-1]) >= size):
-        raise DamagedData("positions of words are not in order, or lie past the end")
+        raise DamagedData("positions of words are out of order or past the end")
     return at.view("<i8")
 
 
 def _bytes_of(words: Words) -> Bytes:
-    """The bytes of words, one row a word, without a copy."""
+    """The bytes of words, one row per word, without a copy."""
     return words.view(np.uint8).reshape(-1, words.itemsize)

@@ -1,4 +1,4 @@
-"""What all stages have in common, and how their parameters are read."""
+"""The base class of all stages, and the parsing of their parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WHOLE = re.compile(r"\d{1,9}", re.ASCII)
 
 
 class Kind(enum.Enum):
-    """What flows between two stages."""
+    """The data between two stages."""
 
     TENSOR = "a tensor's words"
     PAIR = "a tensor and its base"
@@ -41,17 +41,17 @@ LC = "lc"
 """The feature of lossy deltas that are added to a state (``mvc.lossy.lc``)."""
 
 Costs: TypeAlias = Mapping[int, tuple[float, float]]
-"""By width of an element: nanoseconds for each raw and for each stored byte."""
+"""By width of an element: nanoseconds per raw byte and per stored byte."""
 
 DELTAS = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.FOLDED})
 WORDS = DELTAS | {Kind.TENSOR, Kind.KEPT}
 
 
 class Stage(Struct, frozen=True):
-    """One stage of a line. Its class is all that is said about it.
+    """One stage of a pipeline; its class describes it.
 
     ``text``: name and parameters as written. ``usage`` begins with the name. The first line of the
-    docstring is what people are told. A stage without ``gives`` hands on what it took.
+    docstring is shown to users. A stage without ``gives`` returns the kind that it takes.
     """
 
     text: str
@@ -64,34 +64,34 @@ class Stage(Struct, frozen=True):
     operator: ClassVar[Literal["none", "sub", "xor", "add"]] = "none"  # of the delta to a base
     delta: ClassVar[bool] = False  # only meant for deltas, absent from full records
     lossy: ClassVar[bool] = False
-    feature: ClassVar[str]  # of the repository's format; only of stages that records name
-    decides: ClassVar[bool] = False  # says whether a version is saved, and changes nothing
-    costs: ClassVar[Costs] = {}  # of decoding, by tests/benchmarks/bench_rates.py; {}: next to none
+    feature: ClassVar[str]  # of the repository's format; only for stages that records name
+    decides: ClassVar[bool] = False  # decides whether a version is saved, and changes nothing
+    costs: ClassVar[Costs] = {}  # of decoding, by tests/benchmarks/bench_rates.py; {}: negligible
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "usage" in vars(cls):  # others are variants, of which people are told nothing
+        if "usage" in vars(cls):  # classes without it are internal variants
             cls.about = (cls.__doc__ or "").partition("\n")[0]
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
-        """The stage ``name:parameter``; InvalidPipeline names what is wrong with it."""
+        """The stage ``name:parameter``; InvalidPipeline explains an error."""
         if parameter:
             raise InvalidPipeline(f"stage {name} takes no parameter, not {parameter!r}")
         return cls(name)
 
     @property
     def acts_on(self) -> str:
-        """What it looks at or changes at once, in words."""
+        """The unit of its input, in words."""
         of_tensors = "all tensors" if self.scope == "group" else "each tensor"
         return "the version" if self.decides else of_tensors
 
     def costs_in(self, operator: str) -> Costs:  # noqa: ARG002
-        """What decoding takes in a pipeline with this operator."""
+        """Decoding costs in a pipeline with this operator."""
         return self.costs
 
     def full(self) -> Stage | None:
-        """What stands in its place for records without a base, if anything."""
+        """Its replacement in records without a base, if any."""
         return None if self.delta else self
 
 
@@ -99,19 +99,19 @@ def number(stage: str, name: str, text: str, *, low: str, high: str) -> Decimal:
     """A decimal number from ``low`` to ``high``, both included."""
     if _NUMBER.fullmatch(text) and Decimal(low) <= Decimal(text) <= Decimal(high):
         return Decimal(text)
-    raise _wrong(stage, f"{name} is a number from {low} to {high}", text)
+    raise _wrong(stage, f"{name} must be a number from {low} to {high}", text)
 
 
 def whole(stage: str, name: str, text: str, *, low: int, high: int) -> int:
     """A whole number from ``low`` to ``high``, both included."""
     if _WHOLE.fullmatch(text) and low <= int(text) <= high:
         return int(text)
-    raise _wrong(stage, f"{name} is a whole number from {low} to {high}", text)
+    raise _wrong(stage, f"{name} must be a whole number from {low} to {high}", text)
 
 
 def _wrong(stage: str, rule: str, text: str) -> InvalidPipeline:
-    given = f"not {text!r}" if text else "and is not given"
-    return InvalidPipeline(f"stage {stage}: {rule}, {given}")
+    actual = f"not {text!r}" if text else "and is missing"
+    return InvalidPipeline(f"stage {stage}: {rule}, {actual}")
 
 
 def plain(value: Decimal) -> str:
@@ -122,17 +122,18 @@ def plain(value: Decimal) -> str:
 def read_options(
     stage: str, parameter: str, named: Sequence[str], flags: Sequence[str]
 ) -> tuple[str, dict[str, str]]:
-    """``first,name=value,flag`` as the first value and a mapping; a flag's value is empty."""
+    """Parses ``first,name=value,flag``: the first value and a mapping; a flag's value is empty."""
     first, *rest = (part.strip() for part in parameter.split(","))
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for part in rest:
         name, equals, value = (s.strip() for s in part.partition("="))
-        if name in found:
-            raise InvalidPipeline(f"stage {stage}:{parameter} says {name} twice")
+        if name in options:
+            raise InvalidPipeline(f"stage {stage}:{parameter} has {name} twice")
         if not ((name in named and value) or (name in flags and not equals)):
             known = [*(f"{n}=..." for n in named), *flags]
             raise InvalidPipeline(
-                f"stage {stage} does not know {part!r}", hint=f"it knows {', '.join(known)}"
+                f"stage {stage} has no option {part!r}",
+                hint=f"use {', '.join(known)}",
             )
-        found[name] = value
-    return first, found
+        options[name] = value
+    return first, options

@@ -1,9 +1,9 @@
-"""The stages by which tensors are stored and come back exactly (docs/pipelines.md).
+"""The stages that store tensors exactly (docs/pipelines.md).
 
-XOR, byte planes and the choice of compressors are VSOL's (thesis §3.2.3, §3.2.6, §3.2.7).
-The parameters behind ``zstd:huff`` were found by measurement. Where a tensor is on no grid
-(integers, entries taken over exactly, the first version of a constant one) a delta of ``steps``
-is an exclusive or, coded as byte planes.
+XOR, byte planes and the choice of compressors are VSOL's (thesis §3.2.3, §3.2.6, §3.2.7). The
+parameters of ``zstd:huff`` were measured. For tensors on no grid (integers, entries that were
+copied exactly, the first version of a constant one) a delta of ``steps`` is an exclusive or, coded
+as byte planes.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from mvc.types import FIRST_RELEASE as FIRST
 
 _PLANES = tuple(f"plane{i}" for i in range(8))
 BLOCK = 1 << 18
-"""Words of a group that are worked on at once, to stay in the processor's cache."""
+"""Words of a group that are processed at once, to stay in the processor's cache."""
 LENGTHS = (18, 20, 22, 24, 34, 66, 84, 110, 136, 144, 176, 210)
 """Bytes of a block in the quantised types of GGUF that are in use."""
-_SAMPLE = 2000  # blocks from which it is found out where bytes of another kind begin
+_SAMPLE = 2000  # blocks that are sampled to detect where bytes of another kind begin
 _GAIN = 512  # bits that a cut saves in the sample; chance alone makes about 200
-_SPARSE = (0.0, 0.5)  # of bytes that are not zero; a Huffman code wastes part of a bit on each zero
+_SPARSE = (0.0, 0.5)  # of nonzero bytes; a Huffman code wastes part of a bit on each zero
 
 
 class _Delta(Stage, frozen=True):
     takes = frozenset({Kind.PAIR, Kind.CHOSEN})
-    needs = "to stand first, or right after the choice of what changes"
+    needs = "to be first, or directly after the stage that chooses the changes"
     delta = True
     feature = FIRST
 
@@ -66,7 +66,7 @@ class Xor(_Delta, frozen=True):
 
 
 class WholeSteps(_Delta, frozen=True):
-    """delta: whole steps on a tensor's grid (exclusive or where it is on none)"""
+    """delta: whole steps on a tensor's grid (exclusive or if it has none)"""
 
     usage = "steps"
     gives = Kind.STEPS
@@ -75,7 +75,7 @@ class WholeSteps(_Delta, frozen=True):
 
 
 class WordStage(Stage, frozen=True):
-    """Maps words to others of the same width, each by itself, and back; 0 to 0."""
+    """Maps each word to another of the same width, and back; 0 to 0."""
 
     takes = WORDS
     needs = "words, not bytes or streams, before it"
@@ -119,11 +119,11 @@ class Elide(Stage, frozen=True):
 
 
 class StreamLayout(Stage, frozen=True):
-    """How words become streams of bytes: the base class lays them out one after the other.
+    """How words become streams of bytes; the base class stores them one after the other.
 
-    ``method`` is the compressor's, ``marks`` a bitmap of the words to take. ``folds``: it does what
-    the stage zigzag says on the way, which the loops in C do at once. ``unit``: bytes that lie
-    together; a sample has whole ones.
+    ``method``: the compressor. ``marks``: a bitmap of the words to include. ``folds``: applies
+    zigzag as well, which the loops in C do in the same pass. ``unit``: bytes that belong together;
+    a sample has whole units.
     """
 
     folds: bool = False
@@ -136,24 +136,24 @@ class StreamLayout(Stage, frozen=True):
     def encode(self, data: Words, method: Compressor | None, marks: Bytes | None = None) -> Parts:
         """The streams of a chunk; ``data`` may be changed."""
         if marks is not None:
-            taken = np.unpackbits(marks, count=len(data)).view(np.bool_)
-            kept = scratch_words("kept", int(np.count_nonzero(taken)), data.itemsize)
-            data = np.compress(taken, data, out=kept)
+            flags = np.unpackbits(marks, count=len(data)).view(np.bool_)
+            included = scratch_words("kept", int(np.count_nonzero(flags)), data.itemsize)
+            data = np.compress(flags, data, out=included)
         return self.encode_joined(data, method)
 
     def decode(
         self, cursor: Cursor, words: Words, method: Compressor | None
     ) -> tuple[Words, Words | None]:
-        """The words of a chunk, in ``words`` or not; their positions where not all are there."""
+        """The words of a chunk, possibly in ``words``; their positions if only some are stored."""
         words.view(np.uint8)[:] = decode_stream(cursor, words.nbytes, method, "plane")
         return words, None
 
     def encode_joined(self, data: Words, method: Compressor | None) -> Parts:
-        """The streams of the words of a group's members; ``data`` may be changed."""
+        """The streams of a group's joined words; ``data`` may be changed."""
         return encode_stream(data.view(np.uint8), method)
 
     def decode_joined(self, cursor: Cursor, words: Words, method: Compressor | None) -> None:
-        """Fills ``words``, which are zeros, as ``encode_joined`` was given them."""
+        """Fills ``words``, which are zeros, with the words passed to ``encode_joined``."""
         raise NotImplementedError
 
 
@@ -168,7 +168,7 @@ class Planes(StreamLayout, frozen=True):
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
-        if cls is not Planes:  # those for words on a grid
+        if cls is not Planes:  # the subclasses for words on a grid
             return super().read(name, parameter)
         kinds = {"": Planes, "all": PlanesOfAll, "concat": PlanesOfJoined}
         if parameter not in kinds:
@@ -222,16 +222,16 @@ class PlanesOfJoined(PlanesOfAll, frozen=True):
 
 
 class Blocks(StreamLayout, frozen=True):
-    """bytes at the same places of all blocks of N bytes, as quantised weights have them
+    """bytes at the same positions of all blocks of N bytes, for quantised weights
 
-    Scales and quants have places of their own. A chunk may begin inside a block.
+    Scales and quants have their own positions. A chunk may begin inside a block.
     """
 
     usage = "blocks:N"
     takes = WORDS - {Kind.KEPT}
     feature = "blocks"
     needs = PlanesOfAll.needs
-    # Of width 1: of the types of GGUF, some of whose streams are narrow.
+    # Width 1 was measured on the types of GGUF, some of whose streams are narrow.
     costs: ClassVar[Costs] = {1: (0.9, 0.0), 2: (0.17, 0.0), 4: (1.3, 0.0), 8: (0.0, 0.0)}
 
     @classmethod
@@ -260,7 +260,7 @@ class Blocks(StreamLayout, frozen=True):
         return words, None
 
     def _places(self, words: Words, begins: NDArray[Any] | tuple[()] = ()) -> list[NDArray[Any]]:
-        """All blocks, cut at the places where ``begins`` says so; last what fills no block."""
+        """All blocks, cut at the positions set in ``begins``; last the bytes that fill no block."""
         data = words.view(np.uint8)
         end = len(data) // self.unit * self.unit
         blocks = data[:end].reshape(-1, self.unit)
@@ -268,7 +268,7 @@ class Blocks(StreamLayout, frozen=True):
 
 
 def _begins(blocks: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether bytes of another kind begin at a place, by what an ideal code saves there."""
+    """Whether bytes of another kind begin at a position, by the saving of an ideal code."""
     length = blocks.shape[1]
     sample = blocks[:: max(1, len(blocks) // _SAMPLE)].astype(np.intp)
     keys = sample * length + np.arange(length)
@@ -283,7 +283,7 @@ def _terms(counts: NDArray[Any]) -> NDArray[Any]:
 
 
 class Sparse(StreamLayout, frozen=True):
-    """positions and values of what changed; all options unless some are named"""
+    """positions and values of changed words; all options unless some are named"""
 
     options: frozenset[str] = frozenset(OPTIONS)
     usage = "sparse[:none|values,layers,indices,diff]"
@@ -329,7 +329,7 @@ class Sparse(StreamLayout, frozen=True):
 
 
 class SparseOfAll(Sparse, frozen=True):
-    """``sparse`` over the words of all tensors of a record, joined."""
+    """``sparse`` over the joined words of all tensors of a record."""
 
     scope = "group"
     costs: ClassVar[Costs] = {1: (0.52, 0.0), 2: (0.46, 0.0), 4: (0.27, 0.0), 8: (0.0, 0.0)}
@@ -349,25 +349,25 @@ class Gaps(_OnGrid, frozen=True):
     costs: ClassVar[Costs] = {1: (0.03, 0.0), 2: (0.026, 0.0), 4: (0.12, 0.065), 8: (0.0, 0.0)}
 
     def full(self) -> Stage:
-        """Full records hold the multiples themselves."""
+        """Full records store the multiples themselves."""
         return Lattice("lattice")
 
 
 class Lattice(_OnGrid, frozen=True):
-    """full records on a grid: how many steps every entry is from zero"""
+    """full records on a grid: the distance of every entry from zero in steps"""
 
     usage = "lattice"
     takes = frozenset({Kind.TENSOR})
-    needs = "to stand first, without a delta"
+    needs = "to be first, without a delta"
     costs: ClassVar[Costs] = {1: (0.017, 0.0), 2: (0.3, 0.0), 4: (0.17, 0.0), 8: (0.064, 0.0)}
 
 
 class Raw(Stage, frozen=True):
-    """nothing further: words are stored as they are"""
+    """no compression: words are stored unchanged"""
 
     usage = "raw"
     feature = FIRST
     takes = frozenset({Kind.TENSOR, Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET})
     gives = Kind.BYTES
-    needs = "to stand alone or right after a delta"
+    needs = "to be the only stage, or directly after a delta"
     costs: ClassVar[Costs] = {1: (0.022, 0.0), 2: (0.022, 0.0), 4: (0.022, 0.0), 8: (0.023, 0.0)}

@@ -1,12 +1,12 @@
-"""Deltas and full records of tensors that lie on a grid: whole steps of a power of two.
+"""Deltas and full records of tensors on a grid: whole steps of a power of two.
 
 The bytes: docs/format.md, "Multiples and steps". The exponent of a delta is that of the changed
-entries alone, so entries off the grid that did not change are no obstacle.
+entries alone, so unchanged entries may be off the grid.
 
-Rice codes hold whole numbers that are mostly small, without tables and without loops: all low bits
-lie together and all quotients lie together, so that either side is a handful of array operations.
-For the gaps between changed entries, which are nearly geometric, this is within some per cent of
-the entropy (Golomb 1966; Rice 1979).
+Rice codes store whole numbers that are mostly small, without tables and loops: all low bits are
+together and all quotients are together, so that encoding and decoding take a few array operations.
+For gaps between changed entries, which are nearly geometric, this is within a few per cent of the
+entropy (Golomb 1966; Rice 1979).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Numbers: TypeAlias = NDArray[np.int64]
 
 _EXPONENTS = range(-1074, 972)
 _EXACT = float(1 << 53)
-_FARTHEST = 1 << 15  # steps; what moves further is on no grid worth the name
+_FARTHEST = 1 << 15  # steps; with larger moves a tensor counts as off any grid
 _SAMPLE = 256
 _MOST_LOW = 40  # bits of a number's low part
-_MOST_UNARY = 4  # a quotient on the average: the parameter that fits best leaves 3.5 at most
+_MOST_UNARY = 4  # mean quotient; with the best parameter it is 3.5 at most
 
 
 def _formats_of(width: int) -> dict[int, Format]:
@@ -41,7 +41,7 @@ def _formats_of(width: int) -> dict[int, Format]:
 def common_exponent(words: Words, kind: Format) -> int | None:
     """The largest e for which all words are multiples of 2^e; 0 if all are zero.
 
-    None where one is infinite, no number or -0.0, and where no reader accepts so large a step.
+    None if one is infinite, NaN or -0.0, or if readers do not accept so large a step.
     """
     bits = words.astype(np.uint64)
     fraction = np.uint64(kind.fraction)
@@ -50,13 +50,13 @@ def common_exponent(words: Words, kind: Format) -> int | None:
     magnitude = bits & np.uint64((1 << 8 * kind.width - 1) - 1)
     if bool((biased == most).any()) or bool(((magnitude == 0) & (bits != 0)).any()):
         return None
-    taken = magnitude != 0
-    if not taken.any():
+    nonzero = magnitude != 0
+    if not nonzero.any():
         return 0
     significand = (bits & np.uint64((1 << kind.fraction) - 1)) | ((biased > 0) << fraction)
-    lowest = (significand & (~significand + np.uint64(1)))[taken].astype(np.float64)
+    lowest = (significand & (~significand + np.uint64(1)))[nonzero].astype(np.float64)
     zeros = np.frexp(lowest)[1] - 1
-    least = int((zeros + np.maximum(biased[taken], 1).astype(np.int64)).min())
+    least = int((zeros + np.maximum(biased[nonzero], 1).astype(np.int64)).min())
     exponent = least - (most // 2) - kind.fraction
     return exponent if exponent in _EXPONENTS else None
 
@@ -72,7 +72,7 @@ def multiples(words: Words, kind: Format, exponent: int) -> Numbers | None:
 
 
 def words_of_multiples(numbers: Numbers, kind: Format, exponent: int) -> Words | None:
-    """The words of numbers * 2^exponent; None where one has no exact word. 0 is +0.0."""
+    """The words of numbers * 2^exponent; None if one has no exact word. 0 is +0.0."""
     with np.errstate(all="ignore"):
         exact = np.ldexp(numbers.astype(np.float64), exponent)
         words = words_of_values(exact, kind)
@@ -84,18 +84,18 @@ def words_of_multiples(numbers: Numbers, kind: Format, exponent: int) -> Words |
 def encode(
     new: Words, base: Words | None, marks: Bytes | None, method: Compressor | None
 ) -> Parts | None:
-    """Parts that lead from ``base`` to ``new`` and back, or are all of ``new``.
+    """Parts that lead from ``base`` to ``new`` and back, or a full record of ``new``.
 
-    ``marks``: a bitmap of the words that differ.
-    None where words lie on no grid, or on too fine a one.
+    ``marks``: a bitmap of the words that differ. None if words are on no grid, or on too fine a
+    one.
     """
     if base is None or marks is None:
         return _encode_full(new, method)
     at = positions(marks, len(new))
-    found = _moves(new[at], base[at]) if len(at) else None
-    if found is None:
+    grid = _moves(new[at], base[at]) if len(at) else None
+    if grid is None:
         return None
-    code, exponent, moves = found
+    code, exponent, moves = grid
     further = np.abs(moves) - 1
     far = np.flatnonzero(further)
     parts = [
@@ -114,10 +114,10 @@ def encode(
 def decode(
     cursor: Cursor, state: Words, method: Compressor | None, *, full: bool, reverse: bool
 ) -> Words:
-    """The words of a full record, or what ``state`` has to be combined with by exclusive or.
+    """The words of a full record, or the pattern to combine with ``state`` by exclusive or.
 
-    ``state`` is left as it is. Raises DamagedData unless every entry can be moved as far as
-    the delta says, and every word of a full record exists.
+    ``state`` is unchanged. Raises DamagedData unless every entry can be moved as far as the delta
+    says, and every word of a full record exists.
     """
     if full:
         return _decode_full(cursor, len(state), state.itemsize, method)
@@ -126,17 +126,17 @@ def decode(
     signs = decode_array(cursor, -(-len(at) // 8), method, "signs")
     negative = np.unpackbits(signs, count=len(at)).view(np.bool_) ^ reverse
     if len(at) % 8 and int(signs[-1]) & (0xFF >> len(at) % 8):
-        raise DamagedData("a sign for no entry")
+        raise DamagedData("a sign belongs to no entry")
     moves = np.ones(len(at), np.int64)
     count = cursor.varint()
     if count:
         far = _positions(cursor, len(at), count, method)
         moves[far] += decode_numbers(cursor, count, _FARTHEST, method) + 1
     np.negative(moves, out=moves, where=negative)
-    there = multiples(state[at], kind, exponent)
-    moved = None if there is None else words_of_multiples(there + moves, kind, exponent)
+    old = multiples(state[at], kind, exponent)
+    moved = None if old is None else words_of_multiples(old + moves, kind, exponent)
     if moved is None:
-        raise DamagedData("a delta in whole steps does not fit what it is applied to")
+        raise DamagedData("a delta in whole steps does not fit its base")
     patterns = scratch_words("delta", len(state), state.itemsize)
     patterns.fill(0)
     patterns[at] = state[at] ^ moved
@@ -145,9 +145,9 @@ def decode(
 
 def _encode_full(words: Words, method: Compressor | None) -> Parts | None:
     for code, kind in _formats_of(words.itemsize).items():
-        if _narrow(words[:_SAMPLE], kind) is None or (found := _narrow(words, kind)) is None:
+        if _narrow(words[:_SAMPLE], kind) is None or (grid := _narrow(words, kind)) is None:
             continue
-        exponent, numbers = found
+        exponent, numbers = grid
         folded = (numbers << 1) ^ (numbers >> 63)
         width = 1 if int(folded.max(initial=0)) < 256 else 2
         streams = split(folded.astype(word_type(width)))
@@ -166,27 +166,27 @@ def _decode_full(cursor: Cursor, count: int, width: int, method: Compressor | No
     numbers = folded.astype(np.int64)
     words = words_of_multiples((numbers >> 1) ^ -(numbers & 1), kind, exponent)
     if words is None:
-        raise DamagedData("a multiple that no word stands for")
+        raise DamagedData("a multiple has no exact word")
     return words
 
 
 def _moves(new: Words, base: Words) -> tuple[int, int, Numbers] | None:
-    """Format, exponent of the step, and by how many steps each entry moves."""
+    """Format, exponent of the step, and each entry's move in steps."""
     for code, kind in _formats_of(new.itemsize).items():
         exponents = common_exponent(new, kind), common_exponent(base, kind)
         if None in exponents:
             continue
         exponent = min(e for e in exponents if e is not None)
-        there, here = multiples(new, kind, exponent), multiples(base, kind, exponent)
-        if there is not None and here is not None:
-            moves = there - here
+        after, before = multiples(new, kind, exponent), multiples(base, kind, exponent)
+        if after is not None and before is not None:
+            moves = after - before
             if int(np.abs(moves).max()) <= _FARTHEST:
                 return code, exponent, moves
     return None
 
 
 def _narrow(words: Words, kind: Format) -> tuple[int, Numbers] | None:
-    """Exponent and multiples, if these are small enough for two bytes."""
+    """Exponent and multiples, if these fit into two bytes."""
     exponent = common_exponent(words, kind)
     numbers = None if exponent is None else multiples(words, kind, exponent)
     if exponent is None or numbers is None or int(np.abs(numbers).max(initial=0)) >= _FARTHEST:
@@ -197,11 +197,11 @@ def _narrow(words: Words, kind: Format) -> tuple[int, Numbers] | None:
 def _positions(cursor: Cursor, size: int, count: int, method: Compressor | None) -> Numbers:
     """``count`` ascending positions below ``size``."""
     if count > size:
-        raise DamagedData(f"{count} of {size} entries are said to change")
+        raise DamagedData(f"{count} of {size} entries are recorded as changed")
     at = np.cumsum(decode_numbers(cursor, count, size, method) + 1)
     at -= 1
     if count and int(at[-1]) >= size:
-        raise DamagedData("an entry that changes lies past the end")
+        raise DamagedData("a changed entry is past the end")
     return at
 
 
@@ -214,7 +214,7 @@ def _read_head(cursor: Cursor, width: int) -> tuple[Format, int]:
     exponent = (folded >> 1) ^ -(folded & 1)
     kind = _formats_of(width).get(code)
     if kind is None or exponent not in _EXPONENTS:
-        raise DamagedData("a grid of no known format")
+        raise DamagedData("a grid has an unknown format")
     return kind, exponent
 
 
@@ -234,22 +234,22 @@ def encode_numbers(numbers: Numbers, method: Compressor | None) -> Parts:
 
 
 def decode_numbers(cursor: Cursor, count: int, most: int, method: Compressor | None) -> Numbers:
-    """The next ``count`` numbers, none above ``most``; DamagedData unless that is what is there.
+    """The next ``count`` numbers, none above ``most``; DamagedData unless exactly these are stored.
 
     Allocates a fixed multiple of ``count``.
     """
     low_bits = cursor.byte()
     total = cursor.varint()
     if low_bits > min(_MOST_LOW, most.bit_length()) or total > _MOST_UNARY * count:
-        raise DamagedData("numbers larger than there can be")
+        raise DamagedData("stored numbers exceed their limit")
     low = decode_array(cursor, -(-count * low_bits // 8), method, "low")
     unary = decode_array(cursor, -(-(count + total) // 8), method, "unary")
     bits = np.unpackbits(unary)
     ends = np.flatnonzero(bits)
     if len(ends) != count or (count and int(ends[-1]) != count + total - 1):
-        raise DamagedData("a row of numbers does not end where it should")
+        raise DamagedData("a list of numbers has another length than recorded")
     if np.unpackbits(low)[count * low_bits :].any():
-        raise DamagedData("bits behind the last number")
+        raise DamagedData("bits are set after the last number")
     numbers = ends.astype(np.int64)
     numbers[1:] -= ends[:-1] + 1
     numbers <<= low_bits
@@ -258,12 +258,12 @@ def decode_numbers(cursor: Cursor, count: int, most: int, method: Compressor | N
         for i in range(low_bits):
             numbers |= rows[:, i].astype(np.int64) << i
     if count and int(numbers.max()) > most:
-        raise DamagedData("a number larger than there can be")
+        raise DamagedData("a stored number exceeds its limit")
     return numbers
 
 
 def _parameter(numbers: Numbers) -> int:
-    """The k that takes fewest bits, among those around the mean."""
+    """The k with the fewest bits, among those around the mean."""
     if not len(numbers):
         return 0
     middle = int(numbers.mean() * np.log(2)).bit_length()

@@ -1,7 +1,7 @@
-"""A stream of bytes whose length the reader knows, stored in the cheapest of four forms.
+"""A stream of bytes of known length, stored in the smallest of four forms.
 
-The bytes: docs/format.md, "Payload of a single member". Huffman codes spend at least a bit a symbol
-and a bitmap does not; a bitmap of a bitmap covers the case that almost nothing changed.
+The bytes: docs/format.md, "Payload of a single member". Huffman codes need at least a bit per
+symbol, a bitmap does not; a bitmap of a bitmap is for streams that are almost all zero.
 
 The form is chosen from a sample of the bytes, without trying all four. A pipeline without a
 compressor (``method`` None) stores the bytes alone.
@@ -28,10 +28,10 @@ RAW, CONSTANT, FRAME, SPARSE = range(4)
 
 SEGMENT = 4 * MIB  # bounds the memory of a compressor's window
 _SAMPLE_BLOCKS, _SAMPLE_BLOCK = 8, 512  # bytes
-_SMALL = 64  # below it a frame's header outweighs what it saves
+_SMALL = 64  # bytes below which a frame's header outweighs its saving
 _DEPTH = 4  # a bitmap is an eighth of its stream: 1 MiB, 128 KiB, 16 KiB, 2 KiB
-_FULL_ENTROPY = 7.85  # bits a byte; above it coding gains less than 2 %
-_SPARSE_SHARES = (0.01, 0.2)  # of bytes that are not zero; below it zstd's matches cover the runs
+_FULL_ENTROPY = 7.85  # bits per byte, above which coding gains less than 2 %
+_SPARSE_SHARES = (0.01, 0.2)  # of nonzero bytes; below it zstd's matches cover the runs
 
 
 def encode_stream(
@@ -44,10 +44,10 @@ def encode_stream(
 ) -> Parts:
     """``data`` as parts to be joined; ``method`` compresses it, None stores it.
 
-    A part may lie in ``data``, as a copy would touch fresh memory.
-    ``repeats``: the data may repeat over long distances although its bytes look random, as
-    the bitmap of a matrix with idle columns does. ``sparse``: the shares of bytes that are not zero
-    between which these are stored apart.
+    A part may be a view of ``data``, as a copy would touch fresh memory. ``repeats``: the data may
+    repeat over long distances although its bytes look random, as the bitmap of a matrix with idle
+    columns does. ``sparse``: shares of nonzero bytes between which a bitmap and the values are
+    stored.
     """
     if method is None:
         return [data.data]
@@ -55,7 +55,7 @@ def encode_stream(
     if count == 0:
         return []
     first = int(data[0])
-    if count < _SMALL:  # no sample is needed: it would be the data
+    if count < _SMALL:  # a sample would be all of the data
         same = count == 1 or data.tobytes().count(first) == count
         return [bytes((CONSTANT, first))] if same else _raw(data, depth)
     entropy, filled = _sample(data)
@@ -76,12 +76,12 @@ def encode_stream(
 
 
 def _raw(data: Bytes, depth: int) -> Parts:
-    # The values of a sparse stream lie in scratch, which the next one of that depth overwrites.
+    # The values of a sparse stream are in scratch memory, which the next one overwrites.
     return [bytes((RAW,)), data.tobytes() if depth else data.data]
 
 
 def gathered(parts: Parts, take: Callable[[int], memoryview]) -> memoryview:
-    """``parts`` joined, in memory of that size that ``take`` gives."""
+    """``parts`` joined, in memory from ``take``."""
     room, at = take(sum(map(len, parts))), 0
     for part in parts:
         room[at : at + len(part)] = part
@@ -90,13 +90,13 @@ def gathered(parts: Parts, take: Callable[[int], memoryview]) -> memoryview:
 
 
 def _sample(data: Bytes) -> tuple[float, float]:
-    """Entropy in bits a byte and share of bytes not zero, from blocks spread over ``data``."""
+    """Entropy in bits per byte and share of nonzero bytes, from blocks spread over ``data``."""
     size = min(len(data), _SAMPLE_BLOCKS * _SAMPLE_BLOCK)
     counts = tally(data, _SAMPLE_BLOCKS, _SAMPLE_BLOCK)
     symbols = int(np.count_nonzero(counts))
     if symbols == 1:
         return 0.0, float(counts[0] == 0)
-    # Miller and Madow: a sample shows too little entropy, by (symbols - 1) / (2 n) nats.
+    # Miller and Madow: a sample underestimates entropy by (symbols - 1) / (2 n) nats.
     bias = (symbols - 1) / (2 * size * log(2))
     entropy = log2(size) - float(_terms().take(counts).sum()) / size + bias
     return entropy, 1 - int(counts[0]) / size
@@ -104,7 +104,7 @@ def _sample(data: Bytes) -> tuple[float, float]:
 
 @lru_cache(maxsize=1)
 def _terms() -> NDArray[np.float64]:
-    """What n log2 n is, for every count that a byte of a sample can have."""
+    """The terms n log2 n for every possible count of a byte in a sample."""
     counts = np.arange(_SAMPLE_BLOCKS * _SAMPLE_BLOCK + 1, dtype=np.float64)
     return counts * np.log2(np.maximum(counts, 1))
 
@@ -114,8 +114,8 @@ def decode_stream(
 ) -> Bytes | int:
     """The next stream, of ``count`` bytes: an array, or the value of a constant one.
 
-    For zstd any of its methods decodes all of them. The array may lie in the stored data or in
-    the scratch buffer ``slot``; do not write to it. Raises DamagedData.
+    One zstd ``method`` decodes the frames of every level. The array may be a view of the stored
+    data or of the scratch buffer ``slot``; do not write to it. Raises DamagedData.
     """
     if method is None:
         return np.frombuffer(cursor.take(count), np.uint8)
@@ -132,7 +132,7 @@ def decode_stream(
         method.decompress_into(frame, out)
         return out
     if form != SPARSE or depth >= _DEPTH:
-        raise DamagedData(f"a stream of unknown form {form}")
+        raise DamagedData(f"a stream has the unknown form {form}")
     marks, marked = decode_bitmap(cursor, count, method, slot, depth=depth + 1)
     values = decode_array(cursor, marked, method, slot + "v", depth=depth + 1)
     out = scratch_bytes(slot, count)
@@ -144,7 +144,7 @@ def decode_stream(
 def decode_array(
     cursor: Cursor, count: int, method: Compressor | None, slot: str, *, depth: int = 0
 ) -> Bytes:
-    """As ``decode_stream``, with a constant stream filled out."""
+    """As ``decode_stream``, with a constant stream as an array."""
     stream = decode_stream(cursor, count, method, slot, depth=depth)
     return np.full(count, stream, np.uint8) if isinstance(stream, int) else stream
 
@@ -152,11 +152,11 @@ def decode_array(
 def decode_bitmap(
     cursor: Cursor, count: int, method: Compressor | None, slot: str, *, depth: int = 0
 ) -> tuple[Bytes, int]:
-    """The next stream, a bitmap over ``count`` elements, and how many it marks."""
+    """The next stream, a bitmap over ``count`` elements, and its number of ones."""
     marks = decode_array(cursor, -(-count // 8), method, slot + "m", depth=depth)
     if count % 8 and int(marks[-1]) & (0xFF >> count % 8):
         raise DamagedData("a bitmap marks elements past its end")
-    even = len(marks) // 8 * 8  # by 8 bytes: adding up their counts takes longer than counting
+    even = len(marks) // 8 * 8  # words of 8 bytes, since summing the counts is the slow part
     rest = int(np.bitwise_count(marks[even:]).sum())
     return marks, int(np.bitwise_count(marks[:even].view(np.uint64)).sum()) + rest
 
@@ -164,12 +164,12 @@ def decode_bitmap(
 def encode_segments(data: Bytes, method: Compressor | None) -> Parts:
     """A long run of bytes as streams of at most ``SEGMENT`` bytes."""
     starts = range(0, len(data), SEGMENT)
-    # Copied, as the memory of a group's planes is let go before its record is appended.
+    # Copied, as a group's planes are freed before its record is appended.
     return [bytes(part) for at in starts for part in encode_stream(data[at : at + SEGMENT], method)]
 
 
 def decode_segments(cursor: Cursor, out: Bytes, method: Compressor | None) -> None:
-    """Fills ``out``; DamagedData unless exactly that much is there."""
+    """Fills ``out``; DamagedData unless exactly that many bytes are stored."""
     for start in range(0, len(out), SEGMENT):
         segment = out[start : start + SEGMENT]
         segment[:] = decode_stream(cursor, len(segment), method, "segment")

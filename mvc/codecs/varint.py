@@ -1,6 +1,6 @@
-"""A bounded reader over stored bytes. Its numbers are those of ``mvc.canonical``, below 2^63.
+"""A bounded reader of stored bytes. Its numbers are those of ``mvc.canonical``, below 2^63.
 
-Reading never goes past the end; whatever does not fit raises DamagedData.
+Reading beyond the end, or an invalid number, raises DamagedData.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Cursor:
         try:
             value, self.position = read_uint(self.data, self.position, _MOST)
         except (IndexError, ValueError) as error:
-            raise DamagedData("a stored number is damaged, or the data end within it") from error
+            raise DamagedData("a stored number is damaged or truncated") from error
         return value
 
     def end(self) -> None:
-        """Check that every byte has been read."""
+        """Raises DamagedData unless every byte has been read."""
         if self.left:
             raise DamagedData(f"{self.left} bytes too many in stored data")

@@ -1,12 +1,11 @@
-"""Tensors seen as unsigned little-endian words: deltas, byte planes, and memory to work in.
+"""Tensors as unsigned little-endian words: deltas, byte planes, and scratch memory.
 
-Deltas never touch floating point: -0.0, NaN payloads and subnormals are bit
-patterns like any other (a float comparison loses sign-only changes, and a
-float register may quiet a NaN). Everything wraps around, so it is exact and
-can be undone from either end.
+Deltas never use floating point: -0.0, NaN payloads and subnormals are bit patterns like any other
+(a float comparison loses sign-only changes, and a float register may quiet a NaN). All operations
+wrap around, so they are exact and can be undone.
 
-``kernels`` are the innermost loops in C (``kernels.c``), None where no compiler was found when
-mvc was installed. What they do, numpy does here too, more slowly and to the same bytes.
+``kernels`` are the innermost loops in C (``kernels.c``), None if mvc was installed without a
+compiler. numpy does the same here, more slowly and to the same bytes.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Words: TypeAlias = NDArray[Any]  # unsigned, little-endian, of 1, 2, 4 or 8 bytes
 _UNSIGNED = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
 _SMALLEST = 1 << 16
-_FEW = 0.2  # of a state's words: below it, moving these alone is faster than a pass over all
-_DENSE = 0.57  # of a bitmap's bytes that are not zero: a tenth of its bits, if they lie at random
-_ADD, _SUBTRACT, _XOR = range(3)  # what the kernels call them
+_FEW = 0.2  # share of a state's words below which moving these alone is faster than a full pass
+_DENSE = 0.57  # share of nonzero bytes in a bitmap: a tenth of its bits, if they are random
+_ADD, _SUBTRACT, _XOR = range(3)  # as in kernels.c
 _slots = threading.local()
 
 
@@ -43,16 +42,15 @@ def word_type(width: int) -> np.dtype[Any]:
 
 
 def words_of(data: memoryview | bytes, width: int) -> Words:
-    """The whole words of ``data`` without a copy; bytes that fill no word are left out."""
+    """The whole words of ``data`` without a copy; trailing bytes are left out."""
     return np.frombuffer(data, word_type(width), len(data) // width)
 
 
 def scratch_bytes(slot: str, count: int) -> Bytes:
     """``count`` uninitialised bytes of the buffer ``slot``, which this thread reuses.
 
-    Fresh memory costs a page fault for every 4 KiB, many times the price of the arithmetic
-    done in it. A slot belongs to one purpose at a time: the next request for the same slot
-    overwrites what it held.
+    Fresh memory costs a page fault for every 4 KiB, many times the cost of the arithmetic in it. A
+    slot has one purpose at a time: the next request for the same slot overwrites its bytes.
     """
     buffers = vars(_slots)
     buffer: Bytes | None = buffers.get(slot)
@@ -68,9 +66,9 @@ def scratch_words(slot: str, count: int, width: int) -> Words:
 
 
 def tally(data: Bytes, blocks: int, length: int) -> Words:
-    """How often each byte occurs in blocks of ``length`` bytes, spread evenly over ``data``.
+    """Counts of each byte value in blocks of ``length`` bytes, spread evenly over ``data``.
 
-    In all of it where it is no longer than the blocks.
+    All of ``data`` is counted if it is no longer than the blocks.
     """
     few = len(data) <= blocks * length
     step = max(1, len(data) if few else len(data) // blocks)
@@ -86,12 +84,14 @@ def tally(data: Bytes, blocks: int, length: int) -> Words:
 
 
 def difference(operator: str, new: Words, base: Words, out: Words) -> None:
-    """``out`` = what leads from ``base`` to ``new``; operator ``sub`` or ``xor``."""
+    """``out`` = the delta from ``base`` to ``new``; operator ``sub`` or ``xor``."""
     (np.bitwise_xor if operator == "xor" else np.subtract)(new, base, out=out)
 
 
 def changes(operator: str, new: Words, base: Words, out: Words) -> tuple[Bytes, int]:
-    """As ``difference``; a bitmap of the words that differ, in scratch, and how many do."""
+    """As ``difference``; returns a bitmap of the words that differ, in scratch memory, and their
+    number.
+    """
     if kernels is not None:
         marks = scratch_bytes("marks", -(-len(new) // 8))
         code, buffers = _XOR if operator == "xor" else _SUBTRACT, (new, base, out, marks)
@@ -110,11 +110,10 @@ def move(operator: str, state: Words, delta: Words, *, reverse: bool) -> None:
 def combine(
     operator: str, state: memoryview, delta: memoryview, width: int, *, reverse: bool = False
 ) -> None:
-    """Move ``state`` along ``delta`` in place: base to new, or back if ``reverse``.
+    """Moves ``state`` along ``delta`` in place: base to new, or back if ``reverse``.
 
-    Both have the same length. The bytes after the last whole word are combined
-    as bytes, by the same operator. Deltas of one operator may be combined in
-    any order.
+    Both have the same length. The bytes after the last whole word are combined as bytes, by the
+    same operator. Deltas of one operator may be combined in any order.
     """
     if len(state) != len(delta):
         raise WrongUsage(f"a delta of {len(delta)} bytes does not fit a state of {len(state)}")
@@ -126,7 +125,7 @@ def combine(
 
 
 def move_at(operator: str, state: Words, at: Words, delta: Words, *, reverse: bool) -> None:
-    """As ``move``, for the words at the positions ``at``, which ascend; all others stay."""
+    """As ``move``, for the words at the ascending positions ``at``; other words stay."""
     if len(at) > _FEW * len(state):
         spread = scratch_words("delta", len(state), state.itemsize)
         spread.fill(0)
@@ -139,7 +138,7 @@ def move_at(operator: str, state: Words, at: Words, delta: Words, *, reverse: bo
 
 
 def move_marked(operator: str, state: Words, marks: Bytes, delta: Words, *, reverse: bool) -> None:
-    """As ``move``, for the words that the bitmap marks; all others stay."""
+    """As ``move``, for the words marked in the bitmap; other words stay."""
     if kernels is None:
         move_at(operator, state, positions(marks, len(state)), delta, reverse=reverse)
         return
@@ -149,26 +148,26 @@ def move_marked(operator: str, state: Words, marks: Bytes, delta: Words, *, reve
 
 
 def positions(marks: Bytes, count: int) -> NDArray[np.intp]:
-    """The positions that a bitmap over ``count`` elements marks."""
+    """The positions of the ones in a bitmap over ``count`` elements."""
     filled = marks != 0
     if np.count_nonzero(filled) > _DENSE * len(marks):
         return np.flatnonzero(np.unpackbits(marks, count=count).view(np.bool_))
-    # Only the bytes that are not zero: numpy is slow where about a twentieth is marked.
+    # Only nonzero bytes: numpy is slow if about a twentieth of the bits is set.
     at = np.flatnonzero(filled)
-    found = np.flatnonzero(np.unpackbits(marks.take(at)).view(np.bool_))
-    places = at.take(found >> 3)
+    ones = np.flatnonzero(np.unpackbits(marks.take(at)).view(np.bool_))
+    places = at.take(ones >> 3)
     places <<= 3
-    found &= 7
-    places |= found
+    ones &= 7
+    places |= ones
     return places
 
 
 def by_key(
     at: NDArray[np.int64], keys: Bytes, kinds: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """``at``, positions among ``keys``, sorted by their keys, stably; how many have each key.
+    """``at``, positions among ``keys``, sorted stably by their keys; the number of each key.
 
-    Keys are below ``kinds``. The positions may lie in scratch.
+    Keys are below ``kinds``. The positions may be in scratch memory.
     """
     if kernels is not None:
         places = scratch_bytes("places", at.nbytes).view(np.int64)
@@ -180,7 +179,7 @@ def by_key(
 
 
 def zigzag(words: Words) -> None:
-    """Fold signs into the lowest bit, in place."""
+    """Folds signs into the lowest bit, in place."""
     width = words.itemsize
     signed, signs = f"<i{width}", scratch_words("zigzag", len(words), width)
     np.right_shift(words.view(signed), 8 * width - 1, out=signs.view(signed))
@@ -189,7 +188,7 @@ def zigzag(words: Words) -> None:
 
 
 def unzigzag(words: Words) -> None:
-    """Undo :func:`zigzag`, in place."""
+    """Undoes :func:`zigzag`, in place."""
     signs = scratch_words("zigzag", len(words), words.itemsize)
     np.bitwise_and(words, 1, out=signs)
     np.negative(signs, out=signs)
@@ -200,10 +199,11 @@ def unzigzag(words: Words) -> None:
 def split(
     data: Words, slot: str = "half", *, marks: Bytes | None = None, folded: bool = False
 ) -> list[Bytes]:
-    """The byte planes of ``data``: byte i of every word, for each i, lowest first, in scratch.
+    """The byte planes of ``data``: byte i of every word, for each i, lowest first, in scratch
+    memory.
 
-    ``marks``: a bitmap of the words to take, all others are left out. ``folded``: by zigzag, for
-    which ``data`` may be changed.
+    ``marks``: a bitmap of the words to include. ``folded``: apply zigzag first; ``data`` may
+    change.
     """
     width, count = data.itemsize, len(data)
     if kernels is not None:
@@ -212,15 +212,15 @@ def split(
         return [planes[at * count : at * count + taken] for at in range(width)]
     if marks is not None:
         flags = np.unpackbits(marks, count=count).view(np.bool_)
-        kept = scratch_words(slot, int(np.count_nonzero(flags)), width)
-        data = np.compress(flags, data, out=kept)
+        included = scratch_words(slot, int(np.count_nonzero(flags)), width)
+        data = np.compress(flags, data, out=included)
     if folded:
         zigzag(data)
     return _halved(data, slot)
 
 
 def _halved(data: Words, slot: str) -> list[Bytes]:
-    """By halves: the narrower the words, the more of them a processor handles at once."""
+    """Splits by halves: the narrower the words, the more of them a processor handles at once."""
     half = data.itemsize // 2
     if not half:
         return [data.view(np.uint8)]
@@ -236,7 +236,7 @@ def _halved(data: Words, slot: str) -> list[Bytes]:
 def join(planes: list[Bytes | int], out: Words, *, folded: bool = False) -> None:
     """``out`` = the words whose bytes are ``planes``: arrays, or the value of a constant one.
 
-    ``folded``: what is joined was folded by zigzag, which is undone.
+    ``folded``: undo zigzag afterwards.
     """
     if kernels is not None:
         kernels.join(out, tuple(planes), folded)

@@ -1,12 +1,12 @@
-"""Members of a training's state, predicted by the optimizer's own arithmetic.
+"""States of a training, predicted by the optimizer's own arithmetic.
 
 Weights and second moments follow from first moments by the formula of the optimizer's step.
-``rules`` are these formulas, operation by operation; a ``Prediction`` is one of them with its
-numbers, as a coding names it; ``kinds`` are the optimizers, and which rules
-may have made their states; ``choice`` finds on a sample which one did.
+``rules`` has these formulas, operation by operation; a ``Prediction`` is one rule with its numbers,
+as a coding names it; ``kinds`` lists the optimizers and their possible rules; ``choice`` determines
+on a sample which rule was used.
 
-What is predicted are words like any other: a delta to them is stored, so a wrong prediction costs
-bytes and nothing else.
+A prediction is a base like any other: the delta from it is stored, so a wrong prediction only costs
+bytes.
 """
 
 from mvc.codecs.optim.choice import ChosenRule, choose_predictions

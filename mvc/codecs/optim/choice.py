@@ -1,4 +1,4 @@
-"""Which rule a step followed, found on a sample of every member."""
+"""Determines the rule that a step followed, on a sample of every member."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MOST = 1 << 14  # elements on which a candidate is tried
 
 
 class ChosenRule(Struct, frozen=True):
-    """How a member is predicted from what it was in the older version, its base, and inputs.
+    """The rule that predicts a member from its older version, the base, and inputs.
 
-    ``exact``: the share of the sample that is right to the bit.
+    ``exact``: the share of the sample that is predicted to the bit.
     """
 
     prediction: Prediction
@@ -33,32 +33,32 @@ def choose_predictions(
     old: Mapping[str, NDArray[Any]],
     new: Mapping[str, NDArray[Any]],
 ) -> dict[str, ChosenRule]:
-    """By member the rule that predicts it best; members that no rule predicts are absent.
+    """The rule that predicts each member best; members that no rule predicts are left out.
 
-    ``old`` and ``new``: the same sample of every member, "param" and those that torch's state
-    names, all of one dtype. ``hypers``: values of the parameter group, with ``step``, of the new
-    state and then of the older one, because a scheduler may have changed them between.
+    ``old`` and ``new``: the same sample of every member, "param" and those named by torch's state,
+    all of one dtype. ``hypers``: values of the parameter group, with ``step``, of the new state and
+    then of the older one, because a scheduler may have changed them between.
     """
     dtype = next((str(array.dtype) for array in new.values()), "")
     if dtype not in PREDICTED:
         return {}
-    found: dict[str, tuple[float, ChosenRule]] = {}
+    best: dict[str, tuple[float, ChosenRule]] = {}
     for candidate in dict.fromkeys(candidates(kinds, hypers, dtype)):
         member = candidate.member
-        if member in found and found[member][1].exact == 1:
+        if member in best and best[member][1].exact == 1:
             continue
         arrays = _arrays(candidate, old, new)
         if arrays is not None:
             cost, chosen = _tried(candidate, dtype, arrays)
-            if member not in found or cost < found[member][0]:
-                found[member] = cost, chosen
-    return {member: found[member][1] for member in ORDER if member in found}
+            if member not in best or cost < best[member][0]:
+                best[member] = cost, chosen
+    return {member: best[member][1] for member in ORDER if member in best}
 
 
 def _arrays(
     candidate: RuleCandidate, old: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]
 ) -> list[Numbers] | None:
-    """The member as it is now, its base and its inputs; None unless all are there and fit."""
+    """The member's new values, its base and its inputs; None unless all exist and fit."""
     places = [(False, candidate.member), (True, candidate.member), *candidate.inputs]
     arrays = [(old if older else new).get(name) for older, name in places]
     whole = [a.reshape(-1) for a in arrays if a is not None]
@@ -70,7 +70,7 @@ def _arrays(
 
 
 def _tried(candidate: RuleCandidate, dtype: str, arrays: list[Numbers]) -> tuple[float, ChosenRule]:
-    """What the residual costs, in bits of an element, and the choice."""
+    """The cost of the residual, in bits per element, and the rule."""
     prediction = Prediction(candidate.rule, dtype, candidate.numbers)
     wanted, base, *inputs = (np.ascontiguousarray(a).view(np.uint8).data for a in arrays)
     out = bytearray(len(wanted))

@@ -1,7 +1,7 @@
-"""The optimizers of ``torch.optim`` whose steps are known, and what may have made their states.
+"""The supported optimizers of ``torch.optim``, and the rules that may have produced their states.
 
 A candidate is a rule with its inputs and numbers. Numbers are computed as torch computes them: in
-float64 from Python's numbers, or in float32 where ``lr`` or the step is a tensor.
+float64 from Python's numbers, or in float32 if ``lr`` or the step is a tensor.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _M, _V, _X = "exp_avg", "exp_avg_sq", "max_exp_avg_sq"
 _S, _B, _W = "square_avg", "momentum_buffer", "param"
 
 ORDER = (_M, _V, _S, _X, _B, _W)
-"""Members, so that each comes after those that it is predicted from."""
+"""Members, each after its inputs."""
 
-_STEP = "step"  # is of the new state, whatever the group's values are
+_STEP = "step"  # always of the new state, whichever state the group's values come from
 
 
 class RuleCandidate(Struct, frozen=True):
-    """A rule that may have made a member, with its inputs and numbers."""
+    """A rule that may have produced a member, with its inputs and numbers."""
 
     member: str
     rule: str
@@ -44,7 +44,7 @@ class _GroupNumbers:
         self._values, self._tensor, self._capturable = values, tensor, capturable
 
     def number(self, name: str, index: int | None = None) -> float:
-        """The finite number ``name``; KeyError where there is none."""
+        """The finite number ``name``; KeyError if there is none."""
         value = self._values.get(name)
         if index is not None and isinstance(value, (tuple, list)) and len(value) > index:
             value = value[index]
@@ -53,7 +53,7 @@ class _GroupNumbers:
         return float(value)
 
     def flag(self, name: str) -> bool | None:
-        """Whether it is so; None where nothing says."""
+        """The value of a flag; None if the group does not have it."""
         return None if name not in self._values else self._values[name] is True
 
     @property
@@ -67,7 +67,7 @@ class _GroupNumbers:
         return np.float32(step) if self._capturable else step
 
     def lefts(self, beta: float) -> list[Any]:
-        """What is left of 1 after so many steps, as machines may have rounded the power."""
+        """1 - beta^step, for each value to which machines may have rounded the power."""
         power = beta**self.step
         if not self._capturable:
             return [1 - power]
@@ -99,7 +99,7 @@ def _moments(values: _GroupNumbers) -> Iterator[Numbered]:
 
 
 def _shrinking(values: _GroupNumbers) -> Iterator[tuple[str, Any]]:
-    """The suffix of the rule and the number of each kind of decoupled weight decay."""
+    """The suffix of the rule and the number for each kind of decoupled weight decay."""
     decay, decoupled = values.number("weight_decay"), values.flag("decoupled_weight_decay")
     if decoupled is not True or not decay:
         yield "", 1.0
@@ -124,7 +124,7 @@ def _adam(values: _GroupNumbers) -> Iterator[Numbered]:
 
 
 def _root(number: Any) -> Any:
-    """As Python and torch have it: a float's by its power."""
+    """The square root as Python and torch compute it: a float's by its power."""
     return number**0.5 if isinstance(number, float) else np.sqrt(number)
 
 
@@ -152,7 +152,7 @@ def _rmsprop(values: _GroupNumbers) -> Iterator[Numbered]:
 
 
 class _Optimizer(Struct, frozen=True):
-    """Names of states that it has and may have, of values of its groups, and its candidates."""
+    """Required and optional names of its states, names of group values, and its candidates."""
 
     states: str
     values: str
@@ -168,23 +168,23 @@ KINDS = {
 
 
 def kinds_of(state_names: Collection[str], group: Mapping[str, object]) -> tuple[str, ...]:
-    """The optimizers whose states have these names: first the one whose values fit best.
+    """Optimizers whose states have these names, the best match of group values first.
 
-    ``group``: the values of the parameter group. Empty if there is none.
+    ``group``: the values of the parameter group. Empty if no optimizer matches.
     """
     names = frozenset(state_names) - {_STEP}
-    found = []
+    matches = []
     for name, kind in KINDS.items():
         has, keys = frozenset(kind.states.split()), frozenset(kind.values.split())
         if has <= names <= has | set(kind.may.split()) and keys <= group.keys():
-            found.append((len(keys), name))
-    return tuple(name for _, name in sorted(found, reverse=True))
+            matches.append((len(keys), name))
+    return tuple(name for _, name in sorted(matches, reverse=True))
 
 
 def candidates(
     kinds: Sequence[str], groups: Sequence[Mapping[str, object]], dtype: str
 ) -> Iterator[RuleCandidate]:
-    """Those of all kinds, with the values of each group; the step is the first one's."""
+    """Candidates of all kinds, with the values of each group; the step is the first group's."""
     moved = {_STEP: groups[0][_STEP]} if groups and _STEP in groups[0] else {}
     for kind in (KINDS[name] for name in kinds if name in KINDS):
         for group in groups:
@@ -194,9 +194,9 @@ def candidates(
 
 
 def _forms(group: Mapping[str, object]) -> Iterator[tuple[bool, bool]]:
-    """Whether ``lr`` may be a tensor, and the step with it: a float32 looks like one.
+    """Whether ``lr`` may be a tensor, and the step with it: a float32 value may be a tensor's.
 
-    Fused kernels of GPUs compute as if both were.
+    Fused kernels of GPUs compute as if both were tensors.
     """
     lr, fused = group.get("lr"), group.get("fused") is True
     with np.errstate(all="ignore"):
@@ -221,7 +221,7 @@ def _readable(kind: _Optimizer, values: _GroupNumbers, dtype: str) -> Iterator[R
 
 
 def _shortest(value: Any) -> float:
-    """The number of fewest digits that is rounded to the same float32."""
+    """The number with the fewest digits that rounds to the same float32."""
     single = np.float32(value)
     short = float(str(single))
     return short if np.float32(short) == single else float(single)

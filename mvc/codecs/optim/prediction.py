@@ -1,4 +1,4 @@
-"""A prediction: the rule of a coding with its numbers, and the arrays that it makes."""
+"""A prediction: the rule of a coding with its numbers, and the arrays that it computes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from mvc.errors import InvalidPipeline, WrongUsage
 from mvc.limits import MAX_PIPELINE_TEXT
 
 PREFIX = "optim"
-_BLOCK = 1 << 17  # bytes of an array that are worked on at once, to stay in the processor's cache
+_BLOCK = 1 << 17  # bytes of an array that are processed at once, to stay in the processor's cache
 PREDICTED: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 """The dtypes of tensors that rules predict, and their types in numpy."""
 GRADES = 10
-"""Of graded rules: 0 for elements that are known to a few units, the others by powers of 2."""
+"""Number of grades: 0 for elements known to a few units, the others by powers of 2."""
 _FRACTION = {"float32": 23, "float64": 52}
-_NANS = {"float32": 0x7FC00000, "float64": 0x7FF8000000000000}  # bits of the one that is written
+_NANS = {"float32": 0x7FC00000, "float64": 0x7FF8000000000000}  # bits of every NaN in results
 
 
 class Prediction(Struct, frozen=True):
-    """What a coding's text says: ``optim:RULE:DTYPE:NUMBERS``.
+    """The content of a coding's text ``optim:RULE:DTYPE:NUMBERS``.
 
-    ``optim:adam.1:float32:1.0,0.001,0.5,1e-08`` predicts weights from the weights before, first and
-    second moments. Equal texts are equal predictions.
+    ``optim:adam.1:float32:1.0,0.001,0.5,1e-08`` predicts weights from the previous weights, and
+    first and second moments. Equal texts are equal predictions.
     """
 
     rule: str
@@ -42,18 +42,18 @@ class Prediction(Struct, frozen=True):
     @staticmethod
     @lru_cache(maxsize=1024)
     def parse(text: str) -> Prediction:
-        """The prediction of a text; InvalidPipeline unless it is known and written as here."""
+        """The prediction of a text; InvalidPipeline unless it is known and in canonical form."""
         prefix, rule, dtype, numbers = (*text.split(":"), "", "", "", "")[:4]
         try:
-            made = Prediction(rule, dtype, tuple(map(float, filter(None, numbers.split(",")))))
+            parsed = Prediction(rule, dtype, tuple(map(float, filter(None, numbers.split(",")))))
         except ValueError as error:
-            raise InvalidPipeline(f"{text!r} names a number that is none") from error
+            raise InvalidPipeline(f"{text!r} contains an invalid number") from error
         known = prefix == PREFIX and rule in RULES and dtype in PREDICTED
-        if not known or len(text) > MAX_PIPELINE_TEXT or made.text != text:
+        if not known or len(text) > MAX_PIPELINE_TEXT or parsed.text != text:
             raise InvalidPipeline(f"{text!r} is no prediction")
-        if len(made.numbers) != made._rule.count or not all(map(math.isfinite, made.numbers)):
-            raise InvalidPipeline(f"{text!r} has other numbers than {made._rule.count} finite ones")
-        return made
+        if len(parsed.numbers) != parsed._rule.count or not all(map(math.isfinite, parsed.numbers)):
+            raise InvalidPipeline(f"{text!r} must have {parsed._rule.count} finite numbers")
+        return parsed
 
     @property
     def text(self) -> str:
@@ -62,22 +62,22 @@ class Prediction(Struct, frozen=True):
 
     @property
     def inputs(self) -> int:
-        """How many arrays it takes beside the base."""
+        """Number of arrays in addition to the base."""
         return self._rule.inputs
 
     @property
     def signed(self) -> bool:
-        """Whether it takes the signs of gradients from a bitmap."""
+        """Whether it reads the signs of gradients from a bitmap."""
         return self._rule.signed
 
     @property
     def graded(self) -> bool:
-        """Whether its elements are graded by how little is known of them."""
+        """Whether its elements are graded by their uncertainty."""
         return self._rule.graded
 
     @property
     def finer(self) -> Prediction:
-        """The same, graded, where there is such a rule."""
+        """The graded version of this prediction, if there is one; else itself."""
         rule = f"{self.rule}g"
         return replace(self, rule=rule) if rule in RULES and RULES[rule].graded else self
 
@@ -99,13 +99,13 @@ class Prediction(Struct, frozen=True):
         new: memoryview | None = None,
         grades: Bytes | None = None,
     ) -> Bytes:
-        """Write what is predicted into ``out``, which may be ``base``.
+        """Writes the predicted values into ``out``, which may be ``base``; returns the signs.
 
-        All have the same length, of any chunk of a piece; bytes at the end that fill no element are
-        the base's. ``signs``: of each element 1 where the gradient is negative, else 0; without
-        them those with which ``new`` is predicted best. Returns them. ``grades``: where a graded
-        rule writes how little is known of each element. Raises MvcError where this thread cannot
-        compute with subnormal numbers.
+        All buffers have the same length, of any chunk of a piece; trailing bytes that fill no
+        element are copied from the base. ``signs``: 1 for each element with a negative gradient,
+        else 0; by default those that predict ``new`` best. ``grades``: receives each element's
+        uncertainty under a graded rule. Raises MvcError if this thread cannot compute with
+        subnormal numbers.
         """
         count, rule = len(out) // self.width, self._rule
         if signs is None:
@@ -123,11 +123,11 @@ class Prediction(Struct, frozen=True):
         with np.errstate(all="ignore"), subnormals():
             for at in range(0, count, step):
                 cut = slice(at, at + step)
-                first, *others = (array[cut] for array in arrays)
+                first, *rest = (array[cut] for array in arrays)
                 if rule.pull is None:
-                    target[cut] = self._predicted(first, *others, *numbers)
+                    target[cut] = self._predicted(first, *rest, *numbers)
                     continue
-                (after, before), (number, small, decay, share) = others, numbers
+                (after, before), (number, small, decay, share) = rest, numbers
                 change = squared(after, before, decay)
                 pull = rule.pull(magnitude(change, share), np.sqrt(after) + small, number)
                 if wanted is not None:
@@ -135,15 +135,15 @@ class Prediction(Struct, frozen=True):
                     below = part > middle if rule.falls else part < middle
                     signs[cut] = below & (change > 0) if rule.graded else below
                 pull *= 1 - 2 * signs[cut].view(np.int8)
-                found = self._predicted(first, pull, number)
+                result = self._predicted(first, pull, number)
                 if grades is not None:
-                    grades[cut] = self._grades(first, found, after, change)
-                target[cut] = found
+                    grades[cut] = self._grades(first, result, after, change)
+                target[cut] = result
         out[count * self.width :] = base[count * self.width :]
         return signs
 
     def moving(self, inputs: Sequence[memoryview]) -> NDArray[np.bool_]:
-        """Which elements of a graded rule have a gradient that is not zero."""
+        """Which elements of a graded rule have a nonzero gradient."""
         kind = PREDICTED[self.dtype]
         new, old = (np.frombuffer(data, kind, len(data) // self.width) for data in inputs)
         with np.errstate(all="ignore"), subnormals():
@@ -152,15 +152,15 @@ class Prediction(Struct, frozen=True):
 
     @property
     def _decay(self) -> Any:
-        """The number of a graded rule by which the older second moment shrinks."""
+        """The decay of the older second moment in a graded rule."""
         return PREDICTED[self.dtype].type(self.numbers[2])
 
-    def _grades(self, first: Numbers, found: Numbers, after: Numbers, change: Numbers) -> Bytes:
-        """How many bits of ``found`` the digits of the gradient's square do not reach."""
-        unknown = ((found - first) / found) * (after / change)
+    def _grades(self, first: Numbers, result: Numbers, after: Numbers, change: Numbers) -> Bytes:
+        """How many bits of ``result`` the gradient's square does not determine."""
+        unknown = ((result - first) / result) * (after / change)
         words, fraction = unknown.view(f"<u{self.width}"), _FRACTION[self.dtype]
         words >>= fraction
-        exponents = words.astype(f"<u{self.width // 4}")  # of float32 it leaves out the sign
+        exponents = words.astype(f"<u{self.width // 4}")  # for float32 this drops the sign
         exponents &= (1 << 8 * self.width - 1 - fraction) - 1
         below = (1 << 8 * self.width - 2 - fraction) - 2  # the exponent of a half
         np.clip(exponents, below, below + GRADES - 1, out=exponents)
@@ -168,9 +168,9 @@ class Prediction(Struct, frozen=True):
         return exponents.astype(np.uint8)
 
     def _predicted(self, *terms: Any) -> Numbers:
-        """What the formula says, with a single NaN."""
-        found: Numbers = self._rule.formula(*terms)
-        lacking: NDArray[np.bool_] = np.isnan(found)
-        if lacking.any():
-            found.view(f"<u{self.width}")[lacking] = _NANS[self.dtype]
-        return found
+        """The result of the formula, with every NaN replaced by the same one."""
+        result: Numbers = self._rule.formula(*terms)
+        nans: NDArray[np.bool_] = np.isnan(result)
+        if nans.any():
+            result.view(f"<u{self.width}")[nans] = _NANS[self.dtype]
+        return result

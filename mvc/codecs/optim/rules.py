@@ -1,12 +1,12 @@
 """The formulas of optimizers' steps, each a fixed sequence of IEEE operations.
 
-A formula takes arrays of equal length and numbers, both of one dtype (float32 or float64), and
+A formula receives arrays of equal length and numbers, both of one dtype (float32 or float64), and
 rounds after each operation, to nearest with ties to even; so every machine computes the same bits.
-Division and square root are IEEE's as well. ``fma`` stands where kernels of torch multiply and add
-with one rounding. A formula never asks for the sign or payload of a NaN, and no operation's result
-depends on which of two zeros or NaNs a processor returns.
+Division and square root are IEEE's as well. ``fma`` is used where kernels of torch multiply and add
+with one rounding. No formula uses the sign or payload of a NaN, and no result depends on which of
+two zeros or NaNs a processor returns.
 
-``docs/format.md`` states each formula once more, for readers that are written from it.
+``docs/format.md`` repeats each formula for independent readers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _SPLIT = np.float64(2**27 + 1)
 class Rule(Struct, frozen=True):
     """A formula, the names of its arrays (the base first) and of its numbers.
 
-    ``pull``: of a rule that knows the gradient's square alone: how far its step goes, from the
+    ``pull``: for a rule that knows only the gradient's square: the length of its step, from the
     gradient's magnitude, the root of the second moment plus the second number, and the first
-    number. The formula then takes the base, the pull with the gradient's sign, which a bitmap says,
-    and the first number. ``falls``: a greater gradient makes the result less. ``graded``: elements
-    are sorted by how little the gradient's square says of them.
+    number. The formula then receives the base, the pull with the gradient's sign, which a bitmap
+    stores, and the first number. ``falls``: a larger gradient reduces the result. ``graded``:
+    elements are sorted by the uncertainty of their gradient.
     """
 
     arrays: str
@@ -44,17 +44,17 @@ class Rule(Struct, frozen=True):
 
     @property
     def inputs(self) -> int:
-        """How many arrays it takes beside the base."""
+        """Number of arrays in addition to the base."""
         return len(self.arrays.split()) - 1
 
     @property
     def signed(self) -> bool:
-        """Whether it takes the signs of gradients from a bitmap."""
+        """Whether it reads the signs of gradients from a bitmap."""
         return self.pull is not None
 
     @property
     def count(self) -> int:
-        """How many numbers it takes."""
+        """Number of parameters."""
         return len(self.numbers.split())
 
 
@@ -66,14 +66,14 @@ def fma(a: Any, b: Numbers, c: Numbers) -> Numbers:
         return wide.astype(np.float32)
     product, rest = _product(a, b)
     total = product + c
-    other = total - product
-    rest += (product - (total - other)) + (c - other)
+    added = total - product
+    rest += (product - (total - added)) + (c - added)
     total += rest
     return total
 
 
 def _product(a: Any, b: Numbers) -> tuple[Numbers, Numbers]:
-    """``a * b`` in float64, and what rounding it lost (Dekker)."""
+    """``a * b`` in float64, and its rounding error (Dekker)."""
     product = a * b
     high_a, high_b = a * _SPLIT, b * _SPLIT
     high_a = high_a - (high_a - a)
@@ -84,19 +84,21 @@ def _product(a: Any, b: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def greater(a: Numbers, b: Numbers) -> Numbers:
-    """``b`` where it is greater, else ``a``."""
+    """The larger of both; ``a`` if they are equal or either is NaN."""
     larger: Numbers = np.where(b > a, b, a)
     return larger
 
 
 def _gradient(m: Numbers, old: Numbers, k: Any) -> Numbers:
-    """The gradient between two first moments, of which the new one went k of the way to it."""
+    """The gradient between two first moments: the new one is the old one moved by the share k
+    towards it.
+    """
     gradient: Numbers = old + (m - old) / k
     return gradient
 
 
 def squared(v: Numbers, old: Numbers, b: Any) -> Numbers:
-    """A multiple of the gradient's square, between two second moments."""
+    """A multiple of the gradient's square, from two second moments."""
     change: Numbers = v - b * old
     return change
 
@@ -105,34 +107,34 @@ def magnitude(change: Numbers, c: Any) -> Numbers:
     """The gradient without its sign, from a change of the second moment."""
     square: Numbers = change / c
     np.fmax(square, 0, out=square)
-    square += 0  # which of two zeros the line above returns is up to the processor
+    square += 0  # the line above may return either zero, depending on the processor
     return np.sqrt(square, out=square)
 
 
 def _nesterov(m: Numbers, old: Numbers, u: Any, q: Any) -> Numbers:
-    """The gradient and, once more, the momentum that it came into."""
+    """The gradient plus the decayed new momentum."""
     return fma(u, m, m - u * old if q == 1 else (m - u * old) / q)
 
 
 def _signed(
     name: str, arrays: str, numbers: str, formula: Formula, *, pull: Formula, falls: bool = False
 ) -> dict[str, Rule]:
-    """A rule from the gradient's square: as it is, or with g graded.
+    """A rule from the gradient's square, plain, and graded with the suffix g.
 
-    No result is rounded otherwise by the sign, so the pull gets it last.
+    Rounding does not depend on the sign, so the pull receives it last.
     """
     rule = Rule(arrays, numbers, formula, pull=pull, falls=falls)
     return {name: rule, f"{name}g": replace(rule, graded=True)}
 
 
 def _decayed(name: str, arrays: str, numbers: str, formula: Formula) -> dict[str, Rule]:
-    """A step after decoupled weight decay: by a factor, or with f by subtraction."""
+    """A step after decoupled weight decay: by a factor, or with the suffix f by subtraction."""
     inputs = len(arrays.split()) - 1
 
     def after(decay: Formula) -> Formula:
         def step(w: Numbers, *rest: Any) -> Numbers:
-            d, *others = rest[inputs:]
-            return formula(decay(w, d), *rest[:inputs], *others)
+            d, *numbers = rest[inputs:]
+            return formula(decay(w, d), *rest[:inputs], *numbers)
 
         return step
 
@@ -144,7 +146,7 @@ def _decayed(name: str, arrays: str, numbers: str, formula: Formula) -> dict[str
 
 
 RULES: dict[str, Rule] = {
-    # First moments and momentum: where the gradient is zero.
+    # First moments and momentum, if the gradient is zero.
     "decay.1": Rule("m", "b", lambda m, b: b * m),
     "decay.2": Rule("m", "k", lambda m, k: fma(-k, m, m)),
     # Second moments, from first moments.
@@ -207,7 +209,7 @@ RULES: dict[str, Rule] = {
         "w m o", "s u q", lambda w, m, o, s, u, q: fma(-s, _nesterov(m, o, u, q), w)
     ),
     "nesterov.2": Rule("w m o", "s u q", lambda w, m, o, s, u, q: w - s * _nesterov(m, o, u, q)),
-    # Weights and momentum from second moments, which do not know the gradient's sign.
+    # Weights and momentum from second moments, which do not contain the gradient's sign.
     **_signed(
         "root.1",
         "w v o",

@@ -202,7 +202,7 @@ def bound_of(name: str, parameter: str) -> tuple[str, Decimal, str]:
     key, _, value = (part.strip() for part in parameter.partition("="))
     if key not in ("budget", "error"):
         raise InvalidPipeline(
-            f"stage {name} does not know {parameter!r}", hint="use budget=B or error=E"
+            f"stage {name} has no option {parameter!r}", hint="use budget=B or error=E"
         )
     share = number(name, key, value, low=_LEAST_SHARE, high="1")
     return key, share, f"{key}={plain(share)}"
