@@ -1,5 +1,5 @@
-"""What a version's model is made of: source code, architecture and environment, stored and built.
+"""A version's source code, architecture and environment: recording them, and building the model.
 
-Only ``stored_code`` runs code out of a repository, and only after the user has said that it may.
-How the model was trained is ``recipes``.
+Only ``stored_code`` runs code from a repository, and only if the user has trusted it. ``recipes``
+records the training.
 """

@@ -1,7 +1,7 @@
-"""The functions of a source file, compared with those of the module that runs.
+"""Compares the functions of a source file with those of the loaded module.
 
-Code is compared as it was compiled, default values and constants where the file writes them out:
-nothing of the file is run.
+Compares compiled code, and defaults and constants that are literals in the file. Never runs the
+file.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class Definitions:
     def __init__(self, tree: ast.Module, code: CodeType) -> None:
         self._values = dict(_values(tree.body, "", Counter(_bound(tree))))
         self._code: dict[str, list[CodeType]] = {}
-        for each in _all_code(code):
-            self._code.setdefault(each.co_qualname, []).append(each)
+        for compiled in _all_code(code):
+            self._code.setdefault(compiled.co_qualname, []).append(compiled)
         self._defaults: dict[tuple[int, str], dict[str, Any]] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                lines = [each.lineno for each in (node, *getattr(node, "decorator_list", ()))]
+                lines = [part.lineno for part in (node, *getattr(node, "decorator_list", ()))]
                 key = min(lines), getattr(node, "name", "<lambda>")
                 self._defaults[key] = _written_defaults(node.args)
 
     def difference(self, module: ModuleType) -> str | None:
-        """How a function that runs differs from the file's; None if none does."""
+        """The difference between a loaded function and the file's; None if there is none."""
         file = getattr(module, "__file__", None)
         for function in _functions(vars(module), module.__name__):
             if function.__code__.co_filename == file:
@@ -46,46 +46,46 @@ class Definitions:
         return None
 
     def changed_value(self, module: ModuleType) -> str | None:
-        """A constant or function of the module, or of a class in it, that is not the file's."""
+        """A constant or function of the module or its classes that differs from the file's."""
         for name, written in self._values.items():
-            here: Any = module
+            value: Any = module
             for part in name.split("."):
-                here = vars(here).get(part, _UNKNOWN) if hasattr(here, "__dict__") else _UNKNOWN
+                value = vars(value).get(part, _UNKNOWN) if hasattr(value, "__dict__") else _UNKNOWN
             if written is _FUNCTION:
-                code = getattr(unwrap(here), "__code__", None)
+                code = getattr(unwrap(value), "__code__", None)
                 own = isinstance(code, CodeType) and _bare(code) in map(_bare, self._code[name])
-                if here is not _UNKNOWN and not own:
+                if value is not _UNKNOWN and not own:
                     return f"{name} was replaced by another function"
-            elif isinstance(here, _PLAIN) and _differs(written, here):
-                return f"{name} is {_shown(here)} here, {_shown(written)} in the file"
+            elif isinstance(value, _PLAIN) and _differs(written, value):
+                return f"{name} is {_shown(value)} in memory, {_shown(written)} in the file"
         return None
 
     def _of_function(self, function: FunctionType) -> str | None:
-        """How it differs from each function of its name in the file; None if it is one of them."""
-        code, different = function.__code__, "its code is another"
-        for each in self._code.get(code.co_qualname, ()):
-            if _bare(each) == _bare(code):
-                written = self._defaults.get((each.co_firstlineno, each.co_name), {})
-                found = _other_default(function, written)
-                if found is None:
+        """The difference from each function of its name in the file; None if one is equal."""
+        code, difference = function.__code__, "its code differs"
+        for compiled in self._code.get(code.co_qualname, ()):
+            if _bare(compiled) == _bare(code):
+                written = self._defaults.get((compiled.co_firstlineno, compiled.co_name), {})
+                changed = _changed_default(function, written)
+                if changed is None:
                     return None
-                different = found
-        return different
+                difference = changed
+        return difference
 
 
-def _written_defaults(given: ast.arguments) -> dict[str, Any]:
-    """By parameter the value that the text writes out, ``_UNKNOWN`` for any other expression."""
-    names = [each.arg for each in (*given.posonlyargs, *given.args)]
-    written = dict(zip(names[::-1], given.defaults[::-1], strict=False))
-    only = zip(given.kwonlyargs, given.kw_defaults, strict=True)
-    written |= {each.arg: value for each, value in only if value is not None}
+def _written_defaults(parameters: ast.arguments) -> dict[str, Any]:
+    """The literal default of each parameter, ``_UNKNOWN`` for any other expression."""
+    names = [argument.arg for argument in (*parameters.posonlyargs, *parameters.args)]
+    written = dict(zip(names[::-1], parameters.defaults[::-1], strict=False))
+    only = zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)
+    written |= {argument.arg: value for argument, value in only if value is not None}
     return {name: _literal(value) for name, value in written.items()}
 
 
 def _values(body: Iterable[ast.stmt], where: str, bound: Counter[str]) -> Iterator[tuple[str, Any]]:
-    """By qualified name the constants that the text writes out, and ``_FUNCTION`` for a function.
+    """The literal constants by qualified name, and ``_FUNCTION`` for functions.
 
-    Names that are bound elsewhere, too, or have decorators, are left out.
+    Without names that are bound several times or have decorators.
     """
     for statement in body:
         match statement:
@@ -102,7 +102,7 @@ def _values(body: Iterable[ast.stmt], where: str, bound: Counter[str]) -> Iterat
 
 
 def _bound(tree: ast.Module) -> Iterator[str]:
-    """Every name that the file assigns to or imports, in any scope, as often as it does."""
+    """Every name that the file binds or imports, in any scope, once for each time."""
     for node in ast.walk(tree):
         match node:
             case (
@@ -123,34 +123,34 @@ def _literal(node: ast.expr) -> Any:
         return _UNKNOWN
 
 
-def _other_default(function: FunctionType, written: Mapping[str, Any]) -> str | None:
-    code, given = function.__code__, function.__defaults__ or ()
+def _changed_default(function: FunctionType, written: Mapping[str, Any]) -> str | None:
+    code, defaults = function.__code__, function.__defaults__ or ()
     positional = code.co_varnames[: code.co_argcount]
-    pairs = [*zip(positional[::-1], given[::-1], strict=False)]
+    pairs = [*zip(positional[::-1], defaults[::-1], strict=False)]
     pairs += (function.__kwdefaults__ or {}).items()
-    here = {_unmangled(name): value for name, value in pairs}
-    for name in dict.fromkeys([*written, *here]):
-        if name not in here:
-            return f"the default of {name} is none here, one in the file"
+    loaded = {_unmangled(name): value for name, value in pairs}
+    for name in dict.fromkeys([*written, *loaded]):
+        if name not in loaded:
+            return f"{name} has a default in the file, but none in memory"
         if name not in written:
-            return f"the default of {name} is {_shown(here[name])} here, none in the file"
+            return f"{name} has the default {_shown(loaded[name])} in memory, but none in the file"
         value = written[name]
-        # Calls fill what is empty in the text; a set has no order that could be compared.
+        # Calls may fill an empty container, and a set has no order to compare.
         comparable = value is not _UNKNOWN and not isinstance(value, set) and value not in ([], {})
-        if comparable and _differs(value, here[name]):
-            shown = f"{_shown(here[name])} here, {_shown(value)} in the file"
+        if comparable and _differs(value, loaded[name]):
+            shown = f"{_shown(loaded[name])} in memory, {_shown(value)} in the file"
             return f"the default of {name} is {shown}"
     return None
 
 
 def _unmangled(name: str) -> str:
-    """A parameter as the text has it: ``_Net__x`` is ``__x`` there."""
+    """A parameter's name in the source: ``_Net__x`` is ``__x``."""
     return name if name.startswith("__") or "__" not in name[1:] else name[name.index("__", 1) :]
 
 
-def _differs(written: Any, here: Any) -> bool:
-    """Whether two values differ in type or bits, also inside of containers."""
-    return type(written) is not type(here) or repr(written) != repr(here)
+def _differs(written: Any, loaded: Any) -> bool:
+    """Whether two values differ in type or bits, also inside containers."""
+    return type(written) is not type(loaded) or repr(written) != repr(loaded)
 
 
 def _shown(value: Any) -> str:
@@ -160,9 +160,9 @@ def _shown(value: Any) -> str:
 
 @lru_cache(1 << 14)
 def _bare(code: CodeType) -> CodeType:
-    """Code without its place in a file."""
-    held = tuple(_bare(each) if isinstance(each, CodeType) else each for each in code.co_consts)
-    return code.replace(co_filename="", co_firstlineno=1, co_linetable=b"", co_consts=held)
+    """Code without its position in a file."""
+    consts = tuple(_bare(c) if isinstance(c, CodeType) else c for c in code.co_consts)
+    return code.replace(co_filename="", co_firstlineno=1, co_linetable=b"", co_consts=consts)
 
 
 def _all_code(code: CodeType) -> Iterator[CodeType]:
@@ -173,9 +173,9 @@ def _all_code(code: CodeType) -> Iterator[CodeType]:
 
 
 def _functions(names: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
-    """The functions of a module, also those of its classes and inside decorators and properties."""
+    """The functions of a module, also in its classes, decorators and properties."""
     waiting, seen = [*names.values()], set[int]()
-    for value in waiting:  # it grows
+    for value in waiting:  # grows meanwhile
         if id(value) in seen:
             continue
         seen.add(id(value))
@@ -189,7 +189,7 @@ def _functions(names: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
         elif isinstance(value, FunctionType) and value.__module__ == module:
             yield value
             for cell in value.__closure__ or ():
-                with suppress(ValueError):  # it is empty
+                with suppress(ValueError):  # an empty cell
                     waiting += [cell.cell_contents] * isinstance(cell.cell_contents, FunctionType)
         own = getattr(value, "__dict__", {})
         if isinstance(own, dict) and "__wrapped__" in own:

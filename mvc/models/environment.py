@@ -1,7 +1,7 @@
-"""The environment of a version: what the bits of its computation depended on, and how it differs.
+"""The environment of a version: all that affects its bits, and the comparison of two environments.
 
-``capture`` starts no process and reads no network. Fields that change nothing between commits
-give the same bytes, which are stored once.
+``capture`` starts no process and uses no network. Equal environments of several commits have equal
+bytes, which are stored once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mvc.limits import MIB
 from mvc.system import FileSystem, host_name
 
 NAME = "environment.json"
-"""The name under which a version carries its environment."""
+"""Name of the attachment with the environment."""
 
 _SCHEMA = "mvc.environment/1"
 _MOST = 4 * MIB  # bytes of an environment; a machine with 400 packages has 12 kB
@@ -44,7 +44,7 @@ _EXACT = (
 _COMPATIBLE = (
     "python.release", "cpu.model", "threads.between_operations", "gpu.count", "gpu.driver",
     "platform.libc", "packages",
-    # What they do is in cpu.capability and threads.torch; hash seeds order sets only.
+    # cpu.capability and threads.torch show their effect; a hash seed only orders sets.
     "variables.ATEN_CPU_CAPABILITY", "variables.MKL_NUM_THREADS", "variables.OMP_NUM_THREADS",
     "variables.PYTHONHASHSEED",
 )  # fmt: skip
@@ -57,13 +57,13 @@ _GRADES: dict[str, Grade] = {
 """The grade of a field or of a whole section; docs/commands/diff.md gives the reasons."""
 
 _VARIABLES = re.compile(
-    # First what leads to libraries and files: a recorded value is set for a replay.
+    # First exclude variables that name files: a replay sets recorded values.
     r"(?!OMP_TOOL|CUDNN_(?:HOME|PATH|ROOT|LOG|FRONTEND_LOG)|\w+_(?:FILE|DIR|DUMP|PROFILE))(?:"
     "ATEN_CPU_CAPABILITY|CUBLAS_WORKSPACE_CONFIG|CUDA_VISIBLE_DEVICES|CUDNN_[A-Z0-9_]+|"
     "(?:DNNL|KMP|MKL|OMP|ONEDNN)_[A-Z0-9_]+|NVIDIA_TF32_OVERRIDE|PYTHONHASHSEED|"
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)"
 )
-"""Variables that choose kernels, threads or precision. No other variable is ever stored."""
+"""Variables that select kernels, threads or precision. No other variable is ever stored."""
 
 
 SETTINGS = {
@@ -74,11 +74,11 @@ SETTINGS = {
     "matmul_tf32": "backends.cuda.matmul.allow_tf32",
     "mkldnn": "backends.mkldnn.enabled",
 }
-"""Where torch has a setting that is on or off."""
+"""The boolean settings of torch by their attribute."""
 
 
 class EnvironmentDifference(Struct, frozen=True):
-    """A field that differs, as text; None where a side lacks it."""
+    """A field that differs, as text; None on a side without it."""
 
     field: str
     grade: Grade
@@ -87,13 +87,13 @@ class EnvironmentDifference(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """What differs between two environments, by grade and field."""
+    """The differences between two environments, by grade and field."""
 
     differences: tuple[EnvironmentDifference, ...]
 
     @property
     def verdict(self) -> Literal["exact", "compatible", "different"]:
-        """``exact`` if nothing differs that counts, ``different`` if an exact field does."""
+        """``different`` if an exact field differs, ``compatible`` if a compatible one does."""
         grades = {difference.grade for difference in self.differences}
         if "exact" in grades:
             return "different"
@@ -103,7 +103,7 @@ class Comparison(Struct, frozen=True):
 class Environment(Struct, frozen=True):
     """Sections of fields, such as ``{"torch": {"version": "2.13.0"}}``.
 
-    ``used`` names the installed packages that the version's model imports: these must be equal.
+    ``used``: installed packages that the version's model imports; these must be equal.
     """
 
     sections: Mapping[str, Mapping[str, Value]]
@@ -115,25 +115,25 @@ class Environment(Struct, frozen=True):
 
     @property
     def encoded(self) -> bytes:
-        """Canonical JSON: the same fields give the same bytes."""
+        """Canonical JSON: equal fields give equal bytes."""
         fields = {"schema": _SCHEMA, **self.sections}
         return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes, used: Collection[str] = ()) -> Environment:
-        """Raises DamagedData for what is no environment, UnsupportedFormat for a newer form."""
+        """Raises DamagedData for invalid bytes, UnsupportedFormat for a newer format."""
         damaged = DamagedData(f"the stored {NAME} is not an environment")
         if len(data) > _MOST:
             raise damaged
         try:
-            found = decoded(data, _Sections, _SCHEMA)
+            sections = decoded(data, _Sections, _SCHEMA)
         except OtherSchema as error:
             raise error.unsupported("the environment") or damaged from None
         except ValueError:
             raise damaged from None
-        if not all(starmap(_is_variable, found.get("variables", {}).items())):
+        if not all(starmap(_is_variable, sections.get("variables", {}).items())):
             raise damaged
-        return cls(found, used)
+        return cls(sections, used)
 
     def fields(self) -> dict[str, str]:
         """Every field as text, by ``section.field``, in order."""
@@ -147,17 +147,17 @@ class Environment(Struct, frozen=True):
     def compare(self, other: Environment) -> Comparison:
         mine, theirs = self.fields(), other.fields()
         used = {distribution_name(name) for name in (*self.used, *other.used)}
-        found = [
+        differences = [
             EnvironmentDifference(name, _grade(name, used), mine.get(name), theirs.get(name))
             for name in {**mine, **theirs}
             if mine.get(name) != theirs.get(name)
         ]
         order = ("exact", "compatible", "ignored")
-        return Comparison(tuple(sorted(found, key=lambda d: (order.index(d.grade), d.field))))
+        return Comparison(tuple(sorted(differences, key=lambda d: (order.index(d.grade), d.field))))
 
 
 def _is_variable(name: str, value: Value) -> bool:
-    """Whether a process can be given it."""
+    """Whether it is a valid variable of a process."""
     try:
         return "=" not in name and b"\0" not in os.fsencode(name) + os.fsencode(str(value))
     except UnicodeEncodeError:
@@ -170,10 +170,12 @@ def chooses_kernels(variable: str) -> bool:
 
 
 def variables(recorded: Environment, present: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a new process: the present ones, those that choose kernels as recorded."""
+    """The variables for a new process: the present ones, with those that choose kernels as
+    recorded.
+    """
     wanted = recorded.sections.get("variables", {})
-    kept = {name: value for name, value in present.items() if not _is_set(name)}
-    return kept | {name: str(value) for name, value in wanted.items() if _is_set(name)}
+    present_values = {name: value for name, value in present.items() if not _is_set(name)}
+    return present_values | {name: str(value) for name, value in wanted.items() if _is_set(name)}
 
 
 def _is_set(variable: str) -> bool:
@@ -188,12 +190,12 @@ def _grade(field: str, used: Collection[str]) -> Grade:
 
 
 def distribution_name(name: str) -> str:
-    """A package's name in the one form in which names are compared (PEP 503)."""
+    """A package's normalized name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def capture(*, with_torch: bool = True) -> Environment:
-    """The environment of this process; torch is imported for it if ``with_torch``."""
+    """The environment of this process; imports torch if ``with_torch``."""
     sections: dict[str, Mapping[str, Value]] = {
         "python": _python(),
         "cpu": {"machine": platform.machine(), "model": _processor()},
@@ -237,20 +239,20 @@ def _platform() -> dict[str, Value]:
 
 @cache
 def _processor() -> str | None:
-    """The processor's name; None where the system does not tell it without a process."""
-    return _found(_read(Path("/proc/cpuinfo")), r"^model name\s*:\s*(.+)$")
+    """The processor's name; None if the system shows it only through a process."""
+    return _first_match(_read(Path("/proc/cpuinfo")), r"^model name\s*:\s*(.+)$")
 
 
 @cache
 def _graphics() -> dict[str, Value]:
-    """NVIDIA's cards and driver as the driver's own files name them: CUDA is not initialised."""
+    """NVIDIA's cards and driver from the driver's own files, without initialising CUDA."""
     driver = Path("/proc/driver/nvidia")
-    version = _found(_read(driver / "version"), r"Kernel Module(?: for \S+)?\s+([0-9.]+)")
+    version = _first_match(_read(driver / "version"), r"Kernel Module(?: for \S+)?\s+([0-9.]+)")
     cards: Collection[str] = ()
     with suppress(MvcError):
         cards = FileSystem().list(driver / "gpus")
-    told = [_read(driver / "gpus" / card / "information") for card in cards]
-    names = [_found(text, r"^Model:\s*(.+)$") or "unknown" for text in told]
+    texts = [_read(driver / "gpus" / card / "information") for card in cards]
+    names = [_first_match(text, r"^Model:\s*(.+)$") or "unknown" for text in texts]
     return {"models": sorted(set(names)), "count": len(names), "driver": version}
 
 
@@ -262,24 +264,24 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _found(text: str, pattern: str) -> str | None:
-    found = re.search(pattern, text, re.MULTILINE)
-    return found[1].strip() if found else None
+def _first_match(text: str, pattern: str) -> str | None:
+    match = re.search(pattern, text, re.MULTILINE)
+    return match[1].strip() if match else None
 
 
 def _packages() -> Iterator[tuple[str, str]]:
-    """Installed packages and versions by the names of their metadata folders.
+    """Installed packages and versions, from the names of their metadata folders.
 
-    Of a package that several folders of ``sys.path`` have, the first counts, as for ``import``.
+    If several folders of ``sys.path`` have a package, the first counts, as for ``import``.
     """
-    fs, found = FileSystem(), dict[str, str]()
+    fs, packages = FileSystem(), dict[str, str]()
     for folder in sys.path:
         identity = fs.stat(Path(folder)) if folder.startswith("/") else None
         if identity is None or not identity.is_dir:
             continue
-        there = dict(filter(None, map(_package, fs.list(Path(folder)))))
-        found = {**there, **found}
-    yield from sorted(found.items())
+        in_folder = dict(filter(None, map(_package, fs.list(Path(folder)))))
+        packages = {**in_folder, **packages}
+    yield from sorted(packages.items())
 
 
 def _package(name: str) -> tuple[str, str] | None:
@@ -300,8 +302,11 @@ def _of_torch(torch: Any) -> dict[str, dict[str, Value]]:
         "settings": {
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "deterministic_warns_only": torch.is_deterministic_algorithms_warn_only_enabled(),
-            "matmul_precision": _told(torch.get_float32_matmul_precision),
-            **{name: _told(partial(attrgetter(place), torch)) for name, place in SETTINGS.items()},
+            "matmul_precision": _setting(torch.get_float32_matmul_precision),
+            **{
+                name: _setting(partial(attrgetter(place), torch))
+                for name, place in SETTINGS.items()
+            },
             "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         },
     }
@@ -316,7 +321,7 @@ def _torch_build() -> dict[str, Value]:
     libraries = [
         line for line in lines if not line.startswith(("CPU capability", "Build settings"))
     ]
-    cudnn = _told(torch.backends.cudnn.version) if version.cuda else None
+    cudnn = _setting(torch.backends.cudnn.version) if version.cuda else None
     return {
         "version": str(torch.__version__),
         "git": version.git_version,
@@ -327,9 +332,9 @@ def _torch_build() -> dict[str, Value]:
     }
 
 
-def _told(ask: Callable[[], Any]) -> Any:
-    """None where this version of torch has no such setting, or two that contradict each other."""
+def _setting(read: Callable[[], Any]) -> Any:
+    """None if this version of torch has no such setting, or contradictory ones."""
     try:
-        return ask()
+        return read()
     except (AttributeError, RuntimeError):
         return None

@@ -1,4 +1,4 @@
-"""Writes a whole model into a folder, so that somebody without mvc can build it. Runs nothing."""
+"""Writes a whole model into a folder, to be built without mvc. Runs no stored code."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ FOLDER = Path(__file__).resolve().parent
 def load_model():
     record = json.loads((FOLDER / "model.json").read_text())
     sys.path.insert(0, str(FOLDER / "code"))
-    made = importlib.import_module(record["module"])
+    build = importlib.import_module(record["module"])
     for name in record["name"].split("."):
-        made = getattr(made, name)
-    model = made(**plain(record["arguments"]))
+        build = getattr(build, name)
+    model = build(**plain(record["arguments"]))
     model.load_state_dict(load_file(FOLDER / record["weights"]))
     return model
 
@@ -82,7 +82,7 @@ def export_model(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Restored:
-    """Writes the files of a version, its code, and ``load.py``, which builds the model of them.
+    """Writes the files of a version, its code, and ``load.py``, which builds the model from them.
 
     Raises UnknownPath if the version has no code, WouldOverwrite without ``force``, DamagedData.
     """
@@ -97,11 +97,11 @@ def export_model(
         files[environment.NAME] = models.attached_bytes(repo, commit, environment.NAME)
     own = sorted(files.keys() & repo.manifest(commit).by_path.keys())
     if own:
-        raise WouldOverwrite(f"{printable(own[0])} is also a file of the version itself")
-    taken = [name for name in files if fs.stat(output / name) is not None]
-    if taken and not force:
+        raise WouldOverwrite(f"the version itself has a file {printable(own[0])}")
+    existing = [name for name in files if fs.stat(output / name) is not None]
+    if existing and not force:
         raise WouldOverwrite(
-            f"{printable(str(output / taken[0]))} exists already", hint="add -f to replace it"
+            f"{printable(str(output / existing[0]))} exists already", hint="add -f to replace it"
         )
     done = repo.checkout(commit, to=f"{output}/", force=force, progress=progress)
     real = fs.realpath(output)

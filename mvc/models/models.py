@@ -1,7 +1,7 @@
-"""Whole models: what builds a version's model, recorded beside its weights, and built again.
+"""Whole models: records the code and arguments of a version's model, and builds it from them.
 
-``model.json`` names a class or function, its arguments and the files that it is imported from,
-which lie beside it under ``code/``. Reading these runs nothing; ``build`` does.
+``model.json`` names a class or function, its arguments and its source files, which are stored under
+``code/``. Reading them runs no code; ``build`` does.
 """
 
 from __future__ import annotations
@@ -44,21 +44,20 @@ if TYPE_CHECKING:
 
 
 NAME = "model.json"
-"""The name under which a version says how its model is built."""
+"""Name of the attachment that describes a version's model."""
 
 _SCHEMA = "mvc.model/1"
 _SHOWN, _FILES_SHOWN = 5, 20  # names of arguments and of files in a message
 
 
 class Architecture(Struct, frozen=True):
-    """What builds a model; given to ``describe_model``.
+    """A description of how to build a model, for ``describe_model``.
 
-    ``model`` is the live module, its class, or a function that makes one like it. ``arguments``
-    are what the class or function is called with, by name: plain data (texts, numbers, True,
-    None, lists, tuples and dictionaries of them). They may be left out (None) where it takes
-    none, or where a live module has an attribute ``mvc_arguments`` that holds them. ``sources``
-    names further modules whose files are needed, such as ``"nets.plugins"``, where the code
-    imports them in a way that its text does not show.
+    ``model``: the live module, its class, or a function that returns one. ``arguments``: those of
+    the class or function, by name, as plain data (texts, numbers, True, None, lists, tuples,
+    dictionaries); None if there are none, or if the live module has an attribute ``mvc_arguments``.
+    ``sources``: further modules to store, such as ``"nets.plugins"``, whose imports the source text
+    does not show.
     """
 
     model: Any
@@ -66,20 +65,20 @@ class Architecture(Struct, frozen=True):
     sources: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        given = self.arguments
-        if given is not None and not (
-            isinstance(given, Mapping) and all(isinstance(name, str) for name in given)
+        arguments = self.arguments
+        if arguments is not None and not (
+            isinstance(arguments, Mapping) and all(isinstance(name, str) for name in arguments)
         ):
-            raise WrongUsage("arguments are a mapping from the names of parameters to values")
+            raise WrongUsage("arguments must be a mapping from parameter names to values")
         if isinstance(self.sources, str) or not all(isinstance(n, str) for n in self.sources):
-            raise WrongUsage("sources are names of modules in a list")
+            raise WrongUsage("sources must be a list of module names")
 
 
 class StoredModel(Struct, frozen=True):
-    """How a version's model is built. ``name`` is a class or function of ``module``.
+    """The recorded description of a version's model. ``name``: a class or function of ``module``.
 
-    ``weights`` is the path of its state in the version. ``files`` are the BLAKE3 of the source
-    files by attached name; ``packages`` the versions of the installed packages that they import.
+    ``weights``: path of its state in the version. ``files``: BLAKE3 of the source files by attached
+    name. ``packages``: versions of the installed packages that they import.
     """
 
     module: str
@@ -91,9 +90,9 @@ class StoredModel(Struct, frozen=True):
 
     @property
     def call(self) -> str:
-        """``nets.Net(width=64)``, as it can be shown."""
-        given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
-        return printable(f"{self.module}.{self.name}({given})")
+        """``nets.Net(width=64)``, for messages."""
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return printable(f"{self.module}.{self.name}({arguments})")
 
     @property
     def encoded(self) -> bytes:
@@ -102,21 +101,21 @@ class StoredModel(Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes) -> StoredModel:
-        """Raises DamagedData for what is no such record, UnsupportedFormat for a newer form."""
-        damaged = DamagedData(f"the stored {NAME} does not say how a model is built")
+        """Raises DamagedData for an invalid record, UnsupportedFormat for a newer format."""
+        damaged = DamagedData(f"the stored {NAME} is not a valid description of a model")
         try:
-            found = decoded(data, cls, _SCHEMA)
-            check_path(found.weights)
-            arguments = of_node(found.arguments, _no_tensor)
+            stored = decoded(data, cls, _SCHEMA)
+            check_path(stored.weights)
+            arguments = of_node(stored.arguments, _no_tensor)
         except OtherSchema as error:
             raise error.unsupported(NAME) or damaged from None
         except (ValueError, InvalidName, DamagedData):
             raise damaged from None
-        names = [*found.module.split("."), *found.name.split(".")]
-        sound = isinstance(arguments, dict) and all(map(is_code, found.files))
-        if not sound or not all(name.isidentifier() for name in names):
+        names = [*stored.module.split("."), *stored.name.split(".")]
+        is_valid = isinstance(arguments, dict) and all(map(is_code, stored.files))
+        if not is_valid or not all(name.isidentifier() for name in names):
             raise damaged
-        return replace(found, arguments=arguments)
+        return replace(stored, arguments=arguments)
 
 
 # -- recording -------------------------------------------------------------------------
@@ -125,10 +124,10 @@ class StoredModel(Struct, frozen=True):
 def describe_model(
     model: object, state: Mapping[str, Any] | None = None, *, path: str = DEFAULT_STATE
 ) -> dict[str, bytes]:
-    """The attachments by which a version's model can be built again (docs/models.md).
+    """The attachments from which a version's model can be built (docs/models.md).
 
-    ``model`` is a live module, or an Architecture. ``state`` is what is committed at ``path``, by
-    default that of the live module. Raises CannotRecord for what could not be built again.
+    ``model``: a live module, or an Architecture. ``state``: the state to commit at ``path``, by
+    default the live module's. Raises CannotRecord for a model that could not be built from them.
     """
     stored, files = describe(model, state, path)
     return {NAME: stored.encoded, environment.NAME: environment.capture().encoded, **files}
@@ -137,26 +136,26 @@ def describe_model(
 def describe(
     model: object, state: Mapping[str, Any] | None, path: str
 ) -> tuple[StoredModel, Mapping[str, bytes]]:
-    """How the model of ``state``, kept at ``path``, is built, and the files of its code."""
+    """The description of the model of ``state``, stored at ``path``, and its source files."""
     live = _live(model)
-    given = model if isinstance(model, Architecture) else Architecture(live)
+    architecture = model if isinstance(model, Architecture) else Architecture(live)
     if state is None and live is not None:
         state = live.state_dict()
     if not isinstance(state, Mapping):
         raise WrongUsage(
-            "this says how a state is built, and none is given",
+            "describing a model needs its state",
             hint="pass model.state_dict() as the second argument, or the live model",
         )
-    if live is not None and given.arguments is None:
-        given = _BUILT.get(live) or given
-    target = given.model if live is None or given is _BUILT.get(live) else type(live)
-    arguments = _arguments(target, live, given.arguments)
+    if live is not None and architecture.arguments is None:
+        architecture = _BUILT.get(live) or architecture
+    target = architecture.model if live is None or architecture is _BUILT.get(live) else type(live)
+    arguments = _arguments(target, live, architecture.arguments)
     packed = encode(arguments, _only_plain)
     if len(packed) > MAX_ARGUMENTS:
         raise CannotRecord(
-            f"the arguments of {_shown(target)} take more than {MAX_ARGUMENTS} bytes"
+            f"the arguments of {_shown(target)} have more than {MAX_ARGUMENTS} bytes"
         )
-    sources = sources_of([target], given.sources)
+    sources = sources_of([target], architecture.sources)
     _check_fit(target, arguments, packed, state)
     module, name = place_of(target)
     hashes = {file: blake3(data).hexdigest() for file, data in sources.files.items()}
@@ -167,34 +166,34 @@ def describe(
 
 
 def _live(model: object) -> torch.nn.Module | None:
-    """The live module; None for an Architecture of none."""
+    """The live module; None for an Architecture without one."""
     need_torch("recording how a model is built")
     import torch
 
     from mvc.training.state.parts import unwrap
 
-    found = model.model if isinstance(model, Architecture) else model
-    if isinstance(found, torch.nn.Module):
-        if unwrap(found) is not found:
+    module = model.model if isinstance(model, Architecture) else model
+    if isinstance(module, torch.nn.Module):
+        if unwrap(module) is not module:
             raise CannotRecord(
-                f"the model is wrapped ({type(found).__qualname__})",
-                hint="pass the module inside, and commit its state",
+                f"the model is wrapped ({type(module).__qualname__})",
+                hint="pass the wrapped module, and commit its state",
             )
-        return found
+        return module
     if isinstance(model, Architecture):
         return None
-    what = "a class" if isinstance(model, type) else f"of type {type(model).__name__}"
+    kind = "a class" if isinstance(model, type) else f"of type {type(model).__name__}"
     raise WrongUsage(
-        f"model is {what}: it must be a torch.nn.Module",
-        hint="pass the model itself, or mvc.Architecture(CLASS, ARGUMENTS) beside its state",
+        f"model is {kind}: it must be a torch.nn.Module",
+        hint="pass the model itself, or mvc.Architecture(CLASS, ARGUMENTS) and its state",
     )
 
 
 def _arguments(
-    target: Any, live: torch.nn.Module | None, given: Mapping[str, Any] | None
+    target: Any, live: torch.nn.Module | None, known: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    place_of(target)  # refused before its arguments are asked for
-    offered = getattr(live, "mvc_arguments", None) if given is None else given
+    place_of(target)  # checks the target before its arguments
+    offered = getattr(live, "mvc_arguments", None) if known is None else known
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError):
@@ -203,14 +202,13 @@ def _arguments(
     if offered is None and names:
         shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
         raise CannotRecord(
-            f"{_shown(target)} takes arguments ({shown}), and it is not known with which it was "
-            "called",
-            hint="mvc.Architecture(model, {'NAME': VALUE}) gives them, {} for none, or "
-            "the model has them as its attribute mvc_arguments; instead of a class that takes more "
-            "than plain data, name a function that makes the model",
+            f"{_shown(target)} has parameters ({shown}), and its arguments are unknown",
+            hint="pass them: mvc.Architecture(model, {'NAME': VALUE}), {} for none; or set the "
+            "attribute mvc_arguments of the model; if the class needs more than plain data, name "
+            "a function that returns the model",
         )
     if not (offered is None or isinstance(offered, Mapping)):
-        raise CannotRecord(f"mvc_arguments of {_shown(target)} is no mapping")
+        raise CannotRecord(f"mvc_arguments of {_shown(target)} is not a mapping")
     arguments = dict(offered or {})
     try:
         signature.bind(**arguments)
@@ -230,12 +228,12 @@ def _shown(target: Any) -> str:
 
 
 def _only_plain(place: str, value: Any) -> None:
-    """Refuses, within arguments, whatever is neither plain nor holds what is plain."""
+    """Raises CannotRecord for an argument that is not plain data."""
     if place and type(value) not in {dict, OrderedDict, list, tuple}:
         raise CannotRecord(
             f"the argument {printable(place)} is not plain data: a {type(value).__name__}",
-            hint="give texts, numbers, True, None, and lists, tuples and dictionaries of them; "
-            "a function of your own may make what the class needs of these, and take its place",
+            hint="pass texts, numbers, True, None, and lists, tuples and dictionaries with these; "
+            "or name a function that builds the other objects and returns the model",
         )
 
 
@@ -244,14 +242,14 @@ def _no_tensor(_: str, name: str) -> NoReturn:
 
 
 _FITS: WeakKeyDictionary[Any, set[tuple[str, int]]] = WeakKeyDictionary()
-"""Calls of a class or function whose result had the names and shapes of a state."""
+"""Calls of a class or function whose result matched the names and shapes of a state."""
 
 
 def _check_fit(target: Any, arguments: Any, packed: str, state: Mapping[str, Any]) -> None:
-    """Raises CannotRecord unless the call makes a module with the state's names and shapes.
+    """Raises CannotRecord unless the call returns a module with the state's names and shapes.
 
-    The live class is called once for each new set of arguments and shapes: without memory for
-    its weights if it bears that. The random generators stay as they are.
+    Calls the live class once for each new combination, without memory for its weights if possible.
+    The random generators are restored.
     """
     import torch
 
@@ -264,27 +262,27 @@ def _check_fit(target: Any, arguments: Any, packed: str, state: Mapping[str, Any
     with same_rng():
         try:
             with torch.device("meta"):
-                made = target(**arguments)
-        except Exception:  # code that looks at values
+                built = target(**arguments)
+        except Exception:  # its code may need real values
             try:
-                made = target(**arguments)
+                built = target(**arguments)
             except Exception as error:
                 raise CannotRecord(
                     f"{_shown(target)} cannot be called with these arguments: "
                     + printable(f"{type(error).__name__}: {error}".partition("\n")[0])
                 ) from error
-    if not isinstance(made, torch.nn.Module):
-        raise CannotRecord(f"{_shown(target)} returns a {type(made).__name__}, not a module")
-    there = _shapes(made.state_dict())
-    wrong = [name for name in {**shapes, **there} if shapes.get(name) != there.get(name)]
+    if not isinstance(built, torch.nn.Module):
+        raise CannotRecord(f"{_shown(target)} returns a {type(built).__name__}, not a module")
+    actual = _shapes(built.state_dict())
+    wrong = [name for name in {**shapes, **actual} if shapes.get(name) != actual.get(name)]
     if wrong:
         first = wrong[0]
         raise CannotRecord(
-            f"with these arguments {_shown(target)} makes another model than the one committed: "
-            f"{printable(first)} is {_shape(there.get(first))}, not {_shape(shapes.get(first))}"
-            + (f", and {len(wrong) - 1:,} more" if wrong[1:] else ""),
-            hint="give the arguments that the model was made with; what is built later by hand "
-            "belongs into a function, mvc.Architecture(FUNCTION, ARGUMENTS)",
+            f"with these arguments {_shown(target)} does not build the committed model: "
+            f"{printable(first)} is {_shape(actual.get(first))}, not {_shape(shapes.get(first))}"
+            + (f", and {len(wrong) - 1:,} more differ" if wrong[1:] else ""),
+            hint="pass the arguments that the model was built with; if it was changed afterwards, "
+            "put these steps into a function: mvc.Architecture(FUNCTION, ARGUMENTS)",
         )
     _FITS[target].add(key)
 
@@ -296,7 +294,7 @@ def _shapes(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         if is_lazy(value):
             raise CannotRecord(
                 f"{printable(name)} gets its shape at the first forward pass (a lazy module)",
-                hint="write its size where it is made",
+                hint="specify its size when it is created",
             )
     return {name: tuple(getattr(value, "shape", ())) for name, value in state.items()}
 
@@ -305,45 +303,45 @@ def _shape(shape: tuple[int, ...] | None) -> str:
     return "absent" if shape is None else str(shape)
 
 
-# -- reading, which runs nothing -------------------------------------------------------
+# -- reading, without running code -----------------------------------------------------
 
 
 def read_model(repo: Repository, rev: Rev = "HEAD") -> StoredModel:
-    """How a version's model is built. Raises UnknownPath if it does not say so, DamagedData."""
+    """The description of a version's model. Raises UnknownPath if it has none, DamagedData."""
     commit = repo.find(rev)
     if NAME not in repo.version(commit).attached:
         raise UnknownPath(
             f"{commit.short} has weights, but no code that builds a model",
-            hint="mvc.load(repo, model, rev) puts them into a model of yours; "
-            "repo.commit(..., attachments=mvc.describe_model(model)) records its code, too",
+            hint="mvc.load(repo, model, rev) loads them into a model; "
+            "repo.commit(..., attachments=mvc.describe_model(model)) records the code, too",
         )
     return StoredModel.decode(attached_bytes(repo, commit, NAME))
 
 
 def attached_bytes(repo: Repository, commit: CommitId, name: str) -> bytes:
-    """An attachment that is no state. Raises DamagedData for one that is."""
+    """An attachment with bytes. Raises DamagedData for a state."""
     data = repo.attachment(commit, name)
     if not isinstance(data, bytes):
-        raise DamagedData(f"{printable(name)} of {commit.short} is a state, and should be bytes")
+        raise DamagedData(f"{printable(name)} of {commit.short} is a state instead of bytes")
     return data
 
 
 def code_of(
     repo: Repository, commit: CommitId, hashes: Mapping[str, str], packages: Mapping[str, str]
 ) -> StoredCode:
-    """Source files that a version carries, compared with their BLAKE3; they are not run."""
+    """A version's source files, compared with their BLAKE3; they are not run."""
     files = {}
     for name, expected in sorted(hashes.items()):
         files[name] = attached_bytes(repo, commit, name)
         if blake3(files[name]).hexdigest() != expected:
-            raise DamagedData(f"{name} of {commit.short} is not the code that it was made with")
+            raise DamagedData(f"{name} of {commit.short} does not match its recorded hash")
     return StoredCode(files, packages)
 
 
 # -- building --------------------------------------------------------------------------
 
 _BUILT: WeakKeyDictionary[Any, Architecture] = WeakKeyDictionary()
-"""What live modules were built by: they can be committed again without saying so."""
+"""The architectures of modules that ``build`` returned, so that they can be committed."""
 
 
 def build(
@@ -356,8 +354,8 @@ def build(
 ) -> torch.nn.Module:
     """Runs the stored code, and returns its module with the state that ``weights`` returns.
 
-    Raises NotTrusted without ``trust``, before anything runs; CannotBuild for code that fails or
-    is not there; DoesNotFit for weights of other names or shapes.
+    Without ``trust`` raises NotTrusted before any code runs; CannotBuild for missing or failing
+    code; DoesNotFit for weights with other names or shapes.
     """
     need_torch("building a model")
     import torch
@@ -368,47 +366,47 @@ def build(
     if not trust:
         files = sorted(code.files)
         rest = len(files) - _FILES_SHOWN
-        where = ", ".join(files[:_FILES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+        names = ", ".join(files[:_FILES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
         raise NotTrusted(
             f"building the model of {version} would run {stored.call} from "
-            + (where or f"the installed module {printable(stored.module)}"),
+            + (names or f"the installed module {printable(stored.module)}"),
             hint=f"read it with 'mvc show --code {version}'; if you trust it: load_model(..., "
             "trust=True)",
         )
     with same_rng():
-        target = code.take(stored.module, stored.name)
+        target = code.load(stored.module, stored.name)
         try:
-            made = target(**stored.arguments)
+            model = target(**stored.arguments)
         except (Exception, SystemExit) as error:
             raise code.failed(f"{stored.call} fails", error) from error
-    if not isinstance(made, torch.nn.Module):
-        raise CannotBuild(f"{stored.call} returns a {type(made).__name__}, not a torch.nn.Module")
+    if not isinstance(model, torch.nn.Module):
+        raise CannotBuild(f"{stored.call} returns a {type(model).__name__}, not a torch.nn.Module")
     state = weights()
     if isinstance(state, Mapping):
-        take_dtypes(made, state)
+        adopt_dtypes(model, state)
     try:
-        load_state(made, state)
+        load_state(model, state)
     except DoesNotFit as error:
         raise DoesNotFit(
             error.message.replace("the model", printable(f"{stored.module}.{stored.name}"), 1),
-            hint="the stored code does not make the model that these weights are of",
+            hint="the stored code does not build the model of these weights",
         ) from error
-    _BUILT[made] = Architecture(target, stored.arguments)
-    return made
+    _BUILT[model] = Architecture(target, stored.arguments)
+    return model
 
 
-def take_dtypes(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Gives floating-point parameters and buffers the dtypes of the stored ones.
+def adopt_dtypes(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    """Converts floating-point parameters and buffers to the stored dtypes.
 
-    A model is often made in float32 and then converted. If all of it was, so are buffers that
-    are not stored.
+    Models are often created in float32 and converted later. If the whole model was converted, so
+    are buffers that are not stored.
     """
     import torch
 
     floats = [v for v in state.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
     dtypes = {value.dtype for value in floats}
-    there = {v.dtype for v in model.state_dict().values() if v.is_floating_point()}
-    every = dtypes.copy().pop() if len(dtypes) == len(there) == 1 and dtypes != there else None
+    present = {v.dtype for v in model.state_dict().values() if v.is_floating_point()}
+    every = next(iter(dtypes)) if len(dtypes) == len(present) == 1 and dtypes != present else None
     for prefix, owner in model.named_modules():
         for leaf, tensor in (*owner._parameters.items(), *owner._buffers.items()):
             stored = state.get(f"{prefix}.{leaf}" if prefix else leaf)
@@ -422,9 +420,9 @@ def take_dtypes(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
 def trusted_versions(
     repo: Repository, trust: bool | Sequence[Rev], named: Sequence[CommitId]
 ) -> frozenset[CommitId]:
-    """The versions whose stored code may run: with True those of this call, else a list's."""
+    """The versions whose code may run: with True those of this call, else those listed."""
     if isinstance(trust, str | bytes):
-        raise WrongUsage("trust is True, or a list of versions")
+        raise WrongUsage("trust must be True, or a list of versions")
     if isinstance(trust, Collection):
         return frozenset(repo.find(rev) for rev in trust)
     return frozenset(named if trust is True else ())
@@ -438,12 +436,11 @@ def load_model(
     at: Time | None = None,
     target: str | None = None,
 ) -> torch.nn.Module:
-    """Builds a version's model by the code that it carries, with its weights, and returns it.
+    """Builds a version's model from its stored code and weights, and returns it.
 
-    The version is named as for ``Repository.checkout``. This runs the stored code, and so needs
-    ``trust=True``, or a list with the version in it; ``mvc.recipes.code`` and ``model`` show first
-    what would run. Raises UnknownPath if the version carries no code, NotTrusted, CannotBuild,
-    DoesNotFit.
+    The version is selected as for ``Repository.checkout``. It runs the stored code, so it needs
+    ``trust=True``, or a list with the version; ``mvc.recipes.code`` and ``model`` show the code
+    first. Raises UnknownPath if the version has no code, NotTrusted, CannotBuild, DoesNotFit.
     """
     commit = repo.find(rev, at=at, target=target)
     stored = read_model(repo, commit)

@@ -1,4 +1,4 @@
-"""Sets the threads, kernels and precision that a recorded environment names."""
+"""Applies the threads, kernels and precision of a recorded environment."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from mvc.models.environment import SETTINGS, Environment
 
 
 def apply_settings(recorded: Environment) -> None:
-    """Sets this process as the environment says; what cannot be set then differs.
+    """Applies an environment's settings to this process; ones that cannot be applied are skipped.
 
-    Call it before torch has computed anything: the number of threads between operations is fixed
-    by the first of them.
+    Call it before torch computes anything: its first operation fixes the number of interop threads.
     """
     threads, settings = recorded.sections.get("threads", {}), recorded.sections.get("settings", {})
     with suppress(RuntimeError):
@@ -35,11 +34,11 @@ def apply_settings(recorded: Environment) -> None:
             torch.set_float32_matmul_precision(str(settings["matmul_precision"]))
     dtype = getattr(torch, str(settings.get("default_dtype", "float32")), None)
     if not isinstance(dtype, torch.dtype):
-        raise CannotRetrain(f"torch has no dtype {settings.get('default_dtype')}")
+        raise CannotRetrain(f"this torch has no dtype {settings.get('default_dtype')}")
     torch.set_default_dtype(dtype)
 
 
 def _number(value: Any) -> int:
     if type(value) is not int or not 1 <= value <= 4096:
-        raise CannotRetrain(f"the recorded environment has {value!r} threads")
+        raise CannotRetrain(f"the recorded environment has an invalid thread count: {value!r}")
     return value

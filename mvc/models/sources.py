@@ -1,8 +1,8 @@
 """The source files of live classes and functions, and the installed packages that they import.
 
-Imports are read from the source, at any depth of it; nothing is imported to find them. The files
-are those of the project: what is installed as a package is named with its version instead. A file
-that has been edited since it was imported is refused, because it is not what runs.
+Imports are read from the source, at any depth; no module is imported to find them. Files of the
+project are stored; installed packages are recorded by version. A file that was edited after its
+import is refused, because it is not the code that runs.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from mvc.system import FileSystem
 
 _STDLIB = sysconfig.get_path("stdlib")
 _SCRIPT = {"__main__", "__mp_main__"}
-"""What the script that runs is called, also in a process that multiprocessing has started."""
+"""The names of the running script's module, also in a process started by multiprocessing."""
 
 
 class Sources(Struct, frozen=True):
     """``files``: bytes by attached name (``code/nets/resnet.py``).
 
-    ``packages``: versions of the installed packages that the files import, by distribution name.
+    ``packages``: versions of installed packages that the files import, by distribution name.
     """
 
     files: Mapping[str, bytes]
@@ -47,33 +47,33 @@ class Sources(Struct, frozen=True):
 
 
 def place_of(target: Any) -> tuple[str, str]:
-    """The module and the name in it by which a class or function is imported again.
+    """The module and the name with which a class or function can be imported.
 
-    Raises CannotRecord for a lambda, for what was made inside a function, and for what was
-    defined where there is no source file (a notebook, the Python prompt).
+    Raises CannotRecord for a lambda, for one defined inside a function, and for one without a
+    source file (a notebook, the Python prompt).
     """
     name = getattr(target, "__qualname__", None)
     module = getattr(target, "__module__", None)
     if not callable(target) or not isinstance(name, str) or not isinstance(module, str):
         raise CannotRecord(
-            f"{an(type(target).__name__)} cannot be recorded as what makes a model",
-            hint="pass a class, or a function that is defined in a module",
+            f"{an(type(target).__name__)} cannot be recorded as the source of a model",
+            hint="pass a class, or a function defined in a module",
         )
     shown = printable(f"{module}.{name}")
     if "<lambda>" in name:
         raise CannotRecord("a lambda cannot be recorded", hint="write it as a function of a module")
     if "<locals>" in name:
         raise CannotRecord(
-            f"{shown} was made inside a function, where nothing else can find it",
-            hint="define it at the top of a module",
+            f"{shown} is defined inside a function, so it cannot be imported",
+            hint="define it at the top level of a module",
         )
-    there: Any = sys.modules.get(module)
+    imported: Any = sys.modules.get(module)
     for part in name.split("."):
-        there = getattr(there, part, None)
-    if there != target:
+        imported = getattr(imported, part, None)
+    if imported != target:
         raise CannotRecord(
-            f"{shown} cannot be recorded: its module has no such name, or another thing by it",
-            hint="define it at the top of a module under its own name",
+            f"{shown} cannot be recorded: its module does not define it under this name",
+            hint="define it at the top level of a module under its own name",
         )
     if stored_code_of(module) is not None:
         return module.partition(".")[2], name
@@ -88,12 +88,11 @@ def sources_of(
     *,
     values: bool = False,
 ) -> Sources:
-    """The files that the classes and functions ``targets`` are imported from.
+    """The source files of the classes and functions ``targets``.
 
-    ``more``: names of further modules, which the code imports in a way that its text does not
-    show. ``values``: constants of modules and classes must be what the files say, too. Raises
-    CannotRecord for what has no source, is compiled, too large, or was edited since it was
-    imported.
+    ``more``: further modules, whose imports the source text does not show. ``values``: constants of
+    modules and classes must match the files, too. Raises CannotRecord for code without source,
+    compiled, too large, or edited after its import.
     """
     places = tuple(place_of(target) for target in targets)
     key = (places, tuple(more))
@@ -105,7 +104,7 @@ def sources_of(
         search.add(target.__module__)
     for name in more:
         if not search.add(name):
-            raise CannotRecord(f"there is no module {printable(name)} to record")
+            raise CannotRecord(f"cannot record the module {printable(name)}: it does not exist")
     search.run()
     _KNOWN[targets[0]][key] = search
     return search.sources
@@ -127,11 +126,11 @@ class _ImportSearch:
         return Sources(dict(sorted(self._files.items())), dict(sorted(self._installed.items())))
 
     def is_current(self, values: bool) -> bool:
-        """Whether what runs is still what the files held (a notebook may reload modules)."""
+        """Whether loaded code still matches the files (a notebook may reload modules)."""
         return not any(_difference(n, file, values) for n, file in self._defined.items())
 
     def add(self, name: str) -> bool:
-        """Adds a module and the packages that it lies in; false if there is none."""
+        """Adds a module and its parent packages; false if it does not exist."""
         if _find(name) is None:
             return False
         if name not in self._seen:
@@ -144,55 +143,55 @@ class _ImportSearch:
 
     def run(self) -> None:
         while self._waiting:
-            self._take(self._waiting.pop())
+            self._record(self._waiting.pop())
         if (
             len(self._files) > MAX_CODE_FILES
             or sum(map(len, self._files.values())) > MAX_CODE_BYTES
         ):
             raise CannotRecord(
                 f"the code has {len(self._files):,} files of "
-                f"{sum(map(len, self._files.values())):,} bytes, more than are kept with a version",
-                hint="install what does not change as a package: then its version is recorded",
+                f"{sum(map(len, self._files.values())):,} bytes, more than a version can store",
+                hint="install stable code as a package: then only its version is recorded",
             )
 
-    def _take(self, name: str) -> None:
+    def _record(self, name: str) -> None:
         stored = stored_code_of(name)
         if stored is not None:
             self._files.update(stored.files)
             self._installed.update(stored.packages)
             return
-        found = _find(name)
-        if found is None or found.kind == "standard" or len(self._files) > MAX_CODE_FILES:
+        module = _find(name)
+        if module is None or module.kind == "standard" or len(self._files) > MAX_CODE_FILES:
             return
-        if found.kind == "installed":
+        if module.kind == "installed":
             self._installed.update(_distributions(name.partition(".")[0]))
             return
-        if found.path is None:  # a folder without __init__.py
+        if module.path is None:  # a folder without __init__.py
             return
-        own, path, package = name, found.path, found.folders is not None
+        own, path, package = name, module.path, module.folders is not None
         if name in _SCRIPT:
             own, path = _script("the model's class")
-            if "." in own:  # a script of a package, run by python -m
+            if "." in own:  # a script in a package, run with python -m
                 self.add(own.rpartition(".")[0])
         if path.suffix not in SOURCE_SUFFIXES:
             raise CannotRecord(
-                f"{printable(own)} is compiled ({printable(path.name)}): its source cannot be kept",
-                hint="install it as a package: then its version is recorded",
+                f"{printable(own)} is compiled ({printable(path.name)}): it has no source to store",
+                hint="install it as a package: then only its version is recorded",
             )
         data = FileSystem().read_bytes(path, MAX_CODE_BYTES)
         if not is_utf8(data):
             raise CannotRecord(
-                f"{printable(str(path))} is not UTF-8", hint="save it as UTF-8, and import it again"
+                f"{printable(str(path))} is not UTF-8", hint="save it as UTF-8, then restart"
             )
         tree, code = _parsed(data, path)
         if name in _SCRIPT:
-            _refuse_script_that_acts(tree, path)
+            _refuse_script_with_effects(tree, path)
         self._defined[name] = Definitions(tree, code)
         different = _difference(name, self._defined[name], self._values)
         if different:
             raise CannotRecord(
                 f"{printable(str(path))} {printable(different)}",
-                hint="commit from a process that has imported it as it is now",
+                hint="restart the process, so that it imports the present file",
             )
         self._files[file_of(own, package=package)] = data
         for wanted in _imports(tree, own if package else own.rpartition(".")[0]):
@@ -200,25 +199,25 @@ class _ImportSearch:
 
 
 def _difference(name: str, file: Definitions, values: bool) -> str:
-    """How a loaded module differs from its file; empty if it does not, or is not loaded."""
+    """The difference of a loaded module from its file; empty without a difference."""
     module = sys.modules.get(name)
     if module is None:
         return ""
     different = file.difference(module)
     if different is not None:
-        return f"was changed since it was imported: {different}"
+        return f"was edited after its import: {different}"
     changed = file.changed_value(module) if values else None
-    return "" if changed is None else f"is not what runs: {changed}"
+    return "" if changed is None else f"differs from the loaded module: {changed}"
 
 
 _KNOWN: WeakKeyDictionary[Any, dict[tuple[object, ...], _ImportSearch]] = WeakKeyDictionary()
 
 
-# -- where modules lie -----------------------------------------------------------------
+# -- locations of modules --------------------------------------------------------------
 
 
 class _ModulePlace(Struct, frozen=True):
-    """``kind``: standard, installed or project. ``folders``: where a package's modules lie."""
+    """``kind``: standard, installed or project. ``folders``: search path of a package."""
 
     kind: str
     path: Path | None = None
@@ -226,7 +225,7 @@ class _ModulePlace(Struct, frozen=True):
 
 
 def _find(name: str) -> _ModulePlace | None:
-    """Where a module lies, without importing anything; None if it is no module."""
+    """The location of a module, without importing it; None if it does not exist."""
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names or top == "__future__":
         return _ModulePlace("standard")
@@ -241,7 +240,7 @@ def _find(name: str) -> _ModulePlace | None:
             return above
         if parent and (above is None or not above.folders):
             return None
-        with suppress(AttributeError, ImportError, ValueError):  # of an old or a foreign finder
+        with suppress(AttributeError, ImportError, ValueError):  # from an old or foreign finder
             spec = PathFinder.find_spec(name, above.folders) if above else find_spec(name)
         if spec is None:
             return None
@@ -265,7 +264,7 @@ def _is_installed(path: Path) -> bool:
 
 @cache
 def _distributions(top: str) -> dict[str, str]:
-    """The installed distributions that have a module ``top``, and their versions."""
+    """The installed distributions with a top-level module ``top``, and their versions."""
     if top == "mvc":
         return {"mvc": str(getattr(sys.modules["mvc"], "__version__", ""))}
     names = _by_module().get(top, ())
@@ -276,7 +275,7 @@ _by_module = cache(metadata.packages_distributions)
 
 
 def _script(shown: str) -> tuple[str, Path]:
-    """The name and the file of the script that runs, by which its classes can be imported."""
+    """The module name and the file of the running script."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     spec = getattr(main, "__spec__", None)
@@ -290,12 +289,12 @@ def _script(shown: str) -> tuple[str, Path]:
     if not all(part.isidentifier() for part in name.split(".")):
         raise CannotRecord(
             f"{printable(path.name)} cannot be imported by its name",
-            hint="move the class into a module of its own",
+            hint="move the class into a separate module",
         )
     return name, path
 
 
-# -- what a file says ------------------------------------------------------------------
+# -- parsing of a file -----------------------------------------------------------------
 
 
 def _parsed(data: bytes, path: Path) -> tuple[ast.Module, CodeType]:
@@ -304,14 +303,14 @@ def _parsed(data: bytes, path: Path) -> tuple[ast.Module, CodeType]:
         code = SourceFileLoader("source", str(path)).source_to_code(data, str(path))
     except (SyntaxError, ValueError, UnicodeDecodeError, RecursionError) as error:
         raise CannotRecord(
-            f"{printable(str(path))} is not Python: {printable(str(error))}",
-            hint="commit from a process that has imported it as it is now",
+            f"{printable(str(path))} is not valid Python: {printable(str(error))}",
+            hint="correct the file, then restart the process",
         ) from None
     return tree, code
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """Every module that the file may import: also names of packages that may be modules."""
+    """Every module that the file may import, also imported names that may be modules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -325,11 +324,11 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
                 yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
 
 
-def _refuse_script_that_acts(tree: ast.Module, path: Path) -> None:
-    """Raises CannotRecord if importing the script would do again what it did when it was run."""
+def _refuse_script_with_effects(tree: ast.Module, path: Path) -> None:
+    """Raises CannotRecord if importing the script would repeat its actions."""
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign):
-            acts = any(isinstance(each, ast.Call | ast.Await) for each in ast.walk(node))
+            acts = any(isinstance(part, ast.Call | ast.Await) for part in ast.walk(node))
         elif isinstance(node, ast.If):
             tested = {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
             acts = not tested & {"__name__", "TYPE_CHECKING"}
@@ -340,8 +339,7 @@ def _refuse_script_that_acts(tree: ast.Module, path: Path) -> None:
             acts = not isinstance(node, kinds | ast.ClassDef)
         if acts:
             raise CannotRecord(
-                f"{printable(path.name)} line {node.lineno} would run again whenever the model "
-                "is loaded",
-                hint="move the class into a module of its own, or what the script does below "
+                f"{printable(path.name)} line {node.lineno} would run whenever the model is loaded",
+                hint="move the class into a separate module, or the script's actions below "
                 'if __name__ == "__main__":',
             )

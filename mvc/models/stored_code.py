@@ -1,9 +1,9 @@
-"""Code out of a repository: the one module of mvc that runs it, once the user has said so.
+"""Runs code from a repository, once the user has trusted it; no other module of mvc does.
 
-The files live in memory, as modules below a package of their own whose name is the hash of the
-files: nothing is written, ``sys.path`` stays as it is, and two versions of one file may be loaded
-at once. Their imports of one another, also those by ``importlib.import_module``, lead to the stored
-files, all others to installed packages.
+The files become modules in memory, below a package named by the hash of the files. Nothing is
+written, ``sys.path`` is unchanged, and several versions of a file can be loaded at once. Imports
+between them, also with ``importlib.import_module``, load stored files; other imports load installed
+packages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mvc.limits import MAX_CODE_BYTES, MAX_CODE_FILES
 from mvc.names import printable
 
 FOLDER = "code/"
-"""How the names begin under which a version carries source files."""
+"""Prefix of the attached names of source files."""
 
 _ROOT = "mvc_stored_"
 _NAME = re.compile(r"code(?:/[^\W\d]\w*)+\.py")
@@ -47,9 +47,9 @@ def is_code(name: str) -> bool:
 
 
 def is_utf8(source: bytes) -> bool:
-    """Whether Python reads a file as UTF-8: what is shown to its reader is then what runs.
+    """Whether Python reads a file as UTF-8, so that readers see the code that runs.
 
-    In other encodings, which the first lines may name, a comment may hold a line of code.
+    In another encoding, which the first lines may declare, a comment could contain code.
     """
     try:
         return detect_encoding(BytesIO(source).readline)[0] in {"utf-8", "utf-8-sig"}
@@ -60,17 +60,17 @@ def is_utf8(source: bytes) -> bool:
 class StoredCode:
     """The source files of a version by attached name, and the packages that they import.
 
-    Raises CannotBuild for names that are no modules, for files in another encoding than UTF-8,
-    and for too many or too large files.
+    Raises CannotBuild for invalid module names, encodings other than UTF-8, and too many or too
+    large files.
     """
 
     def __init__(self, files: Mapping[str, bytes], packages: Mapping[str, str]) -> None:
         for name in files:
             if not is_code(name):
-                raise CannotBuild(f"{printable(name)} is no name of a stored source file")
+                raise CannotBuild(f"{printable(name)} is not a valid name of a stored source file")
             if not is_utf8(files[name]):
                 raise CannotBuild(
-                    f"{printable(name)} is not UTF-8: it may not be what it looks like"
+                    f"{printable(name)} is not UTF-8: it could run other code than it shows"
                 )
         if len(files) > MAX_CODE_FILES or sum(map(len, files.values())) > MAX_CODE_BYTES:
             raise CannotBuild("the stored code has too many or too large files")
@@ -81,33 +81,33 @@ class StoredCode:
         self.root = _ROOT + hashed.hexdigest()[:32]
         self._sources = {_module_of(name): name for name in files}
         parts = [name.split(".") for name in self._sources]
-        self._folders = {".".join(each[:i]) for each in parts for i in range(1, len(each))}
-        self._tops = {each[0] for each in parts}
+        self._folders = {".".join(part[:i]) for part in parts for i in range(1, len(part))}
+        self._tops = {part[0] for part in parts}
         self._importlib = _Importlib(self)
 
-    def take(self, module: str, name: str) -> Any:
-        """Imports a stored module and returns what it has under ``name`` (``Net``, ``Net.make``).
+    def load(self, module: str, name: str) -> Any:
+        """Imports a module and returns its attribute ``name`` (``Net``, ``Net.make``).
 
-        This runs the stored code. A module that is not stored is that of an installed package.
-        Raises CannotBuild, saying which file and line fails, or what is not there.
+        This runs the stored code. A module that is not stored is imported from an installed
+        package. Raises CannotBuild with the file and line that fails, or the missing name.
         """
         if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
             sys.meta_path.append(_Finder())
         _LOADED.setdefault(self.root, self)
         stored = module in self._sources
         try:
-            found: Any = import_module(f"{self.root}.{module}" if stored else module)
+            loaded: Any = import_module(f"{self.root}.{module}" if stored else module)
         except (Exception, SystemExit) as error:
             raise self.failed(f"the module {module} cannot be imported", error) from error
         for part in name.split("."):
-            if not hasattr(found, part):
+            if not hasattr(loaded, part):
                 where = self._sources.get(module, f"the installed module {module}")
                 raise CannotBuild(f"{printable(where)} has no {printable(name)}")
-            found = getattr(found, part)
-        return found
+            loaded = getattr(loaded, part)
+        return loaded
 
-    def failed(self, what: str, error: BaseException) -> CannotBuild:
-        """The error for stored code that raises, with the place in it."""
+    def failed(self, problem: str, error: BaseException) -> CannotBuild:
+        """The error for stored code that raised, with file and line."""
         label, where = self._label(""), ""
         for frame, line in walk_tb(error.__traceback__):
             file = frame.f_code.co_filename
@@ -120,15 +120,17 @@ class StoredCode:
         hint = None
         if isinstance(error, ImportError) and self.packages:
             pinned = (f"{name}=={version}" for name, version in sorted(self.packages.items()))
-            hint = "the version was made with " + printable(", ".join(pinned))
-        return CannotBuild(f"{printable(what)}: {type(error).__name__}: {reason}{where}", hint=hint)
+            hint = "the version was recorded with " + printable(", ".join(pinned))
+        return CannotBuild(
+            f"{printable(problem)}: {type(error).__name__}: {reason}{where}", hint=hint
+        )
 
     def _label(self, name: str) -> str:
-        """What tracebacks call a file: it is none on this disk."""
+        """The name of a file in tracebacks; it does not exist on disk."""
         return f"<mvc {self.root.removeprefix(_ROOT)[:10]}>/{name.removeprefix(FOLDER)}"
 
     def spec(self, fullname: str) -> ModuleSpec | None:
-        """How to load ``ROOT.MODULE``; None if that is not stored."""
+        """The spec for ``ROOT.MODULE``; None if that is not stored."""
         module = fullname.partition(".")[2]
         file = self._sources.get(module)
         if module and file is None and module not in self._folders:
@@ -149,26 +151,28 @@ class StoredCode:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        """``__import__`` of stored modules: what is stored goes before what is installed."""
+        """``__import__`` for stored modules: stored modules precede installed ones."""
         top = name.partition(".")[0]
         if level or top not in self._tops:
-            found = builtins.__import__(name, globals, locals, fromlist=fromlist or (), level=level)
-            return self._importlib if found is importlib else found
-        found = builtins.__import__(
+            module = builtins.__import__(
+                name, globals, locals, fromlist=fromlist or (), level=level
+            )
+            return self._importlib if module is importlib else module
+        module = builtins.__import__(
             f"{self.root}.{name}", globals, locals, fromlist=fromlist or (), level=0
         )
-        return found if fromlist else sys.modules[f"{self.root}.{top}"]
+        return module if fromlist else sys.modules[f"{self.root}.{top}"]
 
     def import_module(self, name: str, package: str | None = None) -> ModuleType:
-        """``importlib.import_module`` of stored modules."""
+        """``importlib.import_module`` for stored modules."""
         if name.startswith("."):
-            name = resolve_name(name, package)  # it refuses None
+            name = resolve_name(name, package)  # raises for None
         stored = name.partition(".")[0] in self._tops
         return import_module(f"{self.root}.{name}" if stored else name)
 
 
 class _Importlib(ModuleType):
-    """``importlib`` as stored modules see it: it finds what is stored first, as ``import`` does."""
+    """``importlib`` for stored modules: like ``import``, it prefers stored modules."""
 
     def __init__(self, code: StoredCode) -> None:
         super().__init__("importlib", importlib.__doc__)
@@ -179,11 +183,11 @@ class _Importlib(ModuleType):
 
 
 _LOADED: dict[str, StoredCode] = {}
-"""What has been loaded in this process: its functions may import further modules at any time."""
+"""The code loaded in this process; its functions may import further modules at any time."""
 
 
 def stored_code_of(module: str) -> StoredCode | None:
-    """The stored code that a loaded module belongs to; None for any other module."""
+    """The stored code of a loaded module; None for any other module."""
     return _LOADED.get(module.partition(".")[0])
 
 

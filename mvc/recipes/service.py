@@ -473,7 +473,7 @@ class Rebuilt:
     def code(self, name: str) -> Any:
         """The class, function or enum member of this ``module:name``."""
         module, _, path = name.partition(":")
-        return self._code.take(module, path)
+        return self._code.load(module, path)
 
     def path(self, value: Mapping[str, str]) -> Path:
         path = self._data[value["data"]]

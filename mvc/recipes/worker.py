@@ -28,7 +28,7 @@ from mvc.errors import CannotRetrain, MvcError
 from mvc.ids import CommitId
 from mvc.models import environment
 from mvc.models.environment import Environment
-from mvc.models.models import attached_bytes, take_dtypes
+from mvc.models.models import adopt_dtypes, attached_bytes
 from mvc.models.settings import apply_settings
 from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Reached, Stepped
 from mvc.recipes.recipe import DRAWN, Model, StepRecipe, recipe_of, segment
@@ -210,7 +210,7 @@ def _prepare(
     model: torch.nn.Module, kept: Model, weights: Mapping[str, Any], buffers: Mapping[str, Any]
 ) -> None:
     """Gives a new model the weights, dtypes, device and modes that it had."""
-    take_dtypes(model, weights)
+    adopt_dtypes(model, weights)
     try:
         model.to(kept.device)
     except (RuntimeError, AssertionError) as error:

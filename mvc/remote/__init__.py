@@ -1,4 +1,4 @@
 """Versions between repositories: a remote is a repository that is reached through a transport.
 
-What travels, and how it is proven before it counts, belongs here; what runs as a server does not.
+Transports, the data that they carry, and its verification. The server is `mvc.server`.
 """

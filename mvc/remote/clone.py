@@ -1,7 +1,7 @@
-"""Cloning: a new repository with all that another one has.
+"""Cloning: a new repository with the history of a remote.
 
-It is built in the folder ``.mvc-clone`` of its place without flushes, flushed once, and moved to
-its place. The same command goes on with what a killed process left there.
+It is built in the subfolder ``.mvc-clone`` without flushes, flushed once, and then renamed. If the
+process was killed, the same command continues the unfinished clone.
 """
 
 from __future__ import annotations
@@ -53,16 +53,17 @@ from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, Store, create
 from mvc.types import Progress
 
-BESIDE = ".mvc-clone"
-"""Where a clone is built, in the folder that it is for."""
+UNFINISHED = ".mvc-clone"
+"""Subfolder in which a clone is built."""
 _LOCK, _STATE = "lock", "state"
 _MOST = 1 << 16
 
 
 class CloneOptions(Struct, frozen=True):
-    """``branch``: the current one of the clone, by default that of the remote. ``states``: whose
-    states come along, now and with each fetch. ``bare``: without working files. ``remote``: what
-    the clone calls the repository that it comes from; ``options`` are fields of ``Remote``.
+    """``branch``: the clone's current branch; by default the remote's. ``bare``: no working files.
+
+    ``states``: which states to fetch, now and later. ``remote``: the name of the remote in the
+    clone. ``options``: fields of ``Remote``.
     """
 
     branch: str | None = None
@@ -73,8 +74,8 @@ class CloneOptions(Struct, frozen=True):
 
 
 class Cloned(Struct, frozen=True):
-    """``branch``: the current one, None if HEAD is detached. ``restored``: its files, None if none
-    were written.
+    """The new repository. ``branch`` is None if HEAD is detached. ``restored``: the files in the
+    working folder, None if none were written.
     """
 
     folder: Path
@@ -85,18 +86,20 @@ class Cloned(Struct, frozen=True):
 
 
 class _Unfinished(Struct, frozen=True):
-    """What is cloned here, since when the machine runs, and what came already."""
+    """The clone that is being built, and the boot of the machine at that time."""
 
     url: str
     boot: str
 
 
 def default_folder(url: str) -> str:
-    """The folder that a clone makes, if none is named: the last part of the URL."""
+    """The default folder for a clone: the last part of the URL. Raises WouldOverwrite without
+    one.
+    """
     name = url.rstrip("/").rpartition("/")[2].rpartition(":")[2].removesuffix(".git")
     if name in {"", ".", "..", "~", FOLDER}:
         raise WouldOverwrite(
-            f"no folder can be named after {url}", hint="name one: 'mvc clone URL DIR'"
+            f"{url} does not end in a folder name", hint="name the folder: 'mvc clone URL DIR'"
         )
     return name
 
@@ -109,10 +112,10 @@ def clone_into(
     config: Configure | None = None,
     progress: Progress | None = None,
 ) -> Cloned:
-    """Makes a repository with all that the one at ``url`` has; durable on return.
+    """Clones the repository at ``url``; durable on return.
 
-    Raises WouldOverwrite for a folder that is not empty, Busy for one into which another process
-    clones, UnknownRevision for a branch that is not there, and the errors of ``fetch``.
+    Raises WouldOverwrite for a folder that is not empty, Busy if another process clones into it,
+    UnknownRevision for an absent branch, and the errors of ``fetch``.
     """
     chosen, fs = options or CloneOptions(), FileSystem()
     states_of(chosen.states)
@@ -122,148 +125,151 @@ def clone_into(
         {"states": chosen.states, **chosen.options},
     )
     if remote.scheme == "file":
-        check_folder(replace(remote, name=""))  # in words of a URL: nothing has the name yet
-    place = fs.realpath(folder or Path(default_folder(remote.url)))
-    with removing_if_failed(fs) as made, _building(fs, place, remote, made) as beside:
+        check_folder(replace(remote, name=""))  # errors name the URL: the remote is not added yet
+    target = fs.realpath(folder or Path(default_folder(remote.url)))
+    with removing_if_failed(fs) as created, _building(fs, target, remote, created) as building:
         fetched = None
-        if fs.stat(place / FOLDER) is None:
-            fetched = _build(beside, remote, chosen, config=config, progress=progress)
-            fs.replace(beside / FOLDER, place / FOLDER)
-            fs.sync_dir(place)
-        with _opened(place, FileSystem(), config) as handle:
+        if fs.stat(target / FOLDER) is None:
+            fetched = _build(building, remote, chosen, config=config, progress=progress)
+            fs.replace(building / FOLDER, target / FOLDER)
+            fs.sync_dir(target)
+        with _opened(target, FileSystem(), config) as handle:
             at, restored = head(handle.store.fresh()), None
             if at.commit is not None and not handle.store.bare:
-                with suppress(StateForgotten, WeightsDropped):  # they did not come along
+                with suppress(StateForgotten, WeightsDropped):  # the remote did not send them
                     restored = restore_all(
                         handle.store, at.commit, at.branch or at.commit, progress=progress
                     )
     return Cloned(
-        place, fetched or Transferred(remote.name, ()), at.branch, at.commit, restored=restored
+        target, fetched or Transferred(remote.name, ()), at.branch, at.commit, restored=restored
     )
 
 
 @contextmanager
-def _building(fs: FileSystem, place: Path, remote: Remote, made: list[Path]) -> Iterator[Path]:
-    """The folder to build in, which is gone at the end; what came stays if the block fails."""
-    beside, names = place / BESIDE, set() if fs.stat(place) is None else {*fs.list(place)}
-    if names - {BESIDE} and not names >= {BESIDE, FOLDER}:
+def _building(fs: FileSystem, target: Path, remote: Remote, created: list[Path]) -> Iterator[Path]:
+    """The folder to build in, removed at the end. If the block fails, received data stays in it."""
+    building, names = target / UNFINISHED, set() if fs.stat(target) is None else {*fs.list(target)}
+    if names - {UNFINISHED} and not names >= {UNFINISHED, FOLDER}:
         raise WouldOverwrite(
-            f"{printable(str(place))} is there already, and is not empty",
+            f"{printable(str(target))} already exists and is not empty",
             hint="clone into another folder: 'mvc clone URL DIR'",
         )
-    fs.make_dirs(beside, created=made)
-    lock = fs.lock(beside / _LOCK, block=False)
+    fs.make_dirs(building, created=created)
+    lock = fs.lock(building / _LOCK, block=False)
     if lock is None:
         raise Busy(
-            f"another process clones into {printable(str(place))}", hint="wait until it is done"
+            f"another process clones into {printable(str(target))}", hint="wait until it is done"
         )
     with lock:
-        _check_state(fs, beside, _Unfinished(remote.url, boot_id()))
+        _check_state(fs, building, _Unfinished(remote.url, boot_id()))
         try:
-            yield beside
+            yield building
         except BaseException:
-            come = beside / FOLDER / REMOTES / remote.name / FETCHED
-            if FOLDER not in fs.list(place) and fs.stat(come) is None:
-                fs.remove_tree(beside)
+            received = building / FOLDER / REMOTES / remote.name / FETCHED
+            if FOLDER not in fs.list(target) and fs.stat(received) is None:
+                fs.remove_tree(building)
             raise
-        fs.remove_tree(beside)
+        fs.remove_tree(building)
 
 
-def _check_state(fs: FileSystem, beside: Path, now: _Unfinished) -> None:
-    """Begins anew where what is there may lack what was not flushed before a power loss."""
+def _check_state(fs: FileSystem, building: Path, now: _Unfinished) -> None:
+    """Deletes an unfinished clone of an earlier boot: a power loss may have damaged it."""
     before = None
-    if fs.stat(beside / _STATE) is not None:
+    if fs.stat(building / _STATE) is not None:
         with suppress(msgspec.MsgspecError, ValueError):
-            before = msgspec.json.decode(fs.read_bytes(beside / _STATE, _MOST), type=_Unfinished)
+            before = msgspec.json.decode(fs.read_bytes(building / _STATE, _MOST), type=_Unfinished)
     if before is not None and before.url != now.url:
         raise WouldOverwrite(
-            f"a clone of {printable(before.url)} was not finished here",
-            hint=f"end it with the same command, or remove {printable(str(beside))}",
+            f"this folder has an unfinished clone of {printable(before.url)}",
+            hint=f"finish it with the same command, or delete {printable(str(building))}",
         )
-    if (before != now or not now.boot) and fs.stat(beside / FOLDER) is not None:
-        fs.remove_tree(beside / FOLDER)
+    if (before != now or not now.boot) and fs.stat(building / FOLDER) is not None:
+        fs.remove_tree(building / FOLDER)
     if before != now:
-        fs.write_atomic(beside / _STATE, msgspec.json.encode(now))
+        fs.write_atomic(building / _STATE, msgspec.json.encode(now))
 
 
 @contextmanager
-def _opened(place: Path, fs: FileSystem, config: Configure | None) -> Iterator[Handle]:
-    handle = open_handle(place, discover=False, config=config, fs=fs)
+def _opened(folder: Path, fs: FileSystem, config: Configure | None) -> Iterator[Handle]:
+    handle = open_handle(folder, discover=False, config=config, fs=fs)
     with closing(handle.store):
         yield handle
 
 
 def _build(
-    beside: Path,
+    building: Path,
     remote: Remote,
     options: CloneOptions,
     *,
     config: Configure | None,
     progress: Progress | None,
 ) -> Transferred:
-    """Makes the repository in ``beside``, durable as a whole."""
+    """Builds the repository in ``building`` and flushes it once."""
     fs = LateFlushes()
-    if fs.stat(beside / FOLDER) is None:
+    if fs.stat(building / FOLDER) is None:
         first = BARE_CONFIG if options.bare else FIRST_CONFIG
-        create(fs, Clock(), beside, "main", config=first)
-    with _opened(beside, fs, config) as handle:
+        create(fs, Clock(), building, "main", config=first)
+    with _opened(building, fs, config) as handle:
         add_remote(handle.store, remote, force=True)
         with closing(open_transport(remote, handle.store, handle.config)) as transport:
-            import_module("mvc.remote.receiving.receiver")  # while the other end of ssh starts
+            import_module("mvc.remote.receiving.receiver")  # while the ssh server starts
             before = ask(transport, handle.store, remote)
-            there = before.head
-            if remote.is_bucket and not there.identity:
+            source = before.head
+            if remote.is_bucket and not source.identity:
                 raise NotARepository(
-                    f"there is no repository in {remote.url}",
-                    hint="is the path right? 'mvc push' of another repository begins one there, "
-                    "after 'mvc remote add'",
+                    f"{remote.url} contains no repository",
+                    hint="check the path; a first 'mvc push' to this URL creates the repository",
                 )
-            to = _current(there, remote, options)
+            to = _current(source, remote, options)
             done = fetch_from(
                 handle.store, handle.config, remote, transport, before=before,
                 wanted=Wanted(states=states_of(options.states), reports=remote.nodes),
                 progress=progress,
             )  # fmt: skip
         _begin(handle.store, remote, to, options)
-        end, tips = place_of(handle.store.fresh()), tuple(map(bytes, tips_of(there.refs)))
+        end, tips = place_of(handle.store.fresh()), tuple(map(bytes, tips_of(source.refs)))
         keep_place(
             handle.store, remote, PUSHED,
-            KnownPlace(there.identity, end, tips, there=there.place, dealt=end.sequence),
+            KnownPlace(source.identity, end, tips, end=source.place, dealt=end.sequence),
         )  # fmt: skip
-    fs.flush(beside / FOLDER)
+    fs.flush(building / FOLDER)
     return done
 
 
-def _current(there: RemoteHead, remote: Remote, options: CloneOptions) -> RefValue:
-    """What HEAD will be. Raises UnknownRevision for a branch that is not there; InvalidName."""
+def _current(source: RemoteHead, remote: Remote, options: CloneOptions) -> RefValue:
+    """The clone's HEAD. Raises UnknownRevision for an absent branch; InvalidName."""
     if options.branch is None:
-        to = there.refs.get(HEAD)
+        to = source.refs.get(HEAD)
         return check_ref("branch", to) if isinstance(to, str) else to
     check_ref("branch", options.branch)
-    if BRANCH + options.branch not in there.refs:
-        names = sorted(n.removeprefix(BRANCH) for n in there.refs if n.startswith(BRANCH))
+    if BRANCH + options.branch not in source.refs:
+        names = sorted(n.removeprefix(BRANCH) for n in source.refs if n.startswith(BRANCH))
         raise UnknownRevision(
             f"{remote.url} has no branch {options.branch}",
-            hint=f"it has {', '.join(map(printable, names[:10]))}" if names else "it has none yet",
+            hint=f"its branches: {', '.join(map(printable, names[:10]))}"
+            if names
+            else "it has no branch yet",
         )
     return options.branch
 
 
 def _begin(store: Store, remote: Remote, to: RefValue, options: CloneOptions) -> None:
-    """Makes the current branch, of a bare repository all branches, and has HEAD lead to it.
+    """Creates the current branch, or all branches if the repository is bare, and sets HEAD.
 
-    Raises HistoryMissing for a HEAD on a version that did not come.
+    Raises HistoryMissing for a HEAD on a version that the remote did not send.
     """
 
     def make() -> Entry:
         ref = store.snapshot.ref
-        theirs = {f"{BRANCH}{each.name.partition('/')[2]}": each.commit for each in tracked}
+        theirs = {f"{BRANCH}{row.name.partition('/')[2]}": row.commit for row in tracked}
         chosen = {n: c for n, c in theirs.items() if options.bare or n == f"{BRANCH}{to}"}
         wanted: dict[str, RefValue] = {**chosen, **({} if to is None else {HEAD: to})}
         changes = [RefChange(n, ref(n), new) for n, new in wanted.items() if ref(n) != new]
         return Entry("clone", store.clock.now_ns(), remote.url, refs=tuple(changes))
 
     if isinstance(to, CommitId) and not store.snapshot.has_commit(to):
-        raise HistoryMissing(f"HEAD of {remote.url} is on {to.short}, which it does not send")
+        raise HistoryMissing(
+            f"HEAD of {remote.url} is at {to.short}, but the remote did not send that version"
+        )
     tracked = remote_refs(store.fresh(), remote.name)
     store.publish(make)

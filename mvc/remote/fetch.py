@@ -1,8 +1,8 @@
-"""Fetching: versions that a remote has and this repository lacks, and where its refs are now.
+"""Fetching: copies the versions that this repository lacks, and updates the tracking refs.
 
-Branches of a remote R are kept as ``remotes/R/NAME``. Its tags become tags here, unless there is
-another one of the name. Up to where R's journal was read stands in ``.mvc/remotes/R/place``; if
-that file is lost, more is read again.
+A branch of the remote R becomes ``remotes/R/NAME``. A tag becomes a local tag unless another one
+has its name. ``.mvc/remotes/R/place`` records the position up to which R's journal was read;
+without that file a fetch reads the journal from the beginning.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from mvc.remote.places import (
 from mvc.remote.refs import advances, leads_to
 from mvc.remote.remotes import Remote, states_of
 from mvc.remote.slices import Sent, decode_entries, encode_entries
-from mvc.remote.statements import by_name, here_again, without
+from mvc.remote.statements import purged_versions, to_restore, without
 from mvc.remote.transfer import (
     NOTHING,
     Change,
     RefUpdate,
     Tally,
     Transferred,
-    carry,
+    transfer,
     versions_in,
 )
 from mvc.remote.transport import Move, Place, Received, RemoteHead, Slice, Transport, Wanted
@@ -60,10 +60,10 @@ from mvc.store.store import Store
 from mvc.types import Progress
 
 IN_VAIN = 10_000
-"""Slices in a row of which nothing is new, after which a remote sends no more of use; or several
-that take longer than ``waiting.WORK``: their bytes look useful to a connection.
+"""Limit of consecutive slices without news. A remote is refused after these, or after several that
+took longer than ``waiting.WORK``; the connection itself cannot see that the data is useless.
 """
-_NAMED = 10_000  # versions that are kept though a remote has forgotten them, as they are remembered
+_NAMED = 10_000  # purged by the remote and retained here: how many are recorded
 
 
 def fetch(
@@ -76,16 +76,15 @@ def fetch(
     nodes: bool = False,
     progress: Progress | None = None,
 ) -> Transferred:
-    """Brings what is new in a remote; durable on return.
+    """Copies news from a remote; durable on return.
 
-    ``states`` says whose states come along, ``prune`` deletes refs of branches that are gone there,
-    ``nodes`` brings what nodes report there.
-    Raises HistoryMissing for a remote that was rewound or exchanged, RemoteUnreachable,
-    RemoteRefused, and the errors of the store.
+    ``states``: which states to bring. ``prune``: delete refs of branches that the remote deleted.
+    ``nodes``: bring reports of nodes. Raises HistoryMissing for a remote that was rolled back or
+    replaced, RemoteUnreachable, RemoteRefused, and the errors of the store.
     """
     if not remote.name:
         raise WrongUsage(
-            "what is fetched needs the name of a remote", hint=f"mvc remote add NAME {remote.url}"
+            "fetch needs a named remote, not a URL", hint=f"mvc remote add NAME {remote.url}"
         )
     kinds = states_of(states or remote.states)
     with closing(open_transport(remote, store, config)) as transport:
@@ -107,45 +106,45 @@ def fetch_from(
     prune: bool = False,
     progress: Progress | None = None,
 ) -> Transferred:
-    """As ``fetch``, through a transport that was asked ``before``; ``wanted`` says which states."""
+    """As ``fetch``, through an open transport. ``before``: its answer to ``ask``."""
     head, known = before.head, before.fetched
     check_same(remote, known, head)
-    told = before.reports if wanted.reports else known
+    read = before.reports if wanted.reports else known
     work = _Fetch(store, config, remote, before, progress=progress)
-    place = Place(0, b"") if told is None else told.place
-    buried, after = by_name(store.snapshot), place if place.sequence else None
+    place = Place(0, b"") if read is None else read.place
+    purged, after = purged_versions(store.snapshot), place if place.sequence else None
     if known is not None:
-        work.kept.update(dict.fromkeys(map(CommitId, known.kept)))
-    if told is not None and {*told.passed} - {*remote.disbelieved}:  # it is believed by now
+        work.retained.update(dict.fromkeys(map(CommitId, known.retained)))
+    if read is not None and {*read.passed} - {*remote.disbelieved}:  # read skipped statements now
         after = None
     if after != head.place or not _is_whole(store, head):
         snapshot = store.fresh()
         have = remote_refs(snapshot, remote.name) or [*branches(snapshot), *tags(snapshot)]
         has = frozenset(ref.commit for ref in have)
-        wanted = replace(wanted, after=after, have=has, without=buried)
-        carry(transport.send, work.take, wanted, (), tally=work.tally)
+        wanted = replace(wanted, after=after, have=has, without=purged)
+        transfer(transport.send, work.apply, wanted, (), tally=work.tally)
         if after is not None and not _is_whole(store, head):
-            carry(transport.send, work.take, replace(wanted, after=None), (), tally=work.tally)
-    for id_ in _live_without(store) if isinstance(wanted.states, int) else ():
-        with suppress(StateForgotten, UnknownRevision, WeightsDropped):  # lacked there as well
+            transfer(transport.send, work.apply, replace(wanted, after=None), (), tally=work.tally)
+    for id_ in _live_without_state(store) if isinstance(wanted.states, int) else ():
+        with suppress(StateForgotten, UnknownRevision, WeightsDropped):  # the remote lacks it, too
             work.bring(transport, (id_,))
     updates = [*_updates(store, remote, head, prune=prune)]
     if updates:
-        moves = tuple(Move(each.local, each.old, each.new) for each in updates)
+        moves = tuple(Move(update.local, update.old, update.new) for update in updates)
         work.receive(Slice(NOTHING, 0, (), moves))
     now = work.known(work.tally.place or head.place)
     if now != known:
         keep_place(store, remote, FETCHED, now)
-    if wanted.reports and now != told:
+    if wanted.reports and now != read:
         keep_place(store, remote, REPORTS, now)
-    if before.pushed is not None and before.pushed.there != now.place:
-        keep_place(store, remote, PUSHED, replace(before.pushed, there=now.place))
+    if before.pushed is not None and before.pushed.end != now.place:
+        keep_place(store, remote, PUSHED, replace(before.pushed, end=now.place))
     tally = work.tally
-    forgotten = by_name(store.fresh()) - buried - tally.versions if tally.operations else ()
+    forgotten = purged_versions(store.fresh()) - purged - tally.versions if tally.operations else ()
     return replace(
         tally.total(updates),
         forgotten=tuple(id_ for id_ in sorted(forgotten) if store.snapshot.has_commit(id_)),
-        kept=tuple(map(CommitId, now.kept)),
+        kept=tuple(map(CommitId, now.retained)),
     )
 
 
@@ -157,12 +156,12 @@ def fetch_states(
     *,
     progress: Progress | None = None,
 ) -> Transferred:
-    """Brings the states, or the weights, of versions that are here without; durable on return.
+    """Brings the absent states, or weights, of local versions; durable on return.
 
-    Raises StateForgotten for one that the remote lacks as well, or that was forgotten by name.
+    Raises StateForgotten for a state that the remote lacks, too, or that is purged.
     """
     asked = tuple(dict.fromkeys(versions))
-    marked = here_again(store.fresh(), asked, asked=True)
+    marked = to_restore(store.fresh(), asked, is_local_request=True)
 
     def lacks(id_: CommitId) -> bool:
         absent = availability.forgotten(store, id_) is not None
@@ -179,17 +178,17 @@ def fetch_states(
             work.bring(transport, lacking)
         except StateForgotten as error:
             raise StateForgotten(
-                f"{remote.name or remote.url} lacks it as well: {error.message}",
-                hint="another repository may have it: 'mvc remote' lists those that are known",
+                f"{remote.name or remote.url} lacks it, too: {error.message}",
+                hint="another repository may have it: 'mvc remote' lists the remotes",
             ) from error
     return replace(work.tally.total(), versions=sum(not lacks(id_) for id_ in lacking))
 
 
-def _live_without(store: Store) -> list[CommitId]:
-    """The versions that are live on targets, and here without their states, which may come back."""
-    with suppress(DamagedData):  # what is live may be lost
-        gone = (availability.forgotten(store, id_) for id_ in live_now(store))
-        return [each.commit for each in gone if each is not None and not each.named]
+def _live_without_state(store: Store) -> list[CommitId]:
+    """Live versions whose states are absent here and not purged."""
+    with suppress(DamagedData):  # the deployments may be lost
+        absent = (availability.forgotten(store, id_) for id_ in live_now(store))
+        return [mark.commit for mark in absent if mark is not None and not mark.named]
     return []
 
 
@@ -197,7 +196,7 @@ def _live_without(store: Store) -> list[CommitId]:
 
 
 def _updates(store: Store, remote: Remote, head: RemoteHead, *, prune: bool) -> Iterator[RefUpdate]:
-    """How refs here change, once all versions are here."""
+    """The changes of local refs, once all versions are received."""
     own = f"{REMOTE}{remote.name}/"
     for name, new in sorted(head.refs.items()):
         if not isinstance(new, CommitId) or name == HEAD:
@@ -216,16 +215,16 @@ def _updates(store: Store, remote: Remote, head: RemoteHead, *, prune: bool) -> 
         if isinstance(old, CommitId) and old != new and change == "new":
             change = "forward" if leads_to(store.snapshot, new, old, {}) else "forced"
         if old != new:
-            here = old if isinstance(old, CommitId) else None
-            yield RefUpdate(name, local, here, new, change=change)
-    for each in remote_refs(store.fresh(), remote.name) if prune else ():
-        short = each.name.partition("/")[2]
+            existing = old if isinstance(old, CommitId) else None
+            yield RefUpdate(name, local, existing, new, change=change)
+    for ref in remote_refs(store.fresh(), remote.name) if prune else ():
+        short = ref.name.partition("/")[2]
         if not {BRANCH + short, TAG + short} & head.refs.keys():
-            yield RefUpdate(BRANCH + short, REMOTE + each.name, each.commit, None, change="deleted")
+            yield RefUpdate(BRANCH + short, REMOTE + ref.name, ref.commit, None, change="deleted")
 
 
 def _is_free(store: Store, tag: str, new: CommitId) -> bool:
-    """Whether a tag of a remote may be one here: nothing else has its name, or it moves on."""
+    """Whether a remote's tag may become a local tag: its name is unused, or the tag advances."""
     short, at = tag.removeprefix(TAG), store.snapshot.ref(tag)
     if store.snapshot.ref(BRANCH + short) is not None or store.snapshot.ref(HEAD) == short:
         return False
@@ -233,12 +232,12 @@ def _is_free(store: Store, tag: str, new: CommitId) -> bool:
 
 
 def _has_moved_on(store: Store, name: str, new: CommitId, old: CommitId) -> bool:
-    """Whether the tag of a data set is at a later version of it."""
+    """Whether the tag of a data set is at a later version of that data set."""
     return advances(name) and leads_to(store.snapshot, new, old, {})
 
 
 def _is_whole(store: Store, head: RemoteHead) -> bool:
-    """Whether all that the refs of a remote lead to is here."""
+    """Whether this repository has every version that the remote's refs name."""
     return all(map(store.snapshot.has_commit, tips_of(head.refs)))
 
 
@@ -246,7 +245,7 @@ def _is_whole(store: Store, head: RemoteHead) -> bool:
 
 
 class _Fetch:
-    """Takes slices in. ``kept``: versions of which it is not believed that they are forgotten."""
+    """Receives slices. ``retained``: versions purged at the remote but not here."""
 
     def __init__(
         self, store: Store, config: Config, remote: Remote, before: Known,
@@ -254,58 +253,56 @@ class _Fetch:
     ) -> None:  # fmt: skip
         self._store, self._config, self._remote = store, config, remote
         self._identity, self.tally = before.head.identity, Tally(remote, progress)
-        self.kept: dict[CommitId, None] = {}
+        self.retained: dict[CommitId, None] = {}
         self._in_vain, self._news_s = 0, time.monotonic()
 
     def known(self, place: Place) -> KnownPlace:
-        """What is remembered of the remote, if it was read up to ``place``."""
+        """The facts to record about the remote once it is read up to ``place``."""
         store, remote = self._store, self._remote
-        here = (
-            id_ for id_ in self.kept if not remote.tombstones and store.snapshot.has_commit(id_)
+        present = (
+            id_ for id_ in self.retained if not remote.tombstones and store.snapshot.has_commit(id_)
         )
-        whole = (bytes(id_) for id_ in here if availability.forgotten(store, id_) is None)
-        kept = tuple(islice(whole, _NAMED))
-        return KnownPlace(self._identity, place, passed=remote.disbelieved, kept=kept)
+        whole = (bytes(id_) for id_ in present if availability.forgotten(store, id_) is None)
+        retained = tuple(islice(whole, _NAMED))
+        return KnownPlace(self._identity, place, passed=remote.disbelieved, retained=retained)
 
-    def take(self, given: Slice) -> Received:
-        store, tally, entries = self._store, self.tally, decode_entries(given.head)
+    def apply(self, incoming: Slice) -> Received:
+        store, tally, entries = self._store, self.tally, decode_entries(incoming.head)
         if self._remote.disbelieved:
-            entries = tuple(map(self._believed, entries))
+            entries = tuple(map(self._accepted, entries))
         lacks = {id_ for id_ in versions_in(entries) if not store.snapshot.has_commit(id_)}
-        head, records = encode_entries(entries), tally.records(given.records)
-        got = self.receive(replace(given, head=head, records=records))
+        head, records = encode_entries(entries), tally.records(incoming.records)
+        got = self.receive(replace(incoming, head=head, records=records))
         if got.missing:
             return got
         tally.held.update(dict.fromkeys(got.held))
         tally.entries(head, entries, lacks)
         self._check_news(is_new=got.begun > 0)
-        if given.place is not None:
-            tally.place = given.place
-            keep_place(store, self._remote, FETCHED, self.known(given.place))
+        if incoming.place is not None:
+            tally.place = incoming.place
+            keep_place(store, self._remote, FETCHED, self.known(incoming.place))
         return got
 
     def bring(self, transport: Transport, versions: tuple[CommitId, ...]) -> None:
-        """Brings the states of versions that are here without."""
+        """Brings the absent states of local versions."""
         have = frozenset(availability.nearest_kept(self._store, versions))
-        wanted = Wanted(again=versions, have=have, without=by_name(self._store.snapshot))
-        carry(transport.send, self.take, wanted, (), tally=self.tally)
+        wanted = Wanted(again=versions, have=have, without=purged_versions(self._store.snapshot))
+        transfer(transport.send, self.apply, wanted, (), tally=self.tally)
         self.tally.versions.update(versions)
 
-    def receive(self, given: Slice) -> Received:
-        from mvc.remote.receiving.receiver import (
-            receive,  # a push and an idle fetch need none of it
-        )
+    def receive(self, incoming: Slice) -> Received:
+        from mvc.remote.receiving.receiver import receive  # unused by pushes and idle fetches
 
-        return receive(self._store, self._config, given, local=True)
+        return receive(self._store, self._config, incoming, local=True)
 
-    def _believed(self, sent: Sent) -> Sent:
-        """What was sent, without what is not believed of this remote."""
-        said, remote = sent.said, self._remote
+    def _accepted(self, sent: Sent) -> Sent:
+        """An entry without the statements that this repository ignores from this remote."""
+        statements, remote = sent.decoded, self._remote
         if not remote.tombstones:
-            stones = (each for each in said if isinstance(each, Tombstone))
-            self.kept.update((CommitId(each.subject), None) for each in stones)
-        gone = {each.id for each in said if remote.disbelieves(each)}
-        return replace(sent, statements=tuple(each.encoded for each in without(said, gone)))
+            stones = (statement for statement in statements if isinstance(statement, Tombstone))
+            self.retained.update((CommitId(stone.subject), None) for stone in stones)
+        ignored = {statement.id for statement in statements if remote.disbelieves(statement)}
+        return replace(sent, statements=tuple(row.encoded for row in without(statements, ignored)))
 
     def _check_news(self, *, is_new: bool) -> None:
         now = time.monotonic()
@@ -313,6 +310,6 @@ class _Fetch:
         is_late = self._in_vain > 1 and now - self._news_s > patience.WORK
         if self._in_vain > IN_VAIN or is_late:
             raise RemoteRefused(
-                f"{self.tally.remote} sends slices without end, and nothing new",
-                hint="ask its owner whether this is 'mvc serve'",
+                f"{self.tally.remote} keeps sending data without anything new",
+                hint="check that the URL belongs to an mvc server",
             )

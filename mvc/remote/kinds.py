@@ -1,6 +1,6 @@
 """The kinds of remotes: the one place that says which URLs there are, and what opens them.
 
-Whoever asks what a URL is asks its kind; the module of a kind is imported when it is opened.
+Code that depends on the scheme asks the kind. Its module is imported only when it is opened.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _CLOUD = f"{_TRANSPORTS}.bucket.cloud"
 
 
 class RemoteKind(Struct, frozen=True):
-    """What the remotes of one scheme have in common.
+    """The properties that all remotes of one scheme share.
 
-    ``form``: how their URLs are written, for people. ``module``: has ``open_transport(remote)``,
-    or of a bucket ``open_objects(remote)``. ``authority``: a pattern of what stands between ``//``
-    and the path; "" where the URL is a path on this machine. ``secrets``: where they are, as a URL
-    holds none. ``runs_commands``: whether the module's ``run(remote, arguments)`` runs mvc there.
+    ``form``: example URL for messages. ``module``: has ``open_transport(remote)``, or
+    ``open_objects(remote)`` for a bucket. ``authority``: regular expression for the text between
+    ``//`` and the path; "" for paths on this machine. ``secrets``: message that says where
+    credentials come from. ``runs_commands``: the module has ``run(remote, arguments)``.
     """
 
     form: str
@@ -42,11 +42,11 @@ class RemoteKind(Struct, frozen=True):
     runs_commands: bool = False
 
     def load(self) -> ModuleType:
-        """The module, imported."""
+        """The imported module."""
         return import_module(self.module)
 
     def takes(self, authority: str) -> bool:
-        """Whether a URL may begin so."""
+        """Whether a URL of this kind can have this authority."""
         return re.fullmatch(self.authority, authority, re.ASCII) is not None
 
 
@@ -64,7 +64,7 @@ KINDS = {
     "gs": RemoteKind("gs://BUCKET", _CLOUD, _HOST, _FOR_CLOUDS, is_bucket=True),
     "az": RemoteKind("az://CONTAINER", _CLOUD, _HOST, _FOR_CLOUDS, is_bucket=True),
 }  # fmt: skip
-"""By scheme. A remote without a scheme is a ``file``."""
+"""By scheme. A URL without a scheme is a ``file``."""
 
 FORMS = f"a remote is a {listed([kind.form for kind in KINDS.values()])}"
 
@@ -72,13 +72,13 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?(.*)", re.DOTALL)
 
 
 def scheme_of(url: str) -> tuple[str, str]:
-    """The scheme of a URL, which need not be one of ``KINDS``, and what stands behind it.
+    """Scheme and remainder of a URL; the scheme may be unknown to ``KINDS``.
 
-    What only looks like ``SCHEME:PATH`` is a path.
+    A ``NAME:PATH`` without slashes whose NAME is no scheme for local paths is a file path.
     """
-    if (found := _URL.fullmatch(url)) is None:
+    if (match := _URL.fullmatch(url)) is None:
         return "file", url
-    scheme, slashes, rest = found[1].lower(), found[2], found[3]
+    scheme, slashes, rest = match[1].lower(), match[2], match[3]
     is_path = scheme in KINDS and not KINDS[scheme].authority
     if slashes or (is_path and scheme != "file"):
         return scheme, rest

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mvc.errors import DamagedData, HistoryMissing, IoFailed
 from mvc.ids import CommitId
@@ -20,37 +20,36 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 
 FETCHED = "place"
-"""Up to where the remote's journal was read."""
+"""File name: position in the remote's journal up to which it was fetched."""
 REPORTS = "reports"
-"""The same of what nodes report there, which not every fetch asks for."""
+"""File name: the same position for reports of nodes, which only some fetches include."""
 PUSHED = "pushed"
-"""Up to where the remote has what this repository's own journal says."""
+"""File name: position in the local journal up to which the remote received it."""
 _MOST = 1 << 20  # bytes of such a file
 
 
 class KnownPlace(Struct, frozen=True):
-    """A place in a journal, in dealings with the repository of this identity.
+    """A position in a journal, and related facts, exchanged with the repository of this identity.
 
-    ``tips``: where its branches and tags were after the last push, ``there``: where its journal
-    ended when it was last asked. ``passed``: what was said there and not believed
-    (``Remote.disbelieved``). ``kept``: versions of which it was not believed that they are
-    forgotten by name. ``left``: the operations of this journal before number ``dealt`` whose
-    deployments and retractions the remote lacks.
+    ``tips``: its branches and tags after the last push. ``end``: end of its journal at the last
+    contact. ``passed``: statement kinds that were skipped (``Remote.disbelieved``). ``retained``:
+    versions purged at the remote but not here. ``left``: local operations before number ``dealt``
+    that have deployments or retractions which the remote lacks.
     """
 
     identity: bytes
     place: Place
     tips: tuple[Id, ...] = ()
     passed: tuple[str, ...] = ()
-    kept: tuple[Id, ...] = ()
-    there: Place | None = None
+    retained: tuple[Id, ...] = field(default=(), name="kept")
+    end: Place | None = field(default=None, name="there")
     dealt: int = 0
     left: tuple[int, ...] = ()
 
-    def untold(self, store: Store, tips: Iterable[CommitId]) -> list[CommitId]:
-        """The versions that lead to ``tips``, and that the remote did not have at the last push."""
-        told = [id_ for id_ in map(CommitId, self.tips) if store.snapshot.has_commit(id_)]
-        return leading_to(store.fresh(), tips, told)
+    def new_since_push(self, store: Store, tips: Iterable[CommitId]) -> list[CommitId]:
+        """``tips`` and their ancestors, except those that the remote had at the last push."""
+        known = [id_ for id_ in map(CommitId, self.tips) if store.snapshot.has_commit(id_)]
+        return leading_to(store.fresh(), tips, known)
 
 
 def place_of(snapshot: Snapshot) -> Place:
@@ -59,7 +58,7 @@ def place_of(snapshot: Snapshot) -> Place:
 
 
 def begins(snapshot: Snapshot, after: Place | None) -> Position:
-    """Where the journal goes on from a place; its beginning if it does not lead on from there."""
+    """Position from which to read on after a place; GENESIS if the journal lacks that place."""
     if after is None or after.sequence <= 0:
         return GENESIS
     end = snapshot.position
@@ -72,19 +71,19 @@ def begins(snapshot: Snapshot, after: Place | None) -> Position:
 
 
 def leads_on(snapshot: Snapshot, after: Place | None) -> bool:
-    """Whether a journal continues a place; False too where it was compacted since."""
+    """Whether a journal contains a place. False also if it was compacted since."""
     with suppress(DamagedData):
         return begins(snapshot, after) != GENESIS
     return False
 
 
 def tips_of(refs: Mapping[str, RefValue]) -> list[CommitId]:
-    """The versions that refs name."""
+    """The sorted versions that refs name."""
     return sorted({value for value in refs.values() if isinstance(value, CommitId)})
 
 
 def known_place(store: Store, remote: Remote, name: str) -> KnownPlace | None:
-    """What a file of the remote's folder says; None if it is lost or says nothing."""
+    """The decoded file of the remote's folder; None if it is missing or invalid."""
     if not remote.name:
         return None
     with suppress(IoFailed, msgspec.MsgspecError, ValueError):
@@ -95,7 +94,7 @@ def known_place(store: Store, remote: Remote, name: str) -> KnownPlace | None:
 
 
 def keep_place(store: Store, remote: Remote, name: str, known: KnownPlace) -> None:
-    """Writes such a file, without a flush."""
+    """Replaces such a file without a flush to disk."""
     data = msgspec.json.encode(known)
     store.fs.replace_file(
         remote.folder(store) / name, lambda file: file.write(data), mode=None, durable=False
@@ -103,9 +102,9 @@ def keep_place(store: Store, remote: Remote, name: str, known: KnownPlace) -> No
 
 
 class Known(Struct, frozen=True):
-    """A remote's head, and what this repository knew before it asked for that.
+    """A remote's head, and what was recorded about the remote before.
 
-    ``pushed``: None also where the remote's journal does not continue that of the last push.
+    ``pushed`` is None also if the remote's journal does not continue the one of the last push.
     """
 
     head: RemoteHead
@@ -115,36 +114,38 @@ class Known(Struct, frozen=True):
 
 
 def ask(transport: Transport, store: Store, remote: Remote) -> Known:
-    """Asks for a remote's head. Raises HistoryMissing for another repository than before."""
+    """Requests a remote's head. Raises HistoryMissing if the remote is a different repository
+    now.
+    """
     store.fresh()
     fetched, reports, pushed = (
         known_place(store, remote, name) for name in (FETCHED, REPORTS, PUSHED)
     )
-    head = transport.head(None if pushed is None else pushed.there)
+    head = transport.head(None if pushed is None else pushed.end)
     check_identity(remote, fetched, head)
     if pushed is None or pushed.identity != head.identity:
         return Known(head, fetched, reports, pushed=None)
-    is_back = not head.leads_on and head.place != pushed.there
+    is_back = not head.leads_on and head.place != pushed.end
     return Known(head, fetched, reports, pushed=None if is_back else pushed)
 
 
 def check_identity(remote: Remote, known: KnownPlace | None, head: RemoteHead) -> None:
-    """Raises HistoryMissing for a remote that is another repository than at the last fetch."""
+    """Raises HistoryMissing if the remote's identity changed since the last fetch."""
     if known is None or known.identity in (b"", head.identity) or not head.identity:
         return
     raise HistoryMissing(
-        f"{remote.name} is another repository than at the last fetch: {remote.url}",
-        hint=f"if that is meant: 'mvc remote remove {remote.name}', then "
+        f"{remote.name} is a different repository than at the last fetch: {remote.url}",
+        hint=f"if this is intended: 'mvc remote remove {remote.name}', then "
         f"'mvc remote add {remote.name} {remote.url}'",
     )
 
 
 def check_same(remote: Remote, known: KnownPlace | None, head: RemoteHead) -> None:
-    """Raises HistoryMissing for a remote that has gone back; ``ask`` has compared identities."""
+    """Raises HistoryMissing for a remote whose journal got shorter since the last fetch."""
     if known is not None and head.identity and head.place.sequence < known.place.sequence:
         raise HistoryMissing(
-            f"{remote.name} has gone back: it lacks operations from "
-            f"{head.place.sequence} to {known.place.sequence - 1} that it had",
-            hint=f"was it restored from a copy? 'mvc push{remote.typed}' sends what it lacks and "
-            "is here, and accepts it",
+            f"{remote.name} was rolled back: it lost the operations "
+            f"{head.place.sequence} to {known.place.sequence - 1}",
+            hint=f"was it restored from a backup? 'mvc push{remote.typed}' sends them again, as "
+            "far as this repository has it",
         )

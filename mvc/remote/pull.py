@@ -1,4 +1,4 @@
-"""Pulling: a fetch, and the current branch moved forward to where the remote's is."""
+"""Pulling: a fetch, then a fast-forward of the current branch to its tracking ref."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mvc.repo.lookup.refs import head
 from mvc.repo.recording import refuse_recorded
 from mvc.repo.worktree.worktree import check_worktree
 from mvc.store.store import Store
+from mvc.text import count
 from mvc.types import Progress
 
 
 class Pulled(Struct, frozen=True):
-    """``old`` and ``new``: where ``branch`` was, and is; ``restored`` its files, None if it stays.
-
-    ``ahead``: versions of it that the remote lacks.
+    """``old`` and ``new``: values of ``branch`` before and after. ``restored``: its files, None if
+    it did not move. ``ahead``: versions on it that the remote lacks.
     """
 
     fetched: Transferred
@@ -37,17 +37,17 @@ class Pulled(Struct, frozen=True):
 def pull(
     store: Store, config: Config, remote: Remote, *, progress: Progress | None = None
 ) -> Pulled:
-    """Fetches, and moves the current branch forward with its files.
+    """Fetches, and fast-forwards the current branch and its files.
 
-    Raises RefConflict if that is not forward, or a training records on the branch; WouldOverwrite
-    for work that is not committed, and the errors of ``fetch``.
+    Raises RefConflict if it has diverged or a training records on it, WouldOverwrite for
+    uncommitted work, and the errors of ``fetch``.
     """
     check_worktree(store)
     at = head(store.fresh())
     if at.branch is None:
         raise RefConflict(
-            "HEAD is on no branch: nothing can be moved forward",
-            hint="'mvc switch BRANCH' first, or 'mvc fetch' alone",
+            "HEAD is detached: there is no branch to move forward",
+            hint="'mvc switch BRANCH' first, or only 'mvc fetch'",
         )
     refuse_recorded(store, at.branch)
     fetched = fetch(store, config, remote, progress=progress)
@@ -56,17 +56,17 @@ def pull(
     if not isinstance(new, CommitId):
         raise UnknownRevision(
             f"{remote.name} has no branch {at.branch}",
-            hint=f"'mvc push {remote.name} {at.branch}' makes it there; 'mvc remote show "
-            f"{remote.name}' lists what there is",
+            hint=f"'mvc push {remote.name} {at.branch}' creates it; 'mvc remote show "
+            f"{remote.name}' lists its branches",
         )
     ahead, behind = (0, 1) if at.commit is None else apart(store.fresh(), at.commit, new)
     if ahead and behind:
         raise RefConflict(
-            f"{at.branch} and {theirs} have gone apart: versions only here: {ahead}, only there: "
-            f"{behind} (non-fast-forward)",
-            hint=f"'mvc merge {theirs}' merges them; 'mvc switch -c NAME', then "
-            f"'mvc push{remote.typed}' gives yours a branch of their own; 'mvc switch -c NAME "
-            f"{theirs}' goes on from there, 'mvc push --force{remote.typed}' from here",
+            f"{at.branch} and {theirs} have diverged ({count(ahead, 'version')} here, {behind} "
+            "there)",
+            hint=f"merge: 'mvc merge {theirs}'; or push yours to a new branch: 'mvc switch -c "
+            f"NAME', 'mvc push{remote.typed}'; or discard one side: 'mvc switch -c NAME {theirs}' "
+            f"continues theirs, 'mvc push --force{remote.typed}' replaces theirs",
         )
     if not behind:
         return Pulled(fetched, at.branch, at.commit, at.commit or new, ahead=ahead)

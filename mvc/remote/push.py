@@ -1,8 +1,8 @@
-"""Pushing: versions that a remote lacks, and its branches and tags moved to them.
+"""Pushing: sends the versions that a remote lacks, and moves its branches and tags to them.
 
-Every ref moves from the value that is expected there, all of them or none. Where the remote's
-branches then are is kept as ``remotes/R/NAME``, up to where this repository's own journal was
-looked at in ``.mvc/remotes/R/pushed``: if that file is lost, more is looked at again.
+All refs move, or none does: each only from its expected value. ``remotes/R/NAME`` records where the
+branches of the remote R are then. ``.mvc/remotes/R/pushed`` records the position in the local
+journal up to which R has everything; without that file a push compares more.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from mvc.remote.refs import PushOptions, RefPlan, plan_updates, with_tags
 from mvc.remote.remotes import Remote
 from mvc.remote.scopes import allows, names_target
 from mvc.remote.slices import Sent, decode_entries, encode_entries, sent_with
-from mvc.remote.statements import told, tombstones, without
+from mvc.remote.statements import statements_to_send, tombstones, without
 from mvc.remote.transfer import (
     NOTHING,
     RefUpdate,
     Tally,
     Transferred,
-    carry,
+    transfer,
     versions_in,
 )
 from mvc.remote.transport import (
@@ -83,16 +83,14 @@ _AT_ONCE = 1000  # operations whose tombstones go in one slice
 
 
 class Pushed(Transferred, frozen=True):
-    """What went, or would.
+    """The result of a push, or of a dry run.
 
-    ``passed_over``: tags that are another version there. ``at_home``: data sets whose contents stay
-    here.
-    ``denied``: scopes that the caller lacks there, so that tags and deployments which would have
-    gone along have not. ``not_there``: targets, with the version that is live on them here, whose
-    version the remote does not have: their deployments stay here. ``not_forgotten``: versions
-    forgotten by name here, which the remote lets nobody forget but a holder of ``admin``.
-    ``refused``: by target a deployment or retraction that was left out, because others deployed
-    there meanwhile.
+    ``passed_over``: tags with another value at the remote. ``at_home``: data sets whose contents
+    are not pushed. ``denied``: scopes that the token lacks for additional tags and for deployments,
+    which were left out. ``not_there``: targets, with their live version, whose deployment was not
+    sent because the remote lacks the version. ``not_forgotten``: versions purged here; purging them
+    at the remote needs ``admin``. ``refused``: deployments and retractions left out, by target,
+    because another one was made there meanwhile.
     """
 
     passed_over: tuple[str, ...] = ()
@@ -117,19 +115,18 @@ def push(
     *,
     progress: Progress | None = None,
 ) -> Pushed:
-    """Sends branches and tags, by default the current branch, with what they need; durable there.
+    """Sends branches and tags, by default the current branch, and all that they need; durable
+    there.
 
-    Tags, data sets, deployments and annotations of the versions that are there then go along, and
-    what was live before them.
-    Raises RefConflict for what is not fast-forward or has moved there, UnknownRevision,
-    StateForgotten for a version whose state neither side has, WeightsDropped for weights that
-    nobody there could make again, RemoteUnreachable, RemoteRefused, and the errors of both stores;
-    then no ref has moved.
+    Also sends tags, data sets, deployments and annotations of versions that the remote then has. On
+    an error no ref has moved: RefConflict (not a fast-forward, or moved meanwhile),
+    UnknownRevision, StateForgotten (neither side has a state), WeightsDropped (the remote could not
+    recompute weights), RemoteUnreachable, RemoteRefused, and the errors of both stores.
     """
     chosen = options or PushOptions()
     store.fresh()
     with closing(open_transport(remote, store, config)) as transport:
-        import_module("mvc.remote.sending.sender")  # while the other end of ssh starts
+        import_module("mvc.remote.sending.sender")  # while the ssh server starts
         work = _Push(store, config, remote, transport, progress=progress)
         if not chosen.dry_run:
             work.forget()
@@ -165,8 +162,8 @@ def _planned(
     try:
         return plan_updates(store, remote, work.head, refs, options=options)
     except RefConflict as error:
-        but = ", but what was forgotten by name is forgotten there" if work.forgot else ""
-        raise RefConflict(error.message + but, hint=error.hint) from error
+        note = ", but the remote has applied the purges" if work.forgot else ""
+        raise RefConflict(error.message + note, hint=error.hint) from error
 
 
 def push_states(
@@ -179,12 +176,12 @@ def push_states(
 ) -> Pushed:
     """Sends the states of versions that the remote has without them; durable there on return.
 
-    Raises StateForgotten for a state that is not here, UnknownRevision for a version that is not
-    there.
+    Raises StateForgotten for a state that is absent here, UnknownRevision for a version that the
+    remote lacks.
     """
     store.fresh()
     with closing(open_transport(remote, store, config)) as transport:
-        import_module("mvc.remote.sending.sender")  # while the other end of ssh starts
+        import_module("mvc.remote.sending.sender")  # while the ssh server starts
         work = _Push(store, config, remote, transport, progress=progress)
         for id_ in versions:
             availability.check_kept(store, id_)
@@ -199,27 +196,28 @@ def push_states(
 def send_first(
     store: Store, config: Config, remote: Remote, progress: Progress | None = None
 ) -> Callable[[Entry], Callable[[Recorded], None]]:
-    """Sends a deployment or retraction, with its version, before it is recorded here.
+    """Returns a function that sends a deployment or retraction, and its version, before recording
+    it.
 
-    The function raises RefConflict if others deployed there meanwhile; nothing is recorded then.
+    It raises RefConflict if another deployment was made there meanwhile; then nothing is recorded.
     """
 
     def send(draft: Entry) -> Callable[[Recorded], None]:
         snapshot = store.fresh()
         end = snapshot.position
         due = Recorded(draft, end.offset, end.sequence, end, copies=2, check=b"")
-        said = sent_with(told(snapshot, due), is_own=True)
+        statements = sent_with(statements_to_send(snapshot, due), is_own=True)
         with closing(open_transport(remote, store, config)) as transport:
             work = _Push(store, config, remote, transport, due=[due], progress=progress)
             wanted = work.wanted(work.due(own_targets(due)))
             work.needed(wanted, partial=False)
             work.run(wanted, ())
             work.remember(())
-            got = transport.receive(Slice(encode_entries([said]), 0, ()))
+            got = transport.receive(Slice(encode_entries([statements]), 0, ()))
         if got.refused:
             raise RefConflict(
-                f"{remote.name} refuses it: {got.refused[0]}; nothing was recorded of it",
-                hint=f"'mvc fetch{remote.typed}' brings what happened there",
+                f"{remote.name} refuses it: {got.refused[0]}; nothing was recorded here",
+                hint=f"'mvc fetch{remote.typed}' brings that deployment",
             )
         return partial(_mark_sent, store, remote)
 
@@ -227,26 +225,26 @@ def send_first(
 
 
 def _mark_sent(store: Store, remote: Remote, recorded: Recorded) -> None:
-    """Notes that the remote has what an operation says."""
+    """Records that the remote has the statements of an operation."""
     known = known_place(store, remote, PUSHED)
     if known is None:
         return
-    # Of what was refused: it is not there.
-    taken = {StatementId(each.subject) for each in recorded.entry.retractions}
-    rows = [without_deployed(each, taken) for each in operations(store.fresh(), known)]
+    # The remote refused the retracted deployments, so it lacks them.
+    retracted = {StatementId(row.subject) for row in recorded.entry.retractions}
+    rows = [without_deployed(row, retracted) for row in operations(store.fresh(), known)]
     if known.place.sequence == recorded.sequence:
         known = replace(known, place=Place(recorded.after.sequence, recorded.after.chain))
     left = tuple(
-        each.sequence for each in rows if each.sequence < recorded.sequence and own_targets(each)
+        row.sequence for row in rows if row.sequence < recorded.sequence and own_targets(row)
     )
     keep_place(store, remote, PUSHED, replace(known, dealt=recorded.sequence + 1, left=left))
 
 
-# -- what goes ---------------------------------------------------------------------------------
+# -- selection and sending -----------------------------------------------------------------------
 
 
 class _Push:
-    """Sends slices. ``forgot``: whether the remote has heard of something forgotten by name."""
+    """Sends slices. ``forgot``: whether the remote applied a new purge."""
 
     def __init__(
         self, store: Store, config: Config, remote: Remote, transport: Transport,
@@ -256,7 +254,7 @@ class _Push:
         before = ask(transport, store, remote)
         self.head, self._known = before.head, before.pushed
         rows = operations(store.fresh(), self._known, *due)
-        self._said = {each.sequence: each for each in rows}
+        self._due = {row.sequence: row for row in rows}
         self.forgot = False
         self.tally = Tally(remote, progress)
         self._without: Container[CommitId] = (
@@ -265,14 +263,14 @@ class _Push:
         self.at_home: tuple[CommitId, ...] = ()
         self.denied = frozenset[str]()
         self._may_forget = allows(self.head.scopes, "admin")
-        self._buried = set[CommitId]()
+        self._purged = set[CommitId]()
         self._accepted = set[StatementId]()
         self._refused = dict[StatementId, RefusedDeployment]()
-        self._end, self._alone = self.head.place, True  # whether nobody else has written there
-        self._identity = self.head.identity  # an empty bucket has none yet
+        self._end, self._alone = self.head.place, True  # whether no other client wrote meanwhile
+        self._identity = self.head.identity  # empty for an empty bucket
 
     def forget(self) -> None:
-        """Has the remote forget what was forgotten by name, whatever becomes of this push."""
+        """Sends purges first, so that they are applied even if this push fails."""
         snapshot = self._store.snapshot
         place = None if self._known is None else self._known.place
 
@@ -284,49 +282,49 @@ class _Push:
             )
         )
         while sent := list(islice(stones, _AT_ONCE)):
-            self.forgot |= self._give(Slice(encode_entries(sent), 0, ())).begun > 0
+            self.forgot |= self._deliver(Slice(encode_entries(sent), 0, ())).begun > 0
 
     @property
     def not_forgotten(self) -> tuple[CommitId, ...]:
-        """Versions that the remote has, forgotten by name here, which it is not to forget."""
+        """Versions purged here that the remote has and may not purge with this token."""
         theirs = filter(self._store.snapshot.has_commit, tips_of(self.head.refs))
-        there = Ancestors(self._store.snapshot, theirs)
-        return tuple(id_ for id_ in sorted(self._buried) if id_ in there)
+        known = Ancestors(self._store.snapshot, theirs)
+        return tuple(id_ for id_ in sorted(self._purged) if id_ in known)
 
     def wanted(self, tips: Iterable[CommitId]) -> Wanted:
-        """What the remote lacks of these versions, and is not told yet, as far as it is known."""
+        """The request for versions and statements that the remote lacks, as far as known."""
         store, remote, known = self._store, self._remote, self._known
         seen = [] if known is None else [r.commit for r in remote_refs(store.fresh(), remote.name)]
         theirs = dict.fromkeys([*tips_of(self.head.refs), *self.head.unnamed, *seen])
         have = [id_ for id_ in theirs if store.snapshot.has_commit(id_)]
-        found = Wanted(versions=tuple(dict.fromkeys([*tips, *have])), have=frozenset(have))
+        wanted = Wanted(versions=tuple(dict.fromkeys([*tips, *have])), have=frozenset(have))
         if known is None:
-            return found
-        due = known.untold(store, have)  # others have brought these since
-        for number, recorded in self._said.items():
+            return wanted
+        due = known.new_since_push(store, have)  # other repositories pushed these since
+        for number, recorded in self._due.items():
             due += deployed_by(store.snapshot, recorded) if number < known.dealt else ()
-        return replace(found, after=known.place, due=tuple(due))
+        return replace(wanted, after=known.place, due=tuple(due))
 
     def due(self, targets: set[str]) -> Iterator[CommitId]:
-        """The versions of what is to be sent of these targets."""
-        for each in self._said.values():
-            if own_targets(each) & targets:
-                yield from deployed_by(self._store.snapshot, each)
+        """The versions of unsent operations on these targets."""
+        for recorded in self._due.values():
+            if own_targets(recorded) & targets:
+                yield from deployed_by(self._store.snapshot, recorded)
 
     def replaced(self, tips: Sequence[CommitId]) -> Iterator[CommitId]:
-        """What is to be sent of targets whose live version the remote then has."""
-        snapshot, there = self._store.snapshot, [*tips_of(self.head.refs), *tips]
-        known = Ancestors(snapshot, filter(snapshot.has_commit, there))
+        """The versions of unsent operations on targets whose live version the remote will have."""
+        snapshot, theirs = self._store.snapshot, [*tips_of(self.head.refs), *tips]
+        known = Ancestors(snapshot, filter(snapshot.has_commit, theirs))
         targets = {
             target
-            for id_, targets in (live_now(self._store).items() if self._said else ())
+            for id_, targets in (live_now(self._store).items() if self._due else ())
             for target in targets
-            if id_ in known and self._takes(target)
+            if id_ in known and self._accepts(target)
         }
         return (v for v in self.due(targets) if availability.gone(snapshot, v) is None)
 
     def lacking(self, versions: tuple[CommitId, ...]) -> tuple[CommitId, ...]:
-        """Those whose states the remote lacks: it is offered all of them without a record."""
+        """Those whose states the remote lacks: it answers to an offer without records."""
         sent = [Sent(again=(bytes(id_),)) for id_ in versions]
         missing = set(self._transport.receive(Slice(encode_entries(sent), 0, ())).missing)
         by_manifest = {commits.get(self._store.snapshot, id_).manifest: id_ for id_ in versions}
@@ -335,10 +333,10 @@ class _Push:
         return versions
 
     def needed(self, wanted: Wanted, *, partial: bool) -> set[CommitId]:
-        """The versions that travel because others need them; looks at what goes without something.
+        """The versions that are sent because others need them; checks versions with absent parts.
 
-        Raises StateForgotten for a version whose state neither side has, unless ``partial``, and
-        WeightsDropped for one without weights where what makes them again stays here.
+        Raises StateForgotten if neither side has a state, unless ``partial``, and WeightsDropped
+        for dropped weights if the versions to recompute them are not sent.
         """
         from mvc.remote.sending.sender import Sending
 
@@ -359,178 +357,190 @@ class _Push:
             id_, short = commit.id, commit.id.short
             if absent.why == "rule" and id_ not in self._without and not partial:
                 raise StateForgotten(
-                    f"the state of version {short} is neither here nor at {self.tally.remote}",
-                    hint=f"'mvc fetch REMOTE {short}' brings it from where it is; --partial "
-                    "pushes the version without it",
+                    f"neither this repository nor {self.tally.remote} has the state of version "
+                    f"{short}",
+                    hint=f"'mvc fetch REMOTE {short}' from a remote that has it, or push the "
+                    "version without its state with --partial",
                 )
             if absent.why == "dropped" and needs:
                 raise WeightsDropped(
-                    f"the weights of version {short} were given up, and {needs[0].short}, "
-                    f"from which they are trained again, does not go to {self.tally.remote}",
-                    hint=f"'mvc retrain {short} --trust-code' stores them again first",
+                    f"the weights of version {short} were dropped, and {needs[0].short}, which is "
+                    f"needed to retrain them, is not sent to {self.tally.remote}",
+                    hint=f"restore the weights first: 'mvc retrain {short} --trust-code'",
                 )
 
     def _slices(self, wanted: Wanted) -> Generator[Slice]:
-        """Without what goes along and the remote would refuse."""
+        """The slices, without statements that the remote would refuse."""
         if not wanted.versions and not wanted.again:
             return
         from mvc.remote.sending.sender import send
 
-        for each in send(self._store, self._config, wanted, without=self._without, said=self._told):
-            yield self._allowed(each)
+        for slice_ in send(
+            self._store, self._config, wanted, without=self._without, part_of=self._unsent
+        ):
+            yield self._allowed(slice_)
 
-    def _told(self, recorded: Recorded) -> Recorded:
-        """An operation without what the remote was told of it, or need not hear any more."""
+    def _unsent(self, recorded: Recorded) -> Recorded:
+        """An operation without the statements that the remote has or no longer needs."""
         entry, known = recorded.entry, self._known
         if known is not None and recorded.sequence < known.dealt and own_targets(recorded):
-            made = {each.id for each in entry.deployments}
-            taken = {StatementId(each.subject) for each in entry.retractions}
-            recorded = without_deployed(recorded, made | taken)
-        return self._said.get(recorded.sequence, recorded)
+            deployed = {deployment.id for deployment in entry.deployments}
+            retracted = {StatementId(retraction.subject) for retraction in entry.retractions}
+            recorded = without_deployed(recorded, deployed | retracted)
+        return self._due.get(recorded.sequence, recorded)
 
-    def _allowed(self, given: Slice) -> Slice:
-        """The slice without tombstones, and deployments and retractions that were recorded here,
-        that the remote would refuse.
+    def _allowed(self, outgoing: Slice) -> Slice:
+        """The slice without tombstones, deployments and retractions that the token does not allow.
 
-        What came from elsewhere is known there already, or is refused by name.
+        Deployments from other nodes stay: the remote has them already, or answers with an error.
         """
         if not self.head.scopes and not self.head.protected:
-            return given
+            return outgoing
         own, entries = self._store.snapshot.node, list[Sent]()
-        for sent in decode_entries(given.head):
-            said, gone = sent.said, set[StatementId]()
-            for each in said:
-                if isinstance(each, Tombstone) and not self._may_forget:
-                    gone.add(each.id)
-                    self._buried |= {CommitId(each.subject)} if sent.is_own else set()
-                is_mine = sent.is_own if isinstance(each, Retraction) else each.node == own
-                if each.target and is_mine and not self._takes(each.target):
-                    self.denied |= {f"deploy:{each.target}"}
-                    gone.add(each.id)
-            if gone:
-                sent = _but(sent, gone)
+        for sent in decode_entries(outgoing.head):
+            denied = set[StatementId]()
+            for statement in sent.decoded:
+                if isinstance(statement, Tombstone) and not self._may_forget:
+                    denied.add(statement.id)
+                    self._purged |= {CommitId(statement.subject)} if sent.is_own else set()
+                is_mine = (
+                    sent.is_own if isinstance(statement, Retraction) else statement.node == own
+                )
+                if statement.target and is_mine and not self._accepts(statement.target):
+                    self.denied |= {f"deploy:{statement.target}"}
+                    denied.add(statement.id)
+            if denied:
+                sent = _without_statements(sent, denied)
             if sent != Sent():
                 entries.append(sent)
-        return replace(given, head=encode_entries(entries))
+        return replace(outgoing, head=encode_entries(entries))
 
-    def _takes(self, target: str) -> bool:
-        """Whether the remote takes deployments to this target from here."""
+    def _accepts(self, target: str) -> bool:
+        """Whether the remote accepts deployments to this target with this token."""
         scopes = self.head.scopes
         if protected(self.head.protected, [target]):
             return names_target(scopes, target)
         return allows(scopes, "deploy", target)
 
     def count(self, wanted: Wanted) -> None:
-        for each in self._slices(wanted):
-            self._counted(each)
-            self.tally.bytes += each.size
+        for slice_ in self._slices(wanted):
+            self._count(slice_)
+            self.tally.bytes += slice_.size
 
     def run(self, wanted: Wanted, moves: Sequence[Move]) -> None:
-        """Sends all of it; the refs move with the last slice."""
-        carry(self._slices, self._give, wanted, tuple(moves), tally=self.tally)
+        """Sends all wanted slices; the refs move with the last one."""
+        transfer(self._slices, self._deliver, wanted, tuple(moves), tally=self.tally)
 
-    def _give(self, given: Slice) -> Received:
-        """What is empty does not go."""
-        before, self.tally.place = self.tally.bytes, given.place or self.tally.place
-        if given.head == NOTHING and not given.moves:
+    def _deliver(self, outgoing: Slice) -> Received:
+        """Sends a slice unless it is empty."""
+        before, self.tally.place = self.tally.bytes, outgoing.place or self.tally.place
+        if outgoing.head == NOTHING and not outgoing.moves:
             return Received(self._end)
-        got = self._transport.receive(replace(given, records=self.tally.records(given.records)))
+        got = self._transport.receive(
+            replace(outgoing, records=self.tally.records(outgoing.records))
+        )
         if got.missing:
             self.tally.bytes = before
             return got
         self.tally.held.update(dict.fromkeys(got.held))
         self._alone &= (got.begun or got.place.sequence) == self._end.sequence
         self._end, self._identity = got.place, self._identity or got.identity
-        refused = {each.id: each for each in got.refused}
+        refused = {deployment.id: deployment for deployment in got.refused}
         self._refused.update(refused)
-        self._counted(given, refused, is_new=got.begun > 0)
+        self._count(outgoing, refused, is_new=got.begun > 0)
         return got
 
-    def _left(self) -> Iterator[tuple[Recorded, set[StatementId]]]:
-        """Operations with the statements that the remote lacks of each, and should have."""
+    def _remaining(self) -> Iterator[tuple[Recorded, set[StatementId]]]:
+        """Operations, each with its statements that the remote lacks and should have."""
         snapshot = self._store.snapshot
-        for each in operations(self._store.fresh(), self._known):
-            made = {new.id for new in each.entry.deployments} & self._refused.keys()
-            gone = self._accepted | {id_ for id_ in made if retracting(snapshot, id_)}
-            yield each, {s.id for s in told(snapshot, each) if s.target and s.id not in gone}
+        for row in operations(self._store.fresh(), self._known):
+            refused = {new.id for new in row.entry.deployments} & self._refused.keys()
+            done = self._accepted | {id_ for id_ in refused if retracting(snapshot, id_)}
+            yield (
+                row,
+                {s.id for s in statements_to_send(snapshot, row) if s.target and s.id not in done},
+            )
 
     def refused(self) -> tuple[RefusedDeployment, ...]:
-        """What was refused and still counts here, one for each target."""
-        found = (
-            self._refused[id_] for _, ids in self._left() for id_ in ids & self._refused.keys()
+        """The refused deployments that still count here, one for each target."""
+        refused = (
+            self._refused[id_] for _, ids in self._remaining() for id_ in ids & self._refused.keys()
         )
-        return tuple({each.target: each for each in found}.values())
+        return tuple({deployment.target: deployment for deployment in refused}.values())
 
     def not_there(self) -> tuple[tuple[str, CommitId], ...]:
-        """Targets, with what is live on them, whose version does not go."""
-        going = {
+        """Targets, with their live version, whose version is not sent."""
+        pending = {
             (new.target, new.subject)
-            for each, ids in self._left()
-            for new in each.entry.deployments
+            for row, ids in self._remaining()
+            for new in row.entry.deployments
             if new.id in ids - self._refused.keys() and f"deploy:{new.target}" not in self.denied
         }
         return tuple(
             (target, id_)
             for id_, targets in live_now(self._store).items()
             for target in targets
-            if (target, id_) in going
+            if (target, id_) in pending
         )
 
-    def _counted(
+    def _count(
         self,
-        given: Slice,
+        outgoing: Slice,
         refused: Container[StatementId] = frozenset(),
         *,
         is_new: bool = True,
     ) -> None:
-        """Counts what the remote has taken, and notes which statements of this repository.
+        """Counts what the remote accepted, and records which statements of this repository.
 
-        Not ``is_new``: it had all of it.
+        Not ``is_new``: the remote had everything already.
         """
-        entries = [_but(sent, refused) for sent in decode_entries(given.head)]
+        entries = [_without_statements(sent, refused) for sent in decode_entries(outgoing.head)]
         for sent in entries:
             if sent.is_own:
-                self._accepted.update(each.id for each in sent.said if each.target)
+                self._accepted.update(
+                    statement.id for statement in sent.decoded if statement.target
+                )
         entries = [sent for sent in entries if is_new and sent != Sent()]
-        self.tally.entries(given.head, entries, versions_in(entries))
+        self.tally.entries(outgoing.head, entries, versions_in(entries))
 
     def remember(self, updates: Sequence[RefUpdate]) -> None:
-        """Keeps where the remote's refs are now, and up to where either journal is dealt with."""
+        """Records the remote's refs, and the positions up to which both journals are processed."""
         store, remote, head = self._store, self._remote, self.head
         if not remote.name:
             return
         noted = _note_refs(store, remote, updates)
-        is_told = not self.denied and not self.not_forgotten
+        is_complete = not self.denied and not self.not_forgotten
         place = self.tally.place
         known = self._known or KnownPlace(self._identity, Place(0, b""))
-        if place is not None and is_told:
+        if place is not None and is_complete:
             if noted is not None and noted.sequence == place.sequence:
                 place = Place(noted.after.sequence, noted.after.chain)
-            now = {**head.refs, **{each.name: each.new for each in updates}}
+            now = {**head.refs, **{update.name: update.new for update in updates}}
             tips = tuple(map(bytes, tips_of(now)))
-            known = KnownPlace(self._identity, place, tips, there=self._end)
+            known = KnownPlace(self._identity, place, tips, end=self._end)
         if place is not None:
             end = place.sequence
-            left = tuple(e.sequence for e, ids in self._left() if ids and e.sequence < end)
+            left = tuple(
+                row.sequence for row, ids in self._remaining() if ids and row.sequence < end
+            )
             keep_place(store, remote, PUSHED, replace(known, dealt=end, left=left))
         read = known_place(store, remote, FETCHED)
         was_read = head.place.sequence == 1 if read is None else read.place == head.place
-        if self._alone and was_read:  # what was written there since is from here
+        if self._alone and was_read:  # all that was written there since came from this repository
             known = read or KnownPlace(self._identity, self._end)
             known = replace(known, identity=self._identity, place=self._end)
             keep_place(store, remote, FETCHED, known)
-        elif read is not None and read.place.sequence > head.place.sequence:  # that state is lost
+        elif read is not None and read.place.sequence > head.place.sequence:  # it was rolled back
             keep_place(store, remote, FETCHED, replace(read, place=Place(0, b"")))
 
 
-def _but(sent: Sent, refused: Container[StatementId]) -> Sent:
-    """An operation without these statements."""
-    left = tuple(each.encoded for each in without(sent.said, refused))
-    return replace(sent, statements=left, is_own=sent.is_own and bool(left))
+def _without_statements(sent: Sent, refused: Container[StatementId]) -> Sent:
+    rest = tuple(statement.encoded for statement in without(sent.decoded, refused))
+    return replace(sent, statements=rest, is_own=sent.is_own and bool(rest))
 
 
 class _ByValue:
-    """The versions of data sets that hold their files."""
+    """The versions of data sets that contain their files."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -541,7 +551,7 @@ class _ByValue:
 
 
 def _note_refs(store: Store, remote: Remote, updates: Sequence[RefUpdate]) -> Recorded | None:
-    """Records where the remote's branches are now; None if that is known."""
+    """Records the remote's branches; None if nothing changed."""
 
     def make() -> Entry:
         return Entry("push", store.clock.now_ns(), remote.name, refs=changes())

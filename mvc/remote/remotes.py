@@ -1,6 +1,6 @@
 """The remotes of a repository: ``.mvc/remotes.yaml`` and the disposable folders ``.mvc/remotes/R``.
 
-The file holds names, URLs and options, and no secret: a URL with a password is refused.
+The file contains names, URLs and options. A URL with a password is refused: no secret is stored.
 """
 
 from __future__ import annotations
@@ -47,14 +47,13 @@ _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
 
 
 class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A remote, under its name in this repository; the name is empty for a plain URL.
+    """A remote; the name is empty for a plain URL.
 
-    ``lazy``: a missing state is fetched when a command asks for it. ``data``: whether the contents
-    of data sets are pushed. ``tombstones``: whether what is forgotten by name there is so here as
-    well; ``deployments``: whether what is deployed or retracted there is. ``nodes``: whether
-    ``fetch`` brings what nodes report. ``states``: whose states it brings (``states_of``).
-    ``token_file`` (of mode 0600) and ``ca_file`` are for https, ``program`` is mvc at the other end
-    of ssh, ``endpoint`` and ``region`` are of buckets.
+    ``lazy``: fetch an absent state when a command needs it. ``data``: push contents of data sets.
+    ``tombstones``, ``deployments``: whether a fetch applies the remote's purges, and its
+    deployments and retractions. ``nodes``: fetch reports of nodes. ``states``: which states a fetch
+    brings (``states_of``). ``token_file`` (mode 0600), ``ca_file``: for https. ``program``: mvc
+    command on the ssh host. ``endpoint``, ``region``: for buckets.
     """
 
     url: str
@@ -81,36 +80,36 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
     @property
     def is_bucket(self) -> bool:
-        """Whether it is a store of objects, which runs no mvc."""
+        """Whether it is object storage, where no mvc runs."""
         return self.kind.is_bucket
 
     @property
     def is_on_this_machine(self) -> bool:
-        """Whether its server is at a socket, or the loopback interface."""
+        """Whether its server is reached through a socket or the loopback interface."""
         host = urlsplit(self.url).hostname or ""
         return self.url.startswith("unix:") or _LOOPBACK.fullmatch(host) is not None
 
     @property
     def typed(self) -> str:
-        """What names it behind a command: nothing for ``origin``, which is the default."""
+        """Argument that selects it in a command; empty for ``origin``, the default."""
         return "" if self.name == DEFAULT else f" {self.name or self.url}"
 
     @property
     def disbelieved(self) -> tuple[str, ...]:
-        """The kinds of statements that a fetch from it passes over."""
+        """The kinds of statements that a fetch from it ignores."""
         forgotten = () if self.tombstones else (Tombstone.name,)
         return forgotten if self.deployments else (*forgotten, Deployment.name)
 
     def disbelieves(self, statement: Statement) -> bool:
-        """Whether a fetch from it passes over a statement."""
+        """Whether a fetch from it ignores a statement."""
         is_of_deployment = isinstance(statement, Signature) and statement.of_statement
         is_about_target = bool(statement.target or is_of_deployment)
         return (Deployment.name if is_about_target else statement.name) in self.disbelieved
 
     def folder(self, store: Store) -> Path:
-        """Its folder in ``.mvc``, which is made; everything in it may be lost."""
+        """Its folder in ``.mvc``, created if missing. Deleting its files loses nothing."""
         if not self.name:
-            raise WrongUsage("a URL has no folder here")
+            raise WrongUsage("a remote without a name has no folder")
         place = store.folder / FOLDER / self.name
         store.fs.make_dirs(place, within=store.folder)
         return place
@@ -120,38 +119,41 @@ _OPTIONS = tuple(f for f in Remote.__struct_fields__ if f not in {"name", "url"}
 
 
 def states_of(text: str) -> States:
-    """``all``, ``none``, ``live`` or ``last:N``. Raises WrongUsage."""
+    """Parses ``all``, ``none``, ``live`` or ``last:N``. Raises WrongUsage."""
     if text in ("all", "none"):
         return "all" if text == "all" else "none"
-    found = re.fullmatch(r"live|last:([0-9]{1,9})", text, re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"live|last:([0-9]{1,9})", text, re.ASCII)
+    if match is None:
         raise WrongUsage(f"states are all, none, live or last:N, not {printable(text[:50])!r}")
-    return int(found[1] or 0)
+    return int(match[1] or 0)
 
 
 def normalised(url: str, cwd: Path) -> str:
-    """A URL as it is kept: paths absolute, without ``file://``. Raises WrongUsage.
+    """The URL in its stored form: paths absolute, without ``file://``. Raises WrongUsage.
 
-    What it holds is later given to programs such as ssh: hosts and users are plain names.
+    Hosts and users must be plain names, because programs such as ssh receive them as arguments.
     """
     if not url or len(url) > MAX_URL or printable(url) != url:
-        raise WrongUsage(f"this is no URL: {printable(url[:100])!r}", hint=FORMS)
+        raise WrongUsage(f"not a valid URL: {printable(url[:100])!r}", hint=FORMS)
     scheme, rest = scheme_of(url)
     if scheme not in KINDS:
-        raise WrongUsage(f"mvc has no remotes at {scheme}://", hint=FORMS)
+        raise WrongUsage(f"mvc does not support {scheme}:// URLs", hint=FORMS)
     kind = KINDS[scheme]
     if kind.authority:
         authority, _, path = rest.partition("/")
         _check_authority(scheme, kind, authority)
         if "?" in path or "#" in path:
-            raise WrongUsage(f"a URL ends with its path: {scheme}://{authority}/...", hint=FORMS)
+            raise WrongUsage(
+                f"a URL with a query or fragment is not supported: {scheme}://{authority}/...",
+                hint=FORMS,
+            )
         return f"{scheme}://{authority}/{path}"
     if scheme != "file":
         return f"{scheme}:{_absolute(rest, cwd)}"
     if _SCP.match(url):
         host, _, path = url.partition(":")
         raise WrongUsage(
-            f"{url} is not a URL of mvc", hint=f"write ssh://{host}/{path.lstrip('/')}"
+            f"{url} is not a URL that mvc reads", hint=f"write ssh://{host}/{path.lstrip('/')}"
         )
     if rest != url:
         rest = "/" + rest.removeprefix("localhost").lstrip("/")
@@ -159,21 +161,21 @@ def normalised(url: str, cwd: Path) -> str:
 
 
 def _check_authority(scheme: str, kind: RemoteKind, authority: str) -> None:
-    """Raises WrongUsage for what is no host, without a password that it holds."""
+    """Raises WrongUsage for an invalid host. The message never contains a password."""
     before, at, _ = authority.rpartition("@")
     if at and (":" in before or not kind.takes("user@host")):
         raise WrongUsage(
-            f"a URL holds no password and no token: {scheme}://...@{authority.rpartition('@')[2]}",
+            f"a URL must not contain a password: {scheme}://...@{authority.rpartition('@')[2]}",
             hint=kind.secrets,
         )
     port = re.search(r":([0-9]+)$", authority)
     is_port = port is None or 0 < int(port[1]) <= _MOST_PORTS
     if not kind.takes(authority) or not is_port:
-        raise WrongUsage(f"this is no host: {authority[:100]!r}", hint=FORMS)
+        raise WrongUsage(f"not a valid host: {authority[:100]!r}", hint=FORMS)
 
 
 def _file(path: str, cwd: Path) -> str:
-    """The path of a file that an option names, from wherever it is read later."""
+    """Absolute path of an option, because commands run in other folders read it later."""
     return path and _absolute(posixpath.expanduser(path), cwd)
 
 
@@ -199,55 +201,55 @@ def remotes(store: Store) -> dict[str, Remote]:
     file = store.folder / FILE
     tree = read_yaml(store.fs, file)
     try:
-        found = msgspec.convert(tree, dict[str, Remote])
-        if len(found) > _MOST:
+        configured = msgspec.convert(tree, dict[str, Remote])
+        if len(configured) > _MOST:
             raise WrongUsage(f"more than {_MOST} remotes")
-        for name, remote in found.items():
+        for name, remote in configured.items():
             check_name(name)
             states_of(remote.states)
             if normalised(remote.url, store.root) != remote.url:
-                raise WrongUsage(f"this is no whole URL: {printable(remote.url[:100])!r}")
+                raise WrongUsage(f"not an absolute URL: {printable(remote.url[:100])!r}")
     except (msgspec.ValidationError, InvalidName, WrongUsage) as error:
         raise InvalidConfig(
             f"{printable(str(file))}: {printable(str(error))}",
             hint="correct the file, or remove it and add the remotes again",
         ) from error
-    return {name: replace(remote, name=name) for name, remote in found.items()}
+    return {name: replace(remote, name=name) for name, remote in configured.items()}
 
 
 def find_remote(store: Store, name: str | None = None) -> Remote:
-    """The remote of this name or URL; without one ``origin``, or the only one there is.
+    """The remote with this name or URL. Without a name: ``origin``, or the only remote.
 
-    Raises UnknownRevision for none, and WrongUsage where several are possible or for a bad URL.
+    Raises UnknownRevision if no remote matches, WrongUsage if several do or the URL is invalid.
     """
-    found = remotes(store)
+    configured = remotes(store)
     if name is None:
-        if DEFAULT in found or len(found) == 1:
-            return found.get(DEFAULT) or next(iter(found.values()))
-        if found:
-            raise WrongUsage(f"which remote? there is {', '.join(found)}", hint="name it")
+        if DEFAULT in configured or len(configured) == 1:
+            return configured.get(DEFAULT) or next(iter(configured.values()))
+        if configured:
+            raise WrongUsage(
+                f"several remotes and none is origin: {', '.join(configured)}",
+                hint="name one of them",
+            )
         raise UnknownRevision(
-            "there is no remote yet", hint="name one with 'mvc remote add origin URL'"
+            "this repository has no remote", hint="add one: 'mvc remote add origin URL'"
         )
-    if name in found:
-        return found[name]
+    if name in configured:
+        return configured[name]
     if "/" in name or ":" in name:
         return Remote(normalised(name, store.fs.cwd()))
     shown = printable(name[:100])
-    hint = f"name one with 'mvc remote add {shown} URL'"
-    if found:
-        hint = f"there is {', '.join(found)}"
-        with suppress(MvcError):  # who knows git's 'push' without a remote types a version first
+    hint = f"add it: 'mvc remote add {shown} URL'"
+    if configured:
+        hint = f"available: {', '.join(configured)}"
+        with suppress(MvcError):  # users may type a version where the remote is expected
             resolve(store, name)
-            hint += f"; it comes before the version: '{next(iter(found))} {shown}'"
+            hint += f"; the remote comes before the version: '{next(iter(configured))} {shown}'"
     raise UnknownRevision(f"there is no remote {shown}", hint=hint)
 
 
 def add_remote(store: Store, remote: Remote, *, force: bool = False) -> Remote:
-    """Adds a remote; with ``force`` in place of one of this name.
-
-    Raises InvalidName, WrongUsage, RefConflict.
-    """
+    """Adds a remote, or with ``force`` replaces it. Raises InvalidName, WrongUsage, RefConflict."""
     cwd = store.fs.cwd()
     remote = replace(
         remote,
@@ -258,31 +260,31 @@ def add_remote(store: Store, remote: Remote, *, force: bool = False) -> Remote:
     check_name(remote.name)
     states_of(remote.states)
     with changing(store.fs, store.folder / FILE):
-        found = remotes(store)
-        if remote.name in found and not force:
+        configured = remotes(store)
+        if remote.name in configured and not force:
             raise RefConflict(
-                f"there is a remote {remote.name} already: {found[remote.name].url}",
-                hint="choose another name, or add -f to change it",
+                f"a remote named {remote.name} already exists: {configured[remote.name].url}",
+                hint="choose another name, or change it with -f",
             )
-        _write(store, {**found, remote.name: remote})
+        _write(store, {**configured, remote.name: remote})
     return remote
 
 
 def remote_of(name: str, url: str, options: Mapping[str, str | bool]) -> Remote:
-    """A remote with options, also as texts: ``lazy`` is ``true``. Raises WrongUsage."""
+    """A remote with options, which may be text: ``lazy`` is ``true``. Raises WrongUsage."""
     if unknown := options.keys() - set(_OPTIONS):
         raise WrongUsage(
             f"a remote has no option {printable(min(unknown)[:50])}",
-            hint=f"there is {', '.join(_OPTIONS)}",
+            hint=f"available: {', '.join(_OPTIONS)}",
         )
     try:
         return msgspec.convert({"name": name, "url": url, **options}, Remote, strict=False)
     except msgspec.ValidationError as error:
-        raise WrongUsage(f"an option does not fit: {printable(str(error))}") from error
+        raise WrongUsage(f"invalid option of a remote: {printable(str(error))}") from error
 
 
 def remote_at(url: str, options: Mapping[str, str | bool] = {}) -> Remote:
-    """The remote at a URL that has no name here; its token is that of ``origin``.
+    """A remote without a local name; it uses the token of ``origin``.
 
     ``options``: fields of ``Remote``. Raises WrongUsage.
     """
@@ -291,18 +293,18 @@ def remote_at(url: str, options: Mapping[str, str | bool] = {}) -> Remote:
 
 
 def remove_remote(store: Store, name: str) -> Remote:
-    """Takes a remote away, its folder, and the refs that say where its branches were."""
+    """Deletes a remote, its folder, and its tracking refs."""
     with changing(store.fs, store.folder / FILE):
-        found = remotes(store)
-        if name not in found:
+        configured = remotes(store)
+        if name not in configured:
             find_remote(store, name)
             raise UnknownRevision(f"there is no remote {printable(name[:100])}")
-        gone = found.pop(name)
-        _write(store, found)
+        removed = configured.pop(name)
+        _write(store, configured)
     if remote_refs(store.fresh(), name):
         store.publish(lambda: _without_refs(store, name))
-    store.fs.remove_tree(gone.folder(store))
-    return gone
+    store.fs.remove_tree(removed.folder(store))
+    return removed
 
 
 def _without_refs(store: Store, name: str) -> Entry:
@@ -310,6 +312,8 @@ def _without_refs(store: Store, name: str) -> Entry:
     return Entry("remove-remote", store.clock.now_ns(), name, refs=tuple(changes))
 
 
-def _write(store: Store, found: Mapping[str, Remote]) -> None:
-    tree = {name: msgspec.to_builtins(replace(each, name="")) for name, each in found.items()}
+def _write(store: Store, configured: Mapping[str, Remote]) -> None:
+    tree = {
+        name: msgspec.to_builtins(replace(remote, name="")) for name, remote in configured.items()
+    }
     write_yaml(store.fs, store.folder / FILE, tree)

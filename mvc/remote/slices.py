@@ -1,7 +1,7 @@
-"""Slices as bytes: what travels of an entry, and the stream that carries entries and records.
+"""The encoded form of slices: the transferred parts of entries, and the stream with their records.
 
-A stream is one slice after the other. Each ends with the BLAKE3 of all of its bytes; whoever
-publishes what a slice brings has read it to its end.
+A stream is a sequence of slices. Each ends with the BLAKE3 of its bytes; a receiver reads a slice
+to its end before it publishes anything.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from mvc.remote.transport import Move, Place, Slice
 from mvc.types import Bytes
 
 SLICE = 64 * MIB
-"""Bytes of records in a slice of several entries; one entry may have more."""
+"""Bytes of records in a slice of several entries; a slice of one entry may have more."""
 HEADS = MIB // 4
-"""Bytes of a slice's entries, without records, after which it ends."""
+"""Bytes of encoded entries after which a slice ends."""
 MAX_HEAD = MAX_ENTRY + 4 * MIB
 _MOST = 10_000  # entries of a slice
 _MANY = 200_000  # rows of one of their lists
@@ -37,11 +37,11 @@ _PART = MIB
 Id = Annotated[bytes, Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
 _Time = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Lack = Literal["rule", "name", "dropped"]
-"""Why a state does not travel: forgotten (or not wanted), forgotten by name, weights given up."""
+"""Why a state is not sent: forgotten (or not requested), purged, weights dropped."""
 
 
 class Absent(Struct, frozen=True, array_like=True):
-    """A version whose state, or whose weights at ``path``, does not travel."""
+    """A version whose state, or whose weights at ``path``, is not sent."""
 
     commit: Id
     why: Lack
@@ -49,7 +49,7 @@ class Absent(Struct, frozen=True, array_like=True):
 
 
 class SentShape(Struct, frozen=True, array_like=True):
-    """Dtype and shape of an object that no version of the slice names."""
+    """Dtype and shape of a content that no version of the slice names."""
 
     id: Id
     dtype: str
@@ -57,15 +57,15 @@ class SentShape(Struct, frozen=True, array_like=True):
 
     @property
     def spec(self) -> TensorSpec:
-        """Raises DamagedData for a dtype or a shape that there is not."""
+        """Raises DamagedData for an invalid dtype or shape."""
         return TensorSpec(self.dtype, self.shape)
 
 
 class NodeReport(Struct, frozen=True, array_like=True):
-    """A node serves ``commit`` since ``time_ns``, and said so at ``now_ns``, by its clock.
+    """A node serves ``commit`` since ``time_ns``, and reported it at ``now_ns``, by its clock.
 
-    ``target``: ``nodes/NAME/TARGET``. A server that gathers reports notes who sent this one, and
-    when it came.
+    ``target``: ``nodes/NAME/TARGET``. ``author``, ``arrived_ns``: sender and time of arrival, set
+    by a server that collects reports.
     """
 
     target: str
@@ -77,11 +77,11 @@ class NodeReport(Struct, frozen=True, array_like=True):
 
 
 class Sent(Struct, frozen=True, omit_defaults=True):
-    """An entry of the sender as it travels; ``size``: bytes of its records in the slice.
+    """A transferred entry; ``size``: bytes of its records in the slice.
 
-    ``commits`` are canonical bytes of versions that it publishes; ``again``: versions that the
-    receiver has, and whose states it asked for. ``statements`` are canonical bytes, too;
-    ``is_own``: the sender itself recorded them.
+    ``commits``: canonical bytes of versions that it publishes. ``again``: versions that the
+    receiver has and whose states it requested. ``statements``: canonical bytes. ``is_own``: the
+    sender itself recorded them.
     """
 
     commits: Annotated[tuple[bytes, ...], Meta(max_length=_MANY)] = ()
@@ -94,27 +94,25 @@ class Sent(Struct, frozen=True, omit_defaults=True):
     reports: Annotated[tuple[NodeReport, ...], Meta(max_length=_MANY)] = ()
 
     @property
-    def said(self) -> tuple[Statement, ...]:
-        """Its statements. Raises DamagedData."""
-        return tuple(
-            Statement.decode(data, "a statement that was sent") for data in self.statements
-        )
+    def decoded(self) -> tuple[Statement, ...]:
+        """The decoded statements. Raises DamagedData."""
+        return tuple(Statement.decode(data, "a received statement") for data in self.statements)
 
     @property
     def deployments(self) -> tuple[Deployment, ...]:
-        """The deployments among its statements. Raises DamagedData."""
-        return tuple(each for each in self.said if isinstance(each, Deployment))
+        """Raises DamagedData."""
+        return tuple(row for row in self.decoded if isinstance(row, Deployment))
 
     @property
     def targets(self) -> frozenset[str]:
-        """The targets that its statements and reports are about. Raises DamagedData."""
-        reported = frozenset(each.target for each in self.reports)
-        return reported | {each.target for each in self.said if each.target}
+        """The targets of its statements and reports. Raises DamagedData."""
+        reported = frozenset(report.target for report in self.reports)
+        return reported | {statement.target for statement in self.decoded if statement.target}
 
 
 def sent_with(statements: Sequence[Statement], *, is_own: bool = False) -> Sent:
-    """Statements alone, as they travel."""
-    return Sent(statements=tuple(each.encoded for each in statements), is_own=is_own)
+    """An entry of statements only."""
+    return Sent(statements=tuple(row.encoded for row in statements), is_own=is_own)
 
 
 class _Wire(Struct, array_like=True):
@@ -129,7 +127,7 @@ _entries: msgspec.msgpack.Decoder[tuple[Sent, ...]] = msgspec.msgpack.Decoder(
 
 
 def decode_id(kind: type, value: object) -> object:
-    """The hook of a decoder for ids."""
+    """Decoder hook for ids."""
     if not isinstance(value, bytes):
         raise TypeError("an id is bytes")
     return kind(value)
@@ -145,36 +143,38 @@ def encode_entries(entries: Sequence[Sent]) -> bytes:
 
 
 def decode_entries(head: bytes) -> tuple[Sent, ...]:
-    """From the head of a slice; raises DamagedData."""
+    """Raises DamagedData."""
     try:
         return _entries.decode(head)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # ValueError: no UTF-8
-        raise DamagedData("the entries of a slice are not in the form that they have") from error
+        raise DamagedData("the entries of a slice cannot be decoded") from error
 
 
-def write(given: Slice) -> Iterator[Bytes]:
-    """A slice as bytes, in parts."""
-    tail = encode(_Wire(given.moves, given.place, given.features))
+def write(outgoing: Slice) -> Iterator[Bytes]:
+    """The encoded slice, in parts."""
+    tail = encode(_Wire(outgoing.moves, outgoing.place, outgoing.features))
     hasher = blake3()
-    start = _PREFIX.pack(_MAGIC, len(given.head), len(tail), given.size)
-    for part in _counted((start, given.head, tail), given):
+    start = _PREFIX.pack(_MAGIC, len(outgoing.head), len(tail), outgoing.size)
+    for part in _counted((start, outgoing.head, tail), outgoing):
         hasher.update(part)
         yield part
     yield hasher.digest()
 
 
-def _counted(first: Iterable[Bytes], given: Slice) -> Iterator[Bytes]:
+def _counted(first: Iterable[Bytes], outgoing: Slice) -> Iterator[Bytes]:
     yield from first
-    left = given.size
-    for part in given.records:
+    left = outgoing.size
+    for part in outgoing.records:
         left -= len(part)
         yield part
     if left:
-        raise DamagedData("the records of a slice have another size than it says")
+        raise DamagedData("the records of a slice do not have the declared size")
 
 
 def whole_size(start: bytes) -> int | None:
-    """Bytes of the slice that begins so; None if that is too little to know. Raises DamagedData."""
+    """Size of the slice that begins with these bytes; None if they are too few. Raises
+    DamagedData.
+    """
     if len(start) < _PREFIX.size:
         return None
     head_size, tail_size, size = _sizes(start[: _PREFIX.size])
@@ -184,15 +184,15 @@ def whole_size(start: bytes) -> int | None:
 def _sizes(start: bytes) -> tuple[int, int, int]:
     magic, head_size, tail_size, size = _PREFIX.unpack(start)
     if magic != _MAGIC or head_size > MAX_HEAD or tail_size > MAX_HEAD or size > _MAX_RECORDS:
-        raise DamagedData("what was received does not begin as a slice")
+        raise DamagedData("the received data does not begin with a slice")
     return head_size, tail_size, size
 
 
 def read(source: Callable[[int], Bytes]) -> Slice | None:
     """The next slice of a stream; None at its end. Raises DamagedData.
 
-    ``source(n)`` returns up to n bytes, none at the end. The slice's records must be read to their
-    end before the next slice is; the last part raises DamagedData if a byte was another.
+    ``source(n)`` returns at most n bytes, none at the end. Read the slice's records to their end
+    before the next slice; the last part raises DamagedData if the checksum differs.
     """
     start = exactly(source, _PREFIX.size, _cut, ends=True)
     if not start:
@@ -200,14 +200,14 @@ def read(source: Callable[[int], Bytes]) -> Slice | None:
     head_size, tail_size, size = _sizes(start)
     head, tail = exactly(source, head_size, _cut), exactly(source, tail_size, _cut)
     try:
-        said = _wire.decode(tail)
+        ending = _wire.decode(tail)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise DamagedData("the end of a slice is not in the form that it has") from error
+        raise DamagedData("the end of a slice cannot be decoded") from error
     hasher = blake3(start)
     hasher.update(head)
     hasher.update(tail)
     records = _records(source, size, hasher)
-    return Slice(head, size, records, said.moves, place=said.place, features=said.features)
+    return Slice(head, size, records, ending.moves, place=ending.place, features=ending.features)
 
 
 def _records(source: Callable[[int], Bytes], size: int, hasher: blake3) -> Iterator[Bytes]:
@@ -226,9 +226,9 @@ def _records(source: Callable[[int], Bytes], size: int, hasher: blake3) -> Itera
 def exactly(
     source: Callable[[int], Bytes], size: int, cut: Callable[[], Exception], *, ends: bool = False
 ) -> bytes:
-    """``size`` bytes; with ``ends`` also none, where the stream ends before the first.
+    """Exactly ``size`` bytes; with ``ends`` also none if the stream has ended.
 
-    Raises what ``cut`` makes where it ends before the last.
+    Raises the error that ``cut`` returns if the stream ends within them.
     """
     parts, left = list[Bytes](), size
     while left:
@@ -243,19 +243,21 @@ def exactly(
 
 
 class PartReader:
-    """Bytes that come in parts, read in other parts."""
+    """Reads a sequence of parts in other sizes."""
 
     def __init__(self, parts: Iterator[Bytes]) -> None:
         self._parts = parts
         self._part = memoryview(b"")
 
     def read(self, size: int) -> memoryview:
-        """Up to ``size`` bytes, none at the end."""
+        """At most ``size`` bytes, none at the end."""
         while not len(self._part) and (part := next(self._parts, None)) is not None:
             self._part = memoryview(part).cast("B")
-        found, self._part = self._part[:size], self._part[size:]
-        return found
+        data, self._part = self._part[:size], self._part[size:]
+        return data
 
 
 def _cut() -> DamagedData:
-    return DamagedData("a slice is cut off", hint="run it again: what was received whole stays")
+    return DamagedData(
+        "a slice is truncated", hint="repeat the command: complete slices are not sent again"
+    )

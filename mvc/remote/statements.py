@@ -1,9 +1,9 @@
-"""Statements that travel: which of them a receiver is given, and which it takes over.
+"""Transferred statements: which ones a sender sends, and which ones a receiver admits.
 
-Repositories take the union: a statement that is here is passed over by its id, so that repositories
-with the same statements give the same answers, in whatever order these came. One about what is not
-here is passed over, too: who sends the subject later sends all statements about it. A deployment of
-a version that is not here is refused. What a deployment replaces is a condition of a push alone.
+A repository admits the union of all statements, in any order, and skips known ids, so repositories
+with the same statements give the same answers. It also skips a statement with an unknown subject:
+the sender of that subject sends all statements about it later. It refuses a deployment of an
+unknown version. Only a push checks the predecessor of a deployment.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.times import check_moment, format_time
 
-_AT_ONE_TIME = 16  # deployments on a target: all of one hybrid time are read to put them in order
-_PART = 50  # statements that are admitted at once, under the journal's lock
+_AT_ONE_TIME = 16  # deployments on a target with one hybrid time: all are read to sort them
+_PART = 50  # statements that one hold of the journal's lock admits
 Among = Callable[[CommitId], bool]
 _ABOUT = [kind for kind in KINDS if kind not in {Deployment, Tombstone}]
-"""Kinds that go along with their subject. Tombstones need none; a table has deployments."""
+"""Kinds that are sent with their subject. Tombstones need none; an index has deployments."""
 
 
 # -- sending -----------------------------------------------------------------------------------
 
 
-def told(
+def statements_to_send(
     snapshot: Snapshot,
     recorded: Recorded,
     among: Among | None = None,
     *,
     reports: bool = False,
 ) -> tuple[Statement, ...]:
-    """The statements of an entry that travel: those about versions ``among`` these, or all.
+    """The statements of an entry to send: those about versions for which ``among`` is true, or all.
 
-    Tombstones always do; what nodes report does with ``reports`` only.
+    Tombstones are always included, reports of nodes only with ``reports``.
     """
 
     def travels(statement: Statement) -> bool:
@@ -70,67 +70,69 @@ def told(
 
 
 def version_of(
-    snapshot: Snapshot, statement: Statement, others: Sequence[Statement] = ()
+    snapshot: Snapshot, statement: Statement, unpublished: Sequence[Statement] = ()
 ) -> CommitId | None:
-    """The version that a statement is about, by way of its subjects; None if one is not here.
+    """The version at the end of a statement's chain of subjects; None if a subject is unknown.
 
-    ``others``: statements that may be its subject, beside those on record.
+    ``unpublished``: further statements that may be subjects.
     """
-    at = _followed(snapshot, statement, others, lambda each: each.commit is not None)
+    at = _first_subject(snapshot, statement, unpublished, lambda row: row.commit is not None)
     return None if at is None else at.commit
 
 
-def _followed(
+def _first_subject(
     snapshot: Snapshot,
     statement: Statement,
-    others: Sequence[Statement],
-    ends: Callable[[Statement], bool],
+    unpublished: Sequence[Statement],
+    matches: Callable[[Statement], bool],
 ) -> Statement | None:
-    """The first that ``ends`` of a statement, its subject, and so on; None if one is not here."""
+    """The first of a statement, its subject, and so on that ``matches``; None if one is unknown."""
     at: Statement | None = statement
-    while at is not None and not ends(at):
-        at = _find(snapshot, at.subject, others)
+    while at is not None and not matches(at):
+        at = _find(snapshot, at.subject, unpublished)
     return at
 
 
-def _find(snapshot: Snapshot, id_: bytes, others: Iterable[Statement]) -> Statement | None:
-    own = next((each for each in others if each.id == id_), None)
-    found = snapshot.statement(id_) if own is None else None
-    return own if found is None else found[1]
+def _find(snapshot: Snapshot, id_: bytes, unpublished: Iterable[Statement]) -> Statement | None:
+    own = next((row for row in unpublished if row.id == id_), None)
+    recorded = snapshot.statement(id_) if own is None else None
+    return own if recorded is None else recorded[1]
 
 
 def about(snapshot: Snapshot, versions: Collection[CommitId]) -> list[int]:
-    """Offsets of the entries with statements about these versions, ascending; no tombstones."""
+    """Offsets of the entries with statements about these versions, ascending, without
+    tombstones.
+    """
 
-    def look() -> list[int]:
-        found: set[int] = set()
+    def collect() -> list[int]:
+        offsets: set[int] = set()
         for id_ in versions:
             subjects: list[bytes] = [id_]
             for offset in snapshot.deployments_of(id_):
-                found.add(offset)
-                made = snapshot.entry(offset).entry.deployments
-                subjects += [each.id for each in made if each.subject == id_]
-            for subject in subjects:  # grows: statements about it are subjects themselves
+                offsets.add(offset)
+                deployments = snapshot.entry(offset).entry.deployments
+                subjects += [row.id for row in deployments if row.subject == id_]
+            for subject in subjects:  # grows: a statement about a subject is a subject, too
                 for kind in _ABOUT:
-                    for recorded, each in snapshot.about(kind, subject):
-                        found.add(recorded.offset)
-                        subjects.append(each.id)
-        return sorted(found)
+                    for recorded, statement in snapshot.about(kind, subject):
+                        offsets.add(recorded.offset)
+                        subjects.append(statement.id)
+        return sorted(offsets)
 
-    return snapshot.retry_on_rewrite(look)
+    return snapshot.retry_on_rewrite(collect)
 
 
 def tombstones(snapshot: Snapshot, start: Position) -> Iterator[tuple[Statement, ...]]:
-    """Those of each entry from ``start`` on, oldest first: they travel first."""
+    """The tombstones of each entry from ``start`` on, oldest first, in parts."""
     every = snapshot.stating(Tombstone) if start == GENESIS else snapshot.entries(start)
-    found = (recorded.entry.of(Tombstone) for recorded in every)
-    return (part for each in found for part in in_parts(each))
+    stones = (recorded.entry.of(Tombstone) for recorded in every)
+    return (part for statements in stones for part in in_parts(statements))
 
 
 def in_parts(statements: Sequence[Statement]) -> Iterator[tuple[Statement, ...]]:
-    """The same in parts of few, those on one target one after the other."""
+    """Splits statements into small parts; those on one target are adjacent."""
     if len(statements) > _PART:
-        statements = sorted(statements, key=lambda each: (each.code > Retraction.code, each.target))
+        statements = sorted(statements, key=lambda row: (row.code > Retraction.code, row.target))
     return (tuple(statements[i : i + _PART]) for i in range(0, len(statements), _PART))
 
 
@@ -138,9 +140,9 @@ def in_parts(statements: Sequence[Statement]) -> Iterator[tuple[Statement, ...]]
 
 
 class Admitted(Struct):
-    """What is taken over of statements that came: those that are new here, and ``states``: of
-    versions that have their weights again. ``held``: versions with a new tombstone that something
-    here stands on.
+    """The new ones of received statements, and the state marks that they cause.
+
+    ``held``: versions with a new tombstone whose states are retained because something needs them.
     """
 
     statements: list[Statement] = field(default_factory=list)
@@ -148,134 +150,135 @@ class Admitted(Struct):
     held: list[CommitId] = field(default_factory=list)
 
     def versions(self, snapshot: Snapshot) -> set[CommitId]:
-        """The versions that it says something of, but for deployments and tombstones."""
-        others = (s for s in self.statements if not s.target and not isinstance(s, Tombstone))
-        found = (
-            version_of(snapshot, each, self.statements)
-            for each in others
-            if not _target_of(snapshot, each, self.statements)
+        """The versions that its statements concern, except deployments and tombstones."""
+        rows = (s for s in self.statements if not s.target and not isinstance(s, Tombstone))
+        versions = (
+            version_of(snapshot, row, self.statements)
+            for row in rows
+            if not _target_of(snapshot, row, self.statements)
         )
-        return {version for version in found if version is not None}
+        return {version for version in versions if version is not None}
 
     def targets(self, snapshot: Snapshot) -> set[str]:
-        """The targets that it says something of, or vouches for."""
-        every = (_target_of(snapshot, each, self.statements) for each in self.statements)
+        """The targets that its statements, also signatures, concern."""
+        every = (_target_of(snapshot, row, self.statements) for row in self.statements)
         return {target for target in every if target}
 
 
-def _target_of(snapshot: Snapshot, statement: Statement, others: Sequence[Statement]) -> str:
-    at = _followed(
-        snapshot, statement, others, lambda each: bool(each.target) or each.commit is not None
+def _target_of(snapshot: Snapshot, statement: Statement, unpublished: Sequence[Statement]) -> str:
+    at = _first_subject(
+        snapshot, statement, unpublished, lambda row: bool(row.target) or row.commit is not None
     )
     return "" if at is None else at.target
 
 
 def admit(store: Store, statements: Iterable[Statement], own: Collection[CommitId]) -> Admitted:
-    """What is new here of statements that came; ``own``: versions that come with them.
+    """The statements of received ones to record; ``own``: versions that arrive with them.
 
-    Call it under the journal's lock. Raises RemoteRefused for what is dated too far ahead,
-    HistoryMissing for a deployment of a version that is not here, InvalidName, InvalidTime,
-    WrongUsage.
+    Call it under the journal's lock. Raises RemoteRefused for a time too far ahead, HistoryMissing
+    for a deployment of an unknown version, InvalidName, InvalidTime, WrongUsage.
     """
     snapshot, now_ns = store.snapshot, store.now_ns()
-    found, targets = Admitted(), set[str]()
-    for each in statements:
-        check_clock(max(each.recorded_ns, each.hybrid_ns), now_ns, f"a {each.name}")
-        is_there = any(each.id == other.id for other in found.statements)
-        if is_there or snapshot.statement(each.id) is not None:
+    admitted, targets = Admitted(), set[str]()
+    for row in statements:
+        check_clock(max(row.recorded_ns, row.hybrid_ns), now_ns, f"a {row.name}")
+        is_known = any(row.id == other.id for other in admitted.statements)
+        if is_known or snapshot.statement(row.id) is not None:
             continue
-        if isinstance(each, Deployment):
-            _check_deployment(store, each, own)
-            if each.target in targets:
-                raise RemoteRefused(f"an operation deploys twice on {printable(each.target)}")
-            targets.add(each.target)
-        elif isinstance(each, Tombstone):
-            _note_tombstone(store, each, found)
-        elif not _has_subject(store, each, own, found.statements):
+        if isinstance(row, Deployment):
+            _check_deployment(store, row, own)
+            if row.target in targets:
+                raise RemoteRefused(f"an operation deploys to {printable(row.target)} twice")
+            targets.add(row.target)
+        elif isinstance(row, Tombstone):
+            _note_tombstone(store, row, admitted)
+        elif not _has_subject(store, row, own, admitted.statements):
             continue
-        elif isinstance(each, AnnotationStatement):
-            check_values(each.metrics, each.params)
-        found.statements.append(each)
-    return found
+        elif isinstance(row, AnnotationStatement):
+            check_values(row.metrics, row.params)
+        admitted.statements.append(row)
+    return admitted
 
 
 def _has_subject(
-    store: Store, statement: Statement, own: Collection[CommitId], others: Sequence[Statement]
+    store: Store, statement: Statement, own: Collection[CommitId], unpublished: Sequence[Statement]
 ) -> bool:
-    """Whether what it is about is here, and is of the kind that it says."""
+    """Whether its subject is known and of the right kind."""
     if statement.commit is not None:
         return statement.commit in own or store.snapshot.has_commit(statement.commit)
-    subject = _find(store.snapshot, statement.subject, others)
+    subject = _find(store.snapshot, statement.subject, unpublished)
     if subject is None or not isinstance(statement, Retraction):
         return subject is not None
     return subject.retractable and subject.target == statement.target
 
 
-def _check_deployment(store: Store, made: Deployment, own: Collection[CommitId]) -> None:
-    snapshot, commit = store.snapshot, CommitId(made.subject)
-    check_target(made.target)
-    check_moment(made.time_ns)
-    if snapshot.at_hybrid(made.target, made.hybrid_ns) >= _AT_ONE_TIME:
+def _check_deployment(store: Store, deployment: Deployment, own: Collection[CommitId]) -> None:
+    snapshot, commit = store.snapshot, CommitId(deployment.subject)
+    check_target(deployment.target)
+    check_moment(deployment.time_ns)
+    if snapshot.at_hybrid(deployment.target, deployment.hybrid_ns) >= _AT_ONE_TIME:
         raise RemoteRefused(
-            f"{_AT_ONE_TIME} deployments on {printable(made.target)} have one hybrid time already",
-            hint="no clock makes so many: ask who sends them",
+            f"{printable(deployment.target)} already has {_AT_ONE_TIME} deployments of this hybrid "
+            "time",
+            hint="no working clock causes this: check the repository that sends them",
         )
     if commit not in own and not store.snapshot.has_commit(commit):
         raise HistoryMissing(
-            f"version {commit.short} was deployed on {made.target}, and is not here",
-            hint="it comes with a fetch or push that names no versions",
+            f"version {commit.short}, deployed to {deployment.target}, is unknown here",
+            hint="a fetch or push that names no versions brings it",
         )
 
 
 def check_target(target: str) -> None:
-    """Raises InvalidName for a target on which nothing can be deployed or reported."""
+    """Raises InvalidName for a target that accepts neither deployments nor reports."""
     check_ref("deployment target", target)
     if is_report(target) and target.count("/") < 2:
         raise InvalidName(
-            f"a node reports on {NODES}NAME/TARGET, and not on {target}",
-            hint="its name has no '/', and is given with 'mvc follow --as NAME'",
+            f"{target} is no target of a node: {NODES}NAME/TARGET",
+            hint="set a node name without '/': 'mvc follow --as NAME'",
         )
 
 
-def _note_tombstone(store: Store, stone: Tombstone, found: Admitted) -> None:
+def _note_tombstone(store: Store, stone: Tombstone, admitted: Admitted) -> None:
     snapshot, id_ = store.snapshot, CommitId(stone.subject)
     commit = commits.find(snapshot, id_)
     if commit is None or snapshot.is_subject(Tombstone, id_):
         return
-    from mvc.maintenance.forget import check_forgettable  # far more than a transfer needs
+    from mvc.maintenance.forget import check_forgettable  # a slow import, rarely needed
 
     try:
-        found.states += check_forgettable(store, [commit[1]])
+        admitted.states += check_forgettable(store, [commit[1]])
     except RefConflict:
-        found.held.append(id_)
+        admitted.held.append(id_)
 
 
-def check_clock(time_ns: int, now_ns: int, what: str) -> None:
-    """Raises RemoteRefused for what is dated more than a day ahead."""
+def check_clock(time_ns: int, now_ns: int, subject: str) -> None:
+    """Raises RemoteRefused for a time more than a day ahead of this machine's clock."""
     if time_ns > now_ns + MAX_AHEAD_NS:
         raise RemoteRefused(
-            f"{what} is dated {format_time(time_ns)}, more than a day ahead of the clock here",
-            hint="set the clock of the computer that recorded it, or of this one",
+            f"{subject} is dated {format_time(time_ns)}, over a day ahead of the receiver's clock",
+            hint="correct the clock of the machine that recorded it, or of the receiver",
         )
 
 
-# -- what a push may say -----------------------------------------------------------------------
+# -- predecessors in a push --------------------------------------------------------------------
 
 
 def compared(
     snapshot: Snapshot, statements: Sequence[Statement], standings: Standings
 ) -> tuple[tuple[Statement, ...], tuple[RefusedDeployment, ...]]:
-    """What a push may say: without statements that replace what is not live here any more.
+    """Splits the statements of a push: those to admit, and those with another predecessor live.
 
-    ``statements``: of one operation that the sender recorded itself. Under the journal's lock.
+    ``statements``: of one operation that the sender recorded itself. Call it under the journal's
+    lock.
     """
     refused: list[RefusedDeployment] = []
-    for target in {each.target for each in statements if each.target}:
+    for target in {row.target for row in statements if row.target}:
         if is_report(target):
             continue
-        new = [each for each in statements if each.target == target and _counts(snapshot, each)]
-        made = [each for each in new if isinstance(each, Deployment)]
-        first = next(iter(made or new), None)
+        new = [row for row in statements if row.target == target and _counts(snapshot, row)]
+        deployments = [row for row in new if isinstance(row, Deployment)]
+        first = next(iter(deployments or new), None)
         if not isinstance(first, Deployment | Retraction):
             continue
         at = first.time_ns if isinstance(first, Deployment) else None
@@ -286,59 +289,61 @@ def compared(
         if live is not None:
             seen = replace(seen, live=live.commit, author=live.author, time_ns=live.time_ns)
         refused += (replace(seen, id=s.id, retracts=isinstance(s, Retraction)) for s in new)
-    targets = {each.target for each in refused}
-    left_out = {each.id for each in statements if each.target in targets}
+    targets = {deployment.target for deployment in refused}
+    left_out = {row.id for row in statements if row.target in targets}
     return without(statements, left_out), tuple(refused)
 
 
-def without(statements: Sequence[Statement], gone: Container[StatementId]) -> tuple[Statement, ...]:
-    """Statements but for these, and for signatures of these."""
+def without(
+    statements: Sequence[Statement], removed: Container[StatementId]
+) -> tuple[Statement, ...]:
+    """Statements except the removed ones and their signatures."""
     return tuple(
-        each
-        for each in statements
-        if each.id not in gone
-        and not (isinstance(each, Signature) and each.of_statement and each.subject in gone)
+        row
+        for row in statements
+        if row.id not in removed
+        and not (isinstance(row, Signature) and row.of_statement and row.subject in removed)
     )
 
 
 def _counts(snapshot: Snapshot, statement: Statement) -> bool:
     """Whether a deployment or retraction changes anything here."""
     if isinstance(statement, Retraction):
-        is_here = snapshot.statement(statement.subject) is not None
-        return is_here and not snapshot.is_subject(Retraction, statement.subject)
+        is_known = snapshot.statement(statement.subject) is not None
+        return is_known and not snapshot.is_subject(Retraction, statement.subject)
     return snapshot.statement(statement.id) is None
 
 
-# -- states that are gone for good -------------------------------------------------------------
+# -- purged states -----------------------------------------------------------------------------
 
 
-def by_name(snapshot: Snapshot) -> frozenset[CommitId]:
-    """Versions with a tombstone: their states must not come back."""
+def purged_versions(snapshot: Snapshot) -> frozenset[CommitId]:
+    """Versions with a tombstone: their states must never be stored again."""
     entries = [recorded.entry for recorded in snapshot.stating(Tombstone)]
-    return frozenset(CommitId(each.subject) for entry in entries for each in entry.of(Tombstone))
+    return frozenset(CommitId(stone.subject) for entry in entries for stone in entry.of(Tombstone))
 
 
-def here_again(
-    snapshot: Snapshot, ids: Iterable[CommitId], *, asked: bool = False
+def to_restore(
+    snapshot: Snapshot, ids: Iterable[CommitId], *, is_local_request: bool = False
 ) -> tuple[CommitId, ...]:
-    """Those whose state is not here, for the entry that brings their states.
+    """Those whose states are absent here, so that an entry with their states restores them.
 
-    Raises StateForgotten for one with a tombstone. ``asked``: here, and not by who sends.
+    Raises StateForgotten for a purged one; ``is_local_request`` selects the hint for the receiver.
     """
     marks = [(id_, availability.gone(snapshot, id_)) for id_ in ids]
     for id_, mark in marks:
         if mark is not None and mark.named:
             raise StateForgotten(
-                f"the state of version {id_.short} was forgotten by name",
-                hint=f"it never comes back: 'mvc forget --list {id_.short}' says who forgot it"
-                if asked
-                else "fetch: then it is forgotten on this side, too",
+                f"the state of version {id_.short} was purged (forgotten by name)",
+                hint=f"it cannot be restored; 'mvc forget --list {id_.short}' shows who purged it"
+                if is_local_request
+                else "'mvc fetch' purges it in this repository, too",
             )
     return tuple(id_ for id_, mark in marks if mark is not None)
 
 
-class Buried(Container[CommitId]):
-    """Versions whose states are given to nobody, or not to one who refuses ``without``."""
+class Purged(Container[CommitId]):
+    """Versions whose states are never sent, or not to a receiver that refuses ``without``."""
 
     def __init__(self, snapshot: Snapshot, without: Collection[CommitId]) -> None:
         self._snapshot, self._ids = snapshot, {*without}
@@ -347,7 +352,7 @@ class Buried(Container[CommitId]):
         assert isinstance(id_, CommitId)
         return id_ in self._ids or self._snapshot.is_subject(Tombstone, id_)
 
-    def hold(self, recorded: Recorded) -> bool:
-        """Whether all that an entry published is among them."""
+    def contains_all_of(self, recorded: Recorded) -> bool:
+        """Whether these include every version that an entry published."""
         published = recorded.entry.commits
         return bool(published) and all(commit.id in self for commit in published)

@@ -25,9 +25,9 @@ _TRIES = 4
 
 
 class RefUpdate(Struct, frozen=True):
-    """What became of a ref, by its full name there and here.
+    """A changed ref, by its full name at the remote and here.
 
-    ``kept``: the tag that is here stays, and the other one goes by the name ``local``.
+    If ``change`` is ``kept``, the local tag is unchanged and the remote's is stored as ``local``.
     """
 
     name: str
@@ -38,12 +38,12 @@ class RefUpdate(Struct, frozen=True):
 
 
 class Transferred(Struct, frozen=True):
-    """``versions`` and ``operations`` that came or went, or would, and their ``bytes``.
+    """The ``versions``, ``operations`` and ``bytes`` of a transfer, or of a dry run.
 
-    ``targets``: where these deploy or retract, so that what is live there may be another version.
-    Of versions that were forgotten by name at the sender, ``held`` are kept at the receiver for
-    now, because something stands on them. A fetch also names those that are ``forgotten`` here from
-    now on, and those that are ``kept``, because ``tombstones`` of the remote is false.
+    ``targets``: those with new deployments or retractions. ``held``: versions purged at the sender
+    that the receiver retains for now, because something needs them. ``forgotten``: versions that a
+    fetch purged here. ``kept``: versions that it did not purge, because the remote's ``tombstones``
+    is false.
     """
 
     remote: str
@@ -67,7 +67,7 @@ class Transferred(Struct, frozen=True):
 
 
 class Tally:
-    """Counts what passes between two repositories. ``place``: up to where the sender was read."""
+    """Counts a transfer. ``place``: position in the sender's journal."""
 
     def __init__(self, remote: Remote, progress: Progress | None) -> None:
         self.remote = remote.name or remote.url
@@ -79,7 +79,7 @@ class Tally:
         self._progress = progress
 
     def entries(self, head: bytes, entries: Collection[Sent], versions: set[CommitId]) -> None:
-        """Counts the entries of a slice, and which of their versions are new."""
+        """Counts the entries of a slice and those of their versions that are new."""
         self.bytes += len(head) if entries else 0
         self.operations += len(entries)
         self.versions |= versions
@@ -101,41 +101,45 @@ class Tally:
 
 
 def versions_in(entries: Iterable[Sent]) -> set[CommitId]:
-    """The versions that entries bring."""
+    """The versions that entries contain."""
     return {Commit.decode(data).id for sent in entries for data in sent.commits}
 
 
 Send = Callable[[Wanted], Generator[Slice]]
-Give = Callable[[Slice], Received]
+Receive = Callable[[Slice], Received]
 
 
-def carry(send: Send, give: Give, wanted: Wanted, moves: tuple[Move, ...], *, tally: Tally) -> None:
-    """Gives all that is wanted, and what the receiver misses then; refs move with the last slice.
+def transfer(
+    send: Send, receive: Receive, wanted: Wanted, moves: tuple[Move, ...], *, tally: Tally
+) -> None:
+    """Sends the wanted entries, then all that the receiver still lacks; the last slice moves refs.
 
-    Raises DamagedData where it misses what it was given.
+    Raises DamagedData if the receiver reports a content as missing that was sent.
     """
     for _ in range(_TRIES):
-        following = _carried(send, give, wanted, moves)
+        following = _attempt(send, receive, wanted, moves)
         if following is None:
             return
         if following == wanted:
             break
         wanted = replace(following, have=following.have | tally.versions)
     raise DamagedData(
-        f"{tally.remote} and this repository do not have together what the versions build on",
-        hint="'mvc fsck' here and 'mvc fsck --remote NAME' say what is lost",
+        f"neither {tally.remote} nor this repository has all data that the versions need",
+        hint="'mvc fsck' here and 'mvc fsck --remote NAME' list lost data",
     )
 
 
-def _carried(send: Send, give: Give, wanted: Wanted, moves: tuple[Move, ...]) -> Wanted | None:
-    """What to want next; None if all is there."""
+def _attempt(
+    send: Send, receive: Receive, wanted: Wanted, moves: tuple[Move, ...]
+) -> Wanted | None:
+    """The request for the next attempt; None if the receiver has everything."""
     after = wanted.after
     with closing(send(wanted)) as slices:
-        for each in slices:
-            is_last = each.place is not None and not each.place.seen
+        for slice_ in slices:
+            is_last = slice_.place is not None and not slice_.place.seen
             try:
-                got = give(replace(each, moves=moves if is_last else ()))
-            except HistoryMissing:  # less is there than was believed
+                got = receive(replace(slice_, moves=moves if is_last else ()))
+            except HistoryMissing:  # the receiver has less than the request says
                 if wanted.after is None and not wanted.have:
                     raise
                 have = frozenset() if wanted.after is None else wanted.have
@@ -146,8 +150,8 @@ def _carried(send: Send, give: Give, wanted: Wanted, moves: tuple[Move, ...]) ->
                     return wanted
                 without = wanted.without | got.without
                 return replace(wanted, after=after, objects=objects, without=without)
-            after = each.place or after
+            after = slice_.place or after
             moves = () if is_last else moves
     if moves:
-        give(Slice(NOTHING, 0, (), moves))
+        receive(Slice(NOTHING, 0, (), moves))
     return None

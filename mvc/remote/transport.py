@@ -1,8 +1,7 @@
-"""A transport: what every remote answers, whether a folder, ssh, https or a bucket leads to it.
+"""The interface that every remote implements, whether a folder, ssh, https or a bucket.
 
-A transfer takes entries of one open repository into another one. The side that has them *sends*
-slices, the other one *receives* them; nothing received counts before every coding in it was
-decoded and hashed.
+A transfer copies entries from one repository to another. The *sender* produces slices, and the
+*receiver* publishes one only after it has decoded and hashed every coding in it.
 """
 
 from __future__ import annotations
@@ -19,23 +18,24 @@ from mvc.times import format_time
 from mvc.types import Bytes
 
 BROUGHT, FETCH = "receive", "fetch"
-"""The operations of entries that came in: pushed by others, or fetched."""
+"""The operations of received entries: pushed by another repository, or fetched."""
 
 States = Literal["all", "none"] | int
-"""Whose states travel with the versions: those of all, of none, or of what is live on targets and
-of the last so many of each branch.
+"""Which states a transfer includes: all, none, or those that are live on targets and those of the
+
+last N versions of each branch.
 """
 
 
 MOST_PATHS = 256
-"""Paths that one question names."""
+"""Limit of paths in one request."""
 _Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
 
 class Place(Struct, frozen=True, array_like=True):
-    """Up to where a journal was read: the number of its next entry, and the check before it.
+    """A position in a journal: the number of the next entry, and the check before it.
 
-    ``seen``: where the journal ended then, if that was further on; 0 if it was not.
+    ``seen``: where the journal ended at that time, if that was later; otherwise 0.
     """
 
     sequence: _Number
@@ -44,14 +44,13 @@ class Place(Struct, frozen=True, array_like=True):
 
 
 class RemoteHead(Struct, frozen=True, array_like=True):
-    """What a remote is now.
+    """The current state of a remote.
 
-    ``identity``: the check of its journal's first entry. ``refs``: branches (``heads/NAME``), tags
-    (``tags/NAME``) and ``HEAD``. ``time_ns``: its clock, ns since 1970. ``scopes``: what the caller
-    may do there; empty where everything is allowed. ``unnamed``: what is live, and versions that no
-    ref leads to yet, because a push was interrupted. ``protected``: targets, with ``*`` for any
-    characters, on which it takes only deployments of who has a scope that names them.
-    ``leads_on``: whether its journal continues the place that was asked about.
+    ``identity``: the check of its journal's first entry. ``refs``: ``heads/NAME``, ``tags/NAME``
+    and ``HEAD``. ``time_ns``: its clock. ``scopes``: permissions of the caller; empty for all.
+    ``unnamed``: live versions, and versions without a ref after an interrupted push. ``protected``:
+    targets (``*`` matches any characters) that need a scope with their literal name. ``leads_on``:
+    whether its journal contains the place in the request.
     """
 
     identity: bytes
@@ -66,21 +65,20 @@ class RemoteHead(Struct, frozen=True, array_like=True):
 
 
 class Wanted(Struct, frozen=True):
-    """What a receiver asks for.
+    """The request of a receiver.
 
-    ``after``: it has what the sender's journal held up to there. ``versions``: these and what they
-    need, by default all that branches, tags and deployments lead to. ``have``: versions that the
-    receiver has with their states. ``objects``: ids of objects that it lacked, in all earlier tries
-    together; they are sent whole. ``again``: versions that it has without their states, which it
-    wants.
-    ``without``: versions whose states it refuses, because they were forgotten by name there.
-    ``due``: versions that it has from elsewhere, of which it gets all that is said. ``reports``:
-    what nodes report is told, too.
-    ``live``: a target; then it wants one slice, with nothing but the version that is live there,
-    of its records those of the file ``paths`` (by default its only model), and the deployment. With
-    ``folder`` those of all ``paths`` and what lies below, by default of all but training states.
-    ``have`` are then versions of which it has these files, but for ``objects``, and nothing of
-    their history.
+    ``after``: it has the sender's journal up to there. ``versions``: these and their ancestors; by
+    default all that refs and deployments reach. ``have``: versions that it has with their states.
+    ``objects``: contents that it lacked in earlier attempts, to be sent as full records. ``again``:
+    versions whose states it lacks and wants. ``without``: versions whose states it refuses, because
+    they are purged there. ``due``: versions that it got elsewhere and whose statements it wants.
+    ``reports``: include reports of nodes.
+
+    ``live``: a target. The answer is one slice with the version that is live there and its
+    deployment, and records of the file ``paths`` only (by default its only model). ``folder``: of
+    all ``paths`` and files below them (by default all but training states). ``have`` are then
+    versions of which the receiver has these files, except ``objects``; it needs none of their
+    history.
     """
 
     after: Place | None = None
@@ -98,7 +96,7 @@ class Wanted(Struct, frozen=True):
 
 
 class Move(Struct, frozen=True, array_like=True):
-    """A ref's value that the sender expects at the receiver, and the one that it asks for."""
+    """A change of a ref from the value that the sender expects at the receiver to a new one."""
 
     name: str
     old: CommitId | None
@@ -107,12 +105,12 @@ class Move(Struct, frozen=True, array_like=True):
 
 
 class Slice(Struct):
-    """Entries, and the records that they need, as they travel.
+    """Entries and the records that they need, in transit.
 
-    ``head`` is the encoded list of entries (``slices``), ``size`` the number of bytes in
-    ``records``. ``moves`` happen together with the last entry; only the last slice has any.
-    ``place``: up to where the sender's journal was read once this slice is received. ``features``:
-    of the sender's format; a receiver refuses those that it does not know.
+    ``head``: the encoded list of entries (``slices``). ``size``: number of bytes in ``records``.
+    ``moves`` are applied together with the last entry; only the last slice has any. ``place``: the
+    position in the sender's journal once this slice is received. ``features``: those of the
+    sender's format; the receiver refuses unknown ones.
     """
 
     head: bytes
@@ -124,10 +122,10 @@ class Slice(Struct):
 
 
 class RefusedDeployment(Struct, frozen=True):
-    """A deployment, or a retraction (``retracts``), that replaces what is not live there now.
+    """A deployment or retraction (``retracts``) whose predecessor is no longer live at the remote.
 
-    ``id``: of the statement; ``live``, ``author`` and ``time_ns``: the version that is live there,
-    who deployed it and when; no version if nothing is.
+    ``id``: of the statement. ``live``, ``author``, ``time_ns``: the version that is live there,
+    None if nothing is, and its deployment.
     """
 
     target: str
@@ -138,22 +136,22 @@ class RefusedDeployment(Struct, frozen=True):
     retracts: bool = False
 
     def __str__(self) -> str:
-        """Who deployed what meanwhile."""
+        """The deployment that was made meanwhile."""
         target = printable(self.target)
         if self.live is None:
             return f"nothing is live on {target} any more"
-        who, when = printable(self.author) or "somebody", format_time(self.time_ns)
-        return f"{self.live.short} is live on {target} meanwhile, which {who} deployed at {when}"
+        who, when = printable(self.author) or "another author", format_time(self.time_ns)
+        return f"{who} deployed {self.live.short} to {target} meanwhile, at {when}"
 
 
 class Received(Struct, frozen=True):
-    """What became of a slice: either it is published, or ``missing`` objects are needed first.
+    """The answer to a slice: it is published, or the ``missing`` contents are needed first.
 
-    ``place``: the end of the receiver's journal, as of what was published; ``begun`` is the number
-    of the first operation of it, 0 for none. ``without``: of the next try (``Wanted``). ``held``:
-    versions that were forgotten by name elsewhere and are kept there for now, because something
-    stands on them. ``identity``: of the receiver, where a head without one was no repository yet.
-    ``refused``: statements that were left out because others deployed meanwhile.
+    ``place``: the end of the receiver's journal. ``begun``: number of the first operation that it
+    published, or 0. ``without``: for the next attempt (``Wanted``). ``held``: versions purged at
+    the sender that are retained here for now, because something needs them. ``identity``: of the
+    receiver, if a new repository was created. ``refused``: statements skipped because of
+    deployments made meanwhile.
     """
 
     place: Place
@@ -166,24 +164,24 @@ class Received(Struct, frozen=True):
 
 
 class Transport(Protocol):
-    """An open way to a remote. Raises RemoteUnreachable, RemoteRefused and the store's errors."""
+    """A connection to a remote. Raises RemoteUnreachable, RemoteRefused and the store's errors."""
 
     url: str
 
     def head(self, after: Place | None = None) -> RemoteHead:
-        """What the remote is now, and whether its journal continues ``after``; one round trip."""
+        """The remote's current head, and whether its journal contains ``after``; one round trip."""
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
         """The remote's entries, oldest first; one round trip for all slices."""
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
-        """A mark of what is live on a target, once it is another one than ``mark``.
+        """Waits until the mark of the live version differs from ``mark``, and returns the new one.
 
-        None if it is not within so many seconds. It says nothing but that something else is live.
+        None after ``seconds`` without a change. The mark only shows that something changed.
         """
 
-    def receive(self, given: Slice) -> Received:
-        """Has the remote take a slice. A lost answer is settled by giving it again."""
+    def receive(self, incoming: Slice) -> Received:
+        """Sends a slice to the remote. Repeat the call if its answer was lost."""
 
     def close(self) -> None:
-        """Lets go of the connection, and of what was opened for it."""
+        """Closes the connection and everything opened for it."""

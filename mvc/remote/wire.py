@@ -1,7 +1,7 @@
 """What a client and a server say to each other: messages, frames of an answer, errors.
 
-The body of an answer that takes long is a row of *frames*: a kind, a length, and so many bytes.
-Data of length 0 says that the server is still at work. Slices travel as ``slices`` writes them.
+The body of a slow answer is a sequence of *frames*: a kind, a length, and that many bytes. A data
+frame of length 0 means that the server is still at work. `slices` defines the form of slices.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from mvc.remote import slices
 from mvc.remote.transport import Received, RemoteHead, Wanted
 
 CONTENT = "application/x-mvc"
-"""The type of every body."""
+"""Content type of every body."""
 PART = 32 * MIB
-"""Bytes of a slice that one request brings, at most."""
+"""Limit of bytes of a slice in one request."""
 MAX_MESSAGE = 16 * MIB
-"""Bytes of a head, of what is wanted, and of what became of a slice."""
+"""Limit of bytes of a head, a request, and the answer to a slice."""
 MAX_PROBLEM = 64 << 10
 MAX_MARK = 256
-"""Bytes of a mark of what is live."""
+"""Limit of bytes of a mark of the live version."""
 CHECKED = 64 << 10
-"""Bytes at the beginning of a slice by which a server knows that an answer goes on as it was."""
+"""A repeated answer must begin with as many bytes of the first one."""
 WAIT = 60.0
-"""Seconds for which a server waits for news, at most."""
+"""Limit of seconds for which a server waits for news."""
 ALIVE = 15.0
-"""Seconds after which a server that is at work says so."""
+"""Seconds after which a busy server sends an empty data frame."""
 
 DATA, ANSWER, ERROR, END = b"d", b"a", b"e", b"z"
 _FRAME = struct.Struct(">cI")
@@ -44,7 +44,7 @@ _M = TypeVar("_M")
 
 
 class Broken(ConnectionError):
-    """A connection that ended before what it was to bring."""
+    """A connection that ended too early."""
 
 
 class _Head(RemoteHead, frozen=True, array_like=True):
@@ -60,7 +60,7 @@ class _SentError(Struct, array_like=True):
 
 
 def encode(message: RemoteHead | Wanted | Received) -> bytes:
-    """A message as it travels."""
+    """The bytes of a message."""
     if isinstance(message, RemoteHead):
         refs = {n: (None, v) if isinstance(v, str) else (v, None) for n, v in message.refs.items()}
         return slices.encode(_Head(**asdict(message) | {"refs": refs}))
@@ -68,54 +68,54 @@ def encode(message: RemoteHead | Wanted | Received) -> bytes:
 
 
 def decode(kind: type[_M], data: bytes) -> _M:
-    """Raises RemoteRefused for what is no message of this kind."""
+    """Raises RemoteRefused for bytes that are no message of this kind."""
     try:
         return msgspec.msgpack.decode(data, type=kind, dec_hook=slices.decode_id)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise RemoteRefused(
-            "the other end says what this mvc does not understand",
+            "the other side sent a message that this mvc cannot decode",
             hint="use the same version of mvc on both sides",
         ) from error
 
 
 def decode_head(data: bytes) -> RemoteHead:
     """Raises RemoteRefused."""
-    said = decode(_Head, data)
-    refs = {n: name if id_ is None else id_ for n, (id_, name) in said.refs.items()}
-    return RemoteHead(**asdict(said) | {"refs": refs})
+    head = decode(_Head, data)
+    refs = {n: name if id_ is None else id_ for n, (id_, name) in head.refs.items()}
+    return RemoteHead(**asdict(head) | {"refs": refs})
 
 
 def decode_mark(data: bytes) -> str:
-    """A mark of what is live. Raises RemoteRefused."""
+    """Decodes a mark of the live version. Raises RemoteRefused."""
     if not data or not data.isascii() or not data.decode().isprintable():
-        raise RemoteRefused("the other end does not say what is live")
+        raise RemoteRefused("the other side sent an invalid mark of the live version")
     return data.decode()
 
 
 def encode_error(error: MvcError) -> bytes:
-    """An error as it travels."""
+    """The bytes of an error."""
     hint = None if error.hint is None else error.hint[:_LONGEST_TEXT]
     return slices.encode(_SentError(error.kind, error.message[:_LONGEST_TEXT], hint))
 
 
 def decode_error(data: bytes) -> MvcError:
-    """The error that the other end had; RemoteRefused for one of a kind that is not known here."""
-    said = decode(_SentError, data)
-    kind = class_named(said.kind) or RemoteRefused
-    hint = None if said.hint is None else printable(said.hint[:_LONGEST_TEXT])
-    return kind(f"remote: {printable(said.message[:_LONGEST_TEXT])}", hint=hint)
+    """The error at the other side; RemoteRefused if this mvc does not know its class."""
+    sent = decode(_SentError, data)
+    kind = class_named(sent.kind) or RemoteRefused
+    hint = None if sent.hint is None else printable(sent.hint[:_LONGEST_TEXT])
+    return kind(f"remote: {printable(sent.message[:_LONGEST_TEXT])}", hint=hint)
 
 
 def frame(kind: bytes, payload: bytes | bytearray | memoryview = b"") -> bytes:
-    """A frame of an answer."""
+    """The bytes of a frame."""
     return b"".join((_FRAME.pack(kind, len(payload)), payload))
 
 
 def read_frames(read: Callable[[int], bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and payload of each frame up to the end, data in pieces, none of what says 'at work'.
+    """Kind and payload of each frame up to the end; data in parts, without empty data frames.
 
-    ``read(n)`` returns up to n bytes, none at the end. Raises Broken where it ends too early, and
-    the error that a frame holds.
+    ``read(n)`` returns at most n bytes, none at the end. Raises Broken if the stream ends too
+    early, and the error of an error frame.
     """
     while True:
         kind, left = _FRAME.unpack(slices.exactly(read, _FRAME.size, _broken))
@@ -133,8 +133,8 @@ def read_frames(read: Callable[[int], bytes]) -> Iterator[tuple[bytes, bytes]]:
                 raise decode_error(payload)
             yield kind, payload
         else:
-            raise RemoteRefused("the other end says what is no frame of this protocol")
+            raise RemoteRefused("the other side sent an invalid frame")
 
 
 def _broken() -> Broken:
-    return Broken("the connection broke off")
+    return Broken("the connection ended too early")

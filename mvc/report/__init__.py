@@ -1,5 +1,5 @@
 """report: the history as one page.
 
-Only gathers and draws: figures of storage come from ``mvc.maintenance.stats``, distances from
+It only collects and draws: storage figures come from ``mvc.maintenance.stats``, distances from
 ``mvc.repo.diff``.
 """

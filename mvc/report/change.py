@@ -1,4 +1,4 @@
-"""The first version that labels a sample differently from the version before it."""
+"""The first version that labels a sample differently from the previous version."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Predict = Callable[[Any, Any], Any]
 class FirstChange(Struct, frozen=True):
     """The first version whose label differs from the previous version's.
 
-    ``time_ns`` says when it went live on the target, or without a target when it was committed,
-    in nanoseconds since 1970. ``previous`` is the version before it, whose label is ``before``.
-    ``evaluated`` counts the versions that were evaluated.
+    ``time_ns``: when it went live on the target, or without a target when it was committed.
+    ``previous``: the version before it, with the label ``before``. ``evaluated``: number of
+    evaluated versions.
     """
 
     commit: CommitId
@@ -44,11 +44,11 @@ def first_change(
 ) -> FirstChange | None:
     """The first version that labels a sample differently; None if the label never changes.
 
-    ``predict(state, sample)`` returns the label that a version gives the sample: a comparable
-    value, or an array or tensor of one element. With ``target`` the versions are those that were
-    live there, including the one live at ``since``; without it they are HEAD and its ancestors, by
-    commit time. Every version is decoded once. Raises NoDeployment (with ``target``) or
-    UnknownRevision if no version lies in that time; errors of ``predict`` pass.
+    ``predict(state, sample)`` returns a label: a comparable value, or an array or tensor of one
+    element. With ``target`` the versions are those that were live there, including the one live at
+    ``since``; without it HEAD and its ancestors, by commit time. Each version is decoded once.
+    Raises NoDeployment (with ``target``) or UnknownRevision if there is no version in that time,
+    and errors of ``predict``.
     """
     if target is not None and since is not None:
         with suppress(NoDeployment):  # nothing was live then
@@ -67,5 +67,7 @@ def first_change(
         before, previous = label, commit
     if not count:
         kind = UnknownRevision if target is None else NoDeployment
-        raise kind("there is no version in this time", hint="see 'mvc log' and 'mvc deploy --list'")
+        raise kind(
+            "no version is in this period", hint="'mvc log' and 'mvc deploy --list' show the times"
+        )
     return None

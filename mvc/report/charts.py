@@ -1,4 +1,4 @@
-"""The charts of an overview: metrics, bytes, deployments, each version in its place on the axis."""
+"""The charts of an overview: metrics, bytes and deployments by version on one axis."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ _LESS_IS_BETTER = {
     "cer", "err", "error", "errors", "fid", "loss", "losses", "mae", "mse", "nll", "perplexity",
     "ppl", "rmse", "wer",
 }  # fmt: skip
-_PLACES, _FEW, _CROWDED = 400, 5, 4  # so many versions at each taken place are a crowd
+_PLACES, _FEW, _CROWDED = 400, 5, 4  # _CROWDED versions for each used position are too many
 
 
 class Charts(Struct, frozen=True, dict=True):
-    """Makes the charts of ``found``; ``links``: versions that have an anchor on the page."""
+    """Draws the charts of ``shown``; ``links``: versions with an anchor on the page."""
 
-    found: Overview
+    shown: Overview
     links: Collection[CommitId] = ()
 
     @cached_property
     def by(self) -> By:
-        """What the axis shows: if that was not chosen, time unless versions crowd on it."""
-        return self.found.view.by or ("version" if self._crowded() else "time")
+        """The chosen axis; by default time, unless too many versions share a position."""
+        return self.shown.view.by or ("version" if self._crowded() else "time")
 
     @cached_property
     def axis(self) -> Axis:
-        """From the first to the last version or deployment of the time that is looked at."""
-        places = [self._place(commit) for commit in self.found.versions]
+        """From the first to the last version or deployment in the period."""
+        places = [self._place(commit) for commit in self.shown.versions]
         return Axis.of([*places, *map(self._moment, self._starts())], self.by)
 
     @property
     def note(self) -> str | None:
-        """Which axis was taken, where that was not chosen and is not time."""
-        if self.by == "time" or self.found.view.by is not None:
+        """The axis, if it was selected automatically and is not time."""
+        if self.by == "time" or self.shown.view.by is not None:
             return None
-        return "versions lie close together in time: they are placed by number (--by time: by time)"
+        return "the axis shows version numbers, because many versions are close in time (--by time)"
 
     @cached_property
     def legend(self) -> list[Legend]:
@@ -70,21 +70,21 @@ class Charts(Struct, frozen=True, dict=True):
         value: Callable[[Commit], float | None],
         unit: Callable[[float], str] = number,
     ) -> Line:
-        """A value of all versions that have it, a curve for every branch and run."""
+        """A value of all versions that have it, with a curve for every branch and run."""
         return Line(title, self._curves(value), unit, links=self.links)
 
     def metric(self, name: str) -> Line:
-        """A metric of all versions that have it, and which has the best."""
-        curves = self._curves(lambda commit: self.found.history.metrics[commit.id].get(name))
+        """A metric of all versions that have it, with its best version."""
+        curves = self._curves(lambda commit: self.shown.history.metrics[commit.id].get(name))
         return Line(printable(name), curves, best=self._best(name), links=self.links)
 
     def count(self, title: str) -> Line:
-        points = [(self._place(c), float(i)) for i, c in enumerate(self.found.versions, 1)]
+        points = [(self._place(c), float(i)) for i, c in enumerate(self.shown.versions, 1)]
         return Line(title, [Curve("", points)], whole)
 
     def stored(self, stats: Mapping[CommitId, VersionStats]) -> Bars:
-        """The bytes that came with the versions, by kind."""
-        rows = [(self._place(c), stats[c.id].bytes) for c in self.found.versions if c.id in stats]
+        """The bytes that versions added, by kind."""
+        rows = [(self._place(c), stats[c.id].bytes) for c in self.shown.versions if c.id in stats]
         kinds = {label: [(x, n[kind]) for x, n in rows] for kind, label in KINDS.items()}
         return Bars("stored bytes", kinds, lambda value: size(round(value)))
 
@@ -93,102 +93,103 @@ class Charts(Struct, frozen=True, dict=True):
             target: [
                 Lane(
                     self._moment(s.since_ns),
-                    self._moment(self.found.end(s)),
+                    self._moment(self.shown.end(s)),
                     commit=s.commit,
                     since_ns=s.since_ns,
                 )
-                for s in each
+                for s in target_spans
             ]
-            for target, each in spans.items()
+            for target, target_spans in spans.items()
         }
         return Lanes("live on", lanes, self.links)
 
     def _crowded(self) -> bool:
-        """Whether far more versions than places of the time axis are taken."""
-        times = [commit.time_ns for commit in self.found.versions]
+        """Whether there are many more versions than used positions on the time axis."""
+        times = [commit.time_ns for commit in self.shown.versions]
         axis = Axis.of([*times, *self._starts()])
-        taken = len(axis.bins([(time, 0.0) for time in times], _PLACES))
-        return len(times) >= _FEW and taken * _CROWDED < min(len(times), _PLACES)
+        used = len(axis.bins([(time, 0.0) for time in times], _PLACES))
+        return len(times) >= _FEW and used * _CROWDED < min(len(times), _PLACES)
 
     def _starts(self) -> list[int]:
-        since = self.found.view.since
-        starts = [span.since_ns for spans in self.found.history.spans.values() for span in spans]
+        since = self.shown.view.since
+        starts = [span.since_ns for spans in self.shown.history.spans.values() for span in spans]
         return [start for start in starts if since is None or start >= since]
 
     def _place(self, commit: Commit) -> int:
         return commit.time_ns if self.by == "time" else self._numbers[commit.id]
 
     def _moment(self, time_ns: int) -> int:
-        """The place of a moment: with version numbers, of the last version made until then; now is
-        after the last one.
+        """The position of a time; with version numbers, that of the last version until then.
+
+        The present is after the last version.
         """
         if self.by == "time":
             return time_ns
-        if time_ns == self.found.history.now_ns:
-            return 2 * len(self._times)  # beyond the axis, which cuts it off
+        if time_ns == self.shown.history.now_ns:
+            return 2 * len(self._times)  # beyond the end of the axis
         return max(1, bisect_right(self._times, time_ns))
 
     @cached_property
     def _numbers(self) -> dict[CommitId, int]:
-        return {id_: i for i, id_ in enumerate(self.found.history.versions, 1)}
+        return {id_: i for i, id_ in enumerate(self.shown.history.versions, 1)}
 
     @cached_property
     def _times(self) -> list[int]:
-        return [commit.time_ns for commit in self.found.history.versions.values()]
+        return [commit.time_ns for commit in self.shown.history.versions.values()]
 
     @cached_property
     def _colours(self) -> dict[str, int]:
-        """By line its colour: the ones with the newest versions have one of their own."""
-        names = [self.found.lines[c.id] for c in reversed(self.found.versions)]
-        head = self.found.history.head.commit
-        first = None if head is None else self.found.lines.get(head)
+        """The colour of each line; those with the newest versions have their own."""
+        names = [self.shown.lines[c.id] for c in reversed(self.shown.versions)]
+        head = self.shown.history.head.commit
+        first = None if head is None else self.shown.lines.get(head)
         order = dict.fromkeys([first, *names] if first in names else names)
         return {name: min(i, NAMED) for i, name in enumerate(order) if name is not None}
 
     def _curves(self, value: Callable[[Commit], float | None]) -> list[Curve]:
         points = dict[str, list[Point]]()
-        for commit in self.found.versions:
-            found = value(commit)
-            if found is None:
+        for commit in self.shown.versions:
+            number_ = value(commit)
+            if number_ is None:
                 continue
-            name = self.found.lines[commit.id]
+            name = self.shown.lines[commit.id]
             if name not in points:
                 points[name] = self._fork(commit, value)
-            points[name].append((self._place(commit), found))
+            points[name].append((self._place(commit), number_))
         colours = self._colours
-        curves = [Curve(printable(name), each, colours[name]) for name, each in points.items()]
+        curves = [Curve(printable(name), row, colours[name]) for name, row in points.items()]
         return sorted(curves, key=lambda curve: curve.colour)
 
     def _fork(self, commit: Commit, value: Callable[[Commit], float | None]) -> list[Point]:
-        """Where a branch leaves another one: the value of the version that it begins at."""
-        parent = self.found.history.versions.get(commit.parents[0]) if commit.parents else None
-        if parent is None or commit.run or parent.run or not self.found.view.shows(parent):
+        """The first point of a branch: the value of the version where it leaves another one."""
+        parent = self.shown.history.versions.get(commit.parents[0]) if commit.parents else None
+        if parent is None or commit.run or parent.run or not self.shown.view.shows(parent):
             return []
         before = value(parent)
         return [] if before is None else [(self._place(parent), before)]
 
     def _best(self, name: str) -> BestVersion | None:
-        metrics = self.found.history.metrics
-        values = {c.id: metrics[c.id].get(name, math.nan) for c in self.found.versions}
-        having = [c for c in self.found.versions if math.isfinite(values[c.id])]
+        metrics = self.shown.history.metrics
+        values = {c.id: metrics[c.id].get(name, math.nan) for c in self.shown.versions}
+        having = [c for c in self.shown.versions if math.isfinite(values[c.id])]
         if len(having) < 2:
             return None
         lowest = less_is_better(name)
         choose = min if lowest else max
-        best = choose(reversed(having), key=lambda c: values[c.id])  # of equals the newest
+        best = choose(reversed(having), key=lambda c: values[c.id])  # the newest of equal ones
         kind = "lowest" if lowest else "highest"
         return BestVersion(kind, self._place(best), values[best.id], best.id)
 
 
 def less_is_better(name: str) -> bool:
-    """Whether the lowest value of a metric is the best: by its name, as ``val_loss``."""
+    """Whether lower values of a metric are better, by its name: ``val_loss``."""
     words = re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
     return not _LESS_IS_BETTER.isdisjoint(words)
 
 
-def metrics_of(found: Overview) -> list[str]:
-    """The names of metrics, those that most versions have first."""
-    counts = Counter(name for commit in found.versions for name in found.history.metrics[commit.id])
+def metrics_of(shown: Overview) -> list[str]:
+    """The names of metrics, the most frequent first."""
+    counts = Counter(name for commit in shown.versions for name in shown.history.metrics[commit.id])
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 

@@ -1,4 +1,4 @@
-"""Charts below each other on one axis, as SVG."""
+"""Charts below each other with a common axis, as SVG."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mvc.report.axis import Axis, Point
 from mvc.text import number
 from mvc.times import format_time
 
-_WIDTH, _LEFT, _RIGHT = 960, 170, 14  # of a drawing; the labels stand left
+_WIDTH, _LEFT, _RIGHT = 960, 170, 14  # of a drawing, and its margins; labels are left
 _PLOT = _WIDTH - _LEFT - _RIGHT
 _PANEL, _LANE, _GAP = 84, 20, 16  # heights
-_COLUMNS, _BARS = 400, 120  # a line's extremes and a bar's sum are taken over one of so many
+_COLUMNS, _BARS = 400, 120  # parts of the axis: of lines (extremes), of bars (sums)
 _LETTER = 6.6  # width of a letter
 NAMED = 7
-"""Lines that have a colour and a name; all others share the last colour."""
+"""Number of lines with their own colour and name; further ones share the last colour."""
 
 STYLE = """
 :root{--bg:#fff;--ink:#1b1f24;--dim:#57606a;--rule:#d0d7de;--c0:#0969da;--c1:#bc4c00;--c2:#6e7781;
@@ -41,7 +41,7 @@ svg .p{stroke-width:5}svg .best{fill:var(--bg);stroke:var(--ink);stroke-width:2}
 
 
 class Curve(Struct, frozen=True):
-    """The values of one branch or run. ``colour``: 0 to ``NAMED``, which the unnamed ones share."""
+    """The values of one branch or run. ``colour``: 0 to ``NAMED``, which unnamed ones share."""
 
     name: str
     points: Sequence[Point]
@@ -49,7 +49,7 @@ class Curve(Struct, frozen=True):
 
 
 class BestVersion(Struct, frozen=True):
-    """The version with the best value of a metric: the ``kind``, ``highest`` or ``lowest``."""
+    """The version with the best value of a metric; ``kind``: ``highest`` or ``lowest``."""
 
     kind: str
     place: int
@@ -58,9 +58,9 @@ class BestVersion(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """A value, with gaps where it is not finite; ``unit`` writes it.
+    """A value with gaps for infinite and missing numbers; ``unit`` formats it.
 
-    ``links``: versions that have an anchor on the page.
+    ``links``: versions with an anchor on the page.
     """
 
     title: str
@@ -107,7 +107,7 @@ class Line(Struct, frozen=True):
 
 
 class Bars(Struct, frozen=True):
-    """Amounts by kind, added up over parts of the axis, on top of each other."""
+    """Amounts by kind, summed over parts of the axis, and stacked."""
 
     title: str
     kinds: Mapping[str, Sequence[Point]]
@@ -116,7 +116,7 @@ class Bars(Struct, frozen=True):
     height = _PANEL
 
     def _sums(self, axis: Axis, count: int) -> tuple[list[list[float]], float]:
-        """For each part of the axis the sums of all kinds; and the highest total."""
+        """The sums of all kinds for each part of the axis, and the highest total."""
         sums = [[0.0] * len(self.kinds) for _ in range(count)]
         for kind, points in enumerate(self.kinds.values()):
             for place, values in axis.bins(points, count).items():
@@ -147,7 +147,7 @@ class Bars(Struct, frozen=True):
 
 
 class Lane(Struct, frozen=True):
-    """What was live from one place on the axis to another; ``since_ns``: the moment of it."""
+    """A live version between two positions of the axis; ``since_ns``: time of its deployment."""
 
     start: int
     end: int
@@ -156,7 +156,7 @@ class Lane(Struct, frozen=True):
 
 
 class Lanes(Struct, frozen=True):
-    """What was live when, a row a target. ``links``: versions that have an anchor on the page."""
+    """The live versions over time, one row per target. ``links``: versions with an anchor."""
 
     title: str
     targets: Mapping[str, Sequence[Lane]]
@@ -205,7 +205,7 @@ class Legend(Struct, frozen=True):
 
 
 Panel: TypeAlias = Line | Bars | Lanes | Legend
-"""A chart draws itself as SVG, downwards from a height."""
+"""A chart draws itself as SVG, from a given height downwards."""
 
 
 def svg(axis: Axis, panels: Sequence[Panel], title: str) -> str:
@@ -229,7 +229,7 @@ def svg(axis: Axis, panels: Sequence[Panel], title: str) -> str:
 
 
 def _drawn(curve: Curve, axis: Axis, y_of: Callable[[float], float]) -> str:
-    """The line of a curve, and its points if they are few."""
+    """The line of a curve, and its points if there are few."""
     path: list[str] = []
     dots: list[str] = []
     bins = axis.bins(curve.points, _COLUMNS)
@@ -251,7 +251,7 @@ def _drawn(curve: Curve, axis: Axis, y_of: Callable[[float], float]) -> str:
 
 
 def _groups(axis: Axis, lanes: Iterable[Lane]) -> list[list[Lane]]:
-    """Each lane alone; those too narrow to be seen together with narrow ones beside them."""
+    """Wide lanes alone, adjacent narrow ones together."""
 
     def place(lane: Lane) -> tuple[bool, float]:
         start = _x(axis, lane.start)
@@ -270,7 +270,7 @@ def _linked(drawn: str, commit: CommitId, links: Collection[CommitId]) -> str:
 
 
 def _part(value: float, low: float, high: float) -> float:
-    """Where a value lies between two others, from 0 to 1; in the middle if they are equal."""
+    """Relative position of a value between two others; 0.5 if they are equal."""
     return (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
 
 
@@ -283,10 +283,10 @@ def _frame(top: int, labels: Sequence[str]) -> str:
 
 
 def cut(shown: str, most: int = 60) -> str:
-    """A text, cut off after ``most`` characters."""
+    """A text, truncated after ``most`` characters."""
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def clipped(value: str, most: int = 24) -> str:
-    """Text that may stand in a document, cut off after ``most`` characters."""
+    """An escaped text, truncated after ``most`` characters."""
     return escape(cut(printable(value), most))

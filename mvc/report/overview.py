@@ -1,4 +1,4 @@
-"""What the page and the charts show: versions, what was live when, how far versions are apart."""
+"""The data of the page and its charts: versions, deployments, and distances between versions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from mvc.types import Progress
 
 
 class Excerpt(Struct, frozen=True):
-    """What is looked at: versions and deployments from ``since`` to ``until``, both included, in ns
-    since 1970, on an axis of time or of version numbers; None: the one that shows more.
+    """The selected period, from ``since`` to ``until`` inclusive, in ns since 1970.
+
+    ``by``: the axis, time or version numbers; None selects the one that shows more.
     """
 
     since: int | None = None
@@ -26,13 +27,13 @@ class Excerpt(Struct, frozen=True):
     by: By | None = None
 
     def shows(self, commit: Commit) -> bool:
-        """Whether a version lies in this time."""
+        """Whether a version is in this period."""
         return within(commit.time_ns, self.since, self.until)
 
 
 class Overview(Struct, frozen=True):
-    """``versions``: those of the time that is looked at; ``lines``: by version its run, else its
-    branch, else its tag.
+    """``versions``: those in the period. ``lines``: the run of each version, else its branch, else
+    its tag.
     """
 
     history: History
@@ -41,7 +42,7 @@ class Overview(Struct, frozen=True):
     lines: Mapping[CommitId, str]
 
     def end(self, span: Live) -> int:
-        """Until when, or until now, a version was live, in ns since 1970."""
+        """Until when a version was live, at most now, in ns since 1970."""
         now = self.history.now_ns
         return now if span.until_ns is None else min(span.until_ns, now)
 
@@ -55,28 +56,28 @@ def overview(repo: Repository, view: Excerpt) -> Overview:
 
 
 def _lines(history: History, remote: Collection[str]) -> dict[CommitId, str]:
-    """By version its run, else the branch from which first parents lead to it, else a tag.
+    """By version its run, else the branch whose first parents include it, else a tag.
 
-    The current branch comes before the others; names of remotes, which are ``remote``, come last.
+    The current branch has priority; ``remote``, names of tracking refs, come last.
     """
     known, branch = history.versions, history.head.branch
-    tips = sorted((name, id_) for id_, each in history.names.items() for name in each)
+    tips = sorted((name, id_) for id_, names in history.names.items() for name in names)
     tips.sort(key=lambda t: (t[0] != branch, t[0] in remote, t[0].startswith("tag: ")))
-    found = dict[CommitId, str]()
+    lines = dict[CommitId, str]()
     for name, tip in [*tips, *(("no branch", id_) for id_ in reversed(list(known)))]:
         at: CommitId | None = tip if name != "HEAD" or branch is None else None
-        while at is not None and at in known and at not in found:
-            found[at] = known[at].run or name
+        while at is not None and at in known and at not in lines:
+            lines[at] = known[at].run or name
             at = next(iter(known[at].parents), None)
-    return found
+    return lines
 
 
 class VersionChange(Struct, frozen=True):
-    """How far ``commit`` is from its first parent.
+    """The distance of ``commit`` from its first parent.
 
-    ``layers``: by tensor of a model the L2 norm of its change and the number of its elements;
-    None for one that was added, removed or has another shape. ``training``: the tensors of
-    optimizers, schedulers and random generators.
+    ``layers``: L2 norm of the change and number of elements, by tensor of a model; None for one
+    that was added, removed or reshaped. ``training``: tensors of optimizers, schedulers and random
+    generators.
     """
 
     commit: Commit
@@ -85,34 +86,35 @@ class VersionChange(Struct, frozen=True):
 
 
 class _TimeIsUp(Exception):
-    """No time is left for distances."""
+    """The time for distances is used up."""
 
 
 def changes(
-    repo: Repository, found: Overview, *, seconds: float, most: int
+    repo: Repository, shown: Overview, *, seconds: float, most: int
 ) -> tuple[list[VersionChange], int]:
-    """Those of HEAD and its first parents, as many as ``seconds`` allow; and how many there are.
+    """The changes along first parents from HEAD, within ``seconds``, and how many there are in
+    total.
 
-    Oldest first, of the time that is looked at. A version whose state or whose parent's was
-    forgotten, given up or is damaged is left out.
+    Oldest first, in the period. Versions are left out if their state or their parent's is
+    forgotten, dropped or damaged.
     """
-    deadline, known = time.monotonic() + seconds, found.history.versions
-    gone = found.history.forgotten | found.history.absent  # whose states nothing is to fetch
+    deadline, known = time.monotonic() + seconds, shown.history.versions
+    missing = shown.history.forgotten | shown.history.absent  # their states are not fetched
 
-    def check(_done: int, _total: int, _what: str) -> None:
+    def check(_done: int, _total: int, _unit: str) -> None:
         if time.monotonic() > deadline:
             raise _TimeIsUp
 
-    line, tip = [], found.history.head.commit
+    line, tip = [], shown.history.head.commit
     while tip is not None and tip in known and known[tip].parents:
-        if found.view.shows(known[tip]):
+        if shown.view.shows(known[tip]):
             line.append(known[tip])
         tip = known[tip].parents[0]
     measured: list[VersionChange] = []
     for commit in line[:most]:
         try:
             check(0, 0, "")
-            if gone.isdisjoint({commit.id, commit.parents[0]}) and (
+            if missing.isdisjoint({commit.id, commit.parents[0]}) and (
                 change := _change(repo, commit, check)
             ):
                 measured.append(change)
@@ -124,14 +126,14 @@ def changes(
 
 
 def _change(repo: Repository, commit: Commit, check: Progress) -> VersionChange | None:
-    """The distances by layer, of models; None if weights were given up."""
-    found = repo.diff(commit.parents[0], commit.id, progress=check)
-    if found.unmeasured:
+    """The distances by layer; None if weights were dropped."""
+    difference = repo.diff(commit.parents[0], commit.id, progress=check)
+    if difference.unmeasured:
         return None
-    several = sum(bool(file.tensors) for file in found.files) > 1
-    of_training = training_files({file.path for file in found.files})
+    several = sum(bool(file.tensors) for file in difference.files) > 1
+    of_training = training_files({file.path for file in difference.files})
     layers, training = dict[str, tuple[float, int] | None](), set[str]()
-    for file in found.files:
+    for file in difference.files:
         for row in file.tensors:
             key = f"{file.path}: {row.key}" if several else row.key
             if file.path in of_training or is_training_key(row.key):

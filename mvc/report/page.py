@@ -1,6 +1,7 @@
-"""report: the history as one HTML file: no script, nothing from the network.
+"""report: the history as one HTML file, without scripts or network access.
 
-Whatever grows with the history is cut off or added up, and the page says so: see the limits below.
+Parts that grow with the history are truncated or summed, and the page shows it: see the limits
+below.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ROWS, _DEPLOYMENTS = 1000, 500  # of the tables
 _LANES, _METRICS, _COLUMNS = 20, 12, 4  # targets, charts of metrics, columns of metrics
 _LAYERS, _CHANGES = 48, 120  # rows and columns of the heat map
 _SHADES = 8
-_CURVE = 1000  # versions; the plans of more take seconds
+_CURVE = 1000  # versions; planning for more takes seconds
 _DEPLOYED = ("version", "target", "from", "until", "by", "why")
 
 _HEAD = (
@@ -64,16 +65,16 @@ def write_report(
     by: By | None = None,
     layer_seconds: float = 2.0,
 ) -> str:
-    """The history as one HTML page, written to ``path`` if one is given, in one step.
+    """The history as one HTML page, written atomically to ``path`` if one is named.
 
-    Charts go from ``since`` to ``until``, both included. ``by="version"`` places versions by
-    number; None does so where they would crowd in time. At most about ``layer_seconds`` are spent
-    on the distances between layers.
+    Charts go from ``since`` to ``until``, inclusive. ``by="version"`` places versions by number;
+    None does so if too many would share a position in time. Distances between layers take at most
+    about ``layer_seconds``.
     """
     fs = FileSystem()
     if path is not None:
         refuse_store(fs, Path(path))
-    start, end = (None if each is None else repo.time(each) for each in (since, until))
+    start, end = (None if moment is None else repo.time(moment) for moment in (since, until))
     text = page(repo, Excerpt(start, end, check_by(by)), seconds=layer_seconds)
     if path is not None:
         fs.write_atomic(Path(path), text.encode())
@@ -81,16 +82,16 @@ def write_report(
 
 
 def page(repo: Repository, view: Excerpt, *, seconds: float) -> str:
-    """The document; at most ``seconds`` are spent on the distances of layers."""
+    """The document; distances between layers take at most ``seconds``."""
     check_seconds("layer_seconds", seconds)
-    found, (total, stats) = overview(repo, view), repo.storage.by_version()
-    history = found.history
-    listed = _listed(found)
-    charts = Charts(found, {commit.id for commit in listed})
+    shown, (total, stats) = overview(repo, view), repo.storage.by_version()
+    history = shown.history
+    listed = _listed(shown)
+    charts = Charts(shown, {commit.id for commit in listed})
     axis = charts.axis
     lanes = dict(sorted(history.spans.items(), key=lambda p: p[1][-1].since_ns)[-_LANES:])
     timeline: list[Panel] = [charts.count("versions so far"), charts.live(lanes)]
-    metrics = metrics_of(found)
+    metrics = metrics_of(shown)
     drawn: list[Panel] = [*charts.legend, *(charts.metric(name) for name in metrics[:_METRICS])]
     storage: list[Panel] = [
         charts.stored(stats),
@@ -103,12 +104,12 @@ def page(repo: Repository, view: Excerpt, *, seconds: float) -> str:
     ]
     name = _e(repo.root.name or "repository")
     sizes = ", ".join(f"{_e(KINDS.get(k, k))} {size(n)}" for k, n in total.bytes.items())
-    measured, there = changes(repo, found, seconds=seconds, most=_CHANGES)
+    measured, total_changes = changes(repo, shown, seconds=seconds, most=_CHANGES)
     parts = [
         f"{_HEAD}<title>{name}: models</title><style>{STYLE}{_PAGE_STYLE}</style></head><body>",
-        f"<header><h1>{name}</h1><p>{_counts(found, stats)} {size(total.stored_bytes)} stored for "
+        f"<header><h1>{name}</h1><p>{_counts(shown, stats)} {size(total.stored_bytes)} stored for "
         f"{size(total.raw_bytes)}. As of {_e(format_time(history.now_ns, precise=False))}.</p>"
-        f"{_live(found)}"
+        f"{_live(shown)}"
         '<nav aria-label="Sections"><a href="#history">History</a><a href="#metrics">Metrics</a>'
         '<a href="#storage">Storage</a><a href="#layers">Layers</a><a href="#versions">Versions</a>'
         '<a href="#deployments">Deployments</a></nav></header><main>',
@@ -118,64 +119,64 @@ def page(repo: Repository, view: Excerpt, *, seconds: float) -> str:
         _left_out(len(history.spans) - len(lanes), "targets without a recent deployment"),
         _section("metrics", "Metrics"),
         _figure(axis, drawn, "Metrics") if metrics else "<p>No version has a metric.</p>",
-        _left_out(len(metrics) - _METRICS, "metrics that fewer versions have"),
+        _left_out(len(metrics) - _METRICS, "less frequent metrics"),
         _section("storage", "Storage"),
-        f"<p>{sizes}. Bars: bytes that came with the versions of a span of time. Deltas to apply: "
-        "how far a version is from the full record that its chain begins with.</p>",
+        f"<p>{sizes}. Bars: bytes that the versions of a period added. Deltas to apply: length of "
+        "a version's chain from its full record.</p>",
         _figure(axis, storage, "Bytes and deltas"),
         _storage_curve(repo, len(stats)),
         _section("layers", "Layers"),
-        _heat(measured, there, charts.links),
+        _heat(measured, total_changes, charts.links),
         _section("versions", "Versions"),
-        _versions(found, listed, stats, metrics[:_COLUMNS]),
+        _versions(shown, listed, stats, metrics[:_COLUMNS]),
         _section("deployments", "Deployments"),
-        _deployments(found, charts.links),
+        _deployments(shown, charts.links),
         "</main></body></html>\n",
     ]
     return "\n".join(part for part in parts if part)
 
 
-def _counts(found: Overview, stats: Mapping[CommitId, VersionStats]) -> str:
-    """``12 versions, 1 of them forgotten, 3 stored in full;`` and those that are not shown."""
-    shown, history = found.versions, found.history
-    gone = sum(commit.id in history.forgotten for commit in shown)
+def _counts(overview_: Overview, stats: Mapping[CommitId, VersionStats]) -> str:
+    """``12 versions, 1 forgotten, 3 stored in full.``"""
+    shown, history = overview_.versions, overview_.history
+    forgotten = sum(commit.id in history.forgotten for commit in shown)
     absent = sum(commit.id in history.absent for commit in shown)
     full = sum(commit.id in stats and stats[commit.id].reset_point for commit in shown)
     outside = len(history.versions) - len(shown)
     parts = [
         f"{len(shown):,} {'version' if len(shown) == 1 else 'versions'}",
-        f"{gone:,} of them forgotten" if gone else "",
-        f"{absent:,} of them without their state, which is not here" if absent else "",
-        f"{full:,} of them stored in full",
-        f"{outside:,} outside of the chosen time" if outside else "",
-        f"{history.unreached:,} more that no name leads to" if history.unreached else "",
+        f"{forgotten:,} forgotten" if forgotten else "",
+        f"{absent:,} without their state (absent here)" if absent else "",
+        f"{full:,} stored in full",
+        f"{outside:,} outside the chosen period" if outside else "",
+        f"{history.unreached:,} more that no ref reaches" if history.unreached else "",
     ]
     return ", ".join(filter(None, parts)) + "."
 
 
-def _listed(found: Overview) -> list[Commit]:
-    """The versions of the table, newest first: the newest ones, and all that have a name."""
-    newest = found.versions[::-1]
-    named = found.history.names.keys() | found.history.live.keys()
+def _listed(shown: Overview) -> list[Commit]:
+    """The versions of the table, newest first: the newest ones, and all with a name."""
+    newest = shown.versions[::-1]
+    named = shown.history.names.keys() | shown.history.live.keys()
     return [c for i, c in enumerate(newest) if i < _ROWS or c.id in named]
 
 
-def _live(found: Overview) -> str:
-    live = [f"{_e(t)}: {id_.short}" for id_, targets in found.history.live.items() for t in targets]
+def _live(shown: Overview) -> str:
+    live = [f"{_e(t)}: {id_.short}" for id_, targets in shown.history.live.items() for t in targets]
     return f"<p>Live now: {', '.join(sorted(live)[:_LANES])}.</p>" if live else ""
 
 
 def _versions(
-    found: Overview,
+    shown: Overview,
     listed: Sequence[Commit],
     stats: Mapping[CommitId, VersionStats],
     metrics: Sequence[str],
 ) -> str:
     heads = ["version", "date", "run", "names", "live on", "message", *metrics, "params"]
     heads += [*KINDS, "chain"]
-    anchors, rows, history = {commit.id for commit in listed}, [], found.history
+    anchors, rows, history = {commit.id for commit in listed}, [], shown.history
     for commit in listed:
-        of = stats.get(commit.id)
+        stored = stats.get(commit.id)
         date = format_time(commit.time_ns, precise=False)[:19]
         values = [history.metrics[commit.id].get(name) for name in metrics]
         params = history.params[commit.id]
@@ -189,15 +190,15 @@ def _versions(
             *(_cell("" if value is None else number(value), "n") for value in values),
             _cell(cut("  ".join(f"{k}={v}" for k, v in sorted(params.items())))),
         ]
-        if of is None:
-            gone = "forgotten" if commit.id in history.forgotten else "unknown"
-            gone = "not here" if commit.id in history.absent else gone
-            cells.append(f'<td class="dim" colspan="{len(KINDS) + 1}">{gone}</td>')
+        if stored is None:
+            reason = "forgotten" if commit.id in history.forgotten else "unknown"
+            reason = "absent" if commit.id in history.absent else reason
+            cells.append(f'<td class="dim" colspan="{len(KINDS) + 1}">{reason}</td>')
         else:
-            cells += [_cell(size(of.bytes[kind]), "n") for kind in KINDS]
-            cells.append(f"<td>{_chain(of, anchors)}</td>")
+            cells += [_cell(size(stored.bytes[kind]), "n") for kind in KINDS]
+            cells.append(f"<td>{_chain(stored, anchors)}</td>")
         rows.append("<tr>" + "".join(cells) + "</tr>")
-    more = _left_out(len(found.versions) - len(listed), "older versions without a name")
+    more = _left_out(len(shown.versions) - len(listed), "older versions without a name")
     return _table("Versions, newest first", heads, rows) + more
 
 
@@ -209,27 +210,27 @@ def _chain(of: VersionStats, anchors: Collection[CommitId]) -> str:
     return f"{deltas} from {_link(of.base, anchors)}{steps}"
 
 
-def _deployments(found: Overview, anchors: Collection[CommitId]) -> str:
-    spans = [(span, target) for target, spans in found.history.spans.items() for span in spans]
+def _deployments(shown: Overview, anchors: Collection[CommitId]) -> str:
+    spans = [(span, target) for target, spans in shown.history.spans.items() for span in spans]
     spans.sort(key=lambda pair: pair[0].since_ns, reverse=True)
     rows = []
     for span, target in spans[:_DEPLOYMENTS]:
-        end_ns = found.end(span)
-        end = "now" if end_ns == found.history.now_ns else format_time(end_ns, precise=False)
+        end_ns = shown.end(span)
+        end = "now" if end_ns == shown.history.now_ns else format_time(end_ns, precise=False)
         start = format_time(span.since_ns, precise=False)
         texts = (target, start, end, span.deployment.author, cut(span.deployment.reason))
         cells = "".join(map(_cell, texts))
         rows.append(f"<tr><td>{_link(span.commit, anchors)}</td>{cells}</tr>")
     if not rows:
-        return "<p>Nothing was deployed yet.</p>"
+        return "<p>No deployments.</p>"
     more = _left_out(len(spans) - _DEPLOYMENTS, "earlier deployments")
-    return _table("What was live when", _DEPLOYED, rows) + more
+    return _table("Deployments, newest first", _DEPLOYED, rows) + more
 
 
 def _storage_curve(repo: Repository, versions: int) -> str:
     """The worst recovery time of each layout that ``mvc repack`` can choose."""
     if versions > _CURVE:
-        return _left_out(1, f"storage curve, since there are more than {_CURVE:,} versions")
+        return _left_out(1, f"storage curve, because of more than {_CURVE:,} versions")
     curve = repo.storage.curve()
     points = [(point.bytes, point.worst_seconds) for point in reversed(curve.points)]
     if len(points) < 2:
@@ -237,8 +238,8 @@ def _storage_curve(repo: Repository, versions: int) -> str:
     low, high = points[0][0], points[-1][0]
     drawn = Line("worst recovery", [Curve("", points)], duration)
     return (
-        "<p>Each point is a layout that 'mvc repack' can choose. The stored one takes "
-        f"{size(curve.today.bytes)}, and its worst recovery {duration(curve.today.worst_seconds)}."
+        "<p>Each point is a layout that 'mvc repack' can choose. The present one has "
+        f"{size(curve.today.bytes)} and a worst recovery of {duration(curve.today.worst_seconds)}."
         f"</p>{_figure(ByteAxis(low, high), [drawn], 'Recovery time against bytes')}"
     )
 
@@ -246,13 +247,13 @@ def _storage_curve(repo: Repository, versions: int) -> str:
 # -- the heat map --------------------------------------------------------------------------
 
 
-def _heat(measured: Sequence[VersionChange], there: int, anchors: Collection[CommitId]) -> str:
+def _heat(measured: Sequence[VersionChange], total: int, anchors: Collection[CommitId]) -> str:
     if not measured:
-        why = "for want of time" if there else "there are no two versions after each other"
+        why = "the time limit was reached" if total else "no version has a parent"
         return f"<p>No distances: {why}.</p>"
     layers = [change.layers for change in measured]
-    groups = _groups([key for each in layers for key in each])
-    columns = [_by_group(each, groups) for each in layers]
+    groups = _groups([key for keys in layers for key in keys])
+    columns = [_by_group(layer, groups) for layer in layers]
     known = [v for column in columns for v in column.values() if v]
     low, high = min(known, default=1.0), max(known, default=1.0)
     ids = "".join(f'<th scope="col">{_link(c.commit.id, anchors, 6)}</th>' for c in measured)
@@ -262,10 +263,10 @@ def _heat(measured: Sequence[VersionChange], there: int, anchors: Collection[Com
         rows.append(f'<tr><th scope="row">{_e(cut(group))}</th>{cells}</tr>')
     merged = " Layers of one prefix are one row." if len(set(groups.values())) < len(groups) else ""
     return (
-        f"<p>How far each layer is from the version before, along first parents from HEAD: the "
-        f"root mean square of the change of its elements. 0: not one bit changed; empty: no such "
-        f"layer on one side, or of another shape.{merged} Of {there:,} such changes "
-        f"{len(measured):,} are shown, from the newest back.</p>"
+        f"<p>Distance of each layer from the previous version, along first parents from HEAD: the "
+        f"root mean square of the change of its elements. 0: no bit changed; empty: the layer is "
+        f"missing on one side or has another shape.{merged} Shown: the newest {len(measured):,} of "
+        f"{total:,} changes.</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Distance of layers">'
         f'<table class="heat"><thead><tr><th scope="col">layer</th>{ids}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
@@ -280,25 +281,25 @@ def _folded(measured: Sequence[VersionChange]) -> str:
 
 
 def _groups(keys: Iterable[str]) -> dict[str, str]:
-    """The row of each tensor: its name, or as long a prefix as makes few enough rows."""
+    """The row of each tensor: its name, or the longest prefix that gives few enough rows."""
     names = list(dict.fromkeys(keys))
     for depth in range(max((name.count(".") for name in names), default=0) + 1, 0, -1):
         groups = {name: ".".join(name.split(".")[:depth]) for name in names}
         if len(set(groups.values())) <= _LAYERS:
             return groups
     every = math.ceil(len(names) / _LAYERS)
-    return {name: f"{names[i // every * every]} and on" for i, name in enumerate(names)}
+    return {name: f"{names[i // every * every]} ..." for i, name in enumerate(names)}
 
 
 def _by_group(
     layers: Mapping[str, tuple[float, int] | None], groups: Mapping[str, str]
 ) -> dict[str, float]:
-    """The root mean square change of each row, where one of its tensors can be compared."""
+    """The root mean square change of each row with a comparable tensor."""
     sums: dict[str, list[float]] = {}
     for key, pair in layers.items():
         if pair is not None:
-            of = sums.setdefault(groups[key], [0.0, 0.0])
-            of[0], of[1] = math.hypot(of[0], pair[0]), of[1] + pair[1]
+            row = sums.setdefault(groups[key], [0.0, 0.0])
+            row[0], row[1] = math.hypot(row[0], pair[0]), row[1] + pair[1]
     return {group: l2 / math.sqrt(count or 1) for group, (l2, count) in sums.items()}
 
 
@@ -337,8 +338,8 @@ def _note(text: str | None) -> str:
     return "" if text is None else f'<p class="dim">Note: {_e(text)}.</p>'
 
 
-def _left_out(count: int, what: str) -> str:
-    return f'<p class="dim">Not shown: {count:,} {what}.</p>' if count > 0 else ""
+def _left_out(count: int, noun: str) -> str:
+    return f'<p class="dim">Not shown: {count:,} {noun}.</p>' if count > 0 else ""
 
 
 def _figure(axis: Axis, panels: Sequence[Panel], title: str) -> str:

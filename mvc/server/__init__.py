@@ -1,4 +1,4 @@
-"""A process that answers for repositories: ``mvc serve``, by https, a socket or ssh's pipes.
+"""The server of ``mvc serve``: repositories over https, a socket or ssh's pipes.
 
-Who may do what belongs here; what a transfer is does not (``mvc.remote``).
+It has authentication and permissions; ``mvc.remote`` has the transfers.
 """

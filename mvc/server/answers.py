@@ -1,4 +1,4 @@
-"""Answers that many ask for: made once, kept in files without names, read by all at once."""
+"""A cache of answers that many nodes request: computed once, stored in unnamed files."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import TypeAlias
 from mvc.limits import MIB
 from mvc.transport import Slice, slices
 
-KEPT = 8
+CACHED = 8
 MOST = 256 * MIB
-"""Bytes of all answers that are kept; a larger one is made for each who asks."""
+"""Bytes of all cached answers; a larger one is computed for each request."""
 PART = 64 << 10
-"""Bytes of an answer that are read at once: many read it at the same time."""
+"""Bytes of an answer per read, few because many requests read concurrently."""
 
 
 class Answer:
-    """A slice in a file, which is gone with the last who reads it."""
+    """A slice in an unnamed file, deleted with its last reader."""
 
     def __init__(self, file: int, size: int) -> None:
         self.size = size
         self._file = file
 
     def parts(self) -> Iterator[bytes]:
-        """All of its bytes."""
+        """All bytes."""
         for at in range(0, self.size, PART):
             yield os.pread(self._file, min(PART, self.size - at), at)
 
@@ -37,14 +37,16 @@ class Answer:
         os.close(self._file)
 
 
-def make(folder: Path, given: Iterator[Slice], holds: Callable[[], bool]) -> Answer | None:
-    """The answer that a slice is; None if it is too large, or the disk has no room for it.
+def store_answer(
+    folder: Path, answer: Iterator[Slice], is_current: Callable[[], bool]
+) -> Answer | None:
+    """Stores a slice; None if it is too large or the disk is full.
 
-    ``holds``: whether it answers what was asked when it was; something may just have happened.
+    ``is_current``: whether the slice still answers the request; the repository may have changed.
     """
-    first = next(given)
-    room = len(first.head) + first.size + MIB  # what frames them comes on top, below 1 KiB
-    if room > MOST or not holds() or not hasattr(os, "posix_fallocate"):  # macOS says of no room
+    first = next(answer)
+    room = len(first.head) + first.size + MIB  # the frames need less than 1 KiB more
+    if room > MOST or not is_current() or not hasattr(os, "posix_fallocate"):  # as on macOS
         return None
     with suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, room)
@@ -55,35 +57,35 @@ def make(folder: Path, given: Iterator[Slice], holds: Callable[[], bool]) -> Ans
     return None
 
 
-Making: TypeAlias = asyncio.Future[Answer | None]
-"""An answer on its way; None where each who asks has one made."""
+Pending: TypeAlias = asyncio.Future[Answer | None]
+"""An answer in preparation; None if each request computes its own."""
 
 
 class Answers:
-    """Those that were asked for last. Lives in the loop's thread."""
+    """The answers to recent requests. Used only in the event loop's thread."""
 
     def __init__(self) -> None:
-        self._kept = OrderedDict[Hashable, Making]()
+        self._cached = OrderedDict[Hashable, Pending]()
 
-    def find(self, question: Hashable) -> Making | None:
-        """The answer to a question; None if nobody asked, or it failed."""
-        found = self._kept.get(question)
-        if found is None or (found.done() and found.exception() is not None):
+    def find(self, question: Hashable) -> Pending | None:
+        """The cached answer to a request; None if there is none or it failed."""
+        pending = self._cached.get(question)
+        if pending is None or (pending.done() and pending.exception() is not None):
             return None
-        self._kept.move_to_end(question)
-        return found
+        self._cached.move_to_end(question)
+        return pending
 
-    def add(self, question: Hashable, making: Making) -> None:
-        self._kept[question] = making
-        self._kept.move_to_end(question)
-        making.add_done_callback(self._trim)
+    def add(self, question: Hashable, pending: Pending) -> None:
+        self._cached[question] = pending
+        self._cached.move_to_end(question)
+        pending.add_done_callback(self._trim)
 
-    def _trim(self, _: Making) -> None:
-        """Lets go of old ones; who reads them reads on."""
+    def _trim(self, _: Pending) -> None:
+        """Removes old answers; open readers are not affected."""
         total = 0
-        for i, (question, making) in enumerate(reversed([*self._kept.items()])):
-            is_whole = making.done() and making.exception() is None
-            answer = making.result() if is_whole else None
+        for i, (question, pending) in enumerate(reversed([*self._cached.items()])):
+            is_whole = pending.done() and pending.exception() is None
+            answer = pending.result() if is_whole else None
             total += 0 if answer is None else answer.size
-            if i >= KEPT or total > MOST:
-                del self._kept[question]
+            if i >= CACHED or total > MOST:
+                del self._cached[question]

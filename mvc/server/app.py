@@ -1,9 +1,9 @@
-"""The protocol of a server, as an ASGI application: ``v1/head``, ``v1/live``, ``v1/send`` and
+"""The server's protocol as an ASGI application: ``v1/head``, ``v1/live``, ``v1/send``,
 ``v1/receive``.
 
-The same application answers over TLS, a Unix socket and ssh's pipes. What takes long runs in
-threads, and its answer is a row of frames (``mvc.remote.wire``), so that a client hears
-that the server is alive. No word of a request is written down before it was checked or escaped.
+The same application answers over TLS, a Unix socket and ssh's pipes. Slow work runs in threads and
+is answered in frames (``mvc.remote.wire``), so that a client sees that the server is alive. Text of
+a request is checked or escaped before it is logged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from starlette.types import Message, Receive, Scope, Send
 from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, StorageFull
 from mvc.limits import MIB
 from mvc.names import printable
-from mvc.server.answers import PART, Answer, Answers, Making, make
+from mvc.server.answers import PART, Answer, Answers, Pending, store_answer
 from mvc.server.audit import audit
 from mvc.server.authority import Caller, Denied, Gate, may_push
 from mvc.server.gathering import SECONDS, Gathering
@@ -51,36 +51,36 @@ from mvc.transport import Place, Received, Sent, Slice, Wanted, scopes, slices, 
 from mvc.types import Bytes
 
 PROOFS = 4
-"""Slices that are proven and published, or wait for it; more are asked to come later."""
-_PROCESSORS = 4  # for each proof that runs
+"""Slices that are verified and published, or wait for it; further ones get the status 503."""
+_PROCESSORS = 4  # for each running verification
 SENDS = 16
-"""Answers with slices at once."""
+"""Limit of concurrent answers with slices."""
 WORKING = 8
-"""Answers that are worked on at once, of those."""
+"""Limit of threads for them."""
 READERS = 256
-"""Kept answers that are sent at once; others wait for their turn."""
+"""Limit of cached answers that are sent concurrently; further requests wait."""
 UPLOADS = 64
-"""Requests that bring parts of slices, at once."""
+"""Limit of concurrent requests with parts of slices."""
 WAITING = 4096
-"""Requests that wait for what is live next."""
+"""Limit of requests that wait for the next live version."""
 WATCHES = 256
-"""Targets of repositories at which somebody waits."""
+"""Limit of targets with waiting requests."""
 LONGEST_HEAD = 32 << 10
-"""Bytes of a request before its body."""
+"""Limit of bytes of a request before its body."""
 _POLL = 0.1
 SILENCE = 60.0
-"""Seconds in which the body of a request brings at least ``_STRIDE`` bytes, or its end."""
+"""Seconds within which the body of a request must bring ``_STRIDE`` bytes, or end."""
 _STRIDE = 64 << 10
-_STALLED = 600.0  # seconds for which a receiver of slices may take nothing
+_STALLED = 600.0  # seconds for which a client may read nothing
 _VERBS = {"head", "live", "send", "receive", "metrics"}
 _T = TypeVar("_T")
 
-METRICS: scopes.Deed = "metrics"
-"""The path, and the scope, of what a server counts."""
+METRICS: scopes.Action = "metrics"
+"""The path, and the scope, of the metrics."""
 
 
 class Application:
-    """Answers for the repositories of a folder. ``stopping``: requests that wait end at once."""
+    """Serves the repositories of a folder. ``stopping``: ends waiting requests at once."""
 
     def __init__(
         self, repositories: Repositories, gate: Gate, *,
@@ -92,10 +92,10 @@ class Application:
         self._proofs = 0
         self._sends, self._uploads, self._waits = map(Places, (SENDS, UPLOADS, WAITING))
         self._watched, self._readers = map(Places, (WATCHES, READERS))
-        # Threads of their own: who waits for a proof must not keep heads from being read.
+        # Separate threads, so that slow work does not delay heads.
         self._short = ThreadPoolExecutor(4, thread_name_prefix="mvc-serve")
         self._long = ThreadPoolExecutor(WORKING, thread_name_prefix="mvc-slices")
-        # A proof keeps all processors busy, and takes memory: the others wait for their turn.
+        # A verification uses all processors and much memory, so few run at once.
         proofs = max(1, min(PROOFS, cpu_count() // _PROCESSORS))
         self._proving = ThreadPoolExecutor(proofs, thread_name_prefix="mvc-proof")
         self._watches = dict[tuple[str, str, str], asyncio.Task[str]]()
@@ -127,7 +127,7 @@ class Application:
     def _answering(
         self, endpoint: Callable[[Request, Served, Caller], Awaitable[Response]] | None
     ) -> Callable[[Request], Awaitable[Response]]:
-        """``endpoint``: None for what is counted, which is of no repository."""
+        """``endpoint``: None for the metrics, which belong to no repository."""
 
         async def answer(request: Request) -> Response:
             begun = time.monotonic()
@@ -141,7 +141,7 @@ class Application:
                 else:
                     if set(caller.scopes) == {METRICS}:
                         scopes.require(caller.scopes, "read")
-                    response = await endpoint(request, await self._found(name), caller)
+                    response = await endpoint(request, await self._repository(name), caller)
             except Denied as denied:
                 response = _problem(denied.error, denied.status)
             except (PlacesTaken, InUse):
@@ -150,10 +150,10 @@ class Application:
                 response = Response(status_code=400)
             except MvcError as error:
                 response = _problem(error)
-            except Exception as error:  # a bug; its text may hold what was asked
+            except Exception as error:  # a bug; its text may contain data of the request
                 log_event("mvc.server", _bug(error), level="error")
                 response = _problem(MvcError("internal error"), 500)
-            response.headers["Cache-Control"] = "no-store"  # who asks next may have no token
+            response.headers["Cache-Control"] = "no-store"  # a cache would bypass tokens
             verb = printable(request.url.path.rpartition("/")[2])[:20]
 
             def note() -> None:
@@ -183,7 +183,7 @@ class Application:
         self, request: Request, status: int, outcome: str,
         *, repository: str, token: str, verb: str, begun: float,
     ) -> None:  # fmt: skip
-        """Counts a request whose answer has ended, and tells the log."""
+        """Counts and logs a request whose answer has ended."""
         seconds = time.monotonic() - begun
         kind = outcome.partition(":")[0].replace(" ", "-")  # of a bug, without its place
         self._counters.answered(verb if verb in _VERBS else "other", status, kind, seconds)
@@ -201,63 +201,63 @@ class Application:
     def _metrics(self, caller: Caller) -> Response:
         scopes.require(caller.scopes, METRICS)
         now = {
-            "sending": self._sends.held, "reading": self._readers.held,
-            "uploading": self._uploads.held, "waiting": self._waits.held,
-            "watched targets": self._watched.held, "proving": self._proofs,
+            "sending": self._sends.used, "reading": self._readers.used,
+            "uploading": self._uploads.used, "waiting": self._waits.used,
+            "watched targets": self._watched.used, "proving": self._proofs,
             "open repositories": self._repositories.opened,
         }  # fmt: skip
         return Response(self._counters.text(now), media_type=CONTENT)
 
-    async def _found(self, name: str) -> Served:
+    async def _repository(self, name: str) -> Served:
         try:
             return await self._run(self._repositories.find, name)
         except RemoteRefused as error:
             raise Denied(404, error) from error
 
-    async def _run(self, function: Callable[..., _T], *given: object) -> _T:
+    async def _run(self, function: Callable[..., _T], *arguments: object) -> _T:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._short, partial(function, *given))
+        return await loop.run_in_executor(self._short, partial(function, *arguments))
 
     # -- head ----------------------------------------------------------------------------
 
     async def _head(self, request: Request, served: Served, caller: Caller) -> Response:
         head = await self._run(served.transport.head, _place(request))
-        said = wire.encode(replace(head, scopes=caller.scopes, time_ns=self._clock.now_ns()))
-        return Response(said, media_type=wire.CONTENT)
+        data = wire.encode(replace(head, scopes=caller.scopes, time_ns=self._clock.now_ns()))
+        return Response(data, media_type=wire.CONTENT)
 
     async def _live(self, request: Request, served: Served, caller: Caller) -> Response:
-        """A mark of what is live on a target: what else is recorded wakes nobody who waits."""
+        """A mark of a target's live version; other new entries do not end the wait."""
         scopes.require(caller.scopes, "read")
         target, known = request.query_params.get("target", ""), request.query_params.get("mark")
         mark, _ = await self._run(served.transport.mark, target)
         if mark == known and (seconds := _seconds(request)):
-            with ExitStack() as held:
-                held.callback(self._waits.take(caller))
-                mark = await self._other_mark(served, target, mark, seconds, caller=caller)
+            with ExitStack() as acquired:
+                acquired.callback(self._waits.acquire(caller))
+                mark = await self._next_mark(served, target, mark, seconds, caller=caller)
         if mark == known:
             return Response(status_code=304)
         return Response(mark, media_type=wire.CONTENT)
 
-    async def _other_mark(
+    async def _next_mark(
         self, served: Served, target: str, known: str, seconds: float, *, caller: Caller
     ) -> str:
-        """The mark once it is another one; after so many seconds the same."""
+        """The next mark; after ``seconds`` without a change the known one."""
         deadline = time.monotonic() + seconds
         key = served.name, target, known
         while (left := deadline - time.monotonic()) > 0 and not self._stopping():
             watch = self._watches.get(key)
             if watch is None:
-                leave = self._watched.take(caller)
-                watch = self._watches[key] = asyncio.create_task(self._watch(served, key, leave))
+                release = self._watched.acquire(caller)
+                watch = self._watches[key] = asyncio.create_task(self._watch(served, key, release))
             done, _ = await asyncio.wait({watch}, timeout=left)
             if done and watch.result() != known:
                 return watch.result()
         return known
 
     async def _watch(
-        self, served: Served, key: tuple[str, str, str], leave: Callable[[], None]
+        self, served: Served, key: tuple[str, str, str], release: Callable[[], None]
     ) -> str:
-        """Looks for all who wait for another mark, for as long as one of them may."""
+        """Polls for all requests that wait for the same mark, as long as one of them may wait."""
         _, target, mark = key
         deadline = time.monotonic() + wire.WAIT
         try:
@@ -268,7 +268,7 @@ class Application:
             return mark
         finally:
             del self._watches[key]
-            leave()
+            release()
 
     # -- send ----------------------------------------------------------------------------
 
@@ -276,44 +276,44 @@ class Application:
         scopes.require(caller.scopes, "read")
         skip = _number(request.query_params.get("skip"))
         check = request.query_params.get("check", "")
-        # Whoever asks slowly holds no place of those who are answered.
+        # Read the body first, so that a slow request uses no place.
         wanted = wire.decode(Wanted, await _body(request))
         framed = partial(_framed, skip=skip, check=check)
         if not wanted.live:
-            leave = self._sends.take(caller)
-            return _Frames(self._rows(framed(_sent(served, wanted))), leave)
-        question = await self._run(served.question, wanted)
-        making = self._answers.find(question)
-        is_kept = making is not None
-        if making is None:  # nobody waits between here and ``add``: it is made once
-            leave = self._sends.take(caller)
-            making = asyncio.get_running_loop().run_in_executor(
-                self._long, partial(_make, served, wanted, question)
+            release = self._sends.acquire(caller)
+            return _Frames(self._rows(framed(_sent(served, wanted))), release)
+        key = await self._run(served.cache_key, wanted)
+        pending = self._answers.find(key)
+        is_cached = pending is not None
+        if pending is None:  # no await until ``add``, so the answer is computed once
+            release = self._sends.acquire(caller)
+            pending = asyncio.get_running_loop().run_in_executor(
+                self._long, partial(_answer, served, wanted, key)
             )
-            making.add_done_callback(lambda _: leave())
-            self._answers.add(question, making)
-        anew = partial(_sent, served, wanted)
-        rows = self._shared(making, anew, framed, caller=caller)
-        return _Frames(rows, done=lambda: "kept" if is_kept and making.result() else "done")
+            pending.add_done_callback(lambda _: release())
+            self._answers.add(key, pending)
+        compute = partial(_sent, served, wanted)
+        rows = self._shared(pending, compute, framed, caller=caller)
+        return _Frames(rows, done=lambda: "kept" if is_cached and pending.result() else "done")
 
     async def _shared(
         self,
-        making: Making,
-        anew: Callable[[], Iterator[Bytes]],
+        pending: Pending,
+        compute: Callable[[], Iterator[Bytes]],
         framed: Callable[..., Generator[bytes]],
         *,
         caller: Caller,
     ) -> AsyncGenerator[bytes, None]:
-        """The frames of an answer that many read, or of one that is made for who asks."""
-        async for row in _patiently(partial(asyncio.wait, {making})):
+        """The frames of a cached answer, or of one computed for this request."""
+        async for row in _patiently(partial(asyncio.wait, {pending})):
             yield row
-        answer = making.result()
+        answer = pending.result()
         places = self._sends if answer is None else self._readers
-        with ExitStack() as held:
-            async for row in _patiently(partial(places.turn, caller, held)):
+        with ExitStack() as acquired:
+            async for row in _patiently(partial(places.wait, caller, acquired)):
                 yield row
             if answer is None:
-                sent = self._rows(framed(anew()))
+                sent = self._rows(framed(compute()))
             else:
                 sent = self._rows(framed(answer.parts(), size=PART), self._short)
             async with aclosing(sent) as rows:
@@ -321,12 +321,12 @@ class Application:
                     yield row
 
     async def _rows(
-        self, given: Generator[bytes], executor: Executor | None = None
+        self, frames: Generator[bytes], executor: Executor | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """The frames, one thread at a time at work on them."""
+        """The frames, computed by one thread at a time."""
         try:
             while True:
-                work = partial(next, given, b"")
+                work = partial(next, frames, b"")
                 async with aclosing(self._working(executor or self._long, work)) as parts:
                     async for part in parts:
                         if not part:
@@ -334,14 +334,14 @@ class Application:
                             return
                         yield part
         finally:
-            await self._run(given.close)
+            await self._run(frames.close)
 
     async def _working(
         self, executor: Executor, function: Callable[[], bytes]
     ) -> AsyncGenerator[bytes, None]:
-        """What a function returns that runs in a thread; before it, frames that say 'at work'.
+        """Empty data frames while a function runs in a thread, then its result.
 
-        Whatever becomes of the answer, the function has ended when this has.
+        The function has ended when this generator has, even if the answer is aborted.
         """
         running = asyncio.get_running_loop().run_in_executor(executor, function)
         try:
@@ -359,9 +359,9 @@ class Application:
         if request.method == "GET":
             size = await self._run(upload.settled_size)
             return Response(str(size), media_type=wire.CONTENT)
-        with ExitStack() as held, ExitStack() as locked:
+        with ExitStack() as acquired, ExitStack() as locked:
             try:
-                held.callback(self._uploads.take(caller))
+                acquired.callback(self._uploads.acquire(caller))
                 await self._run(served.uploads.clear)
                 locked.callback((await self._run(upload.lock)).release)
             except (PlacesTaken, InUse):
@@ -376,10 +376,10 @@ class Application:
     ) -> _Frames:
         at, last = _number(request.query_params.get("at")), request.query_params.get("last") == "1"
         answer = await self._run(upload.answer)
-        if answer is not None:  # it was given before, and got lost
+        if answer is not None:  # the client missed it
             await _drained(request)
             return _Frames(_row(_answered(answer)))
-        await self._take(request, served, upload, at)
+        await self._append(request, served, upload, at)
         if not last:
             return _Frames(_row(wire.frame(wire.END)))
         reports = await self._run(upload.reports)
@@ -389,13 +389,13 @@ class Application:
             raise PlacesTaken
         self._proofs += 1
 
-        def receive(given: Slice) -> Received:
+        def receive(incoming: Slice) -> Received:
             try:
-                received = served.receive(given, caller)
+                received = served.receive(incoming, caller)
             except Exception as error:
-                audit(served.name, caller, given, error)
+                audit(served.name, caller, incoming, error)
                 raise
-            audit(served.name, caller, given, received)
+            audit(served.name, caller, incoming, received)
             return received
 
         def publish() -> bytes:
@@ -412,10 +412,12 @@ class Application:
     async def _reported(
         self, served: Served, upload: Upload, caller: Caller, reports: Sequence[slices.NodeReport]
     ) -> _Frames:
-        """Gathers what nodes report with what others do; who got no answer sends it again."""
+        """Publishes reports together with those of other nodes; a client without an answer repeats
+        them.
+        """
         asked = Slice(slices.encode_entries([Sent(reports=tuple(reports))]), 0, ())
         try:
-            scopes.check_news(caller.scopes, {each.target for each in reports})
+            scopes.check_news(caller.scopes, {report.target for report in reports})
         except MvcError as error:
             audit(served.name, caller, asked, error)
             raise
@@ -425,25 +427,25 @@ class Application:
         await self._run(upload.delete)
 
         now_ns = self._clock.now_ns()
-        given = asyncio.ensure_future(
+        publishing = asyncio.ensure_future(
             gathering.add(reports, served.transport, self._run, now_ns=now_ns, author=caller.sender)
         )
 
-        def ended(done: asyncio.Future[Received]) -> None:  # also if nobody waits any more
+        def ended(done: asyncio.Future[Received]) -> None:  # even if the client has disconnected
             if not done.cancelled():
                 audit(served.name, caller, asked, done.exception() or done.result())
 
-        given.add_done_callback(ended)
+        publishing.add_done_callback(ended)
 
         async def answer() -> AsyncGenerator[bytes, None]:
-            async for row in _patiently(partial(asyncio.wait, {given})):
+            async for row in _patiently(partial(asyncio.wait, {publishing})):
                 yield row
-            yield _answered(await given)
+            yield _answered(await publishing)
 
         return _Frames(answer())
 
-    async def _take(self, request: Request, served: Served, upload: Upload, at: int) -> None:
-        """Appends the request's body to an upload; what came stays if the connection breaks."""
+    async def _append(self, request: Request, served: Served, upload: Upload, at: int) -> None:
+        """Appends the request's body to an upload; received bytes stay if the connection breaks."""
         size = _number(request.headers.get("Content-Length", str(wire.PART)))
         if size > wire.PART:
             await _drained(request)
@@ -463,21 +465,21 @@ class Application:
                     if buffer:
                         write(buffer)
             left = await self._run(upload.left)
-            if at == 0:  # there must be room for what it says that it has
+            if at == 0:  # the declared size must fit
                 await self._run(served.reserve, upload.id, left)
         except (InUse, MvcError) as error:
-            if not isinstance(error, InUse):  # what came would keep the disk full for everybody
+            if not isinstance(error, InUse):  # an incomplete upload only uses disk space
                 await self._run(upload.delete)
-            await _drained(request)  # else the client sees a broken connection, and no answer
+            await _drained(request)  # otherwise the client sees a broken connection, no answer
             raise
         finally:
             served.release(upload.id)
 
 
 class _Frames(Response):
-    """A row of frames; whatever becomes of it, each function in ``ended`` is called at its end.
+    """An answer in frames; each function in ``ended`` is called at its end, also after an error.
 
-    ``outcome``: what became of it, for the log; ``done`` says it of one that is whole.
+    ``outcome``: the result, for the log; ``done`` returns it for a complete answer.
     """
 
     def __init__(
@@ -493,24 +495,24 @@ class _Frames(Response):
         self._rows, self._done = rows, done
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        gone = asyncio.ensure_future(receive())  # the body was read: what comes is the end
+        disconnected = asyncio.ensure_future(receive())  # the body was read: the next is the end
         try:
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
-            with suppress(TimeoutError):  # nobody takes it
-                self.outcome = await self._sent(send, gone)
+            with suppress(TimeoutError):  # the client does not read
+                self.outcome = await self._sent(send, disconnected)
         finally:
-            gone.cancel()
+            disconnected.cancel()
             await self._rows.aclose()
-            for each in self.ended:
-                result = each()
+            for callback in self.ended:
+                result = callback()
                 if result is not None:
                     await result
 
-    async def _sent(self, send: Send, gone: asyncio.Future[Message]) -> str:
+    async def _sent(self, send: Send, disconnected: asyncio.Future[Message]) -> str:
         try:
             async for row in self._rows:
-                if gone.done():
+                if disconnected.done():
                     return "cut"
                 await _send(send, row)
                 self.sent += len(row)
@@ -520,7 +522,7 @@ class _Frames(Response):
             await _send(send, wire.frame(wire.ERROR, wire.encode_error(error)))
         except TimeoutError:
             raise
-        except Exception as error:  # a bug; its text may hold what was asked
+        except Exception as error:  # a bug; its text may contain data of the request
             outcome = _bug(error)
             await _send(send, wire.frame(wire.ERROR, wire.encode_error(MvcError("internal error"))))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -533,7 +535,7 @@ async def _send(send: Send, row: bytes) -> None:
 
 
 async def _patiently(wait: Callable[[], Awaitable[object]]) -> AsyncGenerator[bytes, None]:
-    """Frames that say 'at work' until what is waited for is there."""
+    """Empty data frames until ``wait`` returns."""
     while True:
         try:
             async with asyncio.timeout(wire.ALIVE):
@@ -561,32 +563,33 @@ _STATUS = {RemoteRefused: 403, StorageFull: 507}
 
 
 def _check_form(request: Request) -> None:
-    """Raises Denied for a longer head than requests have: what came at once is not yet bounded;
-    and for a body with two ends, of which a proxy in front may have seen the other one.
+    """Raises Denied for headers over the limit, which the parser does not enforce at once.
+
+    Also for a body with two lengths, which a proxy could interpret differently.
     """
     if "Content-Length" in request.headers and "Transfer-Encoding" in request.headers:
-        raise Denied(400, RemoteRefused("the body of a request has one length"))
+        raise Denied(400, RemoteRefused("a request must not have two body lengths"))
     size = sum(len(name) + len(value) for name, value in request.headers.raw)
     if size + len(request.scope["query_string"]) + len(request.url.path) > LONGEST_HEAD:
-        raise Denied(431, RemoteRefused("the head of a request is too long"))
+        raise Denied(431, RemoteRefused("the headers of a request are too long"))
 
 
 def _bug(error: Exception) -> str:
-    from traceback import extract_tb  # needed for bugs alone
+    from traceback import extract_tb  # only needed for bugs
 
     *_, last = extract_tb(error.__traceback__)
     return f"internal error: {type(error).__name__} in {last.name}, {last.filename}:{last.lineno}"
 
 
 def _number(text: str | None) -> int:
-    """A number of a query or a header. Raises RemoteRefused."""
+    """A number in a query or header. Raises RemoteRefused."""
     if text is None or not (text.isascii() and text.isdecimal()) or len(text) > 18:
         raise RemoteRefused("a number is missing in the request")
     return int(text)
 
 
 def _place(request: Request) -> Place | None:
-    """The place in a journal that a request names. Raises RemoteRefused."""
+    """The position in a journal that a request names. Raises RemoteRefused."""
     chain = request.query_params.get("chain", "")
     if not re.fullmatch("([0-9a-f]{2}){1,32}", chain):
         return None
@@ -599,7 +602,7 @@ def _seconds(request: Request) -> float:
 
 
 async def _chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """The body as it comes. Raises Denied for a longer one, and for one that hardly goes on."""
+    """The body as it arrives. Raises Denied for one that is too long or too slow."""
     stream, now = aiter(request.stream()), time.monotonic
     stride, patience = _STRIDE, SILENCE
     while True:
@@ -608,7 +611,7 @@ async def _chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
             async with asyncio.timeout(patience):
                 chunk = await anext(stream, None)
         except TimeoutError:
-            raise Denied(408, RemoteUnreachable("the body of a request does not go on")) from None
+            raise Denied(408, RemoteUnreachable("the body of a request is too slow")) from None
         if chunk is None:
             return
         patience -= now() - begun
@@ -626,26 +629,27 @@ async def _body(request: Request) -> bytes:
 
 
 async def _drained(request: Request) -> None:
-    with suppress(Denied, RuntimeError):  # nothing is left
+    with suppress(Denied, RuntimeError):  # it was read already
         async for _ in _chunks(request, wire.PART):
             pass
 
 
-def _make(served: Served, wanted: Wanted, question: Hashable) -> Answer | None:
-    given = served.transport.send(wanted)
-    return make(served.folder, given, lambda: served.question(wanted) == question)
+def _answer(served: Served, wanted: Wanted, key: Hashable) -> Answer | None:
+    answer = served.transport.send(wanted)
+    return store_answer(served.folder, answer, lambda: served.cache_key(wanted) == key)
 
 
 def _sent(served: Served, wanted: Wanted) -> Iterator[Bytes]:
-    """The bytes of slices, nothing at the end of each."""
-    for given in served.transport.send(wanted):
-        yield from slices.write(given)
+    """The bytes of slices, with an empty part at the end of each."""
+    for slice_ in served.transport.send(wanted):
+        yield from slices.write(slice_)
         yield b""
 
 
 def _framed(parts: Iterator[Bytes], skip: int, check: str, size: int = MIB) -> Generator[bytes]:
-    """Frames of ``size`` bytes of slices, without their first ``skip`` bytes, of which ``check`` is
-    the BLAKE3, as far as they are looked at. A frame ends where there is nothing.
+    """Frames of ``size`` bytes of slices, without the first ``skip`` bytes.
+
+    ``check``: the BLAKE3 of the beginning of the skipped bytes. An empty part ends a frame.
     """
     hasher, checked, left = blake3(), wire.CHECKED, skip
     row = bytearray()
@@ -675,5 +679,5 @@ def _framed(parts: Iterator[Bytes], skip: int, check: str, size: int = MIB) -> G
 def _changed() -> MvcError:
     return RemoteUnreachable(
         "the repository changed while the connection was broken",
-        hint="run it again: what was received whole stays",
+        hint="repeat the command: complete slices are not sent again",
     )

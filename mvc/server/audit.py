@@ -1,4 +1,4 @@
-"""The log's line for each change that somebody sent: who sent what, and what became of it."""
+"""A log line for each pushed change: its sender, its content, and its result."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from mvc.text import listed, printable
 from mvc.transport import Received, Sent, Slice, decode_entries
 
 _MOST = 100  # names in a field
-_LONGEST = 250  # characters of one: what is refused may have any name
+_LONGEST = 250  # characters of one: a refused name may have any length
 
 
-def audit(repository: str, caller: Caller, given: Slice, result: Received | BaseException) -> None:
-    """Writes the line, unless nothing has changed. Of a refused slice it says what was asked."""
+def audit(repository: str, caller: Caller, sent: Slice, result: Received | BaseException) -> None:
+    """Writes the line, unless nothing changed. For a refused slice it has the requested changes."""
     if isinstance(result, Received) and not result.begun:
         return
-    deployed, said = list[str](), Counter[str]()
-    with suppress(MvcError):  # it may be refused because it cannot be read
-        entries = decode_entries(given.head)
+    deployed, counts = list[str](), Counter[str]()
+    with suppress(MvcError):  # it may be refused because it cannot be decoded
+        entries = decode_entries(sent.head)
         deployed = _deployed(entries)
-        said = _counted(entries)
+        counts = _counted(entries)
     fields = {
         "refs": _shown(
             f"{move.name}:{_id(move.old)}..{_id(move.new)}{' forced' if move.force else ''}"
-            for move in given.moves
+            for move in sent.moves
         ),
         "deployments": _shown(deployed),
-        "statements": ", ".join(f"{number} {kind}" for kind, number in said.items() if number),
+        "statements": ", ".join(f"{number} {kind}" for kind, number in counts.items() if number),
     }
     kind = "done" if isinstance(result, Received) else getattr(result, "kind", "internal error")
     words = (f"{name}=[{text}]" for name, text in fields.items() if text)
@@ -45,23 +45,23 @@ def audit(repository: str, caller: Caller, given: Slice, result: Received | Base
 
 
 def _deployed(entries: Iterable[Sent]) -> list[str]:
-    """Targets and versions that are deployed, or served by nodes."""
-    found = list[str]()
+    """Targets and versions of deployments, also of those that nodes report."""
+    shown = list[str]()
     for sent in entries:
-        made = ((each.target, each.subject) for each in sent.deployments)
-        reported = ((each.target, each.commit) for each in sent.reports)
-        found += (f"{target}:{CommitId(id_).short}" for target, id_ in (*made, *reported))
-    return found
+        deployed = ((row.target, row.subject) for row in sent.deployments)
+        reported = ((report.target, report.commit) for report in sent.reports)
+        shown += (f"{target}:{CommitId(id_).short}" for target, id_ in (*deployed, *reported))
+    return shown
 
 
 def _counted(entries: Iterable[Sent]) -> Counter[str]:
-    """Versions, and statements but deployments, by kind."""
-    said = Counter[str]()
-    for each in entries:
-        said["versions"] += len(each.commits)
-        said["states"] += len(each.again)
-        said.update(f"{s.name}s" for s in each.said if s.name != "deployment")
-    return said
+    """Numbers of versions, states and statements by kind, without deployments."""
+    counts = Counter[str]()
+    for entry in entries:
+        counts["versions"] += len(entry.commits)
+        counts["states"] += len(entry.again)
+        counts.update(f"{s.name}s" for s in entry.decoded if s.name != "deployment")
+    return counts
 
 
 def _shown(names: Iterable[str]) -> str:

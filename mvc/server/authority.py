@@ -1,4 +1,4 @@
-"""Who asks, and what he may do: one account, or those who hold tokens."""
+"""Authentication: the caller of a request and its scopes, from one account or from tokens."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _BEARER = "bearer "
 
 
 class Caller(Struct, frozen=True):
-    """Who asks, and what he may do in the repository; ``scopes`` is never empty.
+    """The authenticated caller; ``scopes`` for the repository, never empty.
 
-    ``sender``: the token or account that is recorded with a change.
+    ``sender``: the token or account to record with a change.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Caller(Struct, frozen=True):
 
 
 class Denied(Exception):
-    """A request that is refused before anything is looked at; ``status`` is HTTP's."""
+    """A request refused before it is processed; ``status`` is HTTP's."""
 
     def __init__(self, status: int, error: MvcError) -> None:
         super().__init__(error.message)
@@ -35,64 +35,66 @@ class Denied(Exception):
 
 
 class Gate(Protocol):
-    """Says who asks."""
+    """Authenticates requests."""
 
     def caller(self, authorization: str | None, repository: str) -> Caller:
         """Raises Denied."""
 
 
 class Account:
-    """Everybody who reaches the server is one account, as behind ssh."""
+    """Every client is the same account, as behind ssh."""
 
-    def __init__(self, held: tuple[str, ...] = ()) -> None:
-        self._scopes = scopes.within(held, "") if held else ALL
+    def __init__(self, allowed: tuple[str, ...] = ()) -> None:
+        self._scopes = scopes.within(allowed, "") if allowed else ALL
         if not self._scopes:
-            raise RemoteRefused("no scope of this command is for its repository")
+            raise RemoteRefused("none of the scopes applies to this repository")
 
     def caller(self, authorization: str | None, repository: str) -> Caller:  # noqa: ARG002
         return Caller("-", self._scopes, account())
 
 
 class Holders:
-    """Those who have a token of the folder."""
+    """Every client has a token of the folder."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
 
     def caller(self, authorization: str | None, repository: str) -> Caller:
-        given = authorization or ""
-        if given[: len(_BEARER)].lower() != _BEARER:
+        header = authorization or ""
+        if header[: len(_BEARER)].lower() != _BEARER:
             raise Denied(401, RemoteRefused(
-                "a token is needed here",
-                hint="ask who runs it for one ('mvc serve token add'), and set "
-                "MVC_TOKEN_AT_HOST, with the name of the host, or token_file of the remote",
+                "the server requires a token",
+                hint="get one from the server's administrator ('mvc serve token add'), and set "
+                "MVC_TOKEN_AT_HOST, with the name of the host, or the remote's token_file",
             ))  # fmt: skip
         try:
-            token = self._tokens.holder(given[len(_BEARER) :].strip())
-        except MvcError as error:  # it names places that are no business of strangers
+            token = self._tokens.holder(header[len(_BEARER) :].strip())
+        except MvcError as error:  # the message has paths, which clients must not see
             raise Denied(500, RemoteRefused(
-                "this server cannot read its tokens",
-                hint="its owner sees why with 'mvc serve token list' there",
+                "the server cannot read its tokens",
+                hint="the server's administrator can check with 'mvc serve token list'",
             )) from error  # fmt: skip
         if token is None:
             raise Denied(401, RemoteRefused(
-                "the token is not known here",
-                hint="is it the one for this server? its owner can make another",
+                "the server does not know this token",
+                hint="check that it is the token for this server, or ask for a new one",
             ))  # fmt: skip
         if self._tokens.has_expired(token):
             raise Denied(401, RemoteRefused(
-                f"the token {token.name} has expired", hint="ask who runs the remote for a new one"
+                f"the token {token.name} has expired",
+                hint="ask the server's administrator for a new one",
             ))  # fmt: skip
-        held = scopes.within(token.scopes, repository)
-        if not held:
+        applicable = scopes.within(token.scopes, repository)
+        if not applicable:
             raise Denied(403, RemoteRefused(
                 f"the token {token.name} has no scope for this repository",
-                hint="check the name in the URL, or ask who runs the remote for another token",
+                hint="check the name in the URL, or ask the server's administrator for another "
+                "token",
             ))  # fmt: skip
-        return Caller(token.name, held, f"token {token.name}")
+        return Caller(token.name, applicable, f"token {token.name}")
 
 
-def may_push(held: Iterable[str]) -> None:
-    """Raises RemoteRefused for those who may only read."""
-    if not any(scope == "admin" or ":" in scope for scope in held):
+def may_push(granted: Iterable[str]) -> None:
+    """Raises RemoteRefused for read-only scopes."""
+    if not any(scope == "admin" or ":" in scope for scope in granted):
         scopes.require(("read",), "push", "...")

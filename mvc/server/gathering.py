@@ -1,6 +1,6 @@
-"""What nodes report within half a second becomes one entry of the journal, durable for all of them.
+"""Collects the reports of nodes within half a second into one journal entry, with one flush.
 
-A report that is refused is found by halves, so that one node holds no other one back.
+A refused report is isolated by bisection, so that one node cannot block all nodes.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from mvc.errors import MvcError
 from mvc.transport import NodeReport, Received, Sent, Slice, Transport, encode_entries
 
 SECONDS = 0.5
-"""For which the first report waits for others, and its node for an answer before it swaps again."""
+"""For which the first report waits for more; its node waits as long before its next swap."""
 MOST = 20_000
-"""Reports that wait at once, of one repository."""
+"""Waiting reports of one repository."""
 _ENTRY = 128  # deployments in one entry
 
 
 class _Waiting(Struct, eq=False):
-    """What one request reports, and what becomes of it."""
+    """The reports of one request, and their result."""
 
     reports: tuple[NodeReport, ...]
     outcome: Received | MvcError | None = None
 
 
 class Gathering:
-    """The reports on one repository that wait, and what they wait for."""
+    """The waiting reports of one repository."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds
@@ -38,7 +38,7 @@ class Gathering:
 
     @property
     def is_full(self) -> bool:
-        return sum(len(each.reports) for each in self._waiting) >= MOST
+        return sum(len(request.reports) for request in self._waiting) >= MOST
 
     async def add(
         self,
@@ -49,13 +49,12 @@ class Gathering:
         now_ns: int,
         author: str,
     ) -> Received:
-        """Returns once what a request of ``author`` reports is durable. Raises what it is refused
-        for.
+        """Returns once the reports of ``author`` are durable; raises the error of a refusal.
 
         ``run`` calls a function in a thread.
         """
-        noted = (replace(each, author=author, arrived_ns=now_ns) for each in reports)
-        mine = _Waiting(tuple(noted))
+        stamped = (replace(report, author=author, arrived_ns=now_ns) for report in reports)
+        mine = _Waiting(tuple(stamped))
         self._waiting.append(mine)
         if self._round is None:
             self._round = asyncio.create_task(self._wait(transport, run))
@@ -71,7 +70,7 @@ class Gathering:
 
 
 def _publish(transport: Transport, gathered: Sequence[_Waiting]) -> None:
-    """Publishes what was reported, and notes for each request what became of it."""
+    """Publishes the reports, and sets the result of each request."""
     try:
         received = transport.receive(_joined(gathered))
     except MvcError as error:
@@ -82,17 +81,17 @@ def _publish(transport: Transport, gathered: Sequence[_Waiting]) -> None:
         _publish(transport, gathered[:half])
         _publish(transport, gathered[half:])
         return
-    for each in gathered:
-        each.outcome = received
+    for request in gathered:
+        request.outcome = received
 
 
 def _joined(gathered: Sequence[_Waiting]) -> Slice:
-    """Few entries: each has at most one deployment on a target."""
+    """Few entries, each with at most one deployment on a target."""
     entries: list[dict[str, NodeReport]] = []
-    for report in (report for each in gathered for report in each.reports):
+    for report in (report for request in gathered for report in request.reports):
         at = next((e for e in entries if report.target not in e and len(e) < _ENTRY), None)
         if at is None:
             entries.append(at := {})
         at[report.target] = report
-    sent = [Sent(reports=tuple(each.values())) for each in entries]
+    sent = [Sent(reports=tuple(entry.values())) for entry in entries]
     return Slice(encode_entries(sent), 0, ())

@@ -1,4 +1,4 @@
-"""``mvc serve``: an address, TLS, and the process that answers there until it is ended."""
+"""``mvc serve``: listens on an address, with TLS, until the process is stopped."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ ADDRESS = "127.0.0.1:7433"
 _UNIX = "unix:"
 _CONNECTIONS = 5000
 BEGINS = 30.0
-"""Seconds after which the first request of a connection has begun, head and all."""
+"""Seconds within which the first request of a connection must arrive, headers included."""
 _KEEP_ALIVE = 120
 _FILES = 2 * _CONNECTIONS
 _MALLOC = {-8: 2, -3: 4 << 20}  # M_ARENA_MAX, M_MMAP_THRESHOLD
-_GRACE = 30  # seconds for requests that run when the server is ended
+_GRACE = 30  # seconds for running requests when the server stops
 _BACKLOG = 1024
 _HOST = re.compile(r"(.*):([0-9]{1,5})")
 
 
 class Listening(Struct, frozen=True):
-    """How a folder is served; ``address`` is HOST:PORT or ``unix:PATH``."""
+    """Settings of the server; ``address`` is HOST:PORT or ``unix:PATH``."""
 
     folder: Path
     address: str = ADDRESS
@@ -50,30 +50,32 @@ class Listening(Struct, frozen=True):
     quota: int | None = None
 
 
-def serve(how: Listening, *, ready: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT; ``ready`` is told the URL. Requests that run are ended well.
+def serve(settings: Listening, *, ready: Callable[[str], None]) -> None:
+    """Serves until SIGTERM or SIGINT, then completes running requests.
 
-    Raises WrongUsage, IoFailed, NotARepository.
+    ``ready`` is called with the URL. Raises WrongUsage, IoFailed, NotARepository.
     """
     fs = FileSystem()
-    found = fs.stat(how.folder)
-    if found is None or not found.is_dir:
-        raise WrongUsage(f"{printable(str(how.folder))} is no folder", hint="mvc serve FOLDER")
-    _check_secure(how)
+    facts = fs.stat(settings.folder)
+    if facts is None or not facts.is_dir:
+        raise WrongUsage(
+            f"{printable(str(settings.folder))} is not a folder", hint="mvc serve FOLDER"
+        )
+    _check_secure(settings)
     _prepare_process()
     load_transfers()
-    tokens = Tokens(fs, how.folder)
+    tokens = Tokens(fs, settings.folder)
     tokens.all()
     application = Application(
-        Repositories(fs, how.folder, how.quota),
+        Repositories(fs, settings.folder, settings.quota),
         Holders(tokens),
         stopping=lambda: server.should_exit,
     )
-    server = server_of(application.asgi, how.certificate, how.key)
+    server = server_of(application.asgi, settings.certificate, settings.key)
     with closing(application):
-        listening, place = _listen(how.address)
+        listening, place = _listen(settings.address)
         with listening:
-            scheme = "https" if how.certificate else "http"
+            scheme = "https" if settings.certificate else "http"
             ready(place if place.startswith(_UNIX) else f"{scheme}://{place}")
             try:
                 run(server, listening)
@@ -84,7 +86,7 @@ def serve(how: Listening, *, ready: Callable[[str], None]) -> None:
 
 
 class _Connection(H11Protocol):
-    """A connection that is ended where no request begins on it."""
+    """A connection that is closed if no request arrives on it."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -102,7 +104,7 @@ def server_of(
     *,
     keep_alive: int = _KEEP_ALIVE,
 ) -> uvicorn.Server:
-    """A server that logs nothing by itself. Raises WrongUsage for a certificate it cannot use.
+    """A server that does not log by itself. Raises WrongUsage for an unusable certificate.
 
     ``keep_alive``: seconds for which a connection may be idle between two requests.
     """
@@ -128,31 +130,31 @@ def server_of(
         config.load()
     except (OSError, ssl.SSLError) as error:
         raise WrongUsage(
-            f"the certificate and its key cannot be used: {_why(error)}",
-            hint="--tls-cert is a chain in PEM form, --tls-key its key without a password",
+            f"cannot use the certificate and its key: {_why(error)}",
+            hint="--tls-cert needs a chain in PEM form, --tls-key its key without a password",
         ) from error
     return uvicorn.Server(config)
 
 
 def run(server: uvicorn.Server, listening: socket.socket) -> None:
-    """Answers on a socket that listens, until the server is ended or a signal comes.
+    """Answers on a listening socket until the server stops or a signal arrives.
 
-    uvicorn raises a signal again once it has ended well: nobody is to die of it.
+    uvicorn raises the signal again after a clean shutdown, so its handler is replaced.
     """
     signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(each, lambda *_: None) for each in signals]
+    before = [signal.signal(number, lambda *_: None) for number in signals]
     try:
         server.run(sockets=[listening])
     finally:
-        for each, handler in zip(signals, before, strict=True):
-            signal.signal(each, handler)
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _prepare_process() -> None:
-    """As many connections as the system allows; and threads share what memory was freed.
+    """Raises the limit of open files, and limits the memory that glibc retains.
 
-    glibc gives threads arenas of their own, which keep what large slices had needed. Without a
-    fixed threshold it also keeps a large block that was freed once.
+    glibc gives threads their own arenas, which retain the memory of large slices; and without a
+    fixed threshold it retains large blocks once one was freed.
     """
     import ctypes
     import resource
@@ -165,57 +167,57 @@ def _prepare_process() -> None:
             ctypes.CDLL(None).mallopt(option, value)
 
 
-def _check_secure(how: Listening) -> None:
-    if how.key is not None and how.certificate is None:
-        raise WrongUsage("--tls-key goes with --tls-cert")
-    if how.address.startswith(_UNIX) or how.certificate is not None:
+def _check_secure(settings: Listening) -> None:
+    if settings.key is not None and settings.certificate is None:
+        raise WrongUsage("--tls-key needs --tls-cert")
+    if settings.address.startswith(_UNIX) or settings.certificate is not None:
         return
-    host, _ = _split(how.address)
-    if not Remote(f"http://{how.address}").is_on_this_machine:
+    host, _ = _split(settings.address)
+    if not Remote(f"http://{settings.address}").is_on_this_machine:
         raise WrongUsage(
-            f"without TLS nobody but this machine is served, and {host} is open to others",
+            f"{host} is reachable from other machines, which requires TLS",
             hint="add --tls-cert FILE --tls-key FILE, or listen on unix:PATH behind a proxy",
         )
 
 
 def _split(address: str) -> tuple[str, int]:
-    found = _HOST.fullmatch(address)
-    if found is None or int(found[2]) > 65_535:
+    match = _HOST.fullmatch(address)
+    if match is None or int(match[2]) > 65_535:
         raise WrongUsage(
-            f"{printable(address)!r} is no address", hint=f"--listen {ADDRESS}, or unix:PATH"
+            f"{printable(address)!r} is not an address", hint=f"--listen {ADDRESS}, or unix:PATH"
         )
-    return found[1].removeprefix("[").removesuffix("]"), int(found[2])
+    return match[1].removeprefix("[").removesuffix("]"), int(match[2])
 
 
 def _listen(address: str) -> tuple[socket.socket, str]:
-    """A socket that listens, and how it is reached."""
+    """A listening socket, and its address."""
     try:
         if address.startswith(_UNIX):
             path = Path(address.removeprefix(_UNIX)).absolute()
             _remove_stale(path)
-            made = socket.socket(socket.AF_UNIX)
+            listening = socket.socket(socket.AF_UNIX)
             try:
-                made.bind(str(path))
-                path.chmod(0o660)  # a proxy is of the group
-                made.listen(_BACKLOG)
+                listening.bind(str(path))
+                path.chmod(0o660)  # for a proxy in the same group
+                listening.listen(_BACKLOG)
             except BaseException:
-                made.close()
+                listening.close()
                 raise
-            return made, f"{_UNIX}{path}"
+            return listening, f"{_UNIX}{path}"
         host, port = _split(address)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        made = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         shown = f"[{host}]" if ":" in host else host
-        return made, f"{shown}:{made.getsockname()[1]}"
+        return listening, f"{shown}:{listening.getsockname()[1]}"
     except OSError as error:
         raise IoFailed(
             f"cannot listen on {printable(address)}: {_why(error)}",
-            hint="is another server there? --listen names another address",
+            hint="another server may use this address: choose one with --listen",
         ) from error
 
 
 def _remove_stale(path: Path) -> None:
-    """Deletes a socket that a server left behind which is gone."""
+    """Deletes the socket of a server that no longer runs."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             return

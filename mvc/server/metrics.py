@@ -1,6 +1,6 @@
-"""What a server counts from its start on, for ``/metrics``: the text format of Prometheus, 0.0.4.
+"""Counters since the server's start, for ``/metrics``, in the text format of Prometheus 0.0.4.
 
-Labels are of a few values each: neither names of repositories, nor of those who ask.
+Labels have few values: no names of repositories or callers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _BOUNDS = (0.01, 0.1, 1.0, 10.0, 60.0)  # seconds
 
 
 class Counters:
-    """Counted in the loop's thread alone."""
+    """Used only in the event loop's thread."""
 
     def __init__(self) -> None:
         self.sent = self.received = 0
@@ -28,43 +28,41 @@ class Counters:
         self._seconds = defaultdict[str, float](float)
 
     def answered(self, request: str, status: int, outcome: str, seconds: float) -> None:
-        """Counts a request; ``outcome``: what became of a row of frames, else empty."""
+        """Counts a request; ``outcome``: the result of an answer in frames, else empty."""
         self._requests[request, status] += 1
         self._outcomes.update([outcome] if outcome else [])
         self._buckets.update((request, bound) for bound in _BOUNDS if seconds <= bound)
         self._seconds[request] += seconds
 
     def text(self, now: Mapping[str, int]) -> str:
-        """All of it; ``now``: how many of what there are at the moment."""
+        """All metrics; ``now``: gauges of the present moment."""
         requests = {
             f'{{request="{request}",status="{status}"}}': count
             for (request, status), count in sorted(self._requests.items())
         }
-        outcomes = {f'{{outcome="{each}"}}': n for each, n in sorted(self._outcomes.items())}
-        under_way = {f'{{what="{what}"}}': number for what, number in now.items()}
+        outcomes = {f'{{outcome="{name}"}}': n for name, n in sorted(self._outcomes.items())}
+        gauges = {f'{{what="{name}"}}': number for name, number in now.items()}
         version, begun = {f'{{version="{installed_version()}"}}': 1}, {"": self._begun}
         return "".join((
-            _metric("info", "gauge", "The version of mvc that serves.", version),
+            _metric("info", "gauge", "The version of mvc.", version),
+            _metric("start_time_seconds", "gauge", "Start of the server, Unix time.", begun),
+            _metric("requests_total", "counter", "Answered requests.", requests),
             _metric(
-                "start_time_seconds", "gauge", "When the server began, seconds since 1970.", begun
-            ),
-            _metric("requests_total", "counter", "Requests that were answered.", requests),
-            _metric(
-                "request_seconds", "histogram", "Seconds from a request to its answer's end.",
+                "request_seconds", "histogram", "Seconds from a request to the end of its answer.",
                 dict(self._histogram()),
             ),
             _metric(
-                "answers_total", "counter",
-                "Answers with versions, and pushes, by what became of them.", outcomes,
+                "answers_total", "counter", "Answers with versions, and pushes, by result.",
+                outcomes,
             ),
             _metric(
                 "sent_bytes_total", "counter", "Bytes of answers with versions.", {"": self.sent}
             ),
             _metric(
-                "received_bytes_total", "counter", "Bytes of versions that came in.",
+                "received_bytes_total", "counter", "Bytes of pushed versions.",
                 {"": self.received},
             ),
-            _metric("now", "gauge", "What is under way, or open.", under_way),
+            _metric("now", "gauge", "Running requests and open repositories.", gauges),
         ))  # fmt: skip
 
     def _histogram(self) -> Iterator[tuple[str, float]]:
@@ -81,7 +79,7 @@ class Counters:
 
 
 def _metric(name: str, kind: str, help_: str, samples: Mapping[str, float]) -> str:
-    """A metric; ``samples``: its values by what follows the name."""
+    """A metric; ``samples``: values by their labels."""
     lines = (
         f"# HELP mvc_serve_{name} {help_}",
         f"# TYPE mvc_serve_{name} {kind}",

@@ -1,4 +1,4 @@
-"""Places for requests: how many of a kind are at work at once, and whose turn it is."""
+"""Limits of concurrent requests of one kind, shared fairly between callers."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from mvc.server.authority import Caller
 
 
 class PlacesTaken(Exception):
-    """Too much at once."""
+    """The limit is reached."""
 
 
 class Places:
-    """Places for so many requests at once, of which nobody gets all.
+    """A limited number of places, never all for one caller.
 
-    Who holds a place gets another one only while more are free than he holds: so those who hold
-    theirs for long, by taking or giving slowly, leave some to others, however many they ask for.
+    A caller with places gets another one only while more are free than it has. So slow requests of
+    one caller leave places for others, however many it sends.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._held = Counter[str]()
-        self._left = asyncio.Event()  # set once by the next one who leaves
+        self._used = Counter[str]()
+        self._released = asyncio.Event()  # set once, by the next release
 
     @property
-    def held(self) -> int:
-        return self._held.total()
+    def used(self) -> int:
+        return self._used.total()
 
-    def take(self, caller: Caller) -> Callable[[], None]:
-        """Takes a place, and returns what gives it back. Raises PlacesTaken."""
+    def acquire(self, caller: Caller) -> Callable[[], None]:
+        """Acquires a place, and returns the function that releases it. Raises PlacesTaken."""
         if not self._has_one_for(caller.name):
             raise PlacesTaken
-        return self._taken(caller.name)
+        return self._acquire(caller.name)
 
-    async def turn(self, caller: Caller, held: ExitStack) -> None:
-        """Waits for a place, which ``held`` gives back."""
+    async def wait(self, caller: Caller, acquired: ExitStack) -> None:
+        """Waits for a place, which ``acquired`` releases."""
         while not self._has_one_for(caller.name):
-            await self._left.wait()
-        held.callback(self._taken(caller.name))
+            await self._released.wait()
+        acquired.callback(self._acquire(caller.name))
 
     def _has_one_for(self, name: str) -> bool:
-        return self._held[name] < self._most - self._held.total()
+        return self._used[name] < self._most - self._used.total()
 
-    def _taken(self, name: str) -> Callable[[], None]:
-        self._held[name] += 1
-        return partial(self._leave, name)
+    def _acquire(self, name: str) -> Callable[[], None]:
+        self._used[name] += 1
+        return partial(self._release, name)
 
-    def _leave(self, name: str) -> None:
-        self._held[name] -= 1
-        self._left.set()
-        self._left = asyncio.Event()
+    def _release(self, name: str) -> None:
+        self._used[name] -= 1
+        self._released.set()
+        self._released = asyncio.Event()

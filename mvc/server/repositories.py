@@ -1,4 +1,4 @@
-"""The repositories below a served folder: found by name, opened once, their sizes limited."""
+"""The repositories below a served folder: looked up by name, opened once, limited in size."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from mvc.transport import Received, Slice, Wanted, serve
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}", re.ASCII)
 RESERVE = 1 << 30
-"""Bytes of a disk that no upload takes; a quarter of what is free, if that is less."""
+"""Bytes of a disk that uploads leave free; at most a quarter of the free bytes."""
 _DEEPEST = 8
-_LOOKS = 1000  # folders in which a repository is looked for
+_FOLDERS = 1000  # folders that are searched for repositories
 _OPEN = 64
-"""Repositories that stay open."""
+"""Limit of open repositories."""
 
 
 class Served:
-    """An open repository with its uploads; ``transport`` may do everything."""
+    """An open repository with its uploads; ``transport`` has all permissions."""
 
     def __init__(self, fs: FileSystem, name: str, root: Path, quota: int | None) -> None:
         self.name = name
@@ -40,60 +40,60 @@ class Served:
         with suppress(MvcError):
             self.uploads.clear()
         self._lock = threading.Lock()
-        self._promised: dict[str, int] = {}
+        self._reserved: dict[str, int] = {}
 
-    def receive(self, given: Slice, caller: Caller) -> Received:
-        """Takes a slice, as far as its sender may give it."""
-        return serve(self._repo, caller.scopes, sender=caller.sender).receive(given)
+    def receive(self, incoming: Slice, caller: Caller) -> Received:
+        """Receives a slice with the permissions of its sender."""
+        return serve(self._repo, caller.scopes, sender=caller.sender).receive(incoming)
 
-    def question(self, wanted: Wanted) -> Hashable:
-        """What an answer about a live version depends on: while this is the same, so is it.
+    def cache_key(self, wanted: Wanted) -> Hashable:
+        """While this key is unchanged, so is the answer about a live version.
 
-        None that was made before a state was forgotten, here or elsewhere, is given again.
+        It changes when a state is forgotten, so that no answer from before is sent again.
         """
         return self, wanted, self.transport.mark(wanted.live)
 
     def reserve(self, upload: str, size: int) -> None:
-        """Takes ``size`` bytes for an upload that is to come. Raises StorageFull.
+        """Reserves ``size`` bytes for an upload. Raises StorageFull.
 
-        What it has, and what other uploads have reserved, is counted. The last of the disk is left
-        to those who use it otherwise.
+        Counts the repository and other reservations. Some of the disk is left for other programs.
         """
         with self._lock:
-            self._promised.pop(upload, None)
-            promised = sum(self._promised.values())
+            self._reserved.pop(upload, None)
+            reserved = sum(self._reserved.values())
             if self._quota is not None:
-                used = _size(self._fs, self.folder) + promised
+                used = _size(self._fs, self.folder) + reserved
                 if used + size > self._quota:
                     raise StorageFull(
-                        f"the quota of {in_units(self._quota)} of this repository is used up: "
-                        f"it has {in_units(used)}, and {in_units(size)} do not fit",
-                        hint="its owner can run 'mvc forget' and 'mvc gc' there, or raise --quota",
+                        f"the quota of this repository is used up: {in_units(used)} of "
+                        f"{in_units(self._quota)} are used, {in_units(size)} do not fit",
+                        hint="ask the server's administrator to run 'mvc forget' and 'mvc gc', or "
+                        "to raise --quota",
                     )
             free = self._fs.free_bytes(self.folder)
-            if promised + size > free - min(free // 4, RESERVE):
+            if reserved + size > free - min(free // 4, RESERVE):
                 raise StorageFull(
                     f"the server's disk is nearly full: {in_units(size)} do not fit",
-                    hint="its owner makes room there",
+                    hint="ask the server's administrator to free some space",
                 )
-            self._promised[upload] = size
+            self._reserved[upload] = size
 
     def release(self, upload: str) -> None:
-        """What was reserved for an upload is there now, or will not come."""
+        """Ends a reservation: the bytes are stored, or will not arrive."""
         with self._lock:
-            self._promised.pop(upload, None)
+            self._reserved.pop(upload, None)
 
     def close(self) -> None:
         self._repo.close()
 
 
 class Repositories:
-    """Those of a folder: the folder itself under the name '', or those below it."""
+    """The repositories of a folder: the folder itself under the name '', or those below it."""
 
     def __init__(
-        self, fs: FileSystem, folder: Path, quota: int | None = None, *, shown: str = "here"
+        self, fs: FileSystem, folder: Path, quota: int | None = None, *, shown: str = "at this URL"
     ) -> None:
-        """``shown``: how the folder itself is called; strangers need not know where it is."""
+        """``shown``: name of the folder itself in messages; clients must not see its path."""
         self.fs = fs
         self._shown = shown
         self.folder = fs.realpath(folder)
@@ -106,7 +106,9 @@ class Repositories:
         return len(self._open)
 
     def find(self, name: str) -> Served:
-        """The repository of this name. Raises RemoteRefused for none, and the errors of opening."""
+        """The repository of this name. Raises RemoteRefused if it is missing, and the errors of
+        opening.
+        """
         with self._lock:
             served = self._open.get(name)
             with suppress(NotARepository):
@@ -115,7 +117,7 @@ class Repositories:
                     return served
             served = self._open[name] = Served(self.fs, name, self._root(name), self._quota)
             while len(self._open) > _OPEN:
-                # Requests that still use it keep it open by what they hold.
+                # Running requests have references that keep it open.
                 self._open.popitem(last=False)
             return served
 
@@ -123,14 +125,15 @@ class Repositories:
         parts = name.split("/") if name else []
         if len(parts) > _DEEPEST or not all(_PART.fullmatch(part) for part in parts):
             raise RemoteRefused(
-                "no repository has this name", hint="the URL is https://HOST/NAME, or https://HOST"
+                "this is not a valid repository name", hint="use https://HOST/NAME or https://HOST"
             )
         root = self.folder.joinpath(*parts)
         inside = root / FOLDER  # a link could lead anywhere
         if self.fs.realpath(inside) != inside or self.fs.stat(inside) is None:
             raise RemoteRefused(
                 f"there is no repository {name or self._shown}",
-                hint="its owner makes one there with 'mvc init --bare'",
+                hint="check the URL; the server's administrator can create one with "
+                "'mvc init --bare'",
             )
         return root
 
@@ -140,18 +143,18 @@ class Repositories:
                 served.close()
 
 
-def names_in(fs: FileSystem, folder: Path, looks: float = _LOOKS) -> Iterator[str]:
-    """Names of the repositories that would be served, among the first folders; '' is the folder."""
+def names_in(fs: FileSystem, folder: Path, limit: float = _FOLDERS) -> Iterator[str]:
+    """Names of the repositories to serve, among the first folders; '' is the folder itself."""
     top = fs.realpath(folder)
     waiting = [top]
-    while waiting and looks:
-        here, looks = waiting.pop(0), looks - 1
-        if fs.stat(here / FOLDER) is not None:
-            yield "/".join(here.relative_to(top).parts)
+    while waiting and limit:
+        current, limit = waiting.pop(0), limit - 1
+        if fs.stat(current / FOLDER) is not None:
+            yield "/".join(current.relative_to(top).parts)
         with suppress(MvcError):
-            below = [here / name for name in fs.list(here) if _PART.fullmatch(name)]
-            facts = ((path, fs.stat(path, follow=False)) for path in below)
-            waiting += (path for path, each in facts if each is not None and each.is_dir)
+            below = [current / name for name in fs.list(current) if _PART.fullmatch(name)]
+            stats = ((path, fs.stat(path, follow=False)) for path in below)
+            waiting += (path for path, facts in stats if facts is not None and facts.is_dir)
 
 
 def _size(fs: FileSystem, folder: Path) -> int:
@@ -159,7 +162,7 @@ def _size(fs: FileSystem, folder: Path) -> int:
     for name in fs.list(folder):
         facts = fs.stat(folder / name, follow=False)
         if facts is not None and facts.is_dir:
-            with suppress(MvcError):  # it was deleted a moment ago
+            with suppress(MvcError):  # it may be deleted meanwhile
                 total += _size(fs, folder / name)
         elif facts is not None:
             total += facts.size

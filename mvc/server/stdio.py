@@ -1,7 +1,7 @@
-"""``mvc serve --stdio``: one repository, for the account that runs it, over standard streams.
+"""``mvc serve --stdio``: one repository over standard streams, for the account that runs it.
 
-The application answers on a private Unix socket; two threads copy between it and the streams, to
-which ssh is the other end.
+The application answers on a private Unix socket. Two threads copy between the socket and the
+streams, whose other side is ssh.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from mvc.system import FileSystem
 from mvc.transport import load_transfers, scopes
 
 _PART = 1 << 18
-_KEEP_ALIVE = 86_400  # another ssh would ask for passwords again
+_KEEP_ALIVE = 86_400  # a new ssh connection could ask for a password
 
 
 def serve_stdio(path: Path, allowed: Sequence[str] = (), quota: int | None = None) -> None:
-    """Answers on standard input and output until the other end closes.
+    """Answers on standard input and output until the client closes them.
 
-    Without ``allowed`` scopes everything is. Raises WrongUsage, RemoteRefused. What is wrong with
-    the repository is an answer to each request, so that the client can say it.
+    ``allowed``: scopes, by default all. Raises WrongUsage, RemoteRefused. Each request is answered
+    with the repository's error, if any, so that the client can show it.
     """
     fs = FileSystem()
     gate = Account(scopes.parse_scopes(allowed) if allowed else ())
@@ -49,7 +49,7 @@ def serve_stdio(path: Path, allowed: Sequence[str] = (), quota: int | None = Non
                 ours.shutdown(socket.SHUT_WR)
 
         def downward() -> None:
-            with suppress(OSError):  # the other end is gone
+            with suppress(OSError):  # the client has closed
                 while data := ours.recv(_PART):
                     _write(1, data)
                     if not preparing.ident:
@@ -57,7 +57,7 @@ def serve_stdio(path: Path, allowed: Sequence[str] = (), quota: int | None = Non
             server.should_exit = True
 
         preparing = threading.Thread(target=load_transfers, daemon=True)
-        threads = [threading.Thread(target=each, daemon=True) for each in (upward, downward)]
+        threads = [threading.Thread(target=copy, daemon=True) for copy in (upward, downward)]
         for thread in threads:
             thread.start()
         try:

@@ -1,7 +1,7 @@
-"""Tokens of a served folder: who may do what there. Only their hashes are kept.
+"""Tokens of a served folder and their scopes. Only their hashes are stored.
 
-A token has 256 random bits, so a plain hash of it can neither be reversed nor guessed. The file
-lies in the served folder, in its ``.mvc`` if it is a repository itself.
+A token has 256 random bits, so its plain hash can be neither reversed nor guessed. The file is in
+the served folder, or in its ``.mvc`` if the folder is a repository.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mvc.system import Clock, FileIdentity, FileSystem, refuse_foreign, trusted_
 from mvc.transport import scopes
 
 DAYS = 90
-"""How long a token is good for, unless said otherwise."""
+"""Default lifetime of a token."""
 FILE, _FILE_INSIDE = ".mvc-tokens", "tokens"
 _BY_OTHERS = 0o077
 LARGEST = 1 << 20
@@ -33,7 +33,7 @@ _DAY = 86_400
 
 
 class Token(Struct, frozen=True, forbid_unknown_fields=True):
-    """``digest``: SHA-256 of the token, in hex; ``made`` and ``expires``: seconds since 1970."""
+    """``digest``: SHA-256 of the token, in hex. ``made``, ``expires``: seconds since 1970."""
 
     name: str
     digest: str
@@ -43,7 +43,7 @@ class Token(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tokens:
-    """The tokens of one served folder, read anew when their file changes."""
+    """The tokens of one served folder, read again when their file changes."""
 
     def __init__(self, fs: FileSystem, folder: Path, clock: Clock | None = None) -> None:
         """Raises DubiousOwnership for another user's repository."""
@@ -66,8 +66,8 @@ class Tokens:
         shown = printable(str(self._file))
         if identity.permissions & _BY_OTHERS or identity.owner not in trusted_owners():
             raise InvalidConfig(
-                f"{shown} says who may do what, and others can read or change it",
-                hint=f"look at it, then: chmod 600 {shown}",
+                f"other users can read or change the token file {shown}",
+                hint=f"check its content, then: chmod 600 {shown}",
             )
         try:
             known = msgspec.json.decode(
@@ -77,23 +77,23 @@ class Tokens:
                 scopes.parse_scopes(token.scopes)
         except (msgspec.DecodeError, WrongUsage) as error:
             raise InvalidConfig(
-                f"{shown} is no list of tokens", hint="remove it and make the tokens again"
+                f"{shown} is not a valid token file", hint="delete it and create new tokens"
             ) from error
         return known
 
     def holder(self, text: str) -> Token | None:
-        """Whose token this is; every one is compared, in the same time. It may have expired."""
+        """The entry of a token, which may have expired. The comparison takes constant time."""
         digest = _digest(text)
-        held = [t for t in self.all() if hmac.compare_digest(t.digest.encode(), digest.encode())]
-        return held[0] if held else None
+        equal = [t for t in self.all() if hmac.compare_digest(t.digest.encode(), digest.encode())]
+        return equal[0] if equal else None
 
     def has_expired(self, token: Token) -> bool:
         return self._now() >= token.expires
 
     def add(self, name: str, allowed: Sequence[str], days: int = DAYS) -> str:
-        """Makes a token, and returns it: nobody can read it later.
+        """Creates a token and returns it; only its hash is stored.
 
-        Raises InvalidName, WrongUsage for scopes that there are not, and for a name in use.
+        Raises InvalidName, and WrongUsage for invalid scopes or a name in use.
         """
         if _NAME.fullmatch(name) is None:
             raise InvalidName(
@@ -103,34 +103,34 @@ class Tokens:
         text = "mvc_" + secrets.token_urlsafe(32)
         assert scopes.TOKEN_FORM.fullmatch(text)
         now = self._now()
-        made = Token(
+        token = Token(
             name, _digest(text), scopes.parse_scopes(allowed), now, expires=now + days * _DAY
         )
 
         with self._changing() as known:
-            if any(token.name == name for token in known):
+            if any(other.name == name for other in known):
                 raise WrongUsage(
-                    f"there is a token {name} already",
-                    hint=f"'mvc serve token remove {name}' takes it away",
+                    f"a token named {name} already exists",
+                    hint=f"choose another name, or revoke it: 'mvc serve token remove {name}'",
                 )
-            known.append(made)
+            known.append(token)
         return text
 
     def remove(self, name: str) -> Token:
-        """Takes a token away: from the next request on it is refused. Raises WrongUsage."""
+        """Revokes a token: the next request with it is refused. Raises WrongUsage."""
         with self._changing() as known:
-            gone = next((token for token in known if token.name == name), None)
-            if gone is None:
+            revoked = next((token for token in known if token.name == name), None)
+            if revoked is None:
                 raise WrongUsage(
                     f"there is no token {printable(name[:80])!r}",
-                    hint="'mvc serve token list' shows those there are",
+                    hint="'mvc serve token list' lists the tokens",
                 )
-            known.remove(gone)
-        return gone
+            known.remove(revoked)
+        return revoked
 
     @contextmanager
     def _changing(self) -> Iterator[list[Token]]:
-        """Writes what the block makes of the list, unless it fails."""
+        """Writes the list as the block changed it, unless the block fails."""
         with self._fs.lock(self._file.with_name(f"{self._file.name}.lock")):
             known = list(self.all())
             yield known

@@ -1,7 +1,7 @@
-"""Slices that are on their way in: kept in ``.mvc/uploads`` until they are whole.
+"""Uploads: slices stored in ``.mvc/uploads`` until they are complete.
 
-Each is a file; its answer stands beside it for those who did not get it. What nobody went on with
-for ten minutes is deleted.
+Each is a file; a second file has its answer, in case the client missed it. Uploads without progress
+for ten minutes are deleted.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from mvc.system import FileLock, FileSystem
 from mvc.transport import NodeReport, Received, Sent, Slice, decode_entries, slices, wire
 from mvc.types import Bytes
 
-HELD = 600.0
-"""Seconds for which an unfinished upload is kept."""
+RETAINED = 600.0
+"""Seconds for which an unfinished upload is retained."""
 _FOLDER = "uploads"
 _ANSWER = ".answer"
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -28,25 +28,25 @@ _SECOND = 1_000_000_000
 
 
 class InUse(Exception):
-    """Another request brings bytes of this upload."""
+    """Another request writes this upload."""
 
 
 class Uploads:
-    """Those of one repository."""
+    """The uploads of one repository."""
 
     def __init__(self, fs: FileSystem, folder: Path) -> None:
         self._fs, self._folder = fs, folder / _FOLDER
 
     def find(self, id_: str) -> Upload:
-        """The upload of this id. Raises RemoteRefused for what is none."""
+        """The upload with this id. Raises RemoteRefused for an invalid id."""
         if _ID.fullmatch(id_) is None:
-            raise RemoteRefused("this is no name of an upload")
+            raise RemoteRefused("this is not an upload id")
         return Upload(self._fs, self._folder / id_)
 
     def clear(self, now: Callable[[], float] = time.time) -> None:
         if self._fs.stat(self._folder) is None:
             return
-        oldest = (now() - HELD) * _SECOND
+        oldest = (now() - RETAINED) * _SECOND
         for name in self._fs.list(self._folder):
             if _ID.fullmatch(name.removesuffix(_ANSWER)) is None:
                 continue
@@ -61,7 +61,7 @@ class Uploads:
 
 
 class Upload:
-    """One slice on its way in."""
+    """One slice that is being uploaded."""
 
     def __init__(self, fs: FileSystem, path: Path) -> None:
         self.id = path.name
@@ -74,21 +74,21 @@ class Upload:
         return 0 if facts is None else facts.size
 
     def left(self) -> int:
-        """Bytes that are still to come, by what it begins with. Raises DamagedData."""
+        """Missing bytes, by the size at its beginning. Raises DamagedData."""
         with self._fs.open_read(self._path, follow=False) as file:
             size, whole = file.size(), slices.whole_size(file.read(0, 64))
         if whole is not None and size > whole:
-            raise DamagedData("an upload goes on after its end")
+            raise DamagedData("an upload has bytes after its end")
         return 0 if whole is None else whole - size
 
     def settled_size(self) -> int:
-        """``size``. Raises InUse where a request may still bring some: its bytes are in memory."""
+        """``size``. Raises InUse while a request may still have bytes in memory."""
         if self._fs.stat(self._path, follow=False) is not None:
             self.lock().release()
         return self.size
 
     def lock(self) -> FileLock:
-        """Keeps other requests away until it is released. Raises InUse."""
+        """Excludes other requests until it is released. Raises InUse."""
         self._fs.make_dirs(self._path.parent)
         lock = self._fs.lock(self._path, block=False)
         if lock is None:
@@ -102,10 +102,10 @@ class Upload:
 
     @contextmanager
     def appending(self, at: int) -> Iterator[Callable[[Bytes], None]]:
-        """Takes bytes from ``at`` on; what arrived stays whatever happens.
+        """Writes bytes from ``at`` on; received bytes stay if the block fails.
 
-        Raises InUse where a request whose connection broke has brought some since the client
-        asked: it asks again.
+        Raises InUse if a broken request wrote more since the client asked for the size; then it
+        asks again.
         """
         with self._fs.open_write(self._path, create=True) as file:
             if file.position != at:
@@ -113,25 +113,25 @@ class Upload:
             yield lambda data: file.write((data,))
 
     def publish(self, receive: Callable[[Slice], Received]) -> Received:
-        """Hands over the slice that was uploaded; the upload goes, its answer stays a while."""
-        with self._opened() as given:
-            received = receive(given)
+        """Passes the uploaded slice to ``receive``, and stores the answer for a while."""
+        with self._opened() as uploaded:
+            received = receive(uploaded)
         self._fs.write_atomic(self._answer, wire.encode(received), mode=0o600)
         return received
 
     def reports(self) -> tuple[NodeReport, ...] | None:
-        """What nodes report with it, in as few words as they use; None if it brings more."""
+        """The reports of nodes in it; None if it contains anything else."""
         if self.size > _LONGEST_REPORT:
             return None
-        with self._opened() as given:
-            for _ in given.records:  # compares the checksum
+        with self._opened() as uploaded:
+            for _ in uploaded.records:  # compares the checksum
                 pass
-            if given.size or given.moves or given.features:
+            if uploaded.size or uploaded.moves or uploaded.features:
                 return None
-            entries = decode_entries(given.head)
-        found = tuple(report for each in entries for report in each.reports)
-        is_all = all(each == Sent(reports=each.reports) for each in entries)
-        return found if found and is_all else None
+            entries = decode_entries(uploaded.head)
+        reports = tuple(report for entry in entries for report in entry.reports)
+        is_all = all(entry == Sent(reports=entry.reports) for entry in entries)
+        return reports if reports and is_all else None
 
     @contextmanager
     def _opened(self) -> Iterator[Slice]:
@@ -144,10 +144,10 @@ class Upload:
                 at += len(data)
                 return data
 
-            given = slices.read(source)
-            if given is None:
+            uploaded = slices.read(source)
+            if uploaded is None:
                 raise RemoteRefused("an upload is empty")
-            yield given
+            yield uploaded
 
     def delete(self) -> None:
         with suppress(MvcError):

@@ -1,4 +1,4 @@
-"""What a process serves: a Follower of what is live on a target, a sink and a reader of weights.
+"""Serving: a Follower of a target's live version, sinks for versions, and a reader of weights.
 
-Deciding what production weights are: ``mvc.lossy``. What is live: ``mvc.repo.statements.live``.
+``mvc.lossy`` makes production weights; ``mvc.repo.statements.live`` determines the live version.
 """

@@ -1,4 +1,4 @@
-"""FileReader: in the process that serves, the newest production weights, swapped in one step."""
+"""FileReader: loads the newest production weights in a serving process, swapped in one step."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mvc.types import PathName
 
 
 class FileReader:
-    """Reads the file that a ``FileSink`` writes to ``path``, or that ``mvc follow`` keeps there.
+    """Reads the file that a ``FileSink`` or ``mvc follow`` writes to ``path``.
 
-    ``production`` is the version that this process serves, None before the first swap. The file
-    may be written later. Raises as ``Replica.check``.
+    ``production``: the version that this process serves, None before the first swap. The file need
+    not exist yet. Raises as ``Replica.check``.
     """
 
     def __init__(
@@ -32,11 +32,10 @@ class FileReader:
         self.production: ServedVersion | None = None
 
     def swap(self) -> ServedVersion | None:
-        """Makes a newer version in the file ``production`` and returns it; None if there is none.
+        """Sets ``production`` to a newer version in the file and returns it; None if there is none.
 
-        Call it between two requests. The file is verified against its hash first: BadModelFile or
-        DamagedData leave ``production`` as it was. Raises WrongUsage for a file that no sink has
-        written.
+        Call it between two requests. The file's hash is verified first: on BadModelFile or
+        DamagedData ``production`` stays. Raises WrongUsage for a file that no sink has written.
         """
         newer = self._newer()
         if newer is not None:
@@ -52,12 +51,12 @@ class FileReader:
             identity = file.identity()
             data = np.empty(identity.size, np.uint8).data
             if file.read_into(0, data) != identity.size:
-                raise WrongUsage(f"{self._path} became shorter while it was read")
+                raise WrongUsage(f"another program truncated {self._path} while it was read")
         versions = Replica.noted(self._fs, self._path)
         try:
             version = decode_served(data, str(self._path), versions)
         except WrongUsage:
-            if self._fs.stat(self._path) != identity:  # replaced meanwhile, and its note, too
+            if self._fs.stat(self._path) != identity:  # file and note were replaced meanwhile
                 return None
             raise
         self._seen = identity

@@ -1,9 +1,9 @@
-"""What a node reports: which version it serves since when.
+"""Reports of a node: the version that it serves, and since when.
 
-Reports wait beside the node's file until a remote has them, which records each as a deployment on
-``nodes/NAME/TARGET`` at the node's own time. One whose answer was lost is sent again, and counts
-once. The queue is a text file: a line for each report that waits, and for the newest one of each
-target.
+Reports wait in a queue next to the node's file. The remote records each one as a deployment on
+``nodes/NAME/TARGET`` at the node's own time. A report whose answer was lost is sent again and
+counts once. The queue is a text file with a line for each waiting report, and for each target's
+newest.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from mvc.system import Clock, FileSystem
 from mvc.transport import NodeReport, Sent, Slice, Transport, encode_entries
 
 QUEUE = "reports"
-"""The file in the folder beside what a node serves."""
+"""Name of the file, in the replica's folder."""
 MOST = 10_000
-"""Reports that wait; the oldest ones go for newer ones."""
+"""Limit of waiting reports; newer ones replace the oldest."""
 AT_ONCE = 256
-_REFUSALS = 32  # of one call
+_REFUSALS = 32  # per call
 _LARGEST = 8 * MIB
 _REFUSED = (HistoryMissing, InvalidName, InvalidTime, RemoteRefused)
 
@@ -49,10 +49,7 @@ class _Report(Struct, frozen=True, array_like=True):
 
 
 class Reports:
-    """The queue in ``folder`` of the node ``name``; its caller sees to it that no other has it.
-
-    Raises InvalidName.
-    """
+    """The queue in ``folder`` of the node ``name``, for one process. Raises InvalidName."""
 
     def __init__(
         self,
@@ -67,22 +64,21 @@ class Reports:
 
     @property
     def waiting(self) -> int:
-        return sum(not each.delivered for each in self._read())
+        return sum(not row.delivered for row in self._read())
 
     def served(self, commit: CommitId, target: str, when_ns: int) -> None:
-        """Notes what is served since a moment by this node's clock; durable on return.
+        """Adds that ``commit`` is served since a time of this node's clock; durable on return.
 
-        What the newest note of the target says already is passed over, so that it may be called
-        again for what an interrupted process may not have noted. Times of a target ascend, also
-        where the clock was set back.
+        Does nothing if the newest row of the target has this version already. Times of a target
+        ascend, even if the clock was set back.
         """
         target = f"{NODES}{self.name}/{target}"
         rows = self._read()
-        before = next((each for each in reversed(rows) if each.target == target), None)
+        before = next((row for row in reversed(rows) if row.target == target), None)
         if before is not None and before.time_ns > when_ns + MAX_AHEAD_NS:
-            # The clock was far ahead: no remote takes what was noted then.
-            rows = [each for each in rows if each.time_ns <= when_ns + MAX_AHEAD_NS]
-            before = next((each for each in reversed(rows) if each.target == target), None)
+            # The clock was far ahead: every remote refuses rows from then.
+            rows = [row for row in rows if row.time_ns <= when_ns + MAX_AHEAD_NS]
+            before = next((row for row in reversed(rows) if row.target == target), None)
         if before is not None:
             if before.commit == commit:
                 return
@@ -90,13 +86,13 @@ class Reports:
         self._write([*rows, _Report(target, bytes(commit), when_ns)])
 
     def send(self, transport: Transport) -> None:
-        """Gives a remote the reports that wait: those refused least often first, then the oldest.
+        """Sends the waiting reports: those with the fewest refusals first, then the oldest.
 
-        What the remote has durably leaves the queue. What it refuses stays and is offered again,
-        after all others. Raises what it was refused for, and RemoteUnreachable.
+        Delivered reports leave the queue; refused ones are sent again after all others. Raises the
+        last refusal, and RemoteUnreachable.
         """
         waiting = sorted(
-            (each for each in self._read() if not each.delivered), key=lambda each: each.refusals
+            (row for row in self._read() if not row.delivered), key=lambda row: row.refusals
         )
         due = [waiting[at : at + AT_ONCE] for at in range(0, len(waiting), AT_ONCE)][::-1]
         done, refused, refusals = set[_Report](), set[_Report](), list[MvcError]()
@@ -126,25 +122,24 @@ class Reports:
     def _offer(self, transport: Transport, rows: Sequence[_Report]) -> None:
         now = self._clock.now_ns()
         entries = [
-            Sent(reports=(NodeReport(each.target, each.commit, each.time_ns, now),))
-            for each in rows
+            Sent(reports=(NodeReport(row.target, row.commit, row.time_ns, now),)) for row in rows
         ]
         transport.receive(Slice(encode_entries(entries), 0, ()))
 
     # -- the file ------------------------------------------------------------------------
 
     def _read(self) -> list[_Report]:
-        """All rows that are sound, in the order in which they were noted."""
+        """All valid rows, in the order in which they were added."""
         if self._fs.stat(self._file) is None:
             return []
         with self._fs.open_read(self._file) as file:
             return list(_rows(file.read(0, _LARGEST)))
 
     def _write(self, rows: Iterable[_Report]) -> None:
-        kept = list(rows)
-        newest = {each.target: each for each in kept}
-        kept = [each for each in kept if not each.delivered or each is newest[each.target]]
-        lines = map(msgspec.json.encode, kept[-MOST:])
+        queue = list(rows)
+        newest = {row.target: row for row in queue}
+        queue = [row for row in queue if not row.delivered or row is newest[row.target]]
+        lines = map(msgspec.json.encode, queue[-MOST:])
         data = b"".join(b"%s %s\n" % (_check(text), text) for text in lines)
         self._fs.write_atomic(self._file, data)
 

@@ -1,4 +1,4 @@
-"""Where versions are put to be served: a model, or a file or a folder."""
+"""Sinks: a Follower puts versions into a model, a file or a folder."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ EXEC_SECONDS = 600.0
 
 
 class TakenOver(MvcWarning):
-    """A Follower replaces what something else wrote."""
+    """A Follower replaces a file that another program wrote."""
 
 
 @runtime_checkable
 class Sink(Protocol):
-    """Where a Follower of a repository puts versions."""
+    """Receives versions from a Follower of a repository."""
 
     def serving(self, repo: Repository, live: Deployed) -> AbstractContextManager[None]:
-        """Serves a version that went live, which may be served already; if the block fails, what
-        was served before is served again.
+        """Serves a live version, which may be served already; if the block fails, restores the one
+        before.
         """
 
 
 class ModelSink:
-    """Puts the weights into a module, in place; ``path`` names the file in versions of several."""
+    """Loads weights into a module, in place; ``path``: the file, for versions with several."""
 
     def __init__(self, model: torch.nn.Module, *, path: str | None = None) -> None:
         self._model, self._path = model, path
@@ -48,7 +48,7 @@ class ModelSink:
 
     @contextmanager
     def serving(self, repo: Repository, live: Deployed) -> Iterator[None]:
-        """As ``Sink.serving``; a copy of the weights is kept meanwhile."""
+        """As ``Sink.serving``; copies the present weights for the block."""
         if self._loaded == live.commit:
             yield
             return
@@ -69,14 +69,12 @@ class ModelSink:
 
 
 class FileSink:
-    """A safetensors file of the newest version of a Recorder, whose ``on_deploy`` this is.
+    """A safetensors file with the newest version of a Recorder; use it as ``on_deploy``.
 
-    It is replaced atomically and durably: readers see the old file or the new one, never a part; a
-    path on a memory file system, such as one under ``/dev/shm``, spares the disk. The permissions
-    are those of the present file, or else what the umask leaves.
-    ``mvc.serving.reader.FileReader`` reads it, and knows its version.
-
-    Raises as ``Replica.check``.
+    It is replaced atomically and durably: readers see the old or the new file. A path on a memory
+    file system, such as ``/dev/shm``, avoids the disk. Permissions are those of the present file,
+    or follow the umask. ``mvc.serving.reader.FileReader`` reads file and version. Raises as
+    ``Replica.check``.
     """
 
     def __init__(self, place: PathName, *, fs: FileSystem | None = None) -> None:
@@ -84,24 +82,24 @@ class FileSink:
         Replica.check(self._fs, self._place)
 
     def __call__(self, version: ServedVersion) -> None:
-        """Writes a version, durable when the call returns. Raises IoFailed."""
+        """Writes a version, durable on return. Raises IoFailed."""
         parts = encode_served(version)
         self._fs.replace_file(self._place, lambda file: file.write(parts), mode=None, durable=True)
 
 
 class ReplicaSink(Struct, frozen=True):
-    """A file or a folder that is kept equal to what is live on a target.
+    """A file or folder that is synchronized with a target's live version.
 
-    Each version comes as a delta, is proven, and replaces ``file`` in one step, after which the
-    shell command ``command`` runs. A ``file`` that ends in ``/``, or has no suffix, is a link to a
-    folder of all files but training states, or of those that ``path`` names, and what lies below;
-    else ``path`` names a file of the version where it has several. With a ``name`` the node reports
-    what it serves.
+    Each version arrives as a delta, is verified, and replaces ``file`` in one step; then the shell
+    command ``command`` runs. If ``file`` ends in ``/`` or has no suffix, it is a link to a folder
+    with all files except training states, or with ``path`` and files below; otherwise ``path``
+    selects a file of a version with several. ``name``: the node reports its version under this
+    name.
 
-    ``prepare`` is a command that runs before anything visible changes; if it fails, nothing does.
-    ``required``: if ``command`` fails, the version before is served again. Both are ended after
-    ``timeout`` seconds. ``full``: every byte that is there is read before it is counted on.
-    ``in_place``: only what differs is written, over the old bytes; nobody may read them meanwhile.
+    ``prepare``: a command that runs before anything visible changes; if it fails, nothing changes.
+    ``required``: if ``command`` fails, the previous version is served again. Both stop after
+    ``timeout`` seconds. ``full``: verifies all present bytes first. ``in_place``: overwrites only
+    changed bytes; no process may read the file meanwhile.
     """
 
     file: PathName

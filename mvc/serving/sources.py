@@ -1,4 +1,4 @@
-"""Where a Follower looks: in a repository that is open here, or wherever a URL leads."""
+"""Sources of a Follower: a repository open in this process, or a remote."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ from mvc.transport import (
 from mvc.types import PathName
 
 MIRROR = "mirror"
-"""The folder of a bucket's mirror, in that beside the file."""
-_AGAIN = "once the command succeeds, run it again"
+"""The folder of a bucket's mirror, in the replica's folder."""
+_RETRY = "repair the command, then run mvc follow again"
 
 
 class NotFollowing(MvcWarning):
-    """Why a Follower goes on with the version that it serves, or why its reports wait."""
+    """The reason why a Follower cannot change its version, or cannot send its reports."""
 
 
 class Followed(Struct, frozen=True, kw_only=True):
-    """``commit`` is served, which went live on ``target`` at ``time_ns``; since ``swapped_ns``.
+    """``commit``, live on ``target`` at ``time_ns``, is served since ``swapped_ns``.
 
-    ``previous``: the version that was served before, None if that is not known. ``rollback``: the
-    deployment returns to another, or the version is older than that one. ``deployed``: the
-    record, in a repository that is open here. Of a ReplicaSink: ``file`` holds the file ``path`` of
-    the version, or is a folder that holds it, for which ``received`` bytes came.
+    ``previous``: the version served before, None if unknown. ``rollback``: the deployment returns
+    to an earlier one, or the version is older. ``deployed``: the record, from an open repository.
+    With a ReplicaSink: ``file`` contains the file ``path`` of the version, or is a folder with it,
+    for which ``received`` bytes arrived.
     """
 
     target: str
@@ -76,11 +76,11 @@ class Followed(Struct, frozen=True, kw_only=True):
 OnChange = Callable[[Followed], object]
 
 
-class AtHand:
-    """A repository that is open in this process: sinks take versions out of it."""
+class OpenSource:
+    """A repository that is open in this process; sinks read versions from it."""
 
     interval: float | None = 0.1
-    """Seconds between two looks; None where ``news`` waits by itself."""
+    """Seconds between two checks; None if ``news`` waits."""
 
     def __init__(
         self,
@@ -93,13 +93,13 @@ class AtHand:
         self.repo, self._own = opened(source)
         self._target, self._sinks, self._on_change = target, sinks, on_change
         self._transport = serve(self.repo)
-        self._is_sound = True  # nothing that was read from the open repository was wrong
+        self._is_sound = True  # False after an error of the open repository
         self._live: tuple[str, Deployed | None] = "", None  # with its mark
         self.current: Followed | None = None
 
     @property
     def served(self) -> CommitId | None:
-        """What the sinks have."""
+        """The version in the sinks."""
         return None if self.current is None else self.current.commit
 
     def news(self, mark: str, seconds: float) -> str | None:
@@ -108,27 +108,27 @@ class AtHand:
         return self._transport.live(self._target, mark, seconds)
 
     def is_settled(self) -> bool:
-        """Whether there is nothing to do while nothing else is live: a poll costs no more."""
+        """Whether ``poll`` can be skipped until another version goes live; here it is cheap."""
         return False
 
     def _live_now(self) -> Deployed | None:
-        """The deployment that is live by the record; None before the first.
+        """The live deployment; None before the first.
 
-        While nothing is recorded and no dated deployment becomes due, this costs a few calls of
-        the system. Raises NotARepository while the repository is away, NoDeployment or
-        UnknownTarget if nothing is live any more, DamagedData, IoFailed.
+        It costs a few system calls unless an entry was recorded or a dated deployment became due.
+        Raises NotARepository while the repository is missing, NoDeployment or UnknownTarget if
+        nothing is live any more, DamagedData, IoFailed.
         """
         try:
             self._open()
             mark, _ = self._transport.mark(self._target)
             if mark != self._live[0]:
-                self._live = mark, self._look()
+                self._live = mark, self._read_live()
             return self._live[1]
         except (DamagedData, HistoryMissing, IoFailed, NotARepository):
-            self.leave()
+            self.reset()
             raise
 
-    def _look(self) -> Deployed | None:
+    def _read_live(self) -> Deployed | None:
         try:
             return self.repo.live(self._target).deployment
         except (NoDeployment, UnknownTarget):
@@ -137,7 +137,7 @@ class AtHand:
             return None
 
     def _open(self) -> None:
-        """Opens the repository again if another one has its place, or the caller closed it."""
+        """Opens the repository again if another one replaced it, or the caller closed it."""
         if self.repo.closed or not self._transport.is_in_place() or not self._is_sound:
             fs, clock = self._transport.fs, self._transport.clock
             fresh = Repository.open(self.repo.root, discover=False, fs=fs, clock=clock)
@@ -146,17 +146,17 @@ class AtHand:
             self._live, self._is_sound = ("", None), True
 
     def poll(self) -> Followed | None:
-        """Serves what is live; what has changed."""
+        """Serves the live version; returns the change."""
         live = self._live_now()
         if live is None or (self.current is not None and self.current.deployed == live):
             return None
-        self.repo.manifest(live.commit)  # its state is here, or an error says what became of it
+        self.repo.manifest(live.commit)  # raises an error if its state is absent
         done = Followed(
             target=live.target, commit=live.commit, time_ns=live.time_ns,
             previous=self.served, swapped_ns=self._transport.clock.now_ns(),
             rollback=live.returns_to is not None, deployed=live,
         )  # fmt: skip
-        with ExitStack() as served:  # if one of them fails, all are as they were
+        with ExitStack() as served:  # if a sink fails, all are restored
             for sink in self._sinks:
                 served.enter_context(sink.serving(self.repo, live))
             if self._on_change is not None:
@@ -164,8 +164,8 @@ class AtHand:
         self.current = done
         return done
 
-    def leave(self) -> None:
-        """What is open may be gone: it is opened again when it is needed."""
+    def reset(self) -> None:
+        """The next access opens the repository again."""
         self._is_sound = False
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ class AtHand:
 
 
 class Replicated:
-    """A file or a folder is kept equal to what is live somewhere, and the node says so."""
+    """A file or folder that is synchronized with a remote; the node reports its version."""
 
     interval: float | None = None
 
@@ -190,7 +190,7 @@ class Replicated:
         url = source.root if isinstance(source, Repository) else source
         self._remote = remote_at(os.fspath(url), options)
         self._target, self._sink, self._on_change = target, sink, on_change
-        self._told_of_reports = ""
+        self._report_warning = ""  # the last warning about reports
         self._transport: Transport | None = None
         self.current: Followed | None = None
         name = check_node(sink.name) if sink.name else ""
@@ -207,34 +207,34 @@ class Replicated:
 
     @property
     def served(self) -> CommitId | None:
-        """What is there, whoever put it there."""
+        """The version in the replica."""
         with suppress(MvcError):
             current = self._file.current()
             return None if current is None else current.id
         return None
 
-    def _at_transport(self) -> Transport:
+    def _connected(self) -> Transport:
         if self._transport is None:
             self._transport = open_transport(self._remote, folder=self._file.folder / MIRROR)
         return self._transport
 
-    def leave(self) -> None:
-        """Lets go of the remote; the next question opens the way again."""
+    def reset(self) -> None:
+        """Closes the connection; the next access opens a new one."""
         transport, self._transport = self._transport, None
         if transport is not None:
             with suppress(MvcError):
                 transport.close()
 
     def close(self) -> None:
-        self.leave()
+        self.reset()
         self._file.close()
 
     def news(self, mark: str, seconds: float) -> str | None:
         """As ``Transport.live``."""
-        return self._at_transport().live(self._target, mark, seconds)
+        return self._connected().live(self._target, mark, seconds)
 
     def is_settled(self) -> bool:
-        """Whether what is there is as it was left; reports that wait are sent."""
+        """Whether the replica is complete and unchanged; sends waiting reports."""
         current = self._file.current()
         if current is None or not current.told:
             return False
@@ -242,21 +242,21 @@ class Replicated:
         return True
 
     def poll(self) -> Followed | None:
-        """Serves what is live; what has changed."""
+        """Serves the live version; returns the change."""
         done = self._swap()
         self.report()
         return done
 
     def report(self) -> None:
-        """Sends the reports that wait; that they cannot be sent is said once."""
+        """Sends waiting reports; warns once if that fails."""
         if self._reports is None or not (waiting := self._reports.waiting):
             return
         try:
-            self._reports.send(self._at_transport())
-            self._told_of_reports = ""
+            self._reports.send(self._connected())
+            self._report_warning = ""
         except MvcError as error:
-            if error.message != self._told_of_reports:
-                self._told_of_reports = error.message
+            if error.message != self._report_warning:
+                self._report_warning = error.message
                 text = (
                     f"not sent: {count(waiting, 'report')} of node {self._reports.name} on "
                     f"{self._target}: {error.message}"
@@ -264,15 +264,15 @@ class Replicated:
                 warnings.warn(text, NotFollowing, stacklevel=5)
 
     def _swap(self) -> Followed | None:
-        """Makes the place what is live; what became of it, None if it was that already.
+        """Updates the replica; returns the change, None if it was up to date.
 
-        Raises CommandFailed for a command that has to succeed; the version before is served then.
+        Raises CommandFailed for a required command; the previous version is served then.
         """
         clock, old, sink = self._sink.clock, self._file.current(), self._sink
-        if old is not None:  # a kill may have kept it from being told
+        if old is not None:  # a killed process may not have reported it
             self._served(old, min(old.shown_ns, clock.now_ns()))
         update = self._file.update(
-            self._at_transport(),
+            self._connected(),
             self._target,
             self._paths,
             prepare=self._prepare if sink.prepare else None,
@@ -281,8 +281,8 @@ class Replicated:
         version, before = update.version, update.before
         if update.foreign:
             text = (
-                f"{update.foreign}, which something else wrote, becomes that of "
-                f"{version.id.short}, which is live on {printable(self._target)}"
+                f"replaced {update.foreign}, which another program wrote, by "
+                f"{version.id.short}, live on {printable(self._target)}"
             )
             warnings.warn(text, TakenOver, stacklevel=4)
         self._served(version, clock.now_ns())
@@ -300,7 +300,7 @@ class Replicated:
         if problem is not None and sink.required:
             self._go_back(update, problem)
         if problem is not None:
-            text = f"{self._file.shown} is {version.id.short}, but its command {problem}"
+            text = f"{self._file.shown} is now {version.id.short}, but its command {problem}"
             warnings.warn(text, HookFailed, stacklevel=4)
         if self._on_change is not None:
             self._on_change(done)
@@ -317,28 +317,28 @@ class Replicated:
         problem = self._run(self._sink.prepare, update)
         if problem is not None:
             raise CommandFailed(
-                f"the command that prepares {update.version.id.short} {problem}", hint=_AGAIN
+                f"the prepare command for {update.version.id.short} {problem}", hint=_RETRY
             )
 
     def _go_back(self, update: Update, problem: str) -> NoReturn:
-        """Serves the version before again; its command runs for that one, too."""
+        """Serves the previous version again; its command runs for that one, too."""
         failed, before = f"the command for {update.version.id.short} {problem}", update.before
         if before is None:
-            raise CommandFailed(f"{failed}, and there is no version before it", hint=_AGAIN)
+            raise CommandFailed(f"{failed}, and there is no previous version", hint=_RETRY)
         self._file.go_back(update)
         self._served(before, self._sink.clock.now_ns())
         back = Update(before, 0, before=update.version, is_rollback=True)
-        also = self._run(self._sink.command, back)
+        second = self._run(self._sink.command, back)
         self.report()
-        if also is not None:
+        if second is not None:
             failed += (
-                f", and then the one for {before.id.short} {also}: "
-                "the engine may serve something else"
+                f", and then the command for {before.id.short} {second}: "
+                "the engine may serve another version"
             )
-        raise CommandFailed(f"{self._file.shown} is {before.id.short} again: {failed}", hint=_AGAIN)
+        raise CommandFailed(f"{self._file.shown} is {before.id.short} again: {failed}", hint=_RETRY)
 
     def _run(self, command: str, update: Update) -> str | None:
-        """Runs a command of the sink, if there is one; what went wrong, None if nothing did."""
+        """Runs a command of the sink, if any; returns the problem, None after success."""
         if not command:
             return None
         place, before = os.fspath(Path(self._sink.file).absolute()), update.before

@@ -1,7 +1,7 @@
-"""For tests of mvc and of programs that use it; nothing of mvc imports it.
+"""Helpers for tests of mvc and of programs that use it; no other package of mvc imports them.
 
-Here: faulty file systems, clocks that are set, opening as a new process would.
-``mvc.testing.fixtures`` has them as fixtures of pytest.
+Faulty file systems, fixed clocks, and opening a repository as a new process would.
+``mvc.testing.fixtures`` has pytest fixtures.
 """
 
 from mvc.testing.files import (

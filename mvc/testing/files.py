@@ -1,8 +1,7 @@
-"""File systems that stand around another one, where every call passes one place.
+"""File systems that wrap another one and pass every call through one method.
 
-A twin overrides ``call`` (names) or ``handle_call`` (open files), and may wrap another
-twin. Methods that combine others, such as ``write_atomic``, run in the outermost twin,
-so that each of their steps is seen.
+A wrapper overrides ``call`` (names) or ``handle_call`` (open files), and may wrap another wrapper.
+Combined methods, such as ``write_atomic``, run in the outermost wrapper, which sees each step.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class WrappedWriteFile(WriteFile):
     def __init__(self, fs: WrappedFS, inner: WriteFile) -> None:
         super().__init__(inner.path, -1, inner.position)
         self.fs, self.inner = fs, inner
-        self.node = -1  # which file it is, for twins that follow files beyond their names
+        self.node = -1  # identifies the file, for wrappers that track files across renames
 
     def close(self) -> None:
         self.inner.close()
@@ -73,15 +72,15 @@ Handle = WrappedReadFile | WrappedWriteFile
 
 
 class WrappedFS(FileSystem):
-    """Passes everything on to ``inner``."""
+    """Passes every call on to ``inner``."""
 
     def __init__(self, inner: FileSystem | None = None) -> None:
         self.inner = inner or FileSystem()
 
-    # -- what twins override -----------------------------------------------------------
+    # -- methods to override -----------------------------------------------------------
 
     def call(self, op: str, path: Path, act: Callable[[], T], *detail: Any) -> T:
-        """Every call on names: ``op`` is the method's name, ``act`` does it."""
+        """Every call on names: ``op`` is the method's name, ``act`` performs it."""
         return act()
 
     def handle_call(self, file: Handle, op: str, act: Callable[[], T], *detail: Any) -> T:
@@ -97,7 +96,7 @@ class WrappedFS(FileSystem):
         return self.handle_call(file, "read", lambda: file.inner.read_into(offset, view), *detail)
 
     def write(self, file: WrappedWriteFile, offset: int, views: Sequence[memoryview]) -> int:
-        """One system call: how many bytes of ``views`` were written."""
+        """One system call; returns how many bytes of ``views`` were written."""
         detail = offset, sum(map(len, views)), views
         self.handle_call(file, "write", lambda: file.inner.write_at(offset, views), *detail)
         return detail[1]
@@ -122,8 +121,8 @@ class WrappedFS(FileSystem):
     def stat(self, path: Path, *, follow: bool = True) -> FileIdentity | None:
         return self.call("stat", path, lambda: self.inner.stat(path, follow=follow))
 
-    def make_dir(self, path: Path, *given: bool, **options: Any) -> bool:
-        return self.call("make_dir", path, lambda: self.inner.make_dir(path, *given, **options))
+    def make_dir(self, path: Path, *args: bool, **options: Any) -> bool:
+        return self.call("make_dir", path, lambda: self.inner.make_dir(path, *args, **options))
 
     def replace(self, src: Path, dst: Path, *, within: Path | None = None) -> None:
         self.call("replace", dst, lambda: self.inner.replace(src, dst, within=within), src)
@@ -131,8 +130,8 @@ class WrappedFS(FileSystem):
     def link(self, src: Path, dst: Path) -> None:
         self.call("link", dst, lambda: self.inner.link(src, dst), src)
 
-    def unlink(self, path: Path, *given: bool, **options: Any) -> None:
-        self.call("unlink", path, lambda: self.inner.unlink(path, *given, **options))
+    def unlink(self, path: Path, *args: bool, **options: Any) -> None:
+        self.call("unlink", path, lambda: self.inner.unlink(path, *args, **options))
 
     def remove_dir(self, path: Path) -> None:
         self.call("remove_dir", path, lambda: self.inner.remove_dir(path))
@@ -161,7 +160,7 @@ class WrappedFS(FileSystem):
 
 Error = int | Literal["short"] | type[MemoryError]
 
-# Where an error can strike; calls it cannot strike are not counted. Others strike anywhere.
+# The calls that an error can affect and that are counted; other errors affect every call.
 _STRIKES: dict[Error, frozenset[str]] = {
     errno.ENOSPC: frozenset(
         {"open_write", "write", "truncate", "sync", "make_dir", "link", "replace", "sync_dir"}
@@ -187,14 +186,12 @@ _VERBS = {
 
 
 class FailingFS(WrappedFS):
-    """Counts calls; the ``fail_at``-th (from 1) fails, with ``persistent`` all from there on.
+    """Counts calls; the ``fail_at``-th (from 1) fails, with ``persistent`` all following ones, too.
 
-    ``error`` is an errno, MemoryError, or "short": the system call then transfers half of
-    what it was given, which is no failure and must go unnoticed. A write that fails with an
-    errno has put half of its bytes into the file before, as a full disk does. ``calls``
-    is the number of calls so far that the error could have struck, ``failures`` how
-    many it did. With ``fail_at=0`` nothing fails. ``within``: a folder outside of which nothing
-    fails, nor counts.
+    ``error``: an errno, MemoryError, or "short": the system call transfers half of the bytes, which
+    is no failure. A write that fails with an errno first writes half of its bytes, as on a full
+    disk. ``calls``: calls so far that the error could affect; ``failures``: those that it did.
+    ``fail_at=0`` disables failures. ``within``: only calls below this folder count and fail.
     """
 
     def __init__(
@@ -221,7 +218,7 @@ class FailingFS(WrappedFS):
         if op == "write" and isinstance(file.inner, WriteFile) and self.error is not MemoryError:
             offset, size, views = detail
             file.inner.write_at(offset, b"".join(views)[: size // 2])
-        raise self._raw()  # the handle makes it an mvc error, as it would the system's
+        raise self._raw()  # the handle converts it into an mvc error
 
     def read(self, file: Handle, offset: int, length: int) -> bytes:
         return super().read(file, offset, self._transferred("read", file, length))
@@ -241,7 +238,7 @@ class FailingFS(WrappedFS):
         return (length + 1) // 2 if is_short else length
 
     def _due(self, op: str, path: Path) -> bool:
-        """Counts the call; whether it fails."""
+        """Counts the call; returns whether it fails."""
         if self.within is not None and not path.is_relative_to(self.within):
             return False
         strikes = _STRIKES.get(self.error)
@@ -271,7 +268,7 @@ class FailingFS(WrappedFS):
 
 
 class UnsyncedFS(WrappedFS):
-    """Flushes nothing, so that thousands of entries are quick to write."""
+    """Skips flushes, so that writing thousands of entries is fast."""
 
     def handle_call(self, file: Handle, op: str, act: Callable[[], Any], *detail: Any) -> Any:
         return None if op == "sync" else super().handle_call(file, op, act, *detail)
@@ -299,14 +296,13 @@ class HookedFS(WrappedFS):
 
 
 class Killed(BaseException):
-    """What a process sees that was killed: nothing. It ends here."""
+    """Raised in a process that counts as killed."""
 
 
 class KilledFS(HookedFS):
-    """From the first call on for which ``when`` is true, nothing happens any more.
+    """From the first call for which ``when`` is true, no call has an effect, as after a kill.
 
-    As if the process had been killed there: whatever its clean-up tries raises Killed, too.
-    (Locks are let go of by that, as the kernel would do.)
+    All later calls, also in clean-up code, raise Killed. (Releasing locks works, as in the kernel.)
     """
 
     def __init__(self, when: Hook, inner: FileSystem | None = None) -> None:

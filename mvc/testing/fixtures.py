@@ -13,12 +13,12 @@ from mvc.testing.process import FixedClock
 
 @pytest.fixture
 def clock() -> FixedClock:
-    """A clock that is a microsecond further each time it is asked."""
+    """A clock that advances by a microsecond on each query."""
     return FixedClock(step_ns=1000)
 
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Iterator[Repository]:
-    """An empty repository in a folder of its own, closed at the end."""
+    """An empty repository in its own folder, closed at the end."""
     with Repository.init(tmp_path / "models") as opened:
         yield opened

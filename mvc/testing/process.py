@@ -1,4 +1,4 @@
-"""Opening a repository as a new process would, with another clock, thresholds or no threads."""
+"""Opens a repository as a new process would, with another clock, thresholds or no threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class FixedClock(Clock):
-    """Starts at ``start_ns`` and goes ``step_ns`` further each time it is asked the time."""
+    """Starts at ``start_ns`` and advances by ``step_ns`` on each query."""
 
     def __init__(self, start_ns: int = 1_750_000_000_000_000_000, step_ns: int = 0) -> None:
         self.time_ns = start_ns
@@ -35,7 +35,7 @@ class FixedClock(Clock):
 
 
 class InThisThread(Executor):
-    """Runs what it is given at once: handing small tensors to threads costs more than work."""
+    """Runs a call at once: threads cost more than they save for small tensors."""
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
@@ -47,9 +47,9 @@ class InThisThread(Executor):
 
 
 def killed(act: Callable[[FileSystem], object], when: Hook) -> bool:
-    """Runs ``act`` in a fork that is killed at the first call that ``when`` is true of.
+    """Runs ``act`` in a fork that is killed at the first call for which ``when`` is true.
 
-    The file system that ``act`` is given is watched; returns whether it came to such a call.
+    ``act`` receives the watched file system. Returns whether such a call was made.
     """
 
     def die(number: int, op: str, path: Path) -> None:
@@ -67,7 +67,7 @@ def killed(act: Callable[[FileSystem], object], when: Hook) -> bool:
 
 
 def fresh_process() -> None:
-    """Drops what the process has cached, as if it had just been started."""
+    """Drops all caches, as if the process had just started."""
     clear_caches()
 
 

@@ -218,7 +218,7 @@ class TestUnshared:
         assert ask(opened) == ask(opened) and self._outcomes(world, 2) == ["done"] * 2
 
     def test_few_are_kept(self, world: World, port: int) -> None:
-        versions = [world.deploy() for _ in range(answers.KEPT + 2)]
+        versions = [world.deploy() for _ in range(answers.CACHED + 2)]
         opened = world.transport(port)
         questions = [Wanted(live="prod", have=frozenset({id_})) for id_ in versions]
         for wanted in [*questions, questions[-1], questions[0]]:

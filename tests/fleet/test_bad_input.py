@@ -120,11 +120,11 @@ def test_a_file_that_something_else_wrote(mvc: Mvc, remote: Repository) -> None:
     done = mvc(*words(remote))
     assert content(mvc.folder) == right
     (line,) = done.err.splitlines()
-    assert line.startswith(f"mvc: warning: {FILE}, which something else wrote, becomes ")
+    assert line.startswith(f"mvc: warning: replaced {FILE}, which another program wrote, by ")
     mvc(*words(remote)[:4], "live", "--once")
     (mvc.folder / "live" / "m.safetensors").write_bytes(b"somebody else's")
     done = mvc(*words(remote)[:4], "live", "--once")
-    assert "live/m.safetensors, which something else wrote, becomes " in done.err
+    assert "live/m.safetensors, which another program wrote, by " in done.err
     (mvc.folder / FILE).unlink()
     assert mvc(*words(remote)).err == "" and content(mvc.folder) == right
 
@@ -136,8 +136,8 @@ def test_a_disk_too_small_for_a_second_file(
     deploy(remote, 1)
     with monkeypatch.context() as patch:
         patch.setattr(FileSystem, "free_bytes", lambda *_: 50_000)
-        assert f"no room for {FILE}: " in (error := said(mvc, words(remote)))
-        assert "kB more are needed" in error and "the version before stays" in error
+        assert f"{FILE} needs " in (error := said(mvc, words(remote)))
+        assert "kB more" in error and "the previous version stays" in error
         (mvc.folder / FILE).unlink()
         assert "stays" not in mvc(*words(remote), code=3).err
     mvc(*words(remote))
@@ -164,7 +164,7 @@ def test_a_folder_that_cannot_be_kept(
     there = sorted(mvc.folder.iterdir())
     refused(["new/", "--path", "none"], "no path none")
     for way in ([], ["--in-place"]):
-        refused(["/proc/", *way], "/proc is the root of a file system", code=2)
+        refused(["/proc/", *way], "/proc is a mount point", code=2)
     refused(["new/", "--in-place", "--path", "none"], "no path none")
     assert sorted(mvc.folder.iterdir()) == there
     refused(["full/"], "full is no symbolic link")
@@ -172,15 +172,15 @@ def test_a_folder_that_cannot_be_kept(
     refused(["/"], "/ has no name of its own", code=2)
     refused(["link"], "link leads to full, which mvc did not make")
     refused(["there.st/"], "there.st is no symbolic link")
-    refused(["no/live/"], "there is no folder for no/live")
+    refused(["no/live/"], "the folder no does not exist")
     refused(["live", "--path", "m.safetensors", "--path", "none"], "no path none")
     refused(["live", *["--path", "a"] * 257], "257 paths are too many for live", code=2)
     with following(str(remote.root), "prod", mvc.folder / "live"):
-        refused(["live"], "another process keeps live", code=5)
+        refused(["live"], "another process follows into live", code=5)
     deploy(remote, 1)
     with monkeypatch.context() as patch:
         patch.setattr(FileSystem, "free_bytes", lambda *_: 50_000)
-        refused(["live"], "no room for live: ")
+        refused(["live"], "the disk is nearly full: live needs ")
     with monkeypatch.context() as patch:
         for name in ("pwrite", "pwritev"):
             patch.setattr(os, name, _full)
@@ -215,7 +215,7 @@ def test_a_command_that_fails_or_hangs(
 
 def test_two_followers_of_one_file(mvc: Mvc, remote: Repository) -> None:
     with following(str(remote.root), "prod", mvc.folder / FILE):
-        assert f"another process keeps {FILE}" in mvc(*words(remote), code=5).err
+        assert f"another process follows into {FILE}" in mvc(*words(remote), code=5).err
     mvc(*words(remote))
 
 
@@ -225,8 +225,8 @@ def test_what_a_server_refuses(mvc: Mvc, tmp_path: Path, monkeypatch: pytest.Mon
         there.own(lambda repo: deploy(repo, 0))
         token = there.narrow_token("push:*")
         cases: list[tuple[str, str, Callable[[], None]]] = [
-            ("a token is needed", there.url, lambda: monkeypatch.delenv("MVC_TOKEN_ORIGIN")),
-            ("not known here", there.url, lambda: _token(monkeypatch, "mvc_" + "x" * 43)),
+            ("requires a token", there.url, lambda: monkeypatch.delenv("MVC_TOKEN_ORIGIN")),
+            ("does not know this token", there.url, lambda: _token(monkeypatch, "mvc_" + "x" * 43)),
             ("the scope read", there.url, lambda: _token(monkeypatch, token)),
             ("no repository other", there.url.replace("/remote", "/other"), lambda: None),
         ]
@@ -237,7 +237,7 @@ def test_what_a_server_refuses(mvc: Mvc, tmp_path: Path, monkeypatch: pytest.Mon
             assert message in said(mvc, words(url))
         monkeypatch.delenv("MVC_TOKEN_ORIGIN")
         error = said(mvc, words(there.url, "-O", "token_file=tok"))
-        assert "tok for the token\nhint: check the option token_file" in error
+        assert "tok does not exist\nhint: check the option token_file" in error
         _token(monkeypatch, there.token)
         mvc(*words(there.url))
     assert "does not answer" in said(mvc, words(there.url))

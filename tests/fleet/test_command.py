@@ -68,7 +68,7 @@ def test_errors_have_their_codes(repo: Repository, tmp_path: Path) -> None:
     for words, code, said in (
         ((repo.root, "beta", "-o", "a.st"), 3, "beta"),
         ((tmp_path / "nowhere", "prod", "-o", "a.st"), 3, "there is no folder"),
-        ((repo.root, "prod", "-o", "no/a.st"), 3, "there is no folder for"),
+        ((repo.root, "prod", "-o", "no/a.st"), 3, "the folder no does not exist"),
         ((repo.root, "prod", "-o", "a.st", "--path", "b", "--path", "c"), 2, "too many for a.st"),
         ((repo.root, "prod"), 2, "-o"),
         ((repo.root, "prod", "-o", "a.st", "--interval", "0"), 2, "interval"),

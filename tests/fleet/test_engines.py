@@ -122,7 +122,7 @@ def test_without_exec_required_the_engine_stays_paused(fleet: Fleet) -> None:
     fleet.follow(required=False)
     broken = fleet.deploy("broken")
     done = fleet.follow(required=False)
-    assert f"policy is {broken.short}, but its command failed" in done.err
+    assert f"policy is now {broken.short}, but its command failed" in done.err
     assert fleet.engine.is_paused
 
 

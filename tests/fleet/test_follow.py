@@ -187,7 +187,7 @@ def test_what_something_else_wrote_is_replaced_and_named(
     flipped = bytearray(right)
     flipped[-7] ^= 1
     file.write_bytes(flipped)
-    with pytest.warns(TakenOver, match=f"becomes that of {first.short}"):
+    with pytest.warns(TakenOver, match=f"by {first.short}"):
         follow(url, "prod", to=file, once=True)
     assert file.read_bytes() == right
     file.unlink()
@@ -341,7 +341,7 @@ def test_a_disk_without_room_is_named_before(
         right = file.read_bytes()
         commit(repo, 2)
         fs.room = 100_000
-        with pytest.raises(StorageFull, match="there is no room for "):
+        with pytest.raises(StorageFull, match="the disk is nearly full"):
             follower.poll()
         assert file.read_bytes() == right == checked_out(repo, first)
         fs.room = 1 << 40
@@ -403,7 +403,7 @@ def test_it_goes_on_by_itself(repo: Repository, url: str, tmp_path: Path) -> Non
     kinds = {each.category for each in running.warned}
     assert kinds == {NotFollowing, TakenOver}
     assert len([each for each in running.warned if each.category is NotFollowing]) == 1
-    assert running.notes == ["prod is followed again"]
+    assert running.notes == ["following prod again"]
 
 
 def test_a_remote_that_is_away_is_named_once_and_when_it_is_back(
@@ -422,7 +422,7 @@ def test_a_remote_that_is_away_is_named_once_and_when_it_is_back(
         with Repository.open(folder / "models") as back:
             commit(back, 1)
             running.until(lambda: bool(running.changes))
-    assert running.notes == ["prod is followed again"]
+    assert running.notes == ["following prod again"]
 
 
 def test_the_command_runs_after_each_swap(repo: Repository, tmp_path: Path) -> None:

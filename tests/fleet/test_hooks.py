@@ -133,7 +133,7 @@ def test_a_preparation_that_fails(command: str, message: str, node: Node, tmp_pa
     beside = sorted(node.mvc.folder.iterdir())
     slow = ("--prepare", command, "--exec-timeout", "0.3", "--exec", f"touch {tmp_path}/ran")
     done = node.follow(*slow, code=3)
-    assert message in done.err and f"the command that prepares {second.short}" in done.err
+    assert message in done.err and f"the prepare command for {second.short}" in done.err
     assert node.holds(first) and node.reported() == [first]
     assert sorted(node.mvc.folder.iterdir()) == beside and not (tmp_path / "ran").exists()
     node.follow("--prepare", "true")
@@ -185,8 +185,8 @@ def test_a_failed_command_for_both_is_one_sentence(node: Node) -> None:
     failed = "failed with exit status 4"
     assert done.err.splitlines() == [
         f"mvc: {node.place} is {first.short} again: the command for {second.short} {failed}, and "
-        f"then the one for {first.short} {failed}: the engine may serve something else",
-        "hint: once the command succeeds, run it again",
+        f"then the command for {first.short} {failed}: the engine may serve another version",
+        "hint: repair the command, then run mvc follow again",
     ]
     assert node.holds(first)
 
@@ -206,7 +206,7 @@ def test_without_exec_required_the_new_version_stays(node: Node) -> None:
     node.follow()
     second = node.deploy(2)
     done = node.follow("--exec", "exit 4")
-    assert f"is {second.short}, but its command failed with exit status 4" in done.err
+    assert f"is now {second.short}, but its command failed with exit status 4" in done.err
     assert node.holds(second)
 
 

@@ -327,10 +327,10 @@ def test_the_journal_takes_the_room_of_a_larger_file(repo: Repository, tmp_path:
             return 2_000_000 - (next_.stat().st_size if next_.exists() else 0)
 
     deploy(repo, 1, (800, 1000))  # 1.6 MB more
-    with pytest.raises(StorageFull, match=r"no room for .*: [0-9.]+ MB more are needed") as found:
+    with pytest.raises(StorageFull, match=r"nearly full: .* needs [0-9.]+ MB more") as found:
         follow(repo.root, "prod", to=node, once=True, in_place=True, fs=Small())
     assert contents(node) == old and not next_.exists()
-    assert "the version before stays" in str(found.value.hint)
+    assert "the previous version stays" in str(found.value.hint)
 
 
 def test_bad_places(repo: Repository, tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_a_folder_that_was_kept_the_other_way(repo: Repository, tmp_path: Path) 
     linked, real = tmp_path / "linked", tmp_path / "real"
     for node, in_place in ((linked, False), (real, True)):
         follow(repo.root, "prod", to=node, once=True, in_place=in_place)
-        words = "is kept with" if in_place else "was kept without"
+        words = "was created with" if in_place else "was created without"
         for _ in range(2):
             with pytest.raises(WouldOverwrite, match=f"{node.name} {words} --in-place"):
                 follow(repo.root, "prod", to=node, once=True, in_place=not in_place)
@@ -371,7 +371,7 @@ def test_a_command_that_has_to_succeed(repo: Repository, tmp_path: Path, kind: s
     old = contents(node)
     make(repo, tmp_path / "work", 1, kind, count=3)
     for _ in range(2):
-        with pytest.raises(CommandFailed, match=r"again: .* may serve something else"):
+        with pytest.raises(CommandFailed, match=r"again: .* may serve another version"):
             follow(
                 repo.root,
                 "prod",

@@ -248,7 +248,7 @@ def test_what_is_taken_back_while_it_is_prepared_is_not_served(
         if what in ("deploy", "end"):
             replica.update(opened, "prod", prepare=prepare)
         else:
-            with pytest.raises(NoDeployment, match="was taken back while it was prepared"):
+            with pytest.raises(NoDeployment, match="was rolled back while it was prepared"):
                 replica.update(opened, "prod", prepare=prepare)
             replica.update(opened, "prod")
         served = replica.current()

@@ -156,7 +156,7 @@ def test_something_else_stands_where_a_folder_is_to_be(
         replica.update(opened, "prod")
         (node / "d").touch() if what == "file" else (node / "d").symlink_to(elsewhere)
         repo.commit(states={"d/e": {"w": np.ones(9)}}, deploy="prod")
-        with pytest.raises(IoFailed, match="is to be a folder"):
+        with pytest.raises(IoFailed, match="where a folder is needed"):
             replica.update(opened, "prod")
         assert not list(elsewhere.iterdir())
         (node / "d").unlink()

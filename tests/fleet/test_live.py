@@ -59,7 +59,7 @@ def test_the_answer_is_the_live_version_and_its_deployment(
     repo.deploy(ids[0], "other")
     sent, _, records = ask(opened, paths=("model.st",))
     assert [Commit.decode(data).id for data in sent.commits] == [ids[2]]
-    (made,) = sent.said
+    (made,) = sent.decoded
     assert isinstance(made, Deployment)
     assert (made.target, made.subject) == ("prod", ids[2])
     assert records

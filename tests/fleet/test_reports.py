@@ -161,7 +161,10 @@ def test_what_is_refused_stays_and_the_others_go(server: Server, reports: Report
     for number, version in enumerate([server.versions[0], unknown, server.versions[1]]):
         reports.served(version, "prod", START + number)
     for _ in range(2):
-        with server.transport() as transport, pytest.raises(HistoryMissing, match="is not here"):
+        with (
+            server.transport() as transport,
+            pytest.raises(HistoryMissing, match="this repository lacks"),
+        ):
             reports.send(transport)
         assert reports.waiting == 1
     assert served(server) == server.versions[:2]
@@ -178,7 +181,10 @@ def test_however_many_are_refused_the_others_go(
         reports.served(version, "prod", START + number)
 
     def send() -> None:
-        with server.transport() as transport, pytest.raises(HistoryMissing, match="is not here"):
+        with (
+            server.transport() as transport,
+            pytest.raises(HistoryMissing, match="this repository lacks"),
+        ):
             Reports(tmp_path / "beside", "7").send(transport)
 
     for _ in range(8):

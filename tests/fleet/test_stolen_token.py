@@ -365,7 +365,7 @@ def test_a_token_that_names_no_node_reports_for_none(
         "with a statement": lambda world: give(world, [note], reports=(report,)),
         "recorded elsewhere": _deploying("nodes/8/prod"),
     }
-    with pytest.raises(RemoteRefused, match=r"deploy:nodes/8/prod|by the remote"):
+    with pytest.raises(RemoteRefused, match=r"deploy:nodes/8/prod|reports of nodes"):
         given[kind](world)
 
 
@@ -377,7 +377,7 @@ def test_a_token_that_is_taken_away_ends_at_once(world: World) -> None:
     tokens = Tokens(FileSystem(), world.remote.served)
     (held,) = [each.name for each in tokens.all() if each.scopes == SCOPES]
     tokens.remove(held)
-    with pytest.raises(RemoteRefused, match="not known here"):
+    with pytest.raises(RemoteRefused, match="does not know this token"):
         world.transport().head()
 
 

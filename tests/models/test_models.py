@@ -65,7 +65,7 @@ def test_a_model_is_built_where_its_project_is_not(
 def test_arguments_are_given_offered_or_refused(repo: mvc.Repository, project: Project) -> None:
     net = project.load("nets.net")
     made = net.Net(4, 2, dropout=0.5)
-    with pytest.raises(CannotRecord, match=r"Net takes arguments \(width, depth=1, dropout=0\.0\)"):
+    with pytest.raises(CannotRecord, match=r"Net has parameters \(width, depth=1, dropout=0\.0\)"):
         commit_model(repo, made)
     assert repo.head().commit is None
     arguments = {"width": 4, "depth": 2, "dropout": 0.5}
@@ -86,7 +86,7 @@ def test_arguments_are_given_offered_or_refused(repo: mvc.Repository, project: P
 def test_a_function_makes_what_no_class_can(repo: mvc.Repository, project: Project) -> None:
     make = project.load("nets.net").make
     made = make((2, 3, 4))
-    with pytest.raises(CannotRecord, match=r"Sequential takes arguments \(\*args"):
+    with pytest.raises(CannotRecord, match=r"Sequential has parameters \(\*args"):
         commit_model(repo, made)
     with pytest.raises(WrongUsage, match="how a state is built, and none is given"):
         mvc.describe_model(mvc.Architecture(make, {"sizes": (2, 3, 4)}))
@@ -126,7 +126,7 @@ def test_arguments_are_plain_data(repo: mvc.Repository, project: Project, case: 
 def test_what_is_no_model_is_refused(repo: mvc.Repository) -> None:
     with pytest.raises(WrongUsage, match=r"model is of type dict: it must be a torch\.nn\.Module"):
         mvc.describe_model({})
-    with pytest.raises(WrongUsage, match="arguments are a mapping"):
+    with pytest.raises(WrongUsage, match="arguments must be a mapping"):
         mvc.Architecture(nn.Linear, [1])
     with pytest.raises(WrongUsage, match="sources are names"):
         mvc.Architecture(nn.Linear, {}, "nets")
@@ -261,10 +261,10 @@ BAD: dict[str, tuple[str, dict[str, Any], type[mvc.MvcError], str]] = {
     "exits": ("def Net():\n    raise SystemExit", {}, CannotBuild, "SystemExit"),
     "hash": (GOOD, {"files": {"code/net.py": "0"}}, DamagedData, "is not the code that it was"),
     "absent": (GOOD, {"files": {"code/a.py": "0"}}, UnknownPath, r"carries no code/a\.py"),
-    "outside": (GOOD, {"files": {"code/../a.py": "0"}}, DamagedData, "does not say how"),
-    "absolute": (GOOD, {"weights": "/etc/passwd"}, DamagedData, "does not say how"),
-    "module": (GOOD, {"module": "a/b"}, DamagedData, "does not say how"),
-    "types": (GOOD, {"arguments": [1]}, DamagedData, "does not say how"),
+    "outside": (GOOD, {"files": {"code/../a.py": "0"}}, DamagedData, "not a valid description of a model"),
+    "absolute": (GOOD, {"weights": "/etc/passwd"}, DamagedData, "not a valid description of a model"),
+    "module": (GOOD, {"module": "a/b"}, DamagedData, "not a valid description of a model"),
+    "types": (GOOD, {"arguments": [1]}, DamagedData, "not a valid description of a model"),
     "newer": (GOOD, {"schema": "mvc.model/2"}, UnsupportedFormat, "mvc.model/2"),
 }  # fmt: skip
 

@@ -29,9 +29,9 @@ def test_two_versions_of_one_file_are_loaded_at_once(
     path, modules = list(sys.path), set(sys.modules)
     one = stored(net="import part\ndef f():\n    return part.X", part="X = 1")
     two = stored(net="import part\ndef f():\n    return part.X", part="X = 2")
-    first, second = one.take("net", "f"), two.take("net", "f")
+    first, second = one.load("net", "f"), two.load("net", "f")
     assert (first(), second()) == (1, 2)
-    assert one.take("net", "f") is first
+    assert one.load("net", "f") is first
     assert sys.path == path and os.listdir(tmp_path) == []
     assert {name.split(".")[0] for name in set(sys.modules) - modules} == {one.root, two.root}
 
@@ -50,7 +50,7 @@ def test_stored_modules_go_before_installed_ones_and_import_late() -> None:
             "    assert leaf is b\n    return leaf.NAME\n"
         ),
     )
-    net = code.take("net", "__dict__")
+    net = code.load("net", "__dict__")
     assert net["pack"].a is net["alias"] is net["a"] and net["VALUE"] == 5
     assert net["os"] is os and net["click"].HERE
     assert net["late"]() == f"{code.root}.space.deep.leaf"
@@ -84,9 +84,9 @@ def test_modules_imported_by_a_call_are_the_stored_ones(
         net=f"{call}\ndef late():\n    {indented}\n    return plug.WIDTH\n",
     )
     try:
-        assert code.take("net", "plug").WIDTH == code.take("net", "late")() == "stored"
+        assert code.load("net", "plug").WIDTH == code.load("net", "late")() == "stored"
         with pytest.raises(CannotBuild, match=r"No module named 'helpers\.plug3'"):
-            stored(helpers__of__plug2="", net=call.replace("plug2", "plug3")).take("net", "plug")
+            stored(helpers__of__plug2="", net=call.replace("plug2", "plug3")).load("net", "plug")
     finally:
         for name in ("helpers", "helpers.plug2"):
             sys.modules.pop(name, None)
@@ -97,13 +97,13 @@ def test_other_modules_imported_by_a_call_are_the_installed_ones() -> None:
         net="import importlib\nfrom importlib import util\n"
         'path = importlib.import_module("os.path")'
     )
-    assert code.take("net", "path") is os.path
-    assert code.take("net", "util") is importlib.util
+    assert code.load("net", "path") is os.path
+    assert code.load("net", "util") is importlib.util
 
 
 def test_its_source_can_be_looked_at() -> None:
     code = stored(net="class Net:\n    def f(self):\n        return 1\n")
-    net = code.take("net", "Net")
+    net = code.load("net", "Net")
     assert inspect.getsource(net.f) == "    def f(self):\n        return 1\n"
     assert inspect.getsource(net).startswith("class Net")
 
@@ -121,9 +121,9 @@ FAILS = {
 @pytest.mark.parametrize("source", FAILS)
 def test_what_fails_says_where(source: str) -> None:
     with pytest.raises(CannotBuild, match=FAILS[source]) as caught:
-        stored(net=source).take("net", "Net")
+        stored(net=source).load("net", "Net")
     if "absent" in source:
-        assert caught.value.hint == "the version was made with torch==2.13.0"
+        assert caught.value.hint == "the version was recorded with torch==2.13.0"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_what_fails_says_where(source: str) -> None:
      "code/a/../../b.py", "code/a\\b.py", "code/1.py"],
 )  # fmt: skip
 def test_names_are_those_of_modules(name: str) -> None:
-    with pytest.raises(CannotBuild, match="no name of a stored source file"):
+    with pytest.raises(CannotBuild, match="not a valid name of a stored source file"):
         StoredCode({name: b""}, {})
 
 

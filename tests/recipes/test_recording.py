@@ -148,7 +148,7 @@ def test_a_function_inside_another_and_a_wrong_call_are_refused(
 ) -> None:
     def inner(model: nn.Module) -> None: ...
 
-    with pytest.raises(CannotRecord, match=r"service: .*inner was made inside a function"):
+    with pytest.raises(CannotRecord, match=r"service: .*inner is defined inside a function"):
         recorded(repo, model, service=inner)
     with pytest.raises(WrongUsage, match=r"cannot be called so: .*'epochs'"):
         recorded(repo, model, service=trainings.make_images, epochs=3)

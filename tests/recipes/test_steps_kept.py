@@ -135,7 +135,7 @@ def test_a_step_function_that_changed_on_disk(
             project.write({"mine.py": changed, "other.py": changed})
     proof = recorder.report.proof
     assert proof is not None and (proof.dropped, proof.unproven) == (1, ())
-    with pytest.raises(CannotRecord, match="was changed since it was imported"):
+    with pytest.raises(CannotRecord, match="was edited after its import"):
         mvc.Recorder(repo, model, optimizer, recipe=other.step, data=data)
     made = versions(repo)
     with mvc.retraining(repo, made[1], trust=True):

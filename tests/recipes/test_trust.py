@@ -122,7 +122,7 @@ def test_a_base_is_trained_again_only_if_it_is_named(foreign: Foreign) -> None:
             pass
         with pytest.raises(NotTrusted):
             recipes.store_weights(repo, newest, trust=trust)
-    with pytest.raises(WrongUsage, match="trust is True, or a list of versions"):
+    with pytest.raises(WrongUsage, match="trust must be True, or a list of versions"):
         mvc.retrain(repo, newest, trust=str(foreign.id))  # type: ignore[arg-type]
     assert foreign.ran == []
     done = mvc.retrain(repo, newest, trust=[foreign.id.short, newest])

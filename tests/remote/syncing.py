@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from mvc.ids import CommitId
-from mvc.remote.statements import admit, told
+from mvc.remote.statements import admit, statements_to_send
 from mvc.repo.handle import Handle
 from mvc.store.journal.entries import Entry
 from mvc.testing import FixedClock, UnsyncedFS
@@ -26,7 +26,7 @@ def sync(source: Handle, to: Handle) -> list[CommitId]:
     held = list[CommitId]()
     for recorded in list(snapshot.entries()):
         commits = tuple(c for c in recorded.entry.commits if not store.snapshot.has_commit(c.id))
-        statements = told(snapshot, recorded)
+        statements = statements_to_send(snapshot, recorded)
 
         def make(statements=statements, commits=commits) -> Entry:
             admitted = admit(to.store, statements, {commit.id for commit in commits})

@@ -50,7 +50,7 @@ def test_a_clock_two_days_ahead(tmp_path: Path, server: Path) -> None:
     with Repository.init(tmp_path / "ahead", clock=clock) as repo:
         repo.remotes.add("origin", server)
         repo.commit(state(1))
-        with pytest.raises(RemoteRefused, match="ahead of the clock") as caught:
+        with pytest.raises(RemoteRefused, match="ahead of the receiver's clock") as caught:
             repo.push()
         one_line(caught.value)
         clock.advance(-2 * DAY)

@@ -108,7 +108,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)
     file.chmod(0o640)
-    with pytest.raises(InvalidConfig, match="others can read") as caught:
+    with pytest.raises(InvalidConfig, match="other users can read") as caught:
         read(Remote("https://h/x", "origin", token_file=str(file)))
     assert TOKEN not in str(caught.value) and caught.value.hint == f"chmod 600 {file}"
 
@@ -117,13 +117,13 @@ def test_what_is_no_token_is_sent_nowhere(tmp_path: Path) -> None:
     file = tmp_path / "id_rsa"
     file.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nsecret")
     file.chmod(0o600)
-    with pytest.raises(InvalidConfig, match="is no token") as caught:
+    with pytest.raises(InvalidConfig, match="does not contain a token") as caught:
         read(Remote("https://h/x", "origin", token_file=str(file)))
     assert "secret" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="no file"):
+    with pytest.raises(InvalidConfig, match=r"token file .* does not exist"):
         read(Remote("https://h/x", "origin", token_file=str(tmp_path / "none")))
 
 

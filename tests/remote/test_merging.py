@@ -31,7 +31,7 @@ from mvc.model.statement import (
     Statement,
     Tombstone,
 )
-from mvc.remote.statements import about, admit, told
+from mvc.remote.statements import about, admit, statements_to_send
 from mvc.repo.handle import Handle
 from mvc.repo.lookup.commits import get
 from mvc.repo.oplog.undo import undo
@@ -330,7 +330,7 @@ def test_a_deployment_that_cannot_be_is_refused(
 def test_an_operation_a_day_ahead_is_refused_and_one_less_is_not(tmp_path: Path) -> None:
     context = repository(tmp_path / "r")
     ahead = sent(context, recorded_ns=START + MAX_AHEAD_NS + 1)
-    with pytest.raises(RemoteRefused, match="more than a day ahead of the clock here"):
+    with pytest.raises(RemoteRefused, match="over a day ahead of the receiver's clock"):
         taken(context, ahead)
     late = sent(context, recorded_ns=START + MAX_AHEAD_NS, hybrid_ns=START + MAX_AHEAD_NS)
     assert taken(context, late).of(Deployment)
@@ -343,7 +343,7 @@ def test_an_operation_a_day_ahead_is_refused_and_one_less_is_not(tmp_path: Path)
 def test_two_deployments_on_one_target_in_one_operation_are_refused(tmp_path: Path) -> None:
     context = repository(tmp_path / "r")
     made = sent(context)
-    with pytest.raises(RemoteRefused, match="deploys twice on prod"):
+    with pytest.raises(RemoteRefused, match="deploys to prod twice"):
         taken(context, made, replace(made, node=b"m" * 16))
 
 
@@ -357,9 +357,9 @@ def test_of_versions_that_are_not_here_nothing_is_said(tmp_path: Path) -> None:
     snapshot = there.store.fresh()
     entries = {r.entry.operation: r for r in snapshot.entries()}
     for kind in ("deploy", "retract", "annotate"):
-        assert told(snapshot, entries[kind], {known}.__contains__) == ()
+        assert statements_to_send(snapshot, entries[kind], {known}.__contains__) == ()
     for kind in ("retract", "annotate"):
-        assert admit(here.store, told(snapshot, entries[kind]), ()).statements == []
+        assert admit(here.store, statements_to_send(snapshot, entries[kind]), ()).statements == []
     assert [snapshot.entry(at).entry.operation for at in about(snapshot, {other})] == [
         "deploy", "retract", "annotate",
     ]  # fmt: skip

@@ -77,7 +77,7 @@ def test_what_is_forgotten_by_name_goes_although_a_branch_is_refused(shared: Sha
     shared.bob.push()
     shared.ada.commit(state(8))
     shared.ada.storage.forget(secret, reason="withdrawn")
-    with pytest.raises(RefConflict, match="is forgotten there"):
+    with pytest.raises(RefConflict, match="has applied the purges"):
         shared.ada.push()
     with pytest.raises(StateForgotten):
         shared.server.checkout(secret)
@@ -161,7 +161,7 @@ def test_a_bucket_is_told_of_deployments_once(shared: Shared) -> None:
 def test_where_no_bucket_is_nothing_is_cloned(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "one.jpg").write_text("none")
-    with pytest.raises(NotARepository, match="no repository in bucket:"):
+    with pytest.raises(NotARepository, match="contains no repository"):
         mvc.clone(f"bucket:{tmp_path / 'photos'}", tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
@@ -178,6 +178,6 @@ def test_a_remote_that_was_replaced_or_is_nowhere_is_said(
     assert run(["remote", "add", "-f", "away", shared.url]) == 0
     assert "warning" not in capsys.readouterr().err
     assert run(["remote", "show"]) == 4
-    assert "origin is another repository than at the last fetch" in capsys.readouterr().err
+    assert "origin is a different repository than at the last fetch" in capsys.readouterr().err
     assert run(["remote", "show", "away"]) == 0
     assert "warning" not in capsys.readouterr().err

@@ -31,7 +31,7 @@ def test_a_branch_moves_forward_from_the_expected_value(context: Handle) -> None
     refs.create_branch(context.store, "old", first)
     move = Move("heads/old", first, second)
     assert changes(context, move) == [RefChange("heads/old", first, second)]
-    assert "has moved: it is at" in refused(context, Move("heads/old", None, second)).message
+    assert "is now at" in refused(context, Move("heads/old", None, second)).message
     back = Move("heads/side", second, first)
     error = refused(context, back)
     assert isinstance(error, RefConflict)
@@ -62,7 +62,7 @@ def test_tags_are_made_once_and_those_of_data_sets_move_on(context: Handle) -> N
         refs.create_tag(context.store, name, first)
     error = refused(context, Move("tags/v1", first, second))
     assert isinstance(error, RefConflict)
-    assert "there is a tag v1 already" in error.message
+    assert "tag v1 already exists" in error.message
     assert changes(context, Move("tags/data/train", first, second))
     assert changes(context, Move("tags/v1", first, second, force=True))
 
@@ -70,8 +70,8 @@ def test_tags_are_made_once_and_those_of_data_sets_move_on(context: Handle) -> N
 def test_a_branch_and_a_tag_never_share_a_name(context: Handle) -> None:
     first = commit(context, branch="side")
     refs.create_tag(context.store, "v1", first)
-    assert "tag v1" in refused(context, Move("heads/v1", None, first)).message
-    assert "branch side" in refused(context, Move("tags/side", None, first)).message
+    assert "tag named v1" in refused(context, Move("heads/v1", None, first)).message
+    assert "branch named side" in refused(context, Move("tags/side", None, first)).message
     both = (Move("heads/x", None, first), Move("tags/x", None, first))
     assert isinstance(refused(context, *both), RefConflict)
     swap = (Move("tags/v1", first, None), Move("heads/v1", None, first))

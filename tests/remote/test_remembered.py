@@ -204,7 +204,7 @@ def test_a_push_accepts_a_remote_that_has_gone_back(team: Team, tmp_path: Path) 
     team.server.close()
     shutil.rmtree(team.url)
     shutil.copytree(tmp_path / "copy", team.url)
-    with pytest.raises(HistoryMissing, match="gone back") as caught:
+    with pytest.raises(HistoryMissing, match="rolled back") as caught:
         team.bob.fetch()
     assert "mvc push" in str(caught.value.hint)
     assert team.bob.push().versions == 5

@@ -83,6 +83,6 @@ def test_reports_need_a_scope_that_names_the_node(globs: list[str], node: str) -
 
 @pytest.mark.parametrize("glob", ["nodes/*", "nodes/7*", "nodes/?/prod", "nodes/7", "nodes/7/"])
 def test_a_scope_for_reports_that_names_no_node_is_refused(glob: str) -> None:
-    with pytest.raises(WrongUsage, match="names no node"):
+    with pytest.raises(WrongUsage, match="does not name a node"):
         parse_scopes([f"models:deploy:{glob}"])
     assert parse_scopes(["deploy:nodes/7/*"]) and parse_scopes(["push:nodes/*"])

@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_refused(repo: Repository, signed: CommitId) -> Non
     row = rows(repo, signed)[1]
     for data in (b"\xff" * 50, b"\x01", b"\x01\x03" + bytes(80)):
         sent = Sent(statements=(data,))
-        with pytest.raises(DamagedData, match="a statement that was sent"):
+        with pytest.raises(DamagedData, match="a received statement"):
             receive(repo.handle.store, repo.handle.config, Slice(encode_entries([sent]), 0, ()))
     with pytest.raises(DamagedData):
         told(repo, (), replace(row, blob=bytes((16 << 10) + 1)))

@@ -79,10 +79,10 @@ def test_what_ssh_could_take_for_an_option_or_a_command_is_refused(url: str) -> 
     ("said", "code", "kind", "words"),
     [
         ("Host key verification failed.", 255, RemoteUnreachable, "host key is unknown"),
-        ("bash: mvc: command not found", 127, RemoteRefused, "there is no mvc at the other end"),
-        ("Permission denied (publickey).", 255, RemoteRefused, "does not let you in"),
+        ("bash: mvc: command not found", 127, RemoteRefused, "the host has no command mvc"),
+        ("Permission denied (publickey).", 255, RemoteRefused, "ssh authentication failed"),
         ("ssh: Could not resolve hostname lab", 255, RemoteUnreachable, "Could not resolve"),
-        ("", 0, RemoteUnreachable, "the connection broke off"),
+        ("", 0, RemoteUnreachable, "the connection ended too early"),
     ],
 )
 def test_each_way_in_which_ssh_fails_is_one_clear_line(
@@ -114,7 +114,7 @@ def test_what_the_other_end_says_is_escaped_and_bounded(
 def test_what_is_no_protocol_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = program(tmp_path, "print('Welcome to lab!', flush=True); import time; time.sleep(0.2)")
     error = failure(monkeypatch, fake)
-    assert isinstance(error, RemoteRefused) and "something else than mvc" in error.message
+    assert isinstance(error, RemoteRefused) and "does not come from mvc" in error.message
 
 
 def test_a_command_runs_at_the_other_end(

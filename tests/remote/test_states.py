@@ -192,7 +192,7 @@ def test_a_remote_that_lacks_it_as_well(line: Team) -> None:
     with Repository.open(line.url) as server:
         server.storage.forget(keep_last=1)
         server.storage.gc(grace="0")
-    said = rf"origin lacks it as well: the state of version {line.ids[3].short} was forgotten"
+    said = rf"origin lacks it, too: the state of version {line.ids[3].short} was forgotten"
     for _ in range(2):
         with pytest.raises(StateForgotten, match=said):
             repo.fetch("origin", [line.ids[3]])
@@ -282,7 +282,7 @@ def test_a_version_that_neither_side_has_whole_is_refused(line: Team) -> None:
     repo, other = line.clone("c", states="last:3"), line.root / "backup"
     backup = Repository.init(other, bare=True)
     repo.remotes.add("backup", str(other))
-    said = "is neither here nor at backup"
+    said = "neither this repository nor backup has"
     for _ in range(2):
         with pytest.raises(StateForgotten, match=said) as error:
             repo.push("backup")
@@ -346,4 +346,4 @@ def test_what_never_came_is_not_counted_as_forgotten(line: Team) -> None:
     assert (after.forgotten, after.absent) == (2, 2)
     here.storage.forget(line.ids[3])
     assert here.storage.stats().absent == here.storage.fsck().absent == 1
-    assert "1 of them without their state, which is not here" in mvc.write_report(here)
+    assert "1 without their state (absent here)" in mvc.write_report(here)

@@ -12,7 +12,7 @@ import mvc
 from mvc.api.repository import Repository
 from mvc.errors import StateForgotten
 from mvc.ids import CommitId
-from mvc.remote.statements import by_name
+from mvc.remote.statements import purged_versions
 from mvc.remote.transport import Wanted
 from mvc.testing import HookedFS, open_quietly
 from tests.histories import CheckedHistory, weights
@@ -178,7 +178,7 @@ def test_a_state_that_the_receiver_forgot_by_name_stays_away(
     made = history.ids[1]
     target.storage.forget([made])
     target.storage.gc(grace="0")
-    assert by_name(target.handle.store.fresh()) == {made}
+    assert purged_versions(target.handle.store.fresh()) == {made}
     more = [history.commit() for _ in range(3)]
     carry(history.repo, target, Wanted(after=place, have=frozenset(history.ids[2:3])))
     carry(history.repo, target)

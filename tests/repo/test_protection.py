@@ -98,7 +98,7 @@ def test_a_server_asks_for_a_scope_that_names_it(tmp_path: Path, source: Reposit
         opened = of("push:* deploy:*", "any")
         opened.head()  # the repository is open before the setting changes
         protect(folder / "models")
-        with pytest.raises(RemoteRefused, match="prod is protected there"):
+        with pytest.raises(RemoteRefused, match="the remote protects prod"):
             move(source, opened, "heads/a")
         assert move(source, of("push:* deploy:prod", "named"), "heads/b") == ("heads/b",)
         source.deploy("HEAD", "prod")
@@ -129,7 +129,7 @@ def test_what_a_client_sends_all_the_same_is_refused(tmp_path: Path, source: Rep
     Repository.init(shared, bare=True).close()
     protect(shared)
     with Repository.open(shared) as repo:
-        with pytest.raises(RemoteRefused, match="prod is protected there"):
+        with pytest.raises(RemoteRefused, match="the remote protects prod"):
             move(
                 source,
                 FolderTransport("there", repo.handle.store, repo.handle.config),

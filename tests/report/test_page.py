@@ -118,14 +118,14 @@ def test_the_page_says_what_the_repository_holds(repo: mvc.Repository) -> None:
     page = Page(mvc.write_report(repo, layer_seconds=600))
     for entry in repo.log():
         assert page.ids[f"v{entry.id.short}"] == 1
-    for expected in ("12 versions, 1 of them forgotten", "tag: v1", "forgotten", "in full", "now"):
+    for expected in ("12 versions, 1 forgotten", "tag: v1", "forgotten", "in full", "now"):
         assert expected in page.text
     live = repo.live("prod")
     assert f"prod: {live.commit.short}" in page.text
     assert "nightly 11" in page.text
     assert "block.0.weight" in page.texts and "head.weight" in page.texts
     # Two changes touch the forgotten version, and have no distance.
-    assert "Of 11 such changes 9 are shown" in page.text
+    assert "the newest 9 of 11 changes" in page.text
     # Every element of one layer moved by one, the others by nothing.
     heat = page.texts[page.texts.index("block.0.weight") :]
     assert heat[1:10] == ["1e0"] * 9
@@ -152,14 +152,14 @@ def test_an_empty_repository_and_one_of_one_version(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path / "a") as repo:
         page = Page(mvc.write_report(repo))
         assert "0 versions" in page.text and "No version has a metric" in page.text
-        assert "there are no two versions after each other" in page.text
+        assert "no version has a parent" in page.text
         repo.commit({"w": np.zeros(2)})
-        assert "1 version, 1 of them stored in full" in Page(mvc.write_report(repo)).text
+        assert "1 version, 1 stored in full" in Page(mvc.write_report(repo)).text
 
 
 def test_without_time_there_are_no_distances(repo: mvc.Repository) -> None:
     page = Page(mvc.write_report(repo, layer_seconds=0))
-    assert "No distances: for want of time." in page.text
+    assert "No distances: the time limit was reached." in page.text
     assert page.tags["table"] == 2
 
 
@@ -244,10 +244,10 @@ def test_versions_crowded_in_time_are_spread_by_their_numbers(burst: mvc.Reposit
     spread = charts_of(burst)
     assert "--by time" in spread.note and charts_of(burst, by="version").note is None
     assert (spread.axis.by, spread.axis.low, spread.axis.high) == ("version", 1, 41)
-    lanes = spread.live(spread.found.history.spans)
+    lanes = spread.live(spread.shown.history.spans)
     assert [lane.start for lane in lanes.targets["prod"]] == [1, 9, 17, 25, 33]
     assert spread.axis.share(lanes.targets["prod"][-1].end) == 1.0  # live now
-    assert "placed by number" in Page(mvc.write_report(burst)).text
+    assert "shows version numbers" in Page(mvc.write_report(burst)).text
     with pytest.raises(MvcError, match="an axis is one of time, version"):
         mvc.write_report(burst, by="weight")  # type: ignore[arg-type]
 
@@ -258,7 +258,7 @@ def test_since_and_until_bound_what_is_drawn(burst: mvc.Repository) -> None:
     assert (charts.axis.low, charts.axis.high) == (times[5], times[14])
     assert {x for curve in charts.metric("acc").curves for x, _ in curve.points} == {*times[5:15]}
     page = Page(mvc.write_report(burst, since=times[5], until=times[14]))
-    assert "10 versions, " in page.text and "30 outside of the chosen time" in page.text
+    assert "10 versions, " in page.text and "30 outside the chosen period" in page.text
     assert sum(id_.startswith("v") for id_ in page.ids) - 1 == 10  # and the section's own
 
 
@@ -307,7 +307,7 @@ def test_counts_of_the_page_agree(burst: mvc.Repository) -> None:
     page = Page(mvc.write_report(burst))
     listed = sum(id_.startswith("v") and id_ != "versions" for id_ in page.ids)
     assert (listed, burst.storage.stats().versions) == (39, 40)
-    assert f"{listed} versions, {listed} of them stored in full, 1 more that no" in page.text
+    assert f"{listed} versions, {listed} stored in full, 1 more that no" in page.text
 
 
 # -- in a browser ----------------------------------------------------------------------------

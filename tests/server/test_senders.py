@@ -213,7 +213,7 @@ def test_a_token_annotates_only_what_it_may_push(folder: Path, signed: bool) -> 
         for at, id_ in enumerate((tagged, deployed)):
             for scopes in ("push:heads/team/*", "push:tags/w*", "push:heads/*,deploy:prod"):
                 name = f"{at}-{len(scopes)}"
-                with pytest.raises(RemoteRefused, match=f"leads to {id_.short}"):
+                with pytest.raises(RemoteRefused, match=f"annotate or sign {id_.short}"):
                     there.said(id_, scopes, name, signed=signed)
         with pytest.raises(RemoteRefused, match="push:heads/main"):
             there.said(first, "push:heads/team/*", "foreign", signed=signed)

@@ -138,7 +138,7 @@ def test_a_proxy_leads_to_the_server(
             transport(f"{server.url}/models", text, ca_file=authority.file).head()
         assert "word" not in f"{away.value} {away.value.hint}"
         monkeypatch.setenv("HTTPS_PROXY", "nonsense://me:word@there")
-        with pytest.raises(WrongUsage, match="names no proxy"):
+        with pytest.raises(WrongUsage, match="HTTPS_PROXY is invalid"):
             transport(f"{server.url}/models", text, ca_file=authority.file)
 
 
@@ -158,9 +158,9 @@ def test_certificates_are_verified(folder: Path, authority: Authority, tmp_path:
         other = Authority(tmp_path / "other")
         assert "ca_file" in str(failure(server.url, other.file).hint)
         assert "ca_file" in str(failure(server.url, "").hint)
-        assert "the connection broke off" in failure(server.url.replace("https", "http")).message
+        assert "ended too early" in failure(server.url.replace("https", "http")).message
     with serving(folder) as server:
-        assert "does not speak TLS" in failure(server.url.replace("http", "https")).message
+        assert "TLS handshake" in failure(server.url.replace("http", "https")).message
     with socket.create_server(("127.0.0.1", 0)) as hasty:
         threading.Thread(target=lambda: hasty.accept()[0].close(), daemon=True).start()
         error = failure(f"https://127.0.0.1:{hasty.getsockname()[1]}")
@@ -238,17 +238,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 
 class TestTokens:
     def test_without_one_nobody_is_let_in(self, served: Shared) -> None:
-        with pytest.raises(RemoteRefused, match="a token is needed here") as caught:
+        with pytest.raises(RemoteRefused, match="requires a token") as caught:
             transport(f"{served.server.url}/models").head()
         assert "MVC_TOKEN" in str(caught.value.hint)
-        with pytest.raises(RemoteRefused, match="not known here"):
+        with pytest.raises(RemoteRefused, match="does not know this token"):
             transport(f"{served.server.url}/models", "mvc_" + "x" * 43).head()
 
     def test_who_has_none_is_told_the_variable_of_the_remote(self, served: Shared) -> None:
         url = f"{served.server.url}/models"
         for remote, told in [
             (Remote(url, "gpu-lab"), "set MVC_TOKEN_GPU_LAB,"),
-            (Remote(url, "origin"), "token_file=FILE: -o in 'mvc clone'"),
+            (Remote(url, "origin"), "token_file=FILE (-o in 'mvc clone'"),
             (Remote(url), "mvc remote add NAME URL"),
         ]:
             with (
@@ -370,7 +370,7 @@ def test_a_quota_is_named_and_nothing_stays(
     record(source, 9, size=200_000)
     with serving(folder, "--quota", "100kB") as server:
         opened = transport(f"{server.url}/models", text)
-        with pytest.raises(StorageFull, match="quota of 100 kB"):
+        with pytest.raises(StorageFull, match="quota of this repository is used up"):
             move(source, opened, "heads/main")
         assert "heads/main" not in opened.head().refs
     assert not list((folder / "models/.mvc/uploads").glob("*[0-9a-f]"))
@@ -490,7 +490,7 @@ def test_a_slice_for_which_there_is_no_room_is_refused_at_its_beginning(
         address = ("127.0.0.1", int(url.rpartition(":")[2]))
         line = f"POST /models/v1/receive?upload={'0' * 32}&at=0&last=0 HTTP/1.1"
         for body, said in (
-            (b"mvS1" + bytes(8) + (1 << 60).to_bytes(8, "little"), b"does not begin as a slice"),
+            (b"mvS1" + bytes(8) + (1 << 60).to_bytes(8, "little"), b"does not begin with a slice"),
             (b"mvS1" + bytes(8) + (1 << 49).to_bytes(8, "little"), b"nearly full"),
             (b"".join(map(bytes, slices.write(Slice(b"\x90", 0, ())))) + b"x", b"after its end"),
         ):

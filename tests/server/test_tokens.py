@@ -76,7 +76,7 @@ def test_the_tokens_of_a_repository_lie_in_its_own_folder(tmp_path: Path) -> Non
 def test_a_file_that_others_reach_is_not_believed(tmp_path: Path, mode: int) -> None:
     tokens(tmp_path).add("anna", ["read"])
     (tmp_path / ".mvc-tokens").chmod(mode)
-    with pytest.raises(InvalidConfig, match="others can read or change it"):
+    with pytest.raises(InvalidConfig, match="other users can read or change"):
         tokens(tmp_path).all()
 
 
@@ -85,5 +85,5 @@ def test_a_file_that_is_no_list_of_tokens_is_named(tmp_path: Path, text: str) ->
     file = tmp_path / ".mvc-tokens"
     file.write_text(text)
     file.chmod(0o600)
-    with pytest.raises(InvalidConfig, match="no list of tokens"):
+    with pytest.raises(InvalidConfig, match="not a valid token file"):
         tokens(tmp_path).all()

@@ -9,7 +9,7 @@ from mvc.errors import DamagedData, RemoteRefused
 from mvc.io.files import FileSystem
 from mvc.remote import slices
 from mvc.remote.transport import Place, Received, RemoteHead, Slice, Wanted
-from mvc.server.uploads import HELD, InUse, Uploads
+from mvc.server.uploads import RETAINED, InUse, Uploads
 
 ID = "0123456789abcdef" * 2
 RECEIVED = Received(Place(1, b"c" * 16))
@@ -99,7 +99,7 @@ def test_what_is_to_come_is_what_it_begins_with(held: Uploads) -> None:
     add(held, data[100:], at=100)
     assert held.find(ID).left() == 0
     add(held, b"x", at=len(data))
-    with pytest.raises(DamagedData, match="goes on after its end"):
+    with pytest.raises(DamagedData, match="has bytes after its end"):
         held.find(ID).left()
 
 
@@ -118,12 +118,12 @@ def test_what_is_no_name_of_an_upload_is_refused(tmp_path: Path, name: str) -> N
 def test_what_nobody_went_on_with_is_deleted(tmp_path: Path, held: Uploads) -> None:
     add(held, b"1234")
     (tmp_path / "uploads/notes").touch()
-    held.clear(lambda: time.time() + HELD - 5)
+    held.clear(lambda: time.time() + RETAINED - 5)
     assert held.find(ID).settled_size() == 4
     with held.find(ID).lock():
-        held.clear(lambda: time.time() + HELD + 5)
+        held.clear(lambda: time.time() + RETAINED + 5)
         with pytest.raises(InUse):
             held.find(ID).settled_size()
     assert held.find(ID).settled_size() == 4
-    held.clear(lambda: time.time() + HELD + 5)
+    held.clear(lambda: time.time() + RETAINED + 5)
     assert [path.name for path in (tmp_path / "uploads").iterdir()] == ["notes"]

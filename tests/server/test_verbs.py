@@ -87,7 +87,7 @@ def test_a_push_that_a_scope_forbids_changes_nothing(
     with serving(folder) as server, Repository.init(tmp_path / "ada") as ada:
         ada.remotes.add("origin", f"{server.url}/models")
         record(ada, 1)
-        with pytest.raises(RemoteRefused, match="a token is needed"):
+        with pytest.raises(RemoteRefused, match="requires a token"):
             ada.push()
         monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "push:heads/x/*"))
         with pytest.raises(RemoteRefused, match="needs the scope push:heads/main"):

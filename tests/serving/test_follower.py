@@ -193,9 +193,9 @@ def test_a_repository_that_goes_away_and_comes_back(repo: mvc.Repository, kept: 
     away = repo.root.with_name("away")
     repo.root.rename(away)
     for _ in range(2):
-        with pytest.raises(NotARepository, match="models is away") as caught:
+        with pytest.raises(NotARepository, match="models is missing") as caught:
             follower.poll()
-        assert "what is served stays" in str(caught.value.hint)
+        assert "the served version stays" in str(caught.value.hint)
     assert kept.number == 1 and follower.current is not None
     with mvc.Repository.open(away) as moved:
         second = version(moved, 2)
@@ -216,7 +216,9 @@ def test_a_repository_whose_folder_stays(
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     left = sorted(folder.iterdir())
     for call in (follower.poll, follower.poll):
-        with pytest.raises(NotARepository, match=f"is away: its folder has no {gone or 'format'}"):
+        with pytest.raises(
+            NotARepository, match=f"is missing: its folder has no {gone or 'format'}"
+        ):
             call()
     assert sorted(folder.iterdir()) == left
     assert kept.number == 1 and follower.current is not None
@@ -361,11 +363,11 @@ def test_bad_arguments(repo: mvc.Repository, tmp_path: Path) -> None:
         mvc.Follower(3, "prod")  # type: ignore[arg-type]
     with pytest.raises(WrongUsage, match="lies in the store"):
         mvc.Follower(repo, "prod", mvc.ReplicaSink(repo.root / ".mvc" / "journal.st"))
-    with pytest.raises(IoFailed, match="there is no folder for"):
+    with pytest.raises(IoFailed, match=r"the folder .* does not exist"):
         mvc.Follower(repo, "prod", mvc.ReplicaSink(tmp_path / "absent" / "file.st"))
     pair = mvc.ReplicaSink(tmp_path / "a.st"), mvc.ReplicaSink(tmp_path / "b.st")
     for sinks in ([torch.nn.Linear(1, 1)], [mvc.FileSink(tmp_path / "a")], pair, [Kept(), pair[0]]):
-        with pytest.raises(WrongUsage, match="sinks are ModelSinks, or one ReplicaSink"):
+        with pytest.raises(WrongUsage, match="sinks must be ModelSinks, or one ReplicaSink"):
             mvc.Follower(repo, "prod", *sinks)  # type: ignore[arg-type]
 
 
@@ -395,7 +397,7 @@ def test_run_follows_until_it_is_closed(repo: mvc.Repository, kept: Kept) -> Non
             thread.join(60)
     assert not thread.is_alive() and kept.number == 2 and follower.repo.closed
     assert len(caught) == 1, caught
-    assert caught[0].startswith(f"prod is not followed, {first.short} is served: the repository")
+    assert caught[0].startswith(f"cannot follow prod, still serving {first.short}: the repository")
     assert issubclass(NotFollowing, RuntimeWarning)
 
 

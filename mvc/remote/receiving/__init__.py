@@ -1,1 +1,1 @@
-"""Slices from elsewhere: proven, then published."""
+"""Verifies received slices, then publishes them."""

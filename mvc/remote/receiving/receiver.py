@@ -1,8 +1,8 @@
-"""Takes a slice into an open repository: written, proven, and only then published.
+"""Receives a slice: writes its records, verifies them, and only then publishes entries.
 
-Its records go behind the committed end of a pack, where nothing but this process sees them. Once
-they are proven (``verify``) one journal entry is made of each entry that was sent; refs move with
-the last one. What ends before that leaves bytes that the next writer of the pack cuts off.
+The records are written after the committed end of a pack, where only this process sees them. Once
+they are verified (``verify``), each received entry becomes a journal entry; refs move with the last
+one. If the process stops before that, the next writer of the pack truncates the rest.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from mvc.names import is_report, printable
 from mvc.remote.places import place_of
 from mvc.remote.receiving.verify import (
     Delivered,
-    Given,
     Missing,
     ProvenSlice,
+    ReceivedVersion,
     is_reached,
     opened_ahead,
     prove,
@@ -42,12 +42,12 @@ from mvc.remote.scopes import allows, check_moves, check_news, check_protected, 
 from mvc.remote.slices import Absent, NodeReport, PartReader, Sent, decode_entries, sent_with
 from mvc.remote.statements import (
     admit,
-    by_name,
     check_clock,
     check_target,
     compared,
-    here_again,
     in_parts,
+    purged_versions,
+    to_restore,
 )
 from mvc.remote.transport import BROUGHT, FETCH, Move, Place, Received, RefusedDeployment, Slice
 from mvc.repo.config import Config
@@ -77,59 +77,60 @@ from mvc.times import check_moment
 from mvc.types import Bytes
 
 _TRIES = 8
-_AT_ONCE = 4  # entries that are published before others may take the journal's lock
-_MEMBERS = 1 << 21  # objects and pieces of a slice
+_AT_ONCE = 4  # entries published per hold of the journal's lock
+_MEMBERS = 1 << 21  # contents and pieces of a slice
 _HEADER = 8 * MIB
 _BODY = 8 * PIECE
 
 
 class _ReceivedEntry(Struct):
-    """An entry that was sent, which of its versions are new here, and where its records lie.
+    """A received entry, the versions in it that are new here, and the location of its records.
 
-    ``again``: versions that were here without their states or weights, which have come;
-    ``marked`` and ``restored`` say so in the journal. ``lapsed``: versions without weights, and
-    without what makes them again, which count as forgotten by rule. ``said``: what may be taken of
-    the statements that were sent.
+    ``refilled``: known versions whose absent states or weights arrived; ``marked`` and ``restored``
+    record it. ``lapsed``: versions with dropped weights and absent bases, which count as forgotten
+    by rule. ``statements``: those that may be admitted.
     """
 
     sent: Sent
     fresh: tuple[Commit, ...] = ()
     absent: dict[CommitId, Absent] = field(default_factory=dict)
-    again: tuple[Commit, ...] = ()
+    refilled: tuple[Commit, ...] = ()
     marked: tuple[CommitId, ...] = ()
     restored: tuple[StateMark, ...] = ()
     lapsed: set[CommitId] = field(default_factory=set)
     records: list[Placed] = field(default_factory=list)
     regions: tuple[Region, ...] = ()
     marks: tuple[bytes, ...] = ()
-    said: tuple[Statement, ...] = ()
+    statements: tuple[Statement, ...] = ()
 
     @property
     def is_new(self) -> bool:
-        return bool(self.fresh or self.again)
+        return bool(self.fresh or self.refilled)
 
     @property
     def own(self) -> set[CommitId]:
         return {commit.id for commit in self.fresh}
 
     @property
-    def versions(self) -> list[Given]:
-        """The versions whose states came along."""
-        came = [(commit, self.absent.get(commit.id)) for commit in (*self.again, *self.fresh)]
+    def versions(self) -> list[ReceivedVersion]:
+        """The versions whose states arrived."""
+        versions = [
+            (commit, self.absent.get(commit.id)) for commit in (*self.refilled, *self.fresh)
+        ]
         return [
-            Given(commit, frozenset(() if lack is None else (lack.path,)))
-            for commit, lack in came
+            ReceivedVersion(commit, frozenset(() if lack is None else (lack.path,)))
+            for commit, lack in versions
             if lack is None or lack.why == "dropped"
         ]
 
     @property
     def delivered(self) -> Delivered:
-        shapes = {each.id: each.spec for each in self.sent.shapes}
+        shapes = {shape.id: shape.spec for shape in self.sent.shapes}
         return Delivered(self.records, self.versions, shapes)
 
     def entry(self, operation: str, now_ns: int) -> Entry:
-        """What is recorded here, but for statements and refs."""
-        known = {commit.id: commit for commit in (*self.fresh, *self.again)}
+        """The entry to record, without statements and refs."""
+        known = {commit.id: commit for commit in (*self.fresh, *self.refilled)}
         lacks = [(id_, lack) for id_, lack in self.absent.items() if id_ in known]
         return Entry(
             operation,
@@ -138,7 +139,7 @@ class _ReceivedEntry(Struct):
             commits=self.fresh,
             marks=self.marks,
             states=(
-                *(  # with a tombstone, once that comes
+                *(  # a tombstone may follow
                     StateMark(id_, "absent" if id_ in self.own else "forgotten")
                     for id_, lack in lacks
                     if lack.why != "dropped" or id_ in self.lapsed
@@ -157,54 +158,55 @@ class _ReceivedEntry(Struct):
 def receive(
     store: Store,
     config: Config,
-    given: Slice,
+    incoming: Slice,
     *,
     local: bool = False,
     scopes: tuple[str, ...] = (),
     sender: str = "",
 ) -> Received:
-    """Publishes a slice, durably, or says which objects it lacks; then nothing has changed.
+    """Publishes a slice, durably, or names the contents that it lacks; then nothing has changed.
 
-    ``local``: the repository itself fetches, so no rule of a push applies to its refs.
-    ``scopes``: what the sender may do, without any everything; ``sender``: who that is.
-    Raises DamagedData for what is not what its name says, RemoteRefused for what is dated more
-    than a day ahead or needs another scope, HistoryMissing for a version whose parents are
-    unknown, RefConflict, StateForgotten, StorageFull, UnsupportedFormat, Busy; nothing of the slice
-    is visible then.
+    ``local``: a fetch of this repository, to which the rules for pushes do not apply. ``scopes``:
+    the sender's permissions, empty for all; ``sender``: its name. On an error nothing of the slice
+    is visible: DamagedData (a hash differs), RemoteRefused (a time over a day ahead, or a scope is
+    missing), HistoryMissing (unknown parents), RefConflict, StateForgotten, StorageFull,
+    UnsupportedFormat, Busy.
     """
     store.now_ns()
     store.require()
     store.fresh()
-    check_features(given.features)
-    check_moves(scopes, given.moves)
-    sent = [part for each in decode_entries(given.head) for part in _parts(each)]
-    drafts = _drafts(store, sent, given.size, local=local)
-    if given.size > (room := store.fs.free_bytes(store.folder)):
+    check_features(incoming.features)
+    check_moves(scopes, incoming.moves)
+    sent = [part for entry in decode_entries(incoming.head) for part in _parts(entry)]
+    drafts = _drafts(store, sent, incoming.size, local=local)
+    if incoming.size > (room := store.fs.free_bytes(store.folder)):
         raise StorageFull(
             ("the disk" if local else "the remote's disk")
-            + f" is nearly full: {in_units(given.size)} do not fit, "
+            + f" is nearly full: {in_units(incoming.size)} do not fit, "
             f"{in_units(room)} are free",
-            hint="make room, then run it again: what was received whole stays",
+            hint="free some space, then repeat the command: complete slices are not sent again",
         )
     try:
         with store.pack_writer() as packs:
-            _take_records(store.graph, packs, given.records, drafts)
+            _append_records(store.graph, packs, incoming.records, drafts)
             work = _Publication(
-                store, config, drafts, given.moves, local=local, scopes=scopes, sender=sender
+                store, config, drafts, incoming.moves, local=local, scopes=scopes, sender=sender
             )
             for _ in range(_TRIES):
                 generation = store.fresh().generation
                 try:
                     done = work.run(packs)
                 except (ConcurrentRewrite, DamagedData, Missing):
-                    # Maintenance may have taken away what was read.
+                    # Maintenance may have deleted records that were read.
                     if store.fresh().generation == generation:
                         raise
                 else:
                     return _received(store.snapshot, done, work)
     except Missing as missing:
-        return Received(place_of(store.snapshot), missing.ids, without=by_name(store.snapshot))
-    raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
+        return Received(
+            place_of(store.snapshot), missing.ids, without=purged_versions(store.snapshot)
+        )
+    raise Busy("the repository is rewritten continuously", hint="repeat the command later")
 
 
 def _received(snapshot: Snapshot, done: Sequence[Recorded], work: _Publication) -> Received:
@@ -213,108 +215,108 @@ def _received(snapshot: Snapshot, done: Sequence[Recorded], work: _Publication) 
         Place(end.sequence, end.chain),
         held=tuple(work.held),
         refused=tuple(work.refused),
-        # Where others published between them, this is no number at which the sender stopped.
+        # A wrong number if other processes published in between: then the sender reads more.
         begun=done[-1].sequence + 1 - len(done) if done else 0,
     )
 
 
-# -- what was sent ---------------------------------------------------------------------------
+# -- received entries ------------------------------------------------------------------------
 
 
 def _parts(sent: Sent) -> Iterator[Sent]:
-    """An entry, and others with the rest of what it says if that is much. Raises DamagedData."""
-    first, *more = [*in_parts(sent.said)] or [()]
-    yield replace(sent, statements=tuple(each.encoded for each in first))
-    yield from (sent_with(each, is_own=sent.is_own) for each in more)
+    """Splits an entry with many statements. Raises DamagedData."""
+    first, *more = [*in_parts(sent.decoded)] or [()]
+    yield replace(sent, statements=tuple(statement.encoded for statement in first))
+    yield from (sent_with(statements, is_own=sent.is_own) for statements in more)
 
 
 def _drafts(store: Store, sent: Sequence[Sent], size: int, *, local: bool) -> list[_ReceivedEntry]:
-    """The entries, checked: sizes, parents, times."""
-    if sum(each.size for each in sent) != size or any(each.size < 0 for each in sent):
-        raise DamagedData("the entries of a slice have other records than it brings")
+    """The entries, after checks of sizes, parents and times."""
+    if sum(entry.size for entry in sent) != size or any(entry.size < 0 for entry in sent):
+        raise DamagedData("the entries of a slice do not match its records")
     snapshot, now_ns = store.snapshot, store.now_ns()
     new: set[CommitId] = set()
     drafts = []
-    for each in sent:
-        versions = [Commit.decode(data) for data in each.commits]
+    for entry in sent:
+        versions = [Commit.decode(data) for data in entry.commits]
         fresh = []
         for commit in versions:
             check_clock(commit.time_ns, now_ns, f"version {commit.id.short}")
             if commit.id in new or commits.find(snapshot, commit.id) is not None:
                 continue
-            for behind in (*commit.parents, *commit.needs):
-                if behind not in new and commits.find(snapshot, behind) is None:
+            for needed in (*commit.parents, *commit.needs):
+                if needed not in new and commits.find(snapshot, needed) is None:
                     raise HistoryMissing(
-                        f"version {commit.id.short} builds on {behind.short}, which was not sent",
-                        hint="run it again; if that does not help, clone again",
+                        f"version {commit.id.short} needs {needed.short}, which was not sent",
+                        hint="repeat the command; if that does not help, clone again",
                     )
             new.add(commit.id)
             fresh.append(commit)
-        absent = {CommitId(lack.commit): lack for lack in each.absent}
-        draft = _ReceivedEntry(each, tuple(fresh), absent)
-        here_again(
-            store.snapshot, [given.commit.id for given in draft.versions]
-        )  # refuses a tombstone's
-        _come_back(store, draft)
+        absent = {CommitId(lack.commit): lack for lack in entry.absent}
+        draft = _ReceivedEntry(entry, tuple(fresh), absent)
+        to_restore(
+            store.snapshot, [version.commit.id for version in draft.versions]
+        )  # refuses purged states
+        _note_restored(store, draft)
         drafts.append(draft)
-    _check_made_from(store, drafts, local=local)
+    _check_bases(store, drafts, local=local)
     return drafts or [_ReceivedEntry(Sent())]
 
 
-def _come_back(store: Store, draft: _ReceivedEntry) -> None:
-    """Notes which versions without states, or without weights, have theirs again."""
+def _note_restored(store: Store, draft: _ReceivedEntry) -> None:
+    """Records which versions get their absent states or dropped weights back."""
     ids = [CommitId(id_) for id_ in draft.sent.again]
     for id_ in ids:
         if not store.snapshot.has_commit(id_):
             raise UnknownRevision(
-                f"there is no version {id_.short} whose state could be taken",
+                f"the receiver has no version {id_.short}, whose state was sent",
                 hint="push the version itself first",
             )
         if id_ in draft.absent and draft.absent[id_].why != "dropped":
-            raise DamagedData(f"the state of version {id_.short} was to come, and does not")
-    draft.marked = here_again(store.snapshot, ids)
+            raise DamagedData(f"the slice lacks the announced state of version {id_.short}")
+    draft.marked = to_restore(store.snapshot, ids)
     for id_ in ids:
-        gone = None if id_ in draft.absent else availability.dropped(store, id_)
-        if gone is not None:
-            draft.restored += (StateMark(id_, "stored", gone.path),)
-        if gone is not None or id_ in draft.marked:
-            draft.again += (commits.get(store.snapshot, id_),)
+        dropped = None if id_ in draft.absent else availability.dropped(store, id_)
+        if dropped is not None:
+            draft.restored += (StateMark(id_, "stored", dropped.path),)
+        if dropped is not None or id_ in draft.marked:
+            draft.refilled += (commits.get(store.snapshot, id_),)
 
 
-def _check_made_from(store: Store, drafts: Sequence[_ReceivedEntry], *, local: bool) -> None:
-    """Looks at versions without weights of which what makes them again is not here.
+def _check_bases(store: Store, drafts: Sequence[_ReceivedEntry], *, local: bool) -> None:
+    """Checks that dropped weights can be recomputed from versions stored here.
 
-    In a fetch such a version counts as forgotten by rule, because its base may have been forgotten
-    here; it comes back with its base. Else raises WeightsDropped.
+    In a fetch a version without such a base counts as forgotten by rule, because the base may have
+    been forgotten here; it is restored with its base. Otherwise raises WeightsDropped.
     """
     fresh = {commit.id for draft in drafts for commit in draft.fresh}
-    coming = {given.commit.id for draft in drafts for given in draft.versions}
-    made = [(d, given.commit) for d in drafts for given in d.versions if given.given_up]
-    for draft, commit in made:  # bases come before what was trained from them
-        for needed in availability.leading_on(store, commit.needs, coming):
-            is_here = needed not in fresh and availability.forgotten(store, needed) is None
-            if needed in coming or is_here:
+    arriving = {version.commit.id for draft in drafts for version in draft.versions}
+    without_weights = [(d, v.commit) for d in drafts for v in d.versions if v.dropped]
+    for draft, commit in without_weights:  # a base precedes the versions trained from it
+        for needed in availability.leading_on(store, commit.needs, arriving):
+            is_stored = needed not in fresh and availability.forgotten(store, needed) is None
+            if needed in arriving or is_stored:
                 continue
             if not local or commit.id not in fresh:
                 raise WeightsDropped(
-                    f"version {commit.id.short} has no weights, and {needed.short}, from which "
-                    "they are trained again, comes without its state",
-                    hint="send the state of both, or store the weights again first: "
+                    f"version {commit.id.short} was sent without weights, and {needed.short}, "
+                    "needed to retrain them, without its state",
+                    hint="send the states of both, or restore the weights first: "
                     f"'mvc retrain {commit.id.short} --trust-code'",
                 )
             draft.lapsed.add(commit.id)
-            coming.discard(commit.id)
+            arriving.discard(commit.id)
 
 
-def _take_records(
+def _append_records(
     graph: Graph, packs: PackWriter, parts: Iterable[Bytes], drafts: Sequence[_ReceivedEntry]
 ) -> None:
-    """Appends the records of every entry, but those of which all objects are here already."""
+    """Appends the records of every entry, except those with only stored contents."""
     source = _Source(iter(parts))
     for draft in drafts:
 
         def is_news(header: RecordHeader, draft: _ReceivedEntry = draft) -> bool:
-            members = header.members  # not all are here already
+            members = header.members
             return draft.is_new and not all(is_reached(graph, m.id, m.start) for m in members)
 
         draft.records.extend(_appended(packs, source, draft.sent.size, is_news))
@@ -323,7 +325,7 @@ def _take_records(
 
 
 def take_records(packs: PackWriter, parts: Iterable[Bytes], size: int) -> tuple[Region, ...]:
-    """Appends records as they come, of so many bytes; returns where they lie. Proves nothing."""
+    """Appends ``size`` bytes of records without verification; returns their regions."""
     source = _Source(iter(parts))
     for _ in _appended(packs, source, size, lambda _: True):
         pass
@@ -348,21 +350,21 @@ def _appended(
 
 
 def _header(source: _Source, left: int) -> tuple[bytes, RecordHeader]:
-    where = "what was sent"
+    where = "the received data"
     prefix = source.take(PREFIX_SIZE)
     header_size, body_size = read_prefix(prefix, left, where)
     if header_size > _HEADER or body_size > _BODY:
-        raise DamagedData("a record is larger than any that is written")
+        raise DamagedData("a received record exceeds the size limit")
     head = prefix + source.take(header_size + CHECK_SIZE)
     header = decode_header(head, where)
     source.members += len(header.members)
     if source.members > _MEMBERS:
-        raise DamagedData("a slice brings more objects than any has")
+        raise DamagedData("a slice has too many contents")
     return head, header
 
 
 class _Source(PartReader):
-    """The bytes of a slice's records, in the parts in which they come. ``members`` were read."""
+    """The bytes of a slice's records. ``members``: how many were read."""
 
     members = 0
 
@@ -370,7 +372,7 @@ class _Source(PartReader):
         while size:
             part = self.read(size)
             if not len(part):
-                raise DamagedData("the records of a slice are cut off")
+                raise DamagedData("the records of a slice are truncated")
             size -= len(part)
             yield part
 
@@ -378,16 +380,16 @@ class _Source(PartReader):
         return b"".join(self.parts(size))
 
     def end(self) -> None:
-        """Reads on to the end, where the source compares its checksum."""
+        """Reads to the end, where the source compares its checksum."""
         if len(self.read(1)):
-            raise DamagedData("a slice goes on after its last record")
+            raise DamagedData("a slice has bytes after its last record")
 
 
 # -- publication -----------------------------------------------------------------------------
 
 
 class _Publication:
-    """Proves the drafts and publishes them one after the other; the refs move with the last."""
+    """Verifies the drafts and publishes them in order; the refs move with the last one."""
 
     def __init__(
         self,
@@ -408,9 +410,9 @@ class _Publication:
         self.refused: list[RefusedDeployment] = []
 
     def run(self, packs: PackWriter) -> list[Recorded]:
-        """Returns what was published. Raises Missing, DamagedData.
+        """Returns the published entries. Raises Missing, DamagedData.
 
-        Raises ConcurrentRewrite if maintenance took away meanwhile what the slice builds on.
+        Raises ConcurrentRewrite if maintenance deleted bases of the slice meanwhile.
         """
         generation = self._store.snapshot.generation
         self._store.require(self._proven().features)
@@ -418,21 +420,23 @@ class _Publication:
         self.refused.clear()
         standings = Standings(self._store.snapshot)
         for draft in self._drafts:
-            draft.said = draft.sent.said
+            draft.statements = draft.sent.decoded
 
         def makes(drafts: Sequence[_ReceivedEntry]) -> Iterator[Callable[[], Entry]]:
             if self._store.snapshot.generation != generation:
-                raise ConcurrentRewrite("the journal was replaced while what came was proven")
-            for draft in drafts:  # what is refused is refused before anything is published
+                raise ConcurrentRewrite("the journal was replaced during verification")
+            for draft in drafts:  # checks all before the first is published
                 self._entry(draft, self._commits)
             for draft in drafts:
                 if draft.sent.is_own and not self._local:
-                    draft.said, refused = compared(self._store.snapshot, draft.said, standings)
+                    draft.statements, refused = compared(
+                        self._store.snapshot, draft.statements, standings
+                    )
                     self.refused += refused
                 if self._entry(draft, draft.own) is not None:
-                    yield partial(self._made, draft)
+                    yield partial(self._checked_entry, draft)
 
-        if len(self._drafts) > _AT_ONCE:  # then only what others publish meanwhile can refuse it
+        if len(self._drafts) > _AT_ONCE:  # later only concurrent changes can cause a refusal
             for draft in self._drafts:
                 self._entry(draft, self._commits)
         done = list[Recorded]()
@@ -458,32 +462,32 @@ class _Publication:
             draft.marks = tuple(sorted(marks))
         return proven
 
-    def _made(self, draft: _ReceivedEntry) -> Entry:
+    def _checked_entry(self, draft: _ReceivedEntry) -> Entry:
         entry = self._entry(draft, draft.own)
         assert entry is not None
         return entry
 
     def _entry(self, draft: _ReceivedEntry, own: Collection[CommitId]) -> Entry | None:
-        """What is recorded of a draft, under the journal's lock; None if nothing of it is new.
+        """The entry to record for a draft, under the journal's lock; None if it has no news.
 
-        ``own``: versions that are there by then. Raises what the receiver refuses.
+        ``own``: versions that are stored by then. Raises the receiver's refusals.
         """
         store, config, snapshot = self._store, self._config, self._store.snapshot
         entry = draft.entry(self._operation, store.now_ns())
         entry, news = replace(entry, author=self._sender), draft.is_new
         check_news(self._scopes, (), adds=news)
-        if not self._local and any(is_report(each.target) for each in draft.said):
-            raise RemoteRefused("what nodes report is recorded by the remote that they report to")
-        admitted = admit(store, draft.said, own)
+        if not self._local and any(is_report(statement.target) for statement in draft.statements):
+            raise RemoteRefused("a push must not contain reports of nodes")
+        admitted = admit(store, draft.statements, own)
         statements = [*admitted.statements, *self._reported(draft.sent.reports, own)]
         if statements:
-            targets = admitted.targets(snapshot) | {each.target for each in draft.sent.reports}
-            said = admitted.versions(snapshot)
+            targets = admitted.targets(snapshot) | {row.target for row in draft.sent.reports}
+            annotated = admitted.versions(snapshot)
             if not self._local:
                 check_protected(self._scopes, protected(protecting(config), targets))
-            forgets = any(isinstance(each, Tombstone) for each in statements)
-            check_news(self._scopes, targets, adds=bool(said), forgets=forgets)
-            self._check_annotated(said)
+            forgets = any(isinstance(statement, Tombstone) for statement in statements)
+            check_news(self._scopes, targets, adds=bool(annotated), forgets=forgets)
+            self._check_annotated(annotated)
             states = (*entry.states, *admitted.states)
             entry, news = replace(entry, statements=tuple(statements), states=states), True
             self.held.update(dict.fromkeys(admitted.held))
@@ -495,58 +499,61 @@ class _Publication:
     def _reported(
         self, reports: Sequence[NodeReport], own: Collection[CommitId]
     ) -> Iterator[Deployment]:
-        """What nodes report, as this repository records it; without what is on record.
+        """Deployments for new reports of nodes.
 
-        Only what a server has gathered, which comes without scopes, says when it came and from
-        whom.
+        Only reports collected by a server, which arrive without scopes, have a sender and arrival
+        time.
         """
-        for each in reports:
-            commit, now_ns = CommitId(each.commit), self._store.now_ns()
-            check_target(each.target)
-            if not is_report(each.target):
-                raise DamagedData("a node reports on a target that is none of nodes")
-            check_moment(each.time_ns)
-            check_clock(max(each.time_ns, each.now_ns), now_ns, "a report")
-            known = self._store.snapshot.deployed_at(each.target, each.time_ns)
+        for report in reports:
+            commit, now_ns = CommitId(report.commit), self._store.now_ns()
+            check_target(report.target)
+            if not is_report(report.target):
+                raise DamagedData("a report names a target that belongs to no node")
+            check_moment(report.time_ns)
+            check_clock(max(report.time_ns, report.now_ns), now_ns, "a report")
+            known = self._store.snapshot.deployed_at(report.target, report.time_ns)
             if any(other.subject == commit for other in known):
                 continue
             if commit not in own and not self._store.snapshot.has_commit(commit):
                 raise HistoryMissing(
-                    f"version {commit.short}, which {printable(each.target)} serves, is not here",
-                    hint="it comes with a push",
+                    f"this repository lacks version {commit.short}, which "
+                    f"{printable(report.target)} serves",
+                    hint="push that version first",
                 )
-            is_gathered = bool(each.arrived_ns) and not self._scopes
-            arrived_ns = each.arrived_ns if is_gathered else now_ns
+            is_gathered = bool(report.arrived_ns) and not self._scopes
+            arrived_ns = report.arrived_ns if is_gathered else now_ns
             yield Deployment(
                 subject=commit,
-                author=each.author if is_gathered else self._sender,
-                target=each.target,
-                time_ns=each.time_ns,
-                ahead_ms=(each.now_ns - arrived_ns) // 10**6,
+                author=report.author if is_gathered else self._sender,
+                target=report.target,
+                time_ns=report.time_ns,
+                ahead_ms=(report.now_ns - arrived_ns) // 10**6,
             )
 
     def _check_annotated(self, ids: Set[CommitId]) -> None:
-        """Raises RemoteRefused for versions of branches to which the sender may not push, and for
-        others than its own: those that it sent, or to which a ref leads to which it may push.
+        """Raises RemoteRefused for annotated versions that the sender may not annotate.
+
+        It may annotate versions that it sent, and those reachable from refs that it may push,
+        unless a branch that it may not push reaches them, too.
         """
-        others = ids - self._commits.keys()
-        if not others or allows(self._scopes, "admin"):
+        known = ids - self._commits.keys()
+        if not known or allows(self._scopes, "admin"):
             return
         store, snapshot = self._store, self._store.snapshot
         refs = head_refs(snapshot)
         allowed = {name for name in refs if allows(self._scopes, "push", name)}
         for name in refs.keys() - allowed:
-            behind = Ancestors(snapshot, [refs[name]])
-            if name.startswith(BRANCH) and any(id_ in behind for id_ in others):
+            ancestors = Ancestors(snapshot, [refs[name]])
+            if name.startswith(BRANCH) and any(id_ in ancestors for id_ in known):
                 require(self._scopes, "push", name)
         led_to = Ancestors(snapshot, [refs[name] for name in allowed])
         moved = [move.new for move in self._moves if move.new is not None]
-        for id_ in others:
+        for id_ in known:
             if commits.placed(snapshot, id_)[0].entry.sender == self._sender or id_ in led_to:
                 continue
             if not any(leads_to(store.snapshot, new, id_, self._commits) for new in moved):
                 raise RemoteRefused(
-                    f"no branch or tag that this token may push leads to {id_.short}, which was to "
-                    "be annotated or signed",
-                    hint="ask who runs the remote for a token that may push such a branch",
+                    f"this token must not annotate or sign {id_.short}: no branch or tag that it "
+                    "may push contains that version",
+                    hint="ask the server's administrator for a token that may push such a branch",
                 )

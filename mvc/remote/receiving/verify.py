@@ -1,9 +1,9 @@
-"""Proves what was received before any of it counts.
+"""Verifies received data before it is published.
 
-The entries are read as if they stood at the end of the journal, by this process only. Every coding
-among their records is applied once, from its own base, and its object hashed: one false coding
-beside a true one would make the object unreadable. Then each version is compared with its root, and
-what it holds beside that, unless a parent has it, is recovered and hashed.
+Only this process sees the entries at the end of the journal. Every coding in their records is
+decoded once, from its own base, and its content hashed: a false coding could make a content
+unreadable although a true one exists. Then each version is compared with its root, and its contents
+without a received coding, unless a parent has them, are recovered and hashed.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from mvc.store.recovery.recover import Recovery, piece_reader
 from mvc.store.snapshot import JOURNAL, Snapshot
 from mvc.store.store import Store
 
-_HELD = 48 << 20  # bytes of pieces that were made last, from which the next ones start
-_AT_ONCE = 32 << 20  # bytes of pieces that are made together
+_CACHED = 48 << 20  # bytes of decoded pieces that are cached as bases
+_AT_ONCE = 32 << 20  # bytes of pieces that are decoded together
 _MOST_TOGETHER = 4 * PIECE  # bytes of pieces that are predicted from each other
-_LITTLE = 256 << 10  # bytes of pieces that one thread makes
+_LITTLE = 256 << 10  # bytes of pieces below which one thread decodes
 _LOADED = 8  # manifests
 _MOST_MISSING = 100_000
 
 
 class Missing(Exception):
-    """Objects that a slice needs, and that neither it nor the repository has.
+    """Contents that a slice needs, and that neither it nor the repository has.
 
     ``ids``: 32 bytes each, or the 8 by which a coding names its base.
     """
@@ -62,7 +62,7 @@ class Missing(Exception):
 
 
 def is_reached(graph: Graph, id_: bytes, start: int) -> bool:
-    """Whether codings lead to a piece."""
+    """Whether a piece can be recovered from stored codings."""
     with suppress(DamagedData):
         graph.path(id_, start)
         return True
@@ -71,7 +71,7 @@ def is_reached(graph: Graph, id_: bytes, start: int) -> bool:
 
 @contextmanager
 def opened_ahead(snapshot: Snapshot, entries: Sequence[Entry]) -> Iterator[Snapshot]:
-    """The repository as it is once these entries are published."""
+    """The repository as if these entries were published."""
     if snapshot.tip is not None and snapshot.tip.copies < 2:
         path = snapshot.folder / JOURNAL
         with snapshot.fs.lock(path), snapshot.fs.open_write(path) as file:
@@ -87,33 +87,35 @@ def opened_ahead(snapshot: Snapshot, entries: Sequence[Entry]) -> Iterator[Snaps
         yield view
 
 
-class Given(Struct, frozen=True):
-    """A version of a slice whose state came with it; ``given_up``: paths without weights."""
+class ReceivedVersion(Struct, frozen=True):
+    """A version whose state arrived with it; ``dropped``: paths without weights."""
 
     commit: Commit
-    given_up: frozenset[str] = frozenset()
+    dropped: frozenset[str] = frozenset()
 
 
 class Delivered(Struct, frozen=True):
-    """What came of one entry: records, versions with states, specs of objects of no version."""
+    """The received data of one entry: records, versions with states, specs of contents of no
+    version.
+    """
 
     records: Sequence[Placed]
-    versions: Sequence[Given]
+    versions: Sequence[ReceivedVersion]
     shapes: Mapping[bytes, TensorSpec]
 
 
 class ProvenSlice(Struct, frozen=True):
-    """``marks``: what finds the files that are new in a version; ``features``: of the manifests."""
+    """``marks``: keys that find a version's new files; ``features``: those of the manifests."""
 
     marks: Mapping[CommitId, tuple[bytes, ...]] = field(default_factory=dict)
     features: frozenset[str] = frozenset()
 
 
 def prove(store: Store, view: Snapshot, parts: Sequence[Delivered]) -> ProvenSlice:
-    """Raises DamagedData or Missing unless every record and version is right.
+    """Raises DamagedData or Missing unless every record and version is correct.
 
-    ``view``: from ``opened_ahead``; ``parts``: what came of each of its entries. Memory is that of
-    the names of what came, and of some pieces.
+    ``view``: from ``opened_ahead``. ``parts``: the received data of each entry. Memory grows with
+    the number of contents, plus some decoded pieces.
     """
     return _Proof(store, view).run(parts)
 
@@ -121,7 +123,7 @@ def prove(store: Store, view: Snapshot, parts: Sequence[Delivered]) -> ProvenSli
 class _Object(Struct):
     """A blob of several pieces: those before ``reached`` were hashed together, in order.
 
-    ``digests``: the hashes of pieces that came otherwise, or in several codings.
+    ``digests``: hashes of pieces that were decoded out of order, or from several codings.
     """
 
     hasher: BlobHasher
@@ -132,25 +134,25 @@ class _Object(Struct):
 class _Proof:
     def __init__(self, store: Store, view: Snapshot) -> None:
         self._view = view
-        # What is proven may be undone: a false coding that is undone would prove itself.
+        # Undo only codings published before: undoing a false one would confirm it.
         self._graph = Graph(view, Speed(), undo=view.journal.fixed)
         self._pool: Executor = store.pool
-        self._made = store.provided  # weights that a replay has made, see ``Store.providing``
+        self._made = store.provided  # weights recomputed by a replay
         self._recovery = Recovery(view.packs, self._graph, self._pool, self._made)
         stream = ManifestStream(store, recovery=self._recovery)
-        self._specs: dict[bytes, TensorSpec] = {}  # of all that versions of the slice hold
+        self._specs: dict[bytes, TensorSpec] = {}  # of all contents in versions of the slice
         self._missing: dict[bytes, None] = {}
         self._received: set[bytes] = set()
         self._proven: set[bytes] = set()
         self._large: dict[bytes, _Object] = {}
         self._load = lru_cache(_LOADED)(stream.load)  # each is compared with its parent
-        self._held: OrderedDict[tuple[bytes, int], memoryview] = OrderedDict()
-        self._held_bytes = 0
-        self._uses: Counter[_Name] = Counter()  # codings that are still to be made, by their bases
+        self._cached: OrderedDict[tuple[bytes, int], memoryview] = OrderedDict()
+        self._cached_bytes = 0
+        self._uses: Counter[_Name] = Counter()  # codings to decode, by their bases
         self._codes: Counter[tuple[bytes, int]] = Counter()  # of each piece
         self._hashing = self._pool.submit(lambda: None)  # of the last piece of a large object
         self._hashed_last: memoryview | None = None  # that piece, if nothing else reads it
-        self._spare: memoryview | None = None  # fresh memory costs page faults
+        self._spare: memoryview | None = None  # reused, because new memory costs page faults
 
     def run(self, parts: Sequence[Delivered]) -> ProvenSlice:
         marks: dict[CommitId, tuple[bytes, ...]] = {}
@@ -159,38 +161,38 @@ class _Proof:
             for _, _, header in part.records:
                 self._received.update(header.by_id)
         for part in parts:
-            self._look_for_bases(part.records)
-            for given in part.versions:
-                self._look_for_version(given)
+            self._check_bases_reachable(part.records)
+            for version in part.versions:
+                self._check_version_reachable(version)
         if self._missing:
             raise Missing(self._missing)
         for part in parts:
             self._name(part)
         self._records([part.records for part in parts])
-        for id_ in self._large.keys() - self._proven:  # pieces that came in another order
+        for id_ in self._large.keys() - self._proven:  # pieces that were decoded out of order
             self._whole(id_, self._specs[id_])
         self._large.clear()
-        for given in (given for part in parts for given in part.versions):
-            manifest = self._version(given)
+        for version in (version for part in parts for version in part.versions):
+            manifest = self._version(version)
             features |= manifest.features
-            marks[given.commit.id] = self._marks(given.commit, manifest)
+            marks[version.commit.id] = self._marks(version.commit, manifest)
         return ProvenSlice(marks, features)
 
-    # -- what is there -------------------------------------------------------------------
+    # -- reachable contents --------------------------------------------------------------
 
     def _miss(self, id_: bytes) -> None:
         if len(self._missing) < _MOST_MISSING:
             self._missing[id_] = None
 
-    def _look(self, id_: bytes, start: int) -> bool:
-        """Whether codings lead to a piece; if not, it is noted as missing."""
-        is_there = is_reached(self._graph, id_, start)
-        if not is_there:
+    def _check_reachable(self, id_: bytes, start: int) -> bool:
+        """Whether a piece can be recovered; if not, it is recorded as missing."""
+        is_reachable = is_reached(self._graph, id_, start)
+        if not is_reachable:
             self._miss(id_)
-        return is_there
+        return is_reachable
 
-    def _look_for_bases(self, records: Sequence[Placed]) -> None:
-        """Notes the bases and inputs to which nothing leads."""
+    def _check_bases_reachable(self, records: Sequence[Placed]) -> None:
+        """Records bases and inputs that cannot be recovered."""
         members = (member for _, _, header in records for member in header.members)
         asked = dict.fromkeys((name, member.start) for member in members for name in member.needs)
         for name, start in asked:
@@ -198,35 +200,37 @@ class _Proof:
             if id_ is None:
                 self._miss(name)
             elif id_ not in self._received:
-                self._look(id_, start)
+                self._check_reachable(id_, start)
 
-    def _look_for_version(self, given: Given) -> None:
-        """Notes what a version holds and nothing leads to."""
-        if self._look(given.commit.manifest, 0):
-            for id_, spec in self._fresh(given, self._load(given.commit.manifest)).items():
+    def _check_version_reachable(self, version: ReceivedVersion) -> None:
+        """Records contents of a version that cannot be recovered."""
+        if self._check_reachable(version.commit.manifest, 0):
+            for id_, spec in self._fresh(version, self._load(version.commit.manifest)).items():
                 if id_ not in self._received:
-                    all(self._look(id_, start) for start, _ in pieces(spec))
+                    all(self._check_reachable(id_, start) for start, _ in pieces(spec))
 
-    def _fresh(self, given: Given, manifest: Manifest) -> dict[bytes, TensorSpec]:
-        """The objects of a version that came, or that no parent has; parents' states are whole."""
-        known = self._behind(given.commit)
-        objects = manifests.objects(manifest.all_entries, given.given_up)
+    def _fresh(self, version: ReceivedVersion, manifest: Manifest) -> dict[bytes, TensorSpec]:
+        """The contents of a version that arrived, or that no parent has; a parent's state is
+        complete.
+        """
+        known = self._in_parents(version.commit)
+        objects = manifests.objects(manifest.all_entries, version.dropped)
         return {i: s for i, s in objects.items() if i in self._received or known.get(i) != s}
 
-    # -- what is known -------------------------------------------------------------------
+    # -- specs and parents ---------------------------------------------------------------
 
     def _name(self, part: Delivered) -> None:
-        """Notes the specs of an entry's objects.
+        """Records the specs of an entry's contents.
 
-        A blob's dtype and shape are part of its hash: so two specs of one id are a lie.
+        Dtype and shape are part of a blob's hash, so two specs for one id are an error.
         """
         named = [*part.shapes.items()]
-        for given in part.versions:
-            manifest = self._load(given.commit.manifest)
-            if given.given_up and not _is_makeable(given, manifest):
+        for version in part.versions:
+            manifest = self._load(version.commit.manifest)
+            if version.dropped and not _is_recomputable(version, manifest):
                 raise DamagedData(
-                    f"the weights of version {given.commit.id.short} did not come, and it has no "
-                    "recipe that makes them"
+                    f"the weights of version {version.commit.id.short} were not sent, and it has "
+                    "no recipe to recompute them"
                 )
             named += manifests.objects(manifest.all_entries).items()
         for id_, spec in named:
@@ -234,28 +238,32 @@ class _Proof:
                 raise _wrong(id_)
         for member in (member for _, _, header in part.records for member in header.members):
             if member.kind != MANIFEST and member.id not in self._specs:
-                raise DamagedData(f"object {member.id.hex()[:10]} belongs to no version")
+                raise DamagedData(f"content {member.id.hex()[:10]} belongs to no version")
 
-    def _kept(self, id_: CommitId) -> Manifest | None:
-        """The manifest of a version whose state was kept and is whole; None if there is none."""
+    def _manifest_of(self, id_: CommitId) -> Manifest | None:
+        """The manifest of a version whose complete state is stored; None if it is absent."""
         placed = commits.find(self._view, id_)
         if placed is None or availability.gone(self._view, id_) is not None:
             return None
         manifest = placed[1].manifest
         return self._load(manifest) if is_reached(self._graph, manifest, 0) else None
 
-    def _behind(self, commit: Commit) -> dict[bytes, TensorSpec]:
-        """The objects that a version's parents have, which are here and proven."""
-        found: dict[bytes, TensorSpec] = {}
+    def _in_parents(self, commit: Commit) -> dict[bytes, TensorSpec]:
+        """The contents of a version's parents, which are stored and verified."""
+        known: dict[bytes, TensorSpec] = {}
         for id_ in commit.parents:
             marks = (mark for _, mark in self._view.state_marks(id_, weights=True))
-            gone = set(availability.dropped_paths(marks).values())
-            found |= manifests.objects((self._kept(id_) or manifests.EMPTY).all_entries, gone)
-        return found
+            dropped = set(availability.dropped_paths(marks).values())
+            known |= manifests.objects(
+                (self._manifest_of(id_) or manifests.EMPTY).all_entries, dropped
+            )
+        return known
 
     def _marks(self, commit: Commit, manifest: Manifest) -> tuple[bytes, ...]:
-        """The first bytes of the state of each file that the version's first parent has not."""
-        parent = self._kept(commit.parents[0]) if commit.parents else None
+        """The first bytes of the state of each file that differs from the version's first
+        parent.
+        """
+        parent = self._manifest_of(commit.parents[0]) if commit.parents else None
         old = (parent or manifests.EMPTY).by_path
         new = (
             entry
@@ -268,10 +276,11 @@ class _Proof:
     # -- codings -------------------------------------------------------------------------
 
     def _records(self, parts: Sequence[Sequence[Placed]]) -> None:
-        """All of a slice: what is predicted from each other, or shares a payload, is made together.
+        """Verifies all codings of a slice.
 
-        Each coding comes after its base, in whatever order they were sent, and the base is kept
-        until then. So the work grows with the codings, and not with the length of their chains.
+        Codings that are predicted from each other or share a payload are decoded together. Each
+        follows its base, in whatever order they were sent, and the base stays cached until then. So
+        the work grows with the number of codings, not with the length of their chains.
         """
         nodes = [node for records in parts for node in _nodes(self._graph, records)]
         self._uses = Counter(key for node in nodes for key in node.needs)
@@ -282,11 +291,11 @@ class _Proof:
             for key in (key for node in batch for key in node.needs):
                 self._uses[key] -= 1
                 if not self._uses[key] and (id_ := self._graph.resolve_prefix(key[0])) is not None:
-                    self._held_bytes -= len(self._held.pop((id_, key[1]), b""))
+                    self._cached_bytes -= len(self._cached.pop((id_, key[1]), b""))
         self._hashing.result()
 
     def _codings(self, units: Sequence[Sequence[PathStep]], *, grouped: bool) -> None:
-        """Applies codings, each from its own base, and hashes what they make.
+        """Decodes codings, each from its own base, and hashes the results.
 
         Those of a unit are predicted from each other.
         """
@@ -296,7 +305,7 @@ class _Proof:
             self._shared([walk for walk in every if not _has_transform(walk[1])])
         little = sum(len(out) for _, _, out in every) < _LITTLE
         code = partial(self._coded, grouped=grouped)
-        if little or len(walks) == 1:  # one by its chunks, unless starting threads takes longer
+        if little or len(walks) == 1:  # parallel by chunks, unless starting threads takes longer
             coded = [code(unit, parallel=not little) for unit in walks]
         else:
             running = [self._pool.submit(code, unit) for unit in walks]
@@ -307,7 +316,7 @@ class _Proof:
             self._note(step.member, out, digest)
 
     def _shared(self, walks: Sequence[_Walk]) -> None:
-        """Applies codings that share a payload."""
+        """Decodes codings that share a payload."""
         for step, path, out in walks:
             if path.origin is not None:
                 origin = self._at(step.member.start)[path.origin]
@@ -317,35 +326,37 @@ class _Proof:
         walk_together(self._recovery.packs, [(path, out) for _, path, out in walks], self._pool)
 
     def _path(self, step: PathStep) -> Path:
-        """The path that ends with this very coding."""
+        """The path that ends with this coding."""
         member = step.member
         if not member.base:
             return Path((step,), 0.0)
         id_ = self._graph.resolve_prefix(member.base)
         if id_ is None:
             raise _wrong(member.id)
-        under = self._graph.path(id_, member.start, self._at(member.start))
-        return Path((*under.steps, step), 0.0, under.origin)
+        base = self._graph.path(id_, member.start, self._at(member.start))
+        return Path((*base.steps, step), 0.0, base.origin)
 
     def _at(self, start: int) -> _At:
-        return _At(self._held, self._made, start)
+        return _At(self._cached, self._made, start)
 
     def _coded(
         self, unit: Sequence[_Walk], *, grouped: bool, parallel: bool = False
     ) -> list[bytes]:
-        """The hashes of what codings make; where they share a payload most of it is there."""
+        """The hashes of decoded codings. ``grouped``: those without a transform are decoded
+        already.
+        """
         left = [(path, out) for _, path, out in unit if not grouped or _has_transform(path)]
-        held = self._at(unit[0][0].member.start)
+        cached = self._at(unit[0][0].member.start)
         if len(left) > 1:
-            with suppress(DamagedData):  # then each by itself says which is wrong
-                self._recovery.walk(left, held, parallel=parallel)
+            with suppress(DamagedData):  # on an error, one by one shows which is wrong
+                self._recovery.walk(left, cached, parallel=parallel)
                 left = []
         for walk in left:
-            self._recovery.walk([walk], held, parallel=parallel)
+            self._recovery.walk([walk], cached, parallel=parallel)
         return [self._hashed(step.member, out, parallel=parallel) for step, _, out in unit]
 
     def _hashed(self, member: Member, out: memoryview, *, parallel: bool) -> bytes:
-        """The id of an object of one piece; nothing of a larger one, which ``_piece`` hashes."""
+        """The id of a content of one piece; empty for a larger one, which ``_piece`` hashes."""
         if member.kind == MANIFEST:
             return Manifest.id_of(bytes(out))
         spec = self._specs[member.id]
@@ -363,25 +374,27 @@ class _Proof:
         else:
             self._piece(member, self._specs[member.id], out)
         key = member.id, member.start
-        if key not in self._held and self._is_needed(member):
-            self._held[key] = out
-            self._held_bytes += len(out)
-        while self._held_bytes > _HELD and len(self._held) > 1:
-            self._held_bytes -= len(self._held.popitem(last=False)[1])
+        if key not in self._cached and self._is_needed(member):
+            self._cached[key] = out
+            self._cached_bytes += len(out)
+        while self._cached_bytes > _CACHED and len(self._cached) > 1:
+            self._cached_bytes -= len(self._cached.popitem(last=False)[1])
 
     def _is_needed(self, member: Member) -> bool:
-        """Whether codings that are still to be made have it as their base."""
+        """Whether it is the base of codings that are not decoded yet."""
         return self._uses[member.id[:BASE_BYTES], member.start] > 0
 
     def _room(self, member: Member) -> memoryview:
-        """Memory for what a coding makes."""
+        """Memory for a decoded coding."""
         spare, self._spare = self._spare, None
         if spare is not None and len(spare) == member.nbytes:
             return spare
         return _room(member)
 
     def _piece(self, member: Member, spec: TensorSpec, out: memoryview) -> None:
-        """A piece of a larger object: all its codings agree, and all pieces make the hash."""
+        """Checks a piece of a larger content: all its codings agree, and the pieces give the
+        hash.
+        """
         large = self._large.get(member.id)
         if large is None:
             large = self._large[member.id] = _Object(BlobHasher(spec, parallel=True))
@@ -398,7 +411,7 @@ class _Proof:
             self._hashing = self._pool.submit(work, ends=large.reached == spec.nbytes)
 
     def _hash_on(self, id_: bytes, hasher: BlobHasher, out: memoryview, *, ends: bool) -> None:
-        """Runs beside the decoding of the next piece."""
+        """Hashes a piece while the next one is decoded."""
         hasher.update(out)
         if ends:
             if hasher.done() != id_:
@@ -407,43 +420,47 @@ class _Proof:
 
     # -- versions ------------------------------------------------------------------------
 
-    def _version(self, given: Given) -> Manifest:
-        """Every object is proven by now, or a parent's, or is recovered and hashed here."""
-        manifest = self._load(given.commit.manifest)
-        if manifest.root != given.commit.root:
+    def _version(self, version: ReceivedVersion) -> Manifest:
+        """Compares a version with its root; recovers and hashes contents that are not verified
+        yet.
+        """
+        manifest = self._load(version.commit.manifest)
+        if manifest.root != version.commit.root:
             raise DamagedData(
-                f"version {given.commit.id.short} has another Merkle root than its files"
+                f"the Merkle root of version {version.commit.id.short} does not match its files"
             )
-        for id_, spec in self._fresh(given, manifest).items():
+        for id_, spec in self._fresh(version, manifest).items():
             if id_ not in self._proven:
                 self._whole(id_, spec)
-        parents = (self._kept(parent) or manifests.EMPTY for parent in given.commit.parents)
+        parents = (
+            self._manifest_of(parent) or manifests.EMPTY for parent in version.commit.parents
+        )
         olds = [_views_of(entry) for parent in parents for entry in parent.all_entries]
         views = {id_: place for old in olds for id_, place in old.items()}
         for entry in manifest.all_entries:
-            if entry.path not in given.given_up:
+            if entry.path not in version.dropped:
                 self._check_views(entry, views)
         return manifest
 
     def _whole(self, id_: bytes, spec: TensorSpec) -> None:
-        """Recovers an object piece by piece, and compares it with its hash."""
+        """Recovers a content piece by piece, and compares it with its hash."""
         large = self._large.get(id_) or _Object(BlobHasher(spec))
-        again = BlobHasher(spec)
+        hasher = BlobHasher(spec)
         for start, part in verify_pieces(
             id_, spec, piece_reader(self._recovery.piece, id_, spec), _wrong(id_)
         ):
             if start < large.reached:
-                again.update(part)
+                hasher.update(part)
             elif large.digests.get(start, digest := blake3(part).digest()) != digest:
                 raise _wrong(id_)
-        if again.done() != large.hasher.done():
+        if hasher.done() != large.hasher.done():
             raise _wrong(id_)
         self._proven.add(id_)
 
     def _check_views(self, entry: FileEntry, known: dict[bytes, tuple[bytes, View]]) -> None:
-        """Tensors that are views into a content: each is hashed unless it is known."""
-        found = _views_of(entry)
-        fresh = {id_ for id_, place in found.items() if known.get(id_) != place}
+        """Hashes tensors that are views into a content, unless they are known."""
+        views = _views_of(entry)
+        fresh = {id_ for id_, view in views.items() if known.get(id_) != view}
         by_content: dict[int, list[LogicalTensor]] = {}
         for tensor in entry.tensors:
             if tensor.view is not None and tensor.id in fresh:
@@ -455,27 +472,29 @@ class _Proof:
                 assert tensor.view is not None
                 if blob_id(tensor.spec, extract(whole, tensor.spec, tensor.view)) != tensor.id:
                     raise _wrong(tensor.id)
-        known.update(found)
+        known.update(views)
 
 
 class _At(Struct, frozen=True):
-    """The objects of which the piece at ``start`` is in memory."""
+    """The contents whose piece at ``start`` is in memory."""
 
-    held: Mapping[tuple[bytes, int], memoryview]
-    made: Mapping[bytes, memoryview]
+    cached: Mapping[tuple[bytes, int], memoryview]
+    recomputed: Mapping[bytes, memoryview]
     start: int
 
     def __contains__(self, id_: object) -> bool:
-        return (id_, self.start) in self.held or id_ in self.made
+        return (id_, self.start) in self.cached or id_ in self.recomputed
 
     def __getitem__(self, id_: bytes) -> memoryview:
-        held = self.held.get((id_, self.start))
-        return self.made[id_][self.start : self.start + PIECE] if held is None else held
+        cached = self.cached.get((id_, self.start))
+        return self.recomputed[id_][self.start : self.start + PIECE] if cached is None else cached
 
 
-def _is_makeable(given: Given, manifest: Manifest) -> bool:
-    carried = RECIPE in given.commit.attached and ATTACHED + RECIPE in manifest.attached_by_path
-    return carried and given.given_up <= manifest.by_path.keys()
+def _is_recomputable(version: ReceivedVersion, manifest: Manifest) -> bool:
+    has_recipe = (
+        RECIPE in version.commit.attached and ATTACHED + RECIPE in manifest.attached_by_path
+    )
+    return has_recipe and version.dropped <= manifest.by_path.keys()
 
 
 def _has_transform(path: Path) -> bool:
@@ -491,35 +510,35 @@ def _views_of(entry: FileEntry) -> dict[bytes, tuple[bytes, View]]:
 
 
 _Name = tuple[bytes, int]
-"""First bytes of an object's id, and where one of its pieces begins."""
+"""First bytes of a content's id, and the start of one of its pieces."""
 
 
-class _Together(Struct, frozen=True):
-    """Codings that are made together; ``grouped``: they share a payload."""
+class _Batch(Struct, frozen=True):
+    """Codings that are decoded together; ``grouped``: they share a payload."""
 
     units: list[list[PathStep]]
-    makes: set[_Name]
+    provides: set[_Name]
     needs: set[_Name]
     nbytes: int
     start: int
     grouped: bool = False
 
 
-def _node(units: list[list[PathStep]], *, grouped: bool = False) -> _Together:
+def _node(units: list[list[PathStep]], *, grouped: bool = False) -> _Batch:
     members = [step.member for unit in units for step in unit]
-    makes = {(member.id[:BASE_BYTES], member.start) for member in members}
+    provides = {(member.id[:BASE_BYTES], member.start) for member in members}
     needs = {(name, member.start) for member in members for name in member.needs}
     size, start = sum(member.nbytes for member in members), min(m.start for m in members)
-    return _Together(units, makes, needs - makes, size, start=start, grouped=grouped)
+    return _Batch(units, provides, needs - provides, size, start=start, grouped=grouped)
 
 
-def _nodes(graph: Graph, records: Iterable[Placed]) -> Iterator[_Together]:
-    """The codings of an entry. Raises DamagedData for a group of more than any has."""
+def _nodes(graph: Graph, records: Iterable[Placed]) -> Iterator[_Batch]:
+    """The codings of an entry. Raises DamagedData for a group that exceeds the limit."""
     predicted: list[PathStep] = []
     for pack, at, header in records:
         joint = header.members[0].coding.joint if header.group else 0
         if header.group and header.raw_bytes > (MOST_JOINT if joint else MOST_GROUPED):
-            raise DamagedData("a record claims more bytes than any has")
+            raise DamagedData("a record claims more bytes than the limit")
         steps = [PathStep(pack, at, header, member, reverse=False) for member in header.members]
         if header.group:
             for batch in _batches(steps, joint):
@@ -531,22 +550,22 @@ def _nodes(graph: Graph, records: Iterable[Placed]) -> Iterator[_Together]:
     yield from (_node([unit]) for unit in _units(graph, predicted))
 
 
-def _after_bases(nodes: Sequence[_Together]) -> Iterator[list[_Together]]:
-    """Batches of nodes, each node after those that make what it needs; first pieces first.
+def _after_bases(nodes: Sequence[_Batch]) -> Iterator[list[_Batch]]:
+    """Batches of nodes, each node after those that provide its bases; first pieces first.
 
-    Depth first, so that few pieces wait for others. Where nodes need each other any comes first.
+    Depth first, so that few decoded pieces wait. In a cycle any node comes first.
     """
-    made = set[_Name]().union(*(node.makes for node in nodes))
+    provided = set[_Name]().union(*(node.provides for node in nodes))
     waiting: dict[_Name, list[int]] = {}
     lacks = [0] * len(nodes)
     for i, node in enumerate(nodes):
-        for key in node.needs & made:
+        for key in node.needs & provided:
             waiting.setdefault(key, []).append(i)
             lacks[i] += 1
     order = sorted(range(len(nodes)), key=lambda i: nodes[i].start)
     left, ready = set(order), [i for i in reversed(order) if not lacks[i]]
     for first in order:
-        if not ready and first in left:  # it needs what needs it
+        if not ready and first in left:  # a cycle
             ready.append(first)
         while ready:
             batch = [ready.pop()]
@@ -558,7 +577,7 @@ def _after_bases(nodes: Sequence[_Together]) -> Iterator[list[_Together]]:
                 batch.append(ready.pop())
             left.difference_update(batch)
             yield [nodes[i] for i in batch]
-            freed = [j for i in batch for key in nodes[i].makes for j in waiting.pop(key, ())]
+            freed = [j for i in batch for key in nodes[i].provides for j in waiting.pop(key, ())]
             for j in reversed(freed):
                 lacks[j] -= 1
                 if not lacks[j] and j in left:
@@ -566,20 +585,20 @@ def _after_bases(nodes: Sequence[_Together]) -> Iterator[list[_Together]]:
 
 
 _Walk = tuple[PathStep, Path, memoryview]
-"""A coding, the path that ends with it, and where what it makes goes."""
+"""A coding, the path that ends with it, and the buffer for the result."""
 
 
 def _units(graph: Graph, steps: Iterable[PathStep]) -> Iterator[list[PathStep]]:
-    """Codings of which one is predicted from what others make.
+    """Groups of codings that are predicted from each other.
 
-    Each of several codings of one piece, and of what would be too much, is alone.
+    A coding is alone if its piece has several codings, or if the group would be too large.
     """
     by_start: dict[int, list[PathStep]] = {}
     for step in steps:
         by_start.setdefault(step.member.start, []).append(step)
-    for there in by_start.values():
-        for numbers in related(graph, [Path((step,), 0.0) for step in there]):
-            unit = [there[i] for i in numbers]
+    for same_start in by_start.values():
+        for numbers in related(graph, [Path((step,), 0.0) for step in same_start]):
+            unit = [same_start[i] for i in numbers]
             ids = {step.member.id for step in unit}
             size = sum(step.member.nbytes for step in unit)
             fits = size <= _MOST_TOGETHER and len(ids) == len(unit)
@@ -587,7 +606,7 @@ def _units(graph: Graph, steps: Iterable[PathStep]) -> Iterator[list[PathStep]]:
 
 
 def _batches(steps: Sequence[PathStep], joint: int) -> Iterator[Sequence[PathStep]]:
-    """Members of a group that are made together; of a super-step those of one time."""
+    """Members of a group to decode together; in a super-step those of one step."""
     if not joint:
         return in_batches(steps, lambda step: step.member.nbytes, _AT_ONCE)
     size = len(steps) // joint or 1
@@ -597,12 +616,12 @@ def _batches(steps: Sequence[PathStep], joint: int) -> Iterator[Sequence[PathSte
 def _room(member: Member) -> memoryview:
     most = MAX_MANIFEST if member.kind == MANIFEST else max(PIECE, MAX_SKELETON)
     if member.nbytes > most or (member.start and member.nbytes > PIECE):
-        raise DamagedData(f"object {member.id.hex()[:10]} claims more bytes than any has")
+        raise DamagedData(f"content {member.id.hex()[:10]} claims more bytes than the limit")
     return np.empty(member.nbytes, np.uint8).data
 
 
 def _wrong(id_: bytes) -> DamagedData:
     return DamagedData(
-        f"object {id_.hex()[:10]} was sent in a form that does not lead to it: nothing was taken",
-        hint="run 'mvc fsck --full' at the side that sent it",
+        f"received data of content {id_.hex()[:10]} does not match its hash: nothing was stored",
+        hint="run 'mvc fsck --full' in the repository that sent it",
     )

@@ -1,1 +1,1 @@
-"""A file or a folder that is kept equal to what is live on a target of a remote."""
+"""A file or a folder that is synchronized with the live version of a remote target."""

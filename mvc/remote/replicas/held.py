@@ -1,4 +1,4 @@
-"""The objects that files of a version have, read when they are asked for."""
+"""The contents in a version's files, read lazily."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from mvc.store.recovery.recover import Available
 def held_in(
     fs: FileSystem, files: Mapping[Path, FileEntry]
 ) -> Iterator[tuple[dict[bytes, Available], dict[bytes, ReadPart]]]:
-    """What the files have, and what reads parts of their contents. Opens each when it is needed."""
+    """The contents in the files, and functions that read their bytes. Files are opened lazily."""
     with ExitStack() as stack:
-        held, parts = dict[bytes, Available](), dict[bytes, ReadPart]()
-        for place, entry in files.items():
-            opened = cache(lambda place=place: stack.enter_context(fs.open_read(place)))
+        contents, parts = dict[bytes, Available](), dict[bytes, ReadPart]()
+        for path, entry in files.items():
+            opened = cache(lambda path=path: stack.enter_context(fs.open_read(path)))
             for content in entry.contents:
-                there = _InFile(opened, content.offset, content.spec.nbytes)
-                held[content.id], parts[content.id] = there, there.read_into
+                stored = _InFile(opened, content.offset, content.spec.nbytes)
+                contents[content.id], parts[content.id] = stored, stored.read_into
             if entry.skeleton is not None:
-                held[entry.skeleton] = _Outside(cache(partial(_skeleton, opened, entry)))
-        yield held, parts
+                contents[entry.skeleton] = _Skeleton(cache(partial(_skeleton, opened, entry)))
+        yield contents, parts
 
 
 def _skeleton(opened: Callable[[], ReadFile], entry: FileEntry) -> memoryview:
@@ -42,7 +42,7 @@ def _skeleton(opened: Callable[[], ReadFile], entry: FileEntry) -> memoryview:
     return memoryview(SourceFile(opened(), entry.path, entry.size, parts).skeleton())
 
 
-class _Outside(Struct, frozen=True):
+class _Skeleton(Struct, frozen=True):
     read: Callable[[], memoryview]
 
     def __getitem__(self, part: slice, /) -> memoryview:

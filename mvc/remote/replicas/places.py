@@ -1,4 +1,4 @@
-"""Where a version is kept: the files of the next one are written beside, then shown in one step."""
+"""The location of a replica: new files are written next to it, then made visible in one step."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from mvc.repo.checkout.swapped import SwappedFolder
 from mvc.text import size as in_units
 
 Fill = Callable[[FileEntry, WriteFile], None]
-"""Writes all of a file."""
+"""Writes all bytes of a file."""
 
 
 class OneFile:
-    """A file that is replaced; ``beside`` is a folder for the next one and the one before."""
+    """A file that is replaced; ``notes`` is a folder for the next and the previous one."""
 
     write = staticmethod(fill_file)
 
-    def __init__(self, fs: FileSystem, place: Path, beside: Path) -> None:
+    def __init__(self, fs: FileSystem, place: Path, notes: Path) -> None:
         check_file(fs, place, with_suffix=True)
         refuse_link(fs, place, "the file itself")
         self._fs, self._place = fs, place
-        self._next, self._last = beside / "next", beside / "last"
+        self._next, self._last = notes / "next", notes / "last"
 
     def tidy(self, _known: Sequence[FollowedVersion]) -> None:
-        """What an update left that was killed or failed goes, but what these versions need."""
+        """Deletes files of an unfinished update that these versions do not need."""
         self._fs.unlink(self._next, missing_ok=True)
 
     def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
-        """Where files lie: those that are visible, or those that ``next`` yielded ``at``."""
+        """The paths of files: of the visible ones, or of those that ``next`` yielded ``at``."""
         return [at or self._place for _ in paths]
 
     def link(self, at: Path | None = None) -> str:
-        """The name of the folder that a link here leads to, or is to lead to; else nothing."""
+        """The name of the folder that a link here points to, or will point to; else empty."""
         return "" if at else self._fs.read_link(self._place) or ""
 
     def is_taken(self) -> bool:
-        """Whether there is something, whoever wrote it."""
+        """Whether anything exists at the path."""
         return self._fs.stat(self._place, follow=False) is not None
 
     @contextmanager
@@ -57,15 +57,15 @@ class OneFile:
         _present: Mapping[Path, FileEntry],
         fill: Fill,
     ) -> Iterator[Path]:
-        """Yields where the files of a version lie beside, durable; they go if the block fails.
+        """Yields the path of a version's durable new files; deletes them if the block fails.
 
-        ``_present``: what visible files hold. Raises StorageFull.
+        ``_present``: entries of the visible files. Raises StorageFull.
         """
         (entry,) = entries
         require_room(self._fs, self._place, entry.size)
         fs, fresh = self._fs, self._next
-        there = fs.stat(self._place, follow=False)
-        mode = None if there is None else there.permissions
+        existing = fs.stat(self._place, follow=False)
+        mode = None if existing is None else existing.permissions
         try:
             with fs.open_write(
                 fresh, create=True, exclusive=True, mode=0o666 if mode is None else mode
@@ -81,26 +81,26 @@ class OneFile:
             raise
 
     def show(self, fresh: Path) -> None:
-        """Makes what ``next`` yielded visible, in one step; durable on return."""
+        """Makes the files of ``next`` visible, in one step; durable on return."""
         fs = self._fs
         self.settle()
-        with suppress(MvcError):  # there is none, or the file system has no hard links
+        with suppress(MvcError):  # no file yet, or a file system without hard links
             fs.link(self._place, self._last)
         fs.replace(fresh, self._place)
         fs.sync_dir(self._place.parent)
 
     def go_back(self, _link: str) -> None:
-        """Makes visible what was before ``show``, in one step. Raises IoFailed if that went."""
+        """Makes the previous file visible, in one step. Raises IoFailed if it was deleted."""
         self._fs.replace(self._last, self._place)
         self._fs.sync_dir(self._place.parent)
 
     def settle(self) -> None:
-        """What was kept for ``go_back`` goes."""
+        """Deletes old values for ``go_back``."""
         self._fs.unlink(self._last, missing_ok=True)
 
 
 class LinkedFolder:
-    """A folder that is a link; files that stay are hard links of those before."""
+    """A folder that is a symbolic link; unchanged files are hard links to the previous ones."""
 
     write = staticmethod(fill_file)
 
@@ -109,7 +109,7 @@ class LinkedFolder:
         self._fs, self._place = fs, place
         self._swapped = SwappedFolder(fs, place)
         self._swapped.target()
-        self._before = ""  # what it led to before the last swap
+        self._before = ""  # the link's value before the last swap
 
     def tidy(self, known: Sequence[FollowedVersion]) -> None:
         """As ``OneFile.tidy``."""
@@ -140,14 +140,14 @@ class LinkedFolder:
         """As ``OneFile.next``."""
         fs, writes = self._fs, dict[str, FileEntry]()
         links = {entry.content_id: file for file, entry in present.items()}
-        # What was freed just before is in the way of flushes: if there is room, ``settle`` does it.
+        # Deleting now would slow flushes down: with enough space ``settle`` deletes later.
         is_tight = fs.free_bytes(self._place.parent) < sum(entry.size for entry in entries)
         with self._swapped.next(label, tidy=is_tight) as new:
             for entry in entries:
                 place = new / check_place(entry.path)
                 if entry.content_id in links:
                     make_folder(fs, place.parent, within=new)
-                    with suppress(MvcError, FileExistsError):  # not all file systems have them
+                    with suppress(MvcError, FileExistsError):  # a file system without hard links
                         fs.link(links[entry.content_id], place)
                         continue
                 writes[entry.path] = entry
@@ -168,65 +168,65 @@ class LinkedFolder:
     def go_back(self, link: str) -> None:
         """As ``OneFile.go_back``."""
         if self._fs.stat(self._swapped.parent / link) is None:
-            raise IoFailed(f"{printable(link)} is gone: there is no way back")
+            raise IoFailed(f"{printable(link)} was deleted: the previous version is lost")
         self._swapped.lead_to(link)
 
     def settle(self) -> None:
-        """The folder before stays until after the next swap: somebody may read it."""
+        """Retains the previous folder until after the next swap: other processes may read it."""
         self.tidy(())
 
 
 def check_file(fs: FileSystem, place: Path, *, with_suffix: bool = False) -> None:
-    """Raises WrongUsage for a place in a repository's store, or where a folder, a pipe or a
-    device stands, IoFailed where its folder does not exist.
+    """Raises WrongUsage for a path in a repository's store, or of a folder, pipe or device.
 
-    ``with_suffix``: also for the name of a folder.
+    IoFailed if its folder does not exist. ``with_suffix``: also refuses a folder name.
     """
     refuse_store(fs, place)
     check_parent(fs, place)
     shown, present = printable(str(place)), fs.stat(place, follow=False)
     if present is not None and not present.is_file and fs.read_link(place) is None:
-        what = "a folder" if present.is_dir else "a pipe, a socket or a device"
-        raise WrongUsage(f"{shown} is {what}", hint="name a file, or a place where nothing is")
+        kind = "a folder" if present.is_dir else "a pipe, a socket or a device"
+        raise WrongUsage(f"{shown} is {kind}", hint="name a file or an unused path")
     if with_suffix and names_folder(fs, place):
         raise WrongUsage(f"{shown} names a folder", hint="give the file a suffix")
 
 
 def check_parent(fs: FileSystem, place: Path) -> None:
-    """Raises IoFailed where the folder of a place does not exist, WrongUsage for a mount."""
+    """Raises IoFailed if the parent folder does not exist, WrongUsage for a mount point."""
     folder = fs.stat(place.parent)
     if folder is None or not folder.is_dir:
-        raise IoFailed(f"there is no folder for {printable(str(place))}", hint="make it first")
-    there = fs.stat(place, follow=False)
-    if there is not None and there.is_dir and there.device != folder.device:
+        raise IoFailed(
+            f"the folder {printable(str(place.parent))} does not exist", hint="create it first"
+        )
+    existing = fs.stat(place, follow=False)
+    if existing is not None and existing.is_dir and existing.device != folder.device:
         raise WrongUsage(
-            f"{printable(str(place))} is the root of a file system, which cannot be replaced",
-            hint="name a folder in it",
+            f"{printable(str(place))} is a mount point, which cannot be replaced",
+            hint="name a folder inside it",
         )
 
 
-def refuse_link(fs: FileSystem, place: Path, what: str) -> None:
-    """Raises WrongUsage for a symbolic link."""
+def refuse_link(fs: FileSystem, place: Path, instead: str) -> None:
+    """Raises WrongUsage for a symbolic link; the hint names ``instead``."""
     present = fs.stat(place, follow=False)
     if present is not None and present.is_symlink:
-        raise WrongUsage(f"{printable(str(place))} is a symbolic link", hint=f"name {what}")
+        raise WrongUsage(f"{printable(str(place))} is a symbolic link", hint=f"name {instead}")
 
 
 def remove(fs: FileSystem, place: Path) -> None:
-    """Deletes a file, or a folder with all that is in it; nothing where nothing is."""
-    there = fs.stat(place, follow=False)
-    if there is not None and there.is_dir:
+    """Deletes a file or a folder with its files, if it exists."""
+    existing = fs.stat(place, follow=False)
+    if existing is not None and existing.is_dir:
         fs.remove_tree(place)
     else:
         fs.unlink(place, missing_ok=True)
 
 
 def require_room(fs: FileSystem, place: Path, size: int) -> None:
-    """Raises StorageFull where ``size`` bytes more have no room beside a place."""
+    """Raises StorageFull if the file system of a path has less than ``size`` free bytes."""
     if (free := fs.free_bytes(place.parent)) < size:
         raise StorageFull(
-            f"there is no room for {printable(str(place))}: "
-            f"{in_units(size - free)} more are needed",
-            hint="make room there, and run it again"
-            + ("; the version before stays until then" if fs.stat(place) else ""),
+            f"the disk is nearly full: {printable(str(place))} needs {in_units(size - free)} more",
+            hint="free some space, then repeat the command"
+            + ("; the previous version stays until then" if fs.stat(place) else ""),
         )

@@ -1,9 +1,8 @@
-"""A file or a folder kept equal to what is live on a target: from the version it holds to the next.
+"""A replica: a file or folder that is synchronized with the live version of a target.
 
-Beside ``NAME`` lies the folder ``.NAME.mvc``: the note that says which version is there, and the
-records that came last. All of it is disposable. The objects of the old version are read from its
-files; what is made of them is compared with its hash before anything is replaced, and contents that
-stay are copied.
+The folder ``.NAME.mvc`` next to ``NAME`` has a note of the version in the replica, and recent
+records, and can be deleted without loss. Contents of the old version are read from its files.
+New contents are compared with their hashes before a file is replaced; unchanged ones are copied.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from mvc.remote.replicas.places import (
     remove,
     require_room,
 )
-from mvc.remote.replicas.versions import FollowedVersion, Identity, KeptVersion, Update
+from mvc.remote.replicas.versions import EarlierVersion, FollowedVersion, Identity, Update
 from mvc.remote.sending.live import entries_of
 from mvc.remote.slices import decode_entries
 from mvc.remote.transport import MOST_PATHS, Slice, Transport, Wanted
@@ -67,18 +66,18 @@ from mvc.store.store import BARE_CONFIG, Store, create
 
 _NOTE, _RECORDS, _LOCK, _IGNORED = "note", "records", "lock", ".gitignore"
 _LONGEST_NOTE = 4 * MAX_MANIFEST
-_KEPT, _KEPT_SHARE = 16 * MIB, 0.5  # bytes of kept records, and of the files at most
-_MOST_KEPT, _MOST_NAMED = 20, 10_000
-SOON = 1.0  # seconds of an update after which it is asked again what is live
+_CACHED, _CACHED_SHARE = 16 * MIB, 0.5  # limits of cached records: bytes, share of the files
+_MOST_EARLIER, _MOST_NAMED = 20, 10_000
+SOON = 1.0  # after as many seconds of an update the live version is checked again
 Prepare = Callable[[Update], object]
-"""What happens when a version is here, proven and durable, before it is visible."""
+"""Called when a version is received, verified and durable, before it becomes visible."""
 
 
 class Replica:
-    """A file, or a ``folder``, that one process at a time keeps.
+    """A file, or a ``folder``, that one process at a time updates.
 
-    ``in_place``: by writing over the old one while nobody reads it; with ``undo``, old values are
-    kept for ``go_back``. Raises WrongUsage, WouldOverwrite, IoFailed, Busy.
+    ``in_place``: overwrites the old file while no process reads it; ``undo``: stores old values for
+    ``go_back``. Raises WrongUsage, WouldOverwrite, IoFailed, Busy.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class Replica:
         refuse_nameless(place)
         self._fs, self._is_folder = fs, folder
         self.shown = printable(str(place))
-        self.folder = _folder_beside(place)
+        self.folder = _note_folder(place)
         self._place: InPlace | LinkedFolder | OneFile
         if (
             folder
@@ -102,122 +101,121 @@ class Replica:
             and any(not version.link for version in self.noted(fs, place))
         ):
             raise WouldOverwrite(
-                f"{self.shown} is kept with --in-place",
-                hint="add that; or move the folder away, and it comes anew",
+                f"{self.shown} was created with --in-place",
+                hint="add --in-place; or move the folder away to create a new one",
             )
         if in_place:
             self._place = InPlace(fs, place, self.folder, folder=folder, undo=undo)
         else:
             self._place = LinkedFolder(fs, place) if folder else OneFile(fs, place, self.folder)
         self._at = place
-        refuse_link(fs, self.folder, "another place")
-        refuse_foreign(fs, self.folder)  # its note says what is there
+        refuse_link(fs, self.folder, "another path")
+        refuse_foreign(fs, self.folder)  # its note is trusted
         fs.make_dir(self.folder, exist_ok=True)
         lock = fs.lock(self.folder / _LOCK, block=False)
         if lock is None:
             raise Busy(
-                f"another process keeps {self.shown}",
-                hint="one place has one follower: end the other",
+                f"another process follows into {self.shown}",
+                hint="stop that process: a replica has one follower",
             )
         self._lock = lock
         if fs.stat(self.folder / _IGNORED) is None:
             fs.write_atomic(self.folder / _IGNORED, b"*\n")
         self._known = self.noted(fs, place)
         self._changed: list[Path] = []
-        self._foreign = ""  # what something else wrote
+        self._foreign = ""  # a file that another program wrote
         if not in_place:
-            remove(fs, self.folder / "redo")  # it is older than what comes now
+            remove(fs, self.folder / "redo")  # outdated by the next update
         self._place.tidy(self._known)
 
     check = staticmethod(check_file)
 
     @staticmethod
     def noted(fs: FileSystem, file: Path) -> list[FollowedVersion]:
-        """What the note beside a file says that it holds; while it is replaced the new version and
-        the one before. Empty where there is no note, or none that can be read.
+        """The versions that the note next to a file names; during an update the new and the old
+        one.
+
+        Empty without a readable note.
         """
         with suppress(IoFailed, msgspec.MsgspecError, ValueError, RecursionError):
-            data = fs.read_bytes(_folder_beside(file) / _NOTE, _LONGEST_NOTE)
-            found = msgspec.json.decode(data, type=list[FollowedVersion])
-            return [version for version in found if version.is_sound()]
+            data = fs.read_bytes(_note_folder(file) / _NOTE, _LONGEST_NOTE)
+            versions = msgspec.json.decode(data, type=list[FollowedVersion])
+            return [version for version in versions if version.is_sound()]
         return []
 
     def close(self) -> None:
-        """Lets another process keep the place."""
+        """Allows another process to update the replica."""
         with self._lock, suppress(MvcError):
-            if not self._known and self._fs.stat(self.folder / _NOTE) is None:  # all in vain
+            if not self._known and self._fs.stat(self.folder / _NOTE) is None:
                 remove(self._fs, self.folder)
 
-    # -- what is there ---------------------------------------------------------------------
+    # -- the present version ---------------------------------------------------------------
 
     def current(self) -> FollowedVersion | None:
-        """The version that is there; None if there is none, or something else wrote to it.
+        """The version in the replica; None if there is none, or another program changed it.
 
-        Reads files only if they are not known to be untouched.
+        Reads only files that may have been changed.
         """
         for version in self._known:
-            if self._look(version) == version.identities:
+            if self._identities(version) == version.identities:
                 return version
         self._foreign = self.shown
         for at, version in enumerate(self._known):
-            there = self._look(version)
-            if there is None:
+            present = self._identities(version)
+            if present is None:
                 continue
-            known = version.identities or (None,) * len(there)
+            known = version.identities or (None,) * len(present)
             files = self._files(version.entries)
             self._foreign = next(
                 (
                     printable(str(file))
-                    for file, one, other in zip(files, there, known, strict=True)
-                    if one != other and not self._holds(file, files[file])
+                    for file, one, other in zip(files, present, known, strict=True)
+                    if one != other and not self._matches(file, files[file])
                 ),
                 "",
             )
             if not self._foreign:
                 before = self._known[1:] if at == 0 else []
-                return self.note(replace(version, identities=there), *before)
+                return self.note(replace(version, identities=present), *before)
         return None
 
-    def _holds(self, file: Path, entry: FileEntry) -> bool:
-        """Whether a file has all bytes of an entry, by its hash; not if it cannot be read."""
+    def _matches(self, file: Path, entry: FileEntry) -> bool:
+        """Whether a readable file has all bytes of an entry, by its hash."""
         present = self._fs.stat(file, follow=False)
         if present is None or not present.is_file or present.size != entry.size:
             return False
-        with suppress(MvcError), open_file(self._fs, file, entry.path, like=entry) as there:
-            return there.entry.content_id == entry.content_id
+        with suppress(MvcError), open_file(self._fs, file, entry.path, like=entry) as opened:
+            return opened.entry.content_id == entry.content_id
         return False
 
     def _files(self, entries: Sequence[FileEntry]) -> dict[Path, FileEntry]:
-        """Files of a version, by where they are visible."""
+        """The entries of a version by the paths of their visible files."""
         places = self._place.files([entry.path for entry in entries])
         return dict(zip(places, entries, strict=True))
 
-    def _look(
+    def _identities(
         self, version: FollowedVersion, at: Path | None = None
     ) -> tuple[Identity, ...] | None:
-        """What tells the files of a version from others; None if they are not there.
+        """The identities of a version's files; None if one is missing.
 
-        Looks at those that are visible, or that lie ``at`` a place beside.
+        Of the visible files, or of those prepared ``at`` another path.
         """
         if at is None and self._place.link() != version.link:
             return None
-        found = list[Identity]()
+        identities = list[Identity]()
         for file in self._place.files(version.paths, at):
-            there = self._fs.stat(file, follow=False)
-            if there is None:
+            facts = self._fs.stat(file, follow=False)
+            if facts is None:
                 return None
-            # A hard link changes the time of a change, and a rename does.
-            changed_ns = 0 if self._is_folder or at else there.ctime_ns
-            found.append((there.inode, there.device, there.size, there.mtime_ns, changed_ns))
-        return tuple(found)
+            # Hard links and renames change ctime.
+            changed_ns = 0 if self._is_folder or at else facts.ctime_ns
+            identities.append((facts.inode, facts.device, facts.size, facts.mtime_ns, changed_ns))
+        return tuple(identities)
 
     def note(
         self, version: FollowedVersion, before: FollowedVersion | None = None
     ) -> FollowedVersion:
-        """Remembers what is there, or is soon; and ``before``, until then or as the way back.
-
-        Durable.
-        """
+        """Records the present or next version, and ``before``, the one until then. Durable."""
         self._known = [version] if before is None else [version, before]
         self._fs.write_atomic(self.folder / _NOTE, msgspec.json.encode(self._known))
         return version
@@ -233,83 +231,82 @@ class Replica:
         prepare: Prepare | None = None,
         full: bool = False,
     ) -> Update:
-        """Makes the place what is live on a target; durable on return.
+        """Updates the replica to the live version of a target; durable on return.
 
-        ``paths``: of a folder these and what lies below, by default all but training states; of a
-        file at most one, where the version has several. ``prepare`` is called when all is here,
-        proven and durable, before anything visible changes; if it raises, nothing does. ``full``
-        reads and compares all that is there first. Raises UnknownTarget, NoDeployment (also for a
-        version that was taken back meanwhile), UnknownPath, StateForgotten, WeightsDropped,
-        StorageFull, IoFailed, and DamagedData for records that do not lead there; the old version
-        then stays.
+        ``paths``: for a folder these and files below them, by default all but training states; for
+        a file at most one, if the version has several. ``prepare`` is called once everything is
+        received, verified and durable; if it raises, nothing visible changes. ``full``: verifies
+        all present files first. Raises UnknownTarget, NoDeployment (also if the version was rolled
+        back meanwhile), UnknownPath, StateForgotten, WeightsDropped, StorageFull, IoFailed, and
+        DamagedData for wrong records; the old version then stays.
         """
         most = MOST_PATHS if self._is_folder else 1
         if len(paths) > most:
             raise WrongUsage(
-                f"{len(paths)} paths are too many for {self.shown}: it takes {most}",
-                hint="name folders of the version, and -o DIR/ for several files",
+                f"{len(paths)} paths are too many for {self.shown}: the limit is {most}",
+                hint="name folders of the version, or -o DIR/ for several files",
             )
         asked, doubts = tuple(sorted(set(paths))), 0
         self._place.tidy(self._known)
         if full:
-            self._doubt()
+            self._distrust()
         begun = time.monotonic()
         while True:
             old = self.current()
             wanted = Wanted(live=target, paths=asked, folder=self._is_folder)
             if old is not None and old.asked == asked and doubts < 2:
-                wanted = self._from_here(wanted, old, with_kept=not doubts)
+                wanted = self._with_present(wanted, old, use_records=not doubts)
 
             def ready(update: Update, wanted: Wanted = wanted) -> None:
                 if prepare is not None:
                     prepare(update)
                 if time.monotonic() - begun > SOON:
-                    _check_not_taken_back(transport, wanted, update.version)
+                    _check_still_live(transport, wanted, update.version)
 
             try:
-                return self._taken(transport, wanted, old, ready)
+                return self._fetch(transport, wanted, old, ready)
             except DamagedData:
                 if not wanted.have:
                     raise
                 doubts += 1
-                self._doubt()
+                self._distrust()
 
-    def _doubt(self) -> None:
-        """All that is there is read before it is counted on again."""
-        self._known = [replace(each, identities=()) for each in self._known]
+    def _distrust(self) -> None:
+        """Makes the next ``current`` read all present files."""
+        self._known = [replace(version, identities=()) for version in self._known]
 
     def go_back(self, update: Update) -> None:
         """Makes the version before the last update visible again, in one step.
 
-        Raises IoFailed if there is none, or what was kept for it is gone (``settle``).
+        Raises IoFailed if there is none, or ``settle`` has deleted it.
         """
         before = update.before
         if before is None:
-            raise IoFailed(f"no version before {update.version.id.short} is known here")
-        self.note(replace(update.version, identities=()), before)  # as a clock may not, see _swap
-        if self._look(before) != before.identities:
+            raise IoFailed(f"{self.shown} had no version before {update.version.id.short}")
+        self.note(replace(update.version, identities=()), before)  # see _swap for the reason
+        if self._identities(before) != before.identities:
             self._place.go_back(before.link)
-        if not isinstance(self._place, InPlace):  # else the next look compares it with its hash
+        if not isinstance(self._place, InPlace):  # else ``current`` compares it with its hash
             before = self._seen(before)
         self.note(replace(before, shown_ns=time.time_ns()))
 
     def settle(self) -> None:
-        """What is kept for ``go_back`` may go. Files that changed are read into the cache."""
+        """Deletes old values for ``go_back``. Reads changed files into the page cache."""
         self._place.settle()
-        self._fs.read_ahead(self._changed)  # the next version is made of them
+        self._fs.read_ahead(self._changed)  # bases of the next version
         self._changed = []
 
-    def _from_here(self, wanted: Wanted, old: FollowedVersion, *, with_kept: bool) -> Wanted:
-        """The question of one who has the files, and, with what was kept, versions before."""
-        kept = with_kept and self._fs.stat(self.folder / _RECORDS / FOLDER) is not None
-        before = old.before if kept else ()
+    def _with_present(self, wanted: Wanted, old: FollowedVersion, *, use_records: bool) -> Wanted:
+        """The request that names the present files and, with cached records, earlier versions."""
+        has_records = use_records and self._fs.stat(self.folder / _RECORDS / FOLDER) is not None
+        before = old.before if has_records else ()
         return replace(
             wanted,
-            have=frozenset((old.id, *(CommitId(each.commit) for each in before))),
-            objects=tuple(sorted({id_ for each in before for id_ in each.lacks})),
+            have=frozenset((old.id, *(CommitId(version.commit) for version in before))),
+            objects=tuple(sorted({id_ for version in before for id_ in version.lacks})),
         )
 
-    def _taken(
+    def _fetch(
         self,
         transport: Transport,
         wanted: Wanted,
@@ -317,56 +314,56 @@ class Replica:
         prepare: Prepare | None,
     ) -> Update:
         with closing(transport.send(wanted)) as slices:
-            for given in slices:
-                return self._take(given, wanted, before, prepare)
-        raise DamagedData(f"{transport.url} does not say what is live")
+            for incoming in slices:
+                return self._apply(incoming, wanted, before, prepare)
+        raise DamagedData(f"{transport.url} sent an empty answer")
 
-    def _take(
+    def _apply(
         self,
-        given: Slice,
+        incoming: Slice,
         wanted: Wanted,
         before: FollowedVersion | None,
         prepare: Prepare | None,
     ) -> Update:
-        """Makes the place what was sent, counting on what the question said."""
-        commit, made, named = _answer(given, wanted.live)
+        """Updates the files from a slice and the contents that the request named."""
+        commit, deployment, named = _answer(incoming, wanted.live)
         old = before if wanted.have else None
         if old is not None and old.commit == commit.id:
-            for _ in given.records:
+            for _ in incoming.records:
                 pass
-            earlier = self._known[1:] if self._known[0] is old else []
-            self.note(old, *earlier)
-            return _update(old, given, made, *earlier)
+            previous = self._known[1:] if self._known[0] is old else []
+            self.note(old, *previous)
+            return _update(old, incoming, deployment, *previous)
         if len(wanted.have) <= 1:
             self._drop_records()
-        require_room(self._fs, self._at, given.size)
+        require_room(self._fs, self._at, incoming.size)
         present = {} if old is None else self._files(old.entries)
-        with held_in(self._fs, present) as (held, copied), self._received(given) as store:
+        with held_in(self._fs, present) as (contents, copied), self._received(incoming) as store:
             graph = LooseGraph(store.snapshot, Speed())
-            kept = [] if old is None else [KeptVersion(old.commit, old.manifest, old.paths)]
-            kept += old.before if old is not None and len(wanted.have) > 1 else ()
-            for each in kept:
-                graph.know(each.objects)
-                held.setdefault(Manifest.id_of(each.manifest), memoryview(each.manifest))
+            earlier = [] if old is None else [EarlierVersion(old.commit, old.manifest, old.paths)]
+            earlier += old.before if old is not None and len(wanted.have) > 1 else ()
+            for base in earlier:
+                graph.know(base.objects)
+                contents.setdefault(Manifest.id_of(base.manifest), memoryview(base.manifest))
             named += old.named[:_MOST_NAMED] if old is not None and len(wanted.have) > 1 else ()
             graph.know([commit.manifest, *named])
-            recovery = Recovery(store.snapshot.packs, graph, store.pool, held)
+            recovery = Recovery(store.snapshot.packs, graph, store.pool, contents)
             data = recovery.manifest(commit.manifest)
             manifest = Manifest.decode(data)
             if manifest.root != commit.root:
-                raise DamagedData(f"version {commit.id.short} has another root than its files")
+                raise DamagedData(f"version {commit.id.short}: its root does not match its files")
             entries = entries_of(manifest, wanted)
             objects, size = manifests.objects(entries), sum(entry.size for entry in entries)
             graph.know(objects)
             root = commit.root if self._is_folder else entries[0].state_id
             version = FollowedVersion(
-                bytes(commit.id), bytes(root), made.time_ns,
-                data=commit.encoded, manifest=data, paths=tuple(each.path for each in entries),
-                before=self._leading(kept, graph.reached({*objects}), size),
+                bytes(commit.id), bytes(root), deployment.time_ns,
+                data=commit.encoded, manifest=data, paths=tuple(entry.path for entry in entries),
+                before=self._useful(earlier, graph.reached({*objects}), size),
                 asked=wanted.paths, named=named,
             )  # fmt: skip
             foreign = self._foreign if before is None and self._place.is_taken() else ""
-            update = _update(version, given, made, before, foreign=foreign)
+            update = _update(version, incoming, deployment, before, foreign=foreign)
             fill = partial(self._place.write, recovery, copied=copied)
             update = self._swap(update, entries, old, present, fill=fill, prepare=prepare)
         if not version.before:
@@ -383,9 +380,9 @@ class Replica:
         fill: Fill,
         prepare: Prepare | None,
     ) -> Update:
-        """Writes what changed beside the files ``present`` of ``old``, and makes it visible."""
-        now = {file: each.content_id for file, each in present.items()}
-        then = {file: each.content_id for file, each in self._files(entries).items()}
+        """Writes changed files next to the files ``present`` of ``old``, and makes them visible."""
+        now = {file: entry.content_id for file, entry in present.items()}
+        then = {file: entry.content_id for file, entry in self._files(entries).items()}
         with ExitStack() as prepared:
             fresh = None
             if old is None or now != then:
@@ -394,13 +391,13 @@ class Replica:
             version = self._seen(update.version, fresh)
             if prepare is not None:
                 prepare(replace(update, version=version, prepared=fresh or self._at))
-            if (old is not None and self._look(old) != old.identities) or (
-                fresh is not None and self._look(version, fresh) != version.identities
+            if (old is not None and self._identities(old) != old.identities) or (
+                fresh is not None and self._identities(version, fresh) != version.identities
             ):
-                raise DamagedData(f"{self.shown} was changed meanwhile")
+                raise DamagedData(f"another program changed {self.shown} during the update")
             before = update.before
             if before is not None and isinstance(self._place, InPlace):
-                before = replace(before, identities=())  # a clock may not tell the writes apart
+                before = replace(before, identities=())  # both writes may have equal timestamps
             version = self.note(replace(version, shown_ns=time.time_ns()), before)
             if fresh is not None:
                 self._place.show(fresh)
@@ -409,108 +406,111 @@ class Replica:
         return replace(update, version=version)
 
     def _seen(self, version: FollowedVersion, at: Path | None = None) -> FollowedVersion:
-        """The version with what its files, which are visible or lie ``at``, are known by."""
+        """The version with the present identities of its files, visible or prepared ``at`` a
+        path.
+        """
         version = replace(version, link=self._place.link(at))
-        return replace(version, identities=self._look(version, at) or ())
+        return replace(version, identities=self._identities(version, at) or ())
 
-    def _leading(
-        self, kept: Sequence[KeptVersion], reached: Set[bytes], size: int
-    ) -> tuple[KeptVersion, ...]:
-        """Those of the versions that can be made of the new file, if the records are not many."""
+    def _useful(
+        self, earlier: Sequence[EarlierVersion], reached: Set[bytes], size: int
+    ) -> tuple[EarlierVersion, ...]:
+        """The versions that can be rebuilt from the new files; none if the records are large."""
         packs = self.folder / _RECORDS / FOLDER / PACKS
-        found = (self._fs.stat(packs / name) for name in self._fs.list(packs))
-        if sum(each.size for each in found if each is not None) > max(size * _KEPT_SHARE, _KEPT):
+        stats = (self._fs.stat(packs / name) for name in self._fs.list(packs))
+        if sum(facts.size for facts in stats if facts is not None) > max(
+            size * _CACHED_SHARE, _CACHED
+        ):
             return ()
-        leading, room = list[KeptVersion](), _KEPT
-        for each in kept[:_MOST_KEPT]:
-            objects = each.objects
-            lacks = objects - reached - {Manifest.id_of(each.manifest)}
-            room -= len(each.manifest)
+        useful, room = list[EarlierVersion](), _CACHED
+        for version in earlier[:_MOST_EARLIER]:
+            objects = version.objects
+            lacks = objects - reached - {Manifest.id_of(version.manifest)}
+            room -= len(version.manifest)
             if room > 0 and 2 * len(lacks) < len(objects):
-                leading.append(replace(each, lacks=tuple(sorted(map(bytes, lacks)))))
-        return tuple(leading)
+                useful.append(replace(version, lacks=tuple(sorted(map(bytes, lacks)))))
+        return tuple(useful)
 
     @contextmanager
-    def _received(self, given: Slice) -> Iterator[Store]:
-        """A repository of no versions, with the records that came, and those that were kept."""
+    def _received(self, incoming: Slice) -> Iterator[Store]:
+        """A repository without versions, with the received and the cached records."""
         fs, place = LateFlushes(), self.folder / _RECORDS
         try:
             if fs.realpath(place / FOLDER) != fs.realpath(self.folder) / _RECORDS / FOLDER:
-                self._drop_records()  # a link: nothing is written to another repository
+                self._drop_records()  # a link could lead to another repository
             if fs.stat(place / FOLDER) is None:
                 fs.make_dirs(place)
                 create(fs, Clock(), place, "main", config=BARE_CONFIG)
             with closing(self._records(fs, place / FOLDER)) as store:
                 with store.pack_writer() as packs:
-                    regions = take_records(packs, given.records, given.size)
+                    regions = take_records(packs, incoming.records, incoming.size)
                     packs.sync()
                     now = store.now_ns()
                     store.publish(lambda: Entry("follow", now, regions=regions))
                 yield store
-        except BaseException as error:  # what came may be false, what was kept be damaged
+        except BaseException as error:  # received or cached records may be damaged
             self._drop_records()
             if isinstance(error, HistoryMissing | UnsupportedFormat):
-                raise DamagedData(f"the records beside {self.shown} are damaged") from error
+                raise DamagedData(f"the cached records of {self.shown} are damaged") from error
             raise
 
     def _records(self, fs: FileSystem, folder: Path) -> Store:
-        """Raises DamagedData for a folder that lacks files, or that another program wrote."""
+        """Raises DamagedData for a folder with missing or foreign files."""
         try:
             return Store(fs, Clock(), folder)
         except MvcError as error:
-            raise DamagedData(f"the records beside {self.shown} are damaged") from error
+            raise DamagedData(f"the cached records of {self.shown} are damaged") from error
 
     def _drop_records(self) -> None:
         remove(self._fs, self.folder / _RECORDS)
 
 
-def _answer(given: Slice, target: str) -> tuple[Commit, Deployment, tuple[bytes, ...]]:
-    """The version that a remote says is live, its deployment, and ids of other objects.
+def _answer(incoming: Slice, target: str) -> tuple[Commit, Deployment, tuple[bytes, ...]]:
+    """The live version that a remote sent, its deployment, and ids of further contents.
 
     Raises DamagedData, UnsupportedFormat.
     """
-    check_features(given.features)
-    entries = decode_entries(given.head)
-    if len(entries) == 1 and entries[0].size == given.size and len(entries[0].commits) == 1:
+    check_features(incoming.features)
+    entries = decode_entries(incoming.head)
+    if len(entries) == 1 and entries[0].size == incoming.size and len(entries[0].commits) == 1:
         commit = Commit.decode(entries[0].commits[0])
-        made = entries[0].deployments
-        if [(each.target, each.subject) for each in made] == [(target, commit.id)]:
-            return commit, made[0], tuple(each.id for each in entries[0].shapes)
-    raise DamagedData("the remote sent something else than what is live", hint="try again later")
+        deployments = entries[0].deployments
+        if [(row.target, row.subject) for row in deployments] == [(target, commit.id)]:
+            return commit, deployments[0], tuple(shape.id for shape in entries[0].shapes)
+    raise DamagedData("the remote did not send the live version", hint="try again later")
 
 
-def _check_not_taken_back(transport: Transport, wanted: Wanted, version: FollowedVersion) -> None:
-    """Raises NoDeployment if an earlier version is live again in place of what was prepared.
+def _check_still_live(transport: Transport, wanted: Wanted, version: FollowedVersion) -> None:
+    """Raises NoDeployment if the prepared version was rolled back to an earlier one.
 
-    One that is live after it comes next: who publishes fast must not keep a node from swapping.
+    A newer live version is no error: frequent deployments must not prevent a swap.
     """
     wanted = replace(wanted, have=wanted.have | {version.id})
     with suppress(RemoteUnreachable), closing(transport.send(wanted)) as slices:
-        commit, made, _ = _answer(next(slices), wanted.live)
-        if commit.id != version.id and (made.returned_to or commit.time_ns < version.made_ns):
+        commit, live, _ = _answer(next(slices), wanted.live)
+        if commit.id != version.id and (live.returned_to or commit.time_ns < version.made_ns):
             raise NoDeployment(
-                f"{version.id.short} was taken back while it was prepared: "
+                f"{version.id.short} was rolled back while it was prepared: "
                 f"{commit.id.short} is live on {printable(wanted.live)}",
-                hint="run it again",
+                hint="repeat the command",
             )
 
 
 def _update(
     version: FollowedVersion,
-    given: Slice,
-    made: Deployment,
+    incoming: Slice,
+    deployment: Deployment,
     before: FollowedVersion | None = None,
     *,
     foreign: str = "",
 ) -> Update:
-    """What becomes of a place that held ``before``."""
     is_older = before is not None and version.made_ns < before.made_ns
-    is_rollback = made.returned_to is not None or is_older
-    return Update(version, given.size, foreign, before=before, is_rollback=is_rollback)
+    is_rollback = deployment.returned_to is not None or is_older
+    return Update(version, incoming.size, foreign, before=before, is_rollback=is_rollback)
 
 
-def _folder_beside(place: Path) -> Path:
-    """The folder of all that is remembered of a followed place. Raises WrongUsage."""
+def _note_folder(place: Path) -> Path:
+    """The folder with the note and records of a replica. Raises WrongUsage."""
     if not place.name:
-        raise WrongUsage(f"{place} has no name to be kept under", hint="name a file or a folder")
+        raise WrongUsage(f"{place} is no name of a file or folder", hint="name a file or a folder")
     return place.with_name(f".{place.name}.mvc")

@@ -1,4 +1,4 @@
-"""What the note beside a followed place says: the version that it holds, and those before it."""
+"""The note next to a replica: the version in its files, and earlier versions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.lookup import manifests
 
 Identity = tuple[int, int, int, int, int]
-"""Inode, device, size, when it was written and changed (ns): what tells a file from others."""
+"""Inode, device, size, time of modification and of change (ns): identifies an unchanged file."""
 
 
-class KeptVersion(Struct, frozen=True):
-    """A version whose files can be made of the present ones, by the records that were kept.
+class EarlierVersion(Struct, frozen=True):
+    """An earlier version whose files can be rebuilt from the present ones and the cached records.
 
-    All but the objects that it ``lacks``, which nothing leads to any more.
+    ``lacks``: its contents that no cached record gives any more.
     """
 
     commit: bytes
@@ -31,24 +31,23 @@ class KeptVersion(Struct, frozen=True):
 
     @property
     def objects(self) -> set[bytes]:
-        """Of the files, and the manifest."""
+        """The contents of the files, and the manifest."""
         return {*manifests.objects(entries_at(self)), Manifest.id_of(self.manifest)}
 
 
 class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
-    """A version of which ``paths`` are the files that are kept.
+    """A version whose files ``paths`` are stored.
 
-    ``data`` and ``manifest`` are canonical bytes. ``before``: versions that lead to the next one
-    as well, the newest first; ``named``: other objects on the way. ``asked``: the paths that were
-    asked for. ``identities`` tell the files from others, ``link`` is the name of the folder that
-    they lie in, if a link leads there. ``shown_ns``: when it became visible. ``told``: what was to
-    happen after the swap has.
+    ``data`` and ``manifest`` are canonical bytes. ``before``: earlier versions that are bases of
+    the next one, too, newest first; ``named``: further base contents. ``asked``: the requested
+    paths. ``identities``: of the files. ``link``: the folder of the files, if a link points to it.
+    ``shown_ns``: when the version became visible. ``told``: the commands after the swap have run.
     """
 
     data: bytes
     manifest: bytes
     paths: tuple[str, ...]
-    before: tuple[KeptVersion, ...] = ()
+    before: tuple[EarlierVersion, ...] = ()
     asked: tuple[str, ...] = ()
     named: tuple[bytes, ...] = ()
     identities: tuple[Identity, ...] = ()
@@ -62,30 +61,30 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
 
     @property
     def made_ns(self) -> int:
-        """When it was committed. Raises DamagedData."""
+        """The time of the commit. Raises DamagedData."""
         return Commit.decode(self.data).time_ns
 
     @property
     def entries(self) -> list[FileEntry]:
-        """What the files are. Raises DamagedData, KeyError."""
+        """The manifest entries of the files. Raises DamagedData, KeyError."""
         return entries_at(self)
 
     def is_sound(self) -> bool:
-        """Whether the parts belong together."""
+        """Whether the parts of the note match."""
         with suppress(MvcError, KeyError, ValueError):
             commit = Commit.decode(self.data)
-            named = commit.id == self.commit and Manifest.id_of(self.manifest) == commit.manifest
+            matches = commit.id == self.commit and Manifest.id_of(self.manifest) == commit.manifest
             fits = len(self.identities) in (0, len(self.entries))
-            return named and fits and all(each.objects for each in self.before)
+            return matches and fits and all(version.objects for version in self.before)
         return False
 
 
 class Update(Struct, frozen=True):
-    """The place holds ``version``, for which ``received`` bytes of records came.
+    """The replica now has ``version``, for which ``received`` bytes of records arrived.
 
-    ``foreign``: what something else had written. ``before``: what it held until then.
-    ``is_rollback``: the deployment returns to another, or the version is older than that one.
-    ``prepared``: where the files lie before the swap.
+    ``foreign``: a file that another program had written. ``before``: the version until then.
+    ``is_rollback``: the deployment returns to an earlier one, or its version is older.
+    ``prepared``: location of the files before the swap.
     """
 
     version: FollowedVersion
@@ -96,7 +95,7 @@ class Update(Struct, frozen=True):
     prepared: Path | None = None
 
 
-def entries_at(version: KeptVersion | FollowedVersion) -> list[FileEntry]:
-    """What the files of a noted version are. Raises DamagedData, KeyError."""
+def entries_at(version: EarlierVersion | FollowedVersion) -> list[FileEntry]:
+    """The manifest entries of a version's files. Raises DamagedData, KeyError."""
     by_path = Manifest.decode(version.manifest).by_path
     return [by_path[path] for path in version.paths]

@@ -1,1 +1,1 @@
-"""Versions that another repository lacks, with the records that it needs, as slices."""
+"""Sends versions that another repository lacks, with the records that it needs, as slices."""

@@ -1,11 +1,10 @@
-"""Which records a version needs at the receiver, in as few bytes as may be.
+"""Chooses the records that a receiver needs for a version, in as few bytes as possible.
 
-The records of the version's own entry go as they are. What they build on, or what another entry
-published, goes along the cheapest path in bytes from what the receiver has. A payload that several
-objects share goes with all of them. A content whose dtype and shape are unknown, or that a version
-forgotten by name published, is sent as a stored record only if a version that is sent has it; other
-contents that need it as a base are encoded again. A version is encoded again, too, if bases that
-the receiver has no other use for take more bytes than the version has.
+The stored records of the version's own entry are sent unchanged. Bases, and contents that another
+entry published, are sent along the cheapest path from contents of the receiver. A payload is sent
+with all contents that share it. A content of unknown dtype and shape, or published by a purged
+version, is sent as a stored record only if a sent version has it; contents with such a base are
+encoded again. A version is also encoded again if the bases that the receiver lacks are larger.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ _PART = MIB
 
 
 class _Bytes(Speed, frozen=True):
-    """Counts the bytes of payloads in place of the time to decode them."""
+    """Measures bytes of payloads instead of decoding time."""
 
     def seconds(self, member: Member) -> float:
         return member.stored + 1
 
 
 class Needed(Struct, frozen=True):
-    """What versions need: ``manifests``, and ``blobs`` with their specs."""
+    """The contents that versions need: ``manifests``, and ``blobs`` with their specs."""
 
     manifests: frozenset[ManifestId] = frozenset()
     blobs: Mapping[bytes, TensorSpec] = field(default_factory=dict)
@@ -66,7 +65,7 @@ class Needed(Struct, frozen=True):
 
 
 class ChosenRecords(Struct, frozen=True):
-    """Records of ``size`` bytes, read when they are asked for."""
+    """Records of ``size`` bytes, read lazily."""
 
     size: int
     shapes: tuple[SentShape, ...]
@@ -77,30 +76,27 @@ NOTHING = ChosenRecords(0, (), lambda: iter(()))
 
 _Place = tuple[int, int]
 _Own = Mapping[bytes, Sequence[PathStep]]
-_Anew = tuple[TensorSpec, tuple[bytes, TensorSpec] | None]
-"""What an object is, and what the receiver has that it is coded against."""
+_Reencoded = tuple[TensorSpec, tuple[bytes, TensorSpec] | None]
+"""The spec of a content to encode again, and the base at the receiver."""
 
 
 class Closure:
-    """Chooses the records for one entry after the other, in the order in which they are sent.
+    """Chooses the records for each entry, in the order in which they are sent.
 
-    ``held``: whether the receiver has what an entry published, as far as known; it is asked of the
-    one that published an object first. ``banned``: whether all versions of an entry were forgotten
-    by name. ``whole``: ids that the receiver lacks, as it said. ``there``: objects of versions that
-    it has.
-    ``file``: in place of that the only objects that it has, of one who makes a file of what comes,
-    which is compared with its hash: so deltas may lead there backwards. ``manifest`` is one of
-    them, against which the new one is coded if it has to be coded anew. ``near``: what it
-    may have of the tensor that an object is, which is coded against that if only a full record
-    leads to it.
+    ``has_entry``: whether the receiver probably has the contents of an entry; called for the first
+    entry with a content. ``is_purged``: whether all versions of an entry are. ``whole``: contents
+    that the receiver reported as missing. ``known``: contents of versions that it has. ``file``:
+    instead, the only contents that it has, to build a file that it verifies; deltas may then be
+    undone. ``manifest``: one of these, the base for a new manifest. ``near``: base candidates by
+    content, used instead of a full record.
     """
 
     def __init__(
         self,
         store: Store,
         config: Config,
-        held: Callable[[Recorded], bool],
-        banned: Callable[[Recorded], bool],
+        has_entry: Callable[[Recorded], bool],
+        is_purged: Callable[[Recorded], bool],
         whole: Collection[bytes] = (),
         *,
         file: Collection[bytes] | None = None,
@@ -109,32 +105,34 @@ class Closure:
     ) -> None:
         self._store, self._config = store, config
         self.file, self.near = file, near or {}
-        self._against = manifest
+        self._manifest_base = manifest
         self._snapshot = store.snapshot
-        # Of its own: what it has opened can be read although maintenance deletes it.
+        # A separate reader: its open packs stay readable after maintenance deletes them.
         self.packs = PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)
         self._graph = Graph(self._snapshot, _Bytes(), undo=0 if file is None else None)
         self.manifests = ManifestStream(store)
-        # Neither refers to this, so that files of packs are closed as soon as it is gone.
-        holding = self._graph.entries_holding  # the first of these has published the object
+        # The caches do not refer to self: otherwise pack files would stay open in a cycle.
+        holding = self._graph.entries_holding  # the first one published the content
         self.home = lru_cache(_RESOLVED)(lambda id_: next(iter(holding(id_)), None))
-        self._is_held = lru_cache(_RESOLVED)(lambda at, of=self._snapshot.entry: held(of(at)))
-        self._is_banned = banned
+        self._has_entry = lru_cache(_RESOLVED)(
+            lambda at, of=self._snapshot.entry: has_entry(of(at))
+        )
+        self._is_purged = is_purged
         self.lacking = {self._graph.resolve_prefix(id_) or id_ for id_ in whole}
-        self._done: set[int] = set()  # entries whose objects were sent
-        self._left: set[bytes] = set()  # objects of these that were not
-        self._extra: set[bytes] = set()  # objects that were sent with others' entries
-        # Who lacks an object mostly lacks what is older, too, which the next answer would say.
+        self._done: set[int] = set()  # entries whose contents were sent
+        self._left: set[bytes] = set()  # contents of these entries that were not
+        self._extra: set[bytes] = set()  # contents that were sent with another entry
+        # A receiver that lacks one content probably lacks older ones: this saves round trips.
         self._doubted = max((self.home(id_) or 0 for id_ in self.lacking), default=-1)
-        self._found: dict[bytes, TensorSpec | None] = {}
-        self.there: set[bytes] = set()
+        self._specs: dict[bytes, TensorSpec | None] = {}
+        self.known: set[bytes] = set()
 
     def choose(self, recorded: Recorded, needed: Needed) -> ChosenRecords:
-        """The records that an entry's versions need and that were not sent yet."""
+        """The records that an entry's versions need and that were not sent before."""
         work = _Choice(self, recorded.offset, needed)
         work.run()
-        if work.drags_along_too_much:
-            work = _Choice(self, recorded.offset, needed, drags_along=False)
+        if work.bases_exceed_gain:
+            work = _Choice(self, recorded.offset, needed, include_bases=False)
             work.run()
         self._done.add(recorded.offset)
         self._extra.update(work.moved)
@@ -142,10 +140,10 @@ class Closure:
         self._left -= work.moved
         return work.chosen()
 
-    # -- what the receiver has -----------------------------------------------------------
+    # -- contents at the receiver --------------------------------------------------------
 
     def __contains__(self, id_: object) -> bool:
-        """Whether the receiver has an object, or was sent it."""
+        """Whether the receiver has a content, or was sent it."""
         if self.file is not None or not isinstance(id_, bytes):
             return id_ in (self.file or ())
         home = self.home(id_)
@@ -153,32 +151,32 @@ class Closure:
             return id_ not in self._left
         if home is None or home <= self._doubted or id_ in self.lacking:
             return False
-        return id_ in self.there or self._is_held(home)
+        return id_ in self.known or self._has_entry(home)
 
-    # -- what may go -----------------------------------------------------------------------
+    # -- contents that can be sent -----------------------------------------------------------
 
     def spec(self, id_: bytes, like: Iterable[TensorSpec]) -> TensorSpec | None:
-        """Dtype and shape of a blob that may go; None if it may not, or nobody knows them.
+        """Dtype and shape of a blob that can be sent; None if it cannot, or they are unknown.
 
-        By a version that has it; else one of those of objects stored next to it (``like``), if its
-        hash says so. The first answer counts, whatever ``like`` is later.
+        They come from a version with the content; otherwise from contents stored next to it
+        (``like``), if the hash confirms one. The first result is cached.
         """
-        if id_ not in self._found:
-            if len(self._found) > _RESOLVED:
-                self._found.clear()
-            self._found[id_] = self._look(id_, like)
-        return self._found[id_]
+        if id_ not in self._specs:
+            if len(self._specs) > _RESOLVED:
+                self._specs.clear()
+            self._specs[id_] = self._search_spec(id_, like)
+        return self._specs[id_]
 
-    def _look(self, id_: bytes, like: Iterable[TensorSpec]) -> TensorSpec | None:
+    def _search_spec(self, id_: bytes, like: Iterable[TensorSpec]) -> TensorSpec | None:
         for recorded in map(self._snapshot.entry, self._graph.entries_holding(id_)):
-            if self._is_banned(recorded):
+            if self._is_purged(recorded):
                 return None
             for commit in recorded.entry.commits:
                 with suppress(DamagedData):
                     if self._graph.entries_holding(commit.manifest):
                         files = self.manifests.load(commit.manifest).all_entries
-                        if (found := manifests.objects(files).get(id_)) is not None:
-                            return found
+                        if (spec := manifests.objects(files).get(id_)) is not None:
+                            return spec
         sizes = {step.member.nbytes for step in self._graph.codings(id_, 0)}
         fitting = {spec for spec in like if min(PIECE, spec.nbytes) in sizes}
         return next((spec for spec in sorted(fitting, key=str) if self._is_spec(id_, spec)), None)
@@ -186,43 +184,44 @@ class Closure:
     def _is_spec(self, id_: bytes, spec: TensorSpec) -> bool:
         read = piece_reader(self._store.recovery.piece, id_, spec)
         with suppress(DamagedData):
-            for _ in verify_pieces(id_, spec, read, DamagedData("another one")):
+            for _ in verify_pieces(id_, spec, read, DamagedData("another spec")):
                 pass
             return True
         return False
 
-    # -- what _Choice asks -----------------------------------------------------------------
+    # -- queries of _Choice ----------------------------------------------------------------
 
     def own(self, offset: int) -> dict[bytes, list[PathStep]]:
-        """The codings in the records of an entry, by object."""
-        found: dict[bytes, list[PathStep]] = {}
+        """The codings in the records of an entry, by content."""
+        codings: dict[bytes, list[PathStep]] = {}
         for pack, at, header in self._snapshot.records(offset):
             for member in header.members:
                 step = PathStep(pack, at, header, member, reverse=False, entry=offset)
-                found.setdefault(member.id, []).append(step)
-        return found
+                codings.setdefault(member.id, []).append(step)
+        return codings
 
     def needs_of(self, member: Member) -> list[bytes | None]:
-        """The base of a coding and its inputs; None in place of one that is not stored."""
+        """The base of a coding and its inputs; None for one that is not stored."""
         return [self._graph.resolve_prefix(prefix) for prefix in member.needs]
 
     def path(self, id_: bytes, start: int) -> Path:
-        """The cheapest path to a piece from what the receiver has, in bytes of payloads.
+        """The path to a piece from contents of the receiver with the fewest bytes of payloads.
 
-        To what it lacks from a full record: it may lack all that lies between, and named this only.
+        For a content reported as missing the path starts at a full record: the receiver may lack
+        all bases in between and has reported only this one.
         """
         if id_ not in self.lacking:
             return self._graph.path(id_, start, self)
         path = self._graph.path(id_, start)
-        needs = (each for step in path.steps for each in self.needs_of(step.member))
+        needs = (id_ for step in path.steps for id_ in self.needs_of(step.member))
         self.lacking.update(filter(None, needs))
         return path
 
     def encoded(
-        self, manifests_: Sequence[ManifestId], blobs: Mapping[bytes, _Anew]
+        self, manifests_: Sequence[ManifestId], blobs: Mapping[bytes, _Reencoded]
     ) -> RecordSpool:
-        """Objects encoded anew from verified bytes, manifests in full."""
-        from mvc.maintenance.rewrite_plan import encoding_policy  # all seldom needed
+        """Contents encoded again from verified bytes, manifests as full records."""
+        from mvc.maintenance.rewrite_plan import encoding_policy  # rarely needed
 
         store, spool = self._store, RecordSpool()
         with closing(store.object_writer(spool, encoding_policy(self._config))) as writer:
@@ -231,8 +230,8 @@ class Closure:
             writer.drain()
             writer.flush()
             for manifest in manifests_:
-                if self._against is not None:
-                    spool.append(*self._patch(manifest, self._against))
+                if self._manifest_base is not None:
+                    spool.append(*self._patch(manifest, self._manifest_base))
                     continue
                 writer.put_bytes(MANIFEST, manifest, self.manifests.read(manifest), None)
                 writer.flush()
@@ -251,7 +250,7 @@ class Closure:
 
 
 class RecordSpool:
-    """Records that were encoded anew, in a temporary file."""
+    """Newly encoded records, in a temporary file."""
 
     def __init__(self) -> None:
         import tempfile
@@ -267,7 +266,7 @@ class RecordSpool:
         return 0, at
 
     def push(self) -> None:
-        """Nothing of it has to be durable."""
+        """Does nothing: the file need not be durable."""
 
     def sync(self) -> tuple[Region, ...]:
         return ()
@@ -281,22 +280,22 @@ class RecordSpool:
 
 
 class _Choice:
-    """The choice for one entry. ``moved``: objects that went and that others published first."""
+    """The choice for one entry. ``moved``: sent contents that other entries published first."""
 
     def __init__(
-        self, closure: Closure, offset: int, needed: Needed, *, drags_along: bool = True
+        self, closure: Closure, offset: int, needed: Needed, *, include_bases: bool = True
     ) -> None:
-        """``drags_along``: also what the receiver has no use for but to make what it needs."""
+        """``include_bases``: also send bases that the receiver lacks."""
         self._closure, self._needed, self._offset = closure, needed, offset
-        self._drags_along = drags_along
-        self._dragging: set[bytes] = set()  # needed blobs to which such objects lead
+        self._include_bases = include_bases
+        self._with_bases: set[bytes] = set()  # needed blobs that are sent with such bases
         self._own: _Own = closure.own(offset)
         self._records: dict[_Place, tuple[RecordHeader, set[int]]] = {}
         self._specs = dict(needed.blobs)
-        self._taken: set[bytes] = set()
+        self._chosen: set[bytes] = set()
         self._waiting: deque[bytes] = deque()
-        self._anew: dict[bytes, _Anew] = {}
-        self._anew_manifests: list[ManifestId] = []
+        self._reencoded: dict[bytes, _Reencoded] = {}
+        self._new_manifests: list[ManifestId] = []
         self.moved: set[bytes] = set()
 
     def run(self) -> None:
@@ -304,80 +303,80 @@ class _Choice:
         self._waiting += (id_ for id_ in self._needed.blobs if id_ not in closure)
         while self._waiting:
             id_ = self._waiting.popleft()
-            if id_ not in self._taken:
-                self._taken.add(id_)
+            if id_ not in self._chosen:
+                self._chosen.add(id_)
                 self._blob(id_)
         for manifest in sorted(self._needed.manifests):
             if manifest not in closure:
                 self._manifest(manifest)
-        self.moved = {id_ for id_ in self._taken if closure.home(id_) != self._offset}
+        self.moved = {id_ for id_ in self._chosen if closure.home(id_) != self._offset}
 
     def _blob(self, id_: bytes) -> None:
-        """Takes the codings of a blob: those of its own entry, or the cheapest paths."""
+        """Chooses the codings of a blob: those of its own entry, or the cheapest paths."""
         spec, steps, origin = self._specs[id_], list[PathStep](), None
         if self._closure.file is None and id_ not in self._closure.lacking:
-            steps += (s for s in self._own.get(id_, ()) if self._may_go(s) and self._is_free(s))
-        there = {step.member.start for step in steps}
+            steps += (s for s in self._own.get(id_, ()) if self._can_send(s) and self._is_free(s))
+        covered = {step.member.start for step in steps}
         try:
             for start, _ in pieces(spec):
-                if start not in there:
+                if start not in covered:
                     path = self._closure.path(id_, start)
                     steps += path.steps
                     origin = path.origin
         except DamagedData:
             steps = []
         near = self._closure.near.get(id_)
-        if origin is None and near and near in self._closure and self._know(near, ()):
+        if origin is None and near and near in self._closure and self._has_spec(near, ()):
             origin, steps = near, []
-        drags = id_ in self._needed and not all(map(self._is_free, steps))
-        if steps and (self._drags_along or not drags) and all(map(self._may_go, steps)):
-            if drags:
-                self._dragging.add(id_)
+        needs_bases = id_ in self._needed and not all(map(self._is_free, steps))
+        if steps and (self._include_bases or not needs_bases) and all(map(self._can_send, steps)):
+            if needs_bases:
+                self._with_bases.add(id_)
             for step in steps:
-                self._take(step)
+                self._choose(step)
             return
-        known = origin is not None and self._know(origin, [step.member for step in steps])
-        self._anew[id_] = spec, (origin, self._specs[origin]) if known and origin else None
+        known = origin is not None and self._has_spec(origin, [step.member for step in steps])
+        self._reencoded[id_] = spec, (origin, self._specs[origin]) if known and origin else None
 
     def _is_free(self, step: PathStep) -> bool:
-        """Whether a step needs nothing more than what goes anyway."""
+        """Whether a step needs no content that is not sent anyway."""
         needs = [step.member.id] if step.reverse else self._closure.needs_of(step.member)
         return all(
-            id_ is not None and (id_ in self._taken or id_ in self._needed or id_ in self._closure)
+            id_ is not None and (id_ in self._chosen or id_ in self._needed or id_ in self._closure)
             for id_ in needs
         )
 
     @property
-    def drags_along_too_much(self) -> bool:
-        """Whether what leads to needed blobs alone takes more bytes than these have."""
+    def bases_exceed_gain(self) -> bool:
+        """Whether bases that only lead to needed blobs take more bytes than these blobs have."""
         members = (header.members[i] for header, some in self._records.values() for i in some)
-        dragged = sum(member.stored for member in members if member.id not in self._needed)
-        return dragged > sum(self._specs[id_].nbytes for id_ in self._dragging) > 0
+        bases = sum(member.stored for member in members if member.id not in self._needed)
+        return bases > sum(self._specs[id_].nbytes for id_ in self._with_bases) > 0
 
-    def _may_go(self, step: PathStep) -> bool:
-        """Whether the receiver can prove what comes with a coding."""
+    def _can_send(self, step: PathStep) -> bool:
+        """Whether the receiver can verify the contents of a coding."""
         mates = step.header.members if step.header.group else (step.member,)
         return all(
             member.kind != MANIFEST
-            and self._know(member.id, mates)
+            and self._has_spec(member.id, mates)
             and all(
-                id_ is not None and (id_ in self._closure or self._know(id_, (member,)))
+                id_ is not None and (id_ in self._closure or self._has_spec(id_, (member,)))
                 for id_ in self._closure.needs_of(member)
             )
             for member in mates
         )
 
-    def _know(self, id_: bytes, beside: Iterable[Member]) -> bool:
-        """Whether an object's dtype and shape are known; or are like those of others ``beside``."""
+    def _has_spec(self, id_: bytes, neighbours: Iterable[Member]) -> bool:
+        """Whether a content's dtype and shape are known, or match those of ``neighbours``."""
         if id_ not in self._specs:
-            like = (self._specs[each.id] for each in beside if each.id in self._specs)
+            like = (self._specs[member.id] for member in neighbours if member.id in self._specs)
             spec = self._closure.spec(id_, like)
             if spec is None:
                 return False
             self._specs[id_] = spec
         return True
 
-    def _take(self, step: PathStep) -> None:
+    def _choose(self, step: PathStep) -> None:
         header = step.header
         _, members = self._records.setdefault((step.pack, step.offset), (header, set()))
         chosen = range(len(header.members)) if header.group else [_index(header, step.member)]
@@ -387,31 +386,31 @@ class _Choice:
             members.add(i)
             member = header.members[i]
             for id_ in (member.id, *self._closure.needs_of(member)):
-                if id_ is not None and id_ not in self._taken and id_ not in self._closure:
+                if id_ is not None and id_ not in self._chosen and id_ not in self._closure:
                     self._waiting.append(id_)
 
     def _manifest(self, id_: ManifestId) -> None:
-        """Takes a manifest's own coding if its base is there, or else encodes it anew.
+        """Chooses a manifest's own coding if the receiver has its base, or else encodes it again.
 
-        A patch may refer to the ids of the blobs in its record: these must go with it.
+        A patch may refer to the ids of the blobs in its record, which must then be sent with it.
         """
         for step in self._own.get(id_, ()):
             header, member = step.header, step.member
             place = step.pack, step.offset
-            blobs = {i for i, each in enumerate(header.members) if each.kind == BLOB}
+            blobs = {i for i, other in enumerate(header.members) if other.kind == BLOB}
             chosen = self._records.get(place, (header, set()))[1]
             needs = self._closure.needs_of(member)
-            sound = all(each is not None and each in self._closure for each in needs)
-            if sound and blobs <= chosen and not header.group:
+            has_bases = all(base is not None and base in self._closure for base in needs)
+            if has_bases and blobs <= chosen and not header.group:
                 _, members = self._records.setdefault(place, (header, set()))
                 members.add(_index(header, member))
                 return
-        self._anew_manifests.append(id_)
+        self._new_manifests.append(id_)
 
     @property
     def left(self) -> set[bytes]:
-        """Objects in the entry's records that did not go."""
-        return self._own.keys() - self._taken - self._needed.manifests
+        """Contents in the entry's records that were not sent."""
+        return self._own.keys() - self._chosen - self._needed.manifests
 
     def chosen(self) -> ChosenRecords:
         closure = self._closure
@@ -420,9 +419,9 @@ class _Choice:
         own = {(step.pack, step.offset) for steps in self._own.values() for step in steps}
         order = sorted(self._records, key=lambda place: (place in own, place))
         for place in order:
-            closure.packs.header(*place)  # opens them
-        if self._anew or self._anew_manifests:
-            spool = closure.encoded(self._anew_manifests, self._anew)
+            closure.packs.header(*place)  # opens the pack
+        if self._reencoded or self._new_manifests:
+            spool = closure.encoded(self._new_manifests, self._reencoded)
             parts.append(spool.read)
             size += spool.size
         for place in order:
@@ -434,9 +433,9 @@ class _Choice:
                 some = sorted(members)
                 parts.append(partial(_part, closure.packs, place, header, members=some))
                 size += len(_cut(header, some)) + sum(header.members[i].stored for i in some)
-        going = (header.members[i] for header, some in self._records.values() for i in some)
-        sent = {member.id for member in going if member.kind == BLOB} | self._anew.keys()
-        sent |= self._taken  # a delta that is undone leads to what is no member of a record
+        sent_now = (header.members[i] for header, some in self._records.values() for i in some)
+        sent = {member.id for member in sent_now if member.kind == BLOB}
+        sent |= self._reencoded.keys() | self._chosen  # also from undone deltas
         shapes = tuple(
             SentShape(id_, self._specs[id_].dtype, self._specs[id_].shape)
             for id_ in sorted(sent - self._needed.blobs.keys())
@@ -453,7 +452,7 @@ def _index(header: RecordHeader, member: Member) -> int:
 
 
 def _cut(header: RecordHeader, members: Sequence[int]) -> bytes:
-    """The head of a record of some members of another one."""
+    """The header of a record with some members of another one."""
     at, moved = 0, []
     for i in members:
         moved.append(header.members[i]._replace(at=at))

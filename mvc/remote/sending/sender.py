@@ -17,7 +17,7 @@ from mvc.remote.places import begins
 from mvc.remote.sending.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.sending.live import live_slice
 from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
-from mvc.remote.statements import Buried, about, told
+from mvc.remote.statements import Purged, about, statements_to_send
 from mvc.remote.transfer import versions_in
 from mvc.remote.transport import Place, Slice, Wanted
 from mvc.repo.config import Config
@@ -40,15 +40,15 @@ def send(
     *,
     without: Container[CommitId] = frozenset(),
     most: int = SLICE,
-    said: Callable[[Recorded], Recorded] = lambda recorded: recorded,
+    part_of: Callable[[Recorded], Recorded] = lambda recorded: recorded,
 ) -> Generator[Slice]:
     """The slices that a receiver lacks, oldest first; at least one.
 
-    ``without``: versions whose states do not leave. ``most``: bytes of records in a slice of
-    several entries. ``said``: an entry with what is told of it. Each slice names the place in the
-    journal up to which it leads; its records may be read until the next one is asked for. Raises
-    UnknownRevision for a wanted version that is not here, StateForgotten for a wanted state that is
-    not, HistoryMissing for a receiver that has what this journal lacks, Busy.
+    ``without``: versions whose states are not sent. ``most``: bytes of records in a slice of
+    several entries. ``part_of``: an entry without the statements to leave out. Each slice names the
+    position in the journal that it reaches; read its records before the next slice. Raises
+    UnknownRevision, StateForgotten for an absent state, HistoryMissing if the receiver has versions
+    that this journal lost, Busy.
     """
     snapshot = store.fresh()
     for _ in range(_TRIES):
@@ -58,20 +58,20 @@ def send(
             if wanted.live:
                 yield live_slice(store, config, wanted)
                 return
-            sending = Sending(store, config, wanted, without, said=said)
+            sending = Sending(store, config, wanted, without, part_of=part_of)
             yield from sending.slices(most)
             return
         except (ConcurrentRewrite, DamagedData):
             snapshot.refresh()
             if snapshot.generation == generation:
                 raise
-        if sending is not None:  # places in the journal are others now
-            wanted = replace(wanted, after=None, have=wanted.have | sending.gone)
-    raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
+        if sending is not None:  # the rewrite changed all positions
+            wanted = replace(wanted, after=None, have=wanted.have | sending.sent)
+    raise Busy("the repository is rewritten continuously", hint="repeat the command later")
 
 
 class _Version(Struct, frozen=True):
-    """A version that travels; ``lack``: without what, if it is not whole."""
+    """A version to send; ``lack``: the part that is not sent with it."""
 
     commit: Commit
     lack: Absent | None = None
@@ -82,7 +82,7 @@ class _Version(Struct, frozen=True):
 
 
 class _Row(Struct, frozen=True):
-    """An entry as it travels, its records, and up to where the journal was read then."""
+    """An entry to send, its records, and the position in the journal after it."""
 
     sent: Sent
     chosen: ChosenRecords
@@ -90,9 +90,9 @@ class _Row(Struct, frozen=True):
 
 
 class Sending:
-    """What one receiver lacks; ``without``: versions whose states do not leave.
+    """The entries that one receiver lacks; ``without``: versions whose states are not sent.
 
-    ``gone``: the versions in the slices so far.
+    ``sent``: the versions in the slices so far.
     """
 
     def __init__(
@@ -101,72 +101,71 @@ class Sending:
         config: Config,
         wanted: Wanted,
         without: Container[CommitId] = frozenset(),
-        said: Callable[[Recorded], Recorded] = lambda recorded: recorded,
+        part_of: Callable[[Recorded], Recorded] = lambda recorded: recorded,
     ) -> None:
         self._store, self._config, self._wanted, self._without = store, config, wanted, without
-        self._said = said
-        self._buried = Buried(store.snapshot, wanted.without)
-        self.gone: set[CommitId] = set()
+        self._part_of = part_of
+        self._purged = Purged(store.snapshot, wanted.without)
+        self.sent: set[CommitId] = set()
         self._snapshot = store.fresh()
         self._generation = self._snapshot.generation
-        # Other threads may read on meanwhile: what they find goes the next time.
+        # Other threads may refresh the snapshot meanwhile: newer entries are sent next time.
         self._end = self._snapshot.position
         self._refs = head_refs(self._snapshot)
         self._start = begins(self._snapshot, wanted.after)
-        self._since, self._deployed = self._look_since()
-        self._held = Ancestors(self._snapshot, self._had(), needs=True)
-        self._new = self._unheld()
+        self._since, self._deployed = self._read_since()
+        self._known = Ancestors(self._snapshot, self._versions_at_receiver(), needs=True)
+        self._new = self._new_versions()
         self._states = self._with_states()
         self._closure = Closure(
-            store, config, self._is_held, self._buried.hold, whole=wanted.objects
+            store, config, self._has_entry, self._purged.contains_all_of, whole=wanted.objects
         )
         self._features = read_features(store.fs, store.folder)
 
-    # -- which versions ------------------------------------------------------------------
+    # -- versions ------------------------------------------------------------------------
 
-    def _look_since(self) -> tuple[list[int], set[CommitId]]:
-        """Offsets of the entries since the receiver's place, and what these deploy."""
+    def _read_since(self) -> tuple[list[int], set[CommitId]]:
+        """Offsets of the entries after the receiver's position, and versions they deploy."""
         offsets, deployed = list[int](), set[CommitId]()
         for recorded in self._snapshot.entries(self._start):
             offsets.append(recorded.offset)
             deployed.update(
-                CommitId(made.subject)
-                for made in recorded.entry.deployments
-                if self._wanted.reports or not is_report(made.target)
+                CommitId(row.subject)
+                for row in recorded.entry.deployments
+                if self._wanted.reports or not is_report(row.target)
             )
         return offsets, deployed
 
-    def _had(self) -> list[CommitId]:
-        """Versions that the receiver has with all that they come from."""
+    def _versions_at_receiver(self) -> list[CommitId]:
+        """Versions that the receiver has with all of their ancestors."""
         wanted, known = self._wanted, list[CommitId]()
         for id_ in sorted(wanted.have):
             if commits.find(self._snapshot, id_) is not None:
                 known.append(id_)
             elif wanted.after is not None and self._start == GENESIS:
                 raise HistoryMissing(
-                    f"this repository has no version {id_.short}, which it once gave away: it was "
-                    "put back to an earlier state, or is another one",
-                    hint="ask its owner; 'mvc remote remove' and 'add' begin anew",
+                    f"the remote lost version {id_.short}: it was rolled back or replaced",
+                    hint="if this is intended, 'mvc remote remove' and 'mvc remote add' start over",
                 )
         return known
 
-    def _unheld(self) -> dict[CommitId, int]:
-        """The versions that the receiver lacks: those that wanted ones come from or need.
+    def _new_versions(self) -> dict[CommitId, int]:
+        """The wanted versions, and their ancestors and needs, that the receiver lacks.
 
-        By id the byte of the journal at which the entry stands that published it. Who wants all has
-        what stands before its place, but for what nothing led to then; if that is needed now, it
-        asks again, from the beginning.
+        Each with the journal offset of the entry that published it. A receiver that wants
+        everything has the entries before its position, except versions that were unreachable then;
+        if it needs one of those now, it repeats its request from the beginning.
         """
         before = 0 if self._wanted.versions else self._start.offset
-        found, waiting = dict[CommitId, int](), self._roots()
+        new, waiting = dict[CommitId, int](), self._roots()
         while waiting:
             id_ = waiting.pop()
-            if id_ not in found:
+            if id_ not in new:
                 recorded, commit = commits.placed(self._snapshot, id_)
-                if recorded.offset >= before and not self._held.holds(recorded, commit):
-                    found[id_] = recorded.offset
+                if recorded.offset >= before and not self._known.holds(recorded, commit):
+                    new[id_] = recorded.offset
                     waiting += (*commit.parents, *commit.needs)
-        return found
+        return new
 
     def _roots(self) -> list[CommitId]:
         wanted = self._wanted
@@ -178,44 +177,46 @@ class Sending:
         roots = {*self._refs.values(), *self._deployed}
         return sorted(roots | ({at} if isinstance(at, CommitId) else set()))
 
-    def _is_held(self, recorded: Recorded) -> bool:
-        """Whether the receiver has, as far as known, what an entry published first."""
+    def _has_entry(self, recorded: Recorded) -> bool:
+        """Whether the receiver has, as far as known, the contents that an entry published."""
         published = recorded.entry.commits
-        if any(commit.id in self._new for commit in published) or self._buried.hold(recorded):
+        if any(commit.id in self._new for commit in published) or (
+            self._purged.contains_all_of(recorded)
+        ):
             return False
         if recorded.offset < self._start.offset and not self._wanted.versions:
             return True
-        return any(commit.id in self._held for commit in published)
+        return any(commit.id in self._known for commit in published)
 
-    # -- which states --------------------------------------------------------------------
+    # -- states --------------------------------------------------------------------------
 
     def _mark(self, id_: CommitId) -> Lack | None:
-        """Why the state of a version is not here, or must not go; None if it is and may."""
-        if id_ in self._buried:
+        """Why the state of a version is absent or must not be sent; None if it can be sent."""
+        if id_ in self._purged:
             return "name"
         return None if availability.forgotten(self._store, id_) is None else "rule"
 
     def _with_states(self) -> Container[CommitId]:
-        """The new versions whose states are wanted; those without weights count what they need."""
+        """The new versions whose states are sent; dropped weights also need their bases."""
         states = self._wanted.states
         if states == "all":
             return self._new
         chosen: set[CommitId] = set()
         if states != "none":
-            with suppress(DamagedData):  # what is live may be lost
+            with suppress(DamagedData):  # the deployments may be lost
                 chosen.update(live_now(self._store))
         for tip in self._wanted.versions or self._refs.values():
             at: CommitId | None = tip
             for _ in range(0 if states == "none" else states):
-                found = None if at is None else commits.find(self._snapshot, at)
-                if found is None:
+                placed = None if at is None else commits.find(self._snapshot, at)
+                if placed is None:
                     break
-                chosen.add(found[1].id)
-                at = next(iter(found[1].parents), None)
+                chosen.add(placed[1].id)
+                at = next(iter(placed[1].parents), None)
         return self._with_needed(chosen)
 
     def _with_needed(self, chosen: set[CommitId]) -> set[CommitId]:
-        """Versions, and what those of them that gave up their weights are made from."""
+        """Adds the versions that are needed to recompute dropped weights."""
         waiting, needed, store = list(chosen), set[CommitId](), self._store
         while waiting:
             id_ = waiting.pop()
@@ -232,21 +233,21 @@ class Sending:
         id_, mark = commit.id, self._mark(commit.id)
         if mark is None and (id_ not in self._states or id_ in self._without):
             mark = "rule"
-        return _Version(commit, self._given_up(id_) if mark is None else Absent(bytes(id_), mark))
+        return _Version(commit, self._dropped(id_) if mark is None else Absent(bytes(id_), mark))
 
-    def _given_up(self, id_: CommitId) -> Absent | None:
-        gone = availability.dropped(self._store, id_)
-        return None if gone is None else Absent(bytes(id_), "dropped", gone.path)
+    def _dropped(self, id_: CommitId) -> Absent | None:
+        dropped = availability.dropped(self._store, id_)
+        return None if dropped is None else Absent(bytes(id_), "dropped", dropped.path)
 
     @property
     def versions(self) -> Iterator[Commit]:
         return (commits.get(self._store.snapshot, id_) for id_ in self._new)
 
     def lacks(self) -> Iterator[tuple[Commit, Absent, list[CommitId]]]:
-        """The versions that travel without something, in no order.
+        """The versions that are sent without a part, unordered.
 
-        With what it is, and those that it is made from whose states do not travel with it, and
-        that the receiver lacks.
+        Each with that part, and the versions needed to recompute it that are sent without their
+        states.
         """
         snapshot = self._snapshot
         marked = {
@@ -266,7 +267,7 @@ class Sending:
     # -- slices --------------------------------------------------------------------------
 
     def slices(self, most: int) -> Iterator[Slice]:
-        """Raises ConcurrentRewrite once the journal was replaced."""
+        """Raises ConcurrentRewrite if the journal is replaced meanwhile."""
         rows, size, heads = list[_Row](), 0, 0
         for row in self._all():
             if self._snapshot.generation != self._generation:
@@ -281,10 +282,10 @@ class Sending:
 
     def _slice(self, rows: Sequence[_Row], place: Place | None) -> Slice:
         sent = [row.sent for row in rows]
-        self.gone |= versions_in(sent)
+        self.sent |= versions_in(sent)
         return Slice(
             encode_entries(sent),
-            sum(each.size for each in sent),
+            sum(entry.size for entry in sent),
             (part for row in rows for part in row.chosen.read()),
             place=place,
             features=self._features,
@@ -293,12 +294,12 @@ class Sending:
     def _all(self) -> Iterator[_Row]:
         for recorded in self._entries():
             yield from self._sent(recorded)
-        for recorded, commit in self._wanted_again() if self._wanted.again else ():
-            version = _Version(commit, self._given_up(commit.id))
+        for recorded, commit in self._wanted_states() if self._wanted.again else ():
+            version = _Version(commit, self._dropped(commit.id))
             yield self._row(recorded, [version], Sent(again=(bytes(commit.id),)))
 
     def _entries(self) -> Iterator[Recorded]:
-        """The entries that may travel, in the order of the journal."""
+        """The entries to send, in the order of the journal."""
         offsets = {
             *self._new.values(),
             *(about(self._snapshot, self._new) if self._start != GENESIS else ()),
@@ -308,63 +309,63 @@ class Sending:
         return map(self._snapshot.entry, sorted(offsets))
 
     def _sent(self, recorded: Recorded) -> Iterator[_Row]:
-        """What of an entry travels, if anything does."""
+        """The parts of an entry to send, if any."""
         versions = [
             self._version(commit)
             for commit in recorded.entry.commits
             if self._new.get(commit.id) == recorded.offset
         ]
-        among = self._is_there if self._wanted.versions else None
-        said = self._said(recorded)
-        statements = told(self._snapshot, said, among, reports=self._wanted.reports)
+        among = self._will_have if self._wanted.versions else None
+        part = self._part_of(recorded)
+        statements = statements_to_send(self._snapshot, part, among, reports=self._wanted.reports)
         if versions or statements:
             sent = Sent(
                 tuple(version.commit.encoded for version in versions),
-                statements=tuple(each.encoded for each in statements),
-                is_own=bool(statements) and not said.entry.is_received,
+                statements=tuple(statement.encoded for statement in statements),
+                is_own=bool(statements) and not part.entry.is_received,
             )
             yield self._row(recorded, versions, sent)
 
-    def _is_there(self, id_: CommitId) -> bool:
-        """Whether the receiver has a version, or gets it."""
-        return id_ in self._new or id_ in self._held
+    def _will_have(self, id_: CommitId) -> bool:
+        """Whether the receiver has a version, or gets it with this transfer."""
+        return id_ in self._new or id_ in self._known
 
-    def _wanted_again(self) -> list[tuple[Recorded, Commit]]:
-        """The versions whose states go later, oldest first, with what they are made from."""
+    def _wanted_states(self) -> list[tuple[Recorded, Commit]]:
+        """The versions whose states are requested, oldest first, with the bases they need."""
         for id_ in self._wanted.again:
             commits.get(self._store.snapshot, id_)
             availability.check_kept(self._store, id_)
         chosen = self._with_needed({*self._wanted.again})
-        found = [commits.placed(self._snapshot, id_) for id_ in chosen if self._mark(id_) is None]
-        return sorted(found, key=lambda each: newest_first(*each), reverse=True)
+        rows = [commits.placed(self._snapshot, id_) for id_ in chosen if self._mark(id_) is None]
+        return sorted(rows, key=lambda row: newest_first(*row), reverse=True)
 
     def _row(self, recorded: Recorded, versions: Sequence[_Version], sent: Sent) -> _Row:
-        found: set[ManifestId] = set()
+        needed_manifests: set[ManifestId] = set()
         blobs: dict[bytes, TensorSpec] = {}
         for version in versions:
             if not version.has_state:
                 continue
             manifest = self._closure.manifests.load(version.commit.manifest)
-            given_up = () if version.lack is None else (version.lack.path,)
+            dropped = () if version.lack is None else (version.lack.path,)
             self._note_parents(version.commit)
-            found.add(version.commit.manifest)
-            blobs.update(manifests.objects(manifest.all_entries, given_up))
-        needed = Needed(frozenset(found), blobs)
-        chosen = self._closure.choose(recorded, needed) if found else NOTHING
+            needed_manifests.add(version.commit.manifest)
+            blobs.update(manifests.objects(manifest.all_entries, dropped))
+        needed = Needed(frozenset(needed_manifests), blobs)
+        chosen = self._closure.choose(recorded, needed) if needed_manifests else NOTHING
         lacks = tuple(version.lack for version in versions if version.lack is not None)
         sent = replace(sent, size=chosen.size, absent=lacks, shapes=chosen.shapes)
         place = None if sent.again else _place(recorded.after, self._end.sequence)
         return _Row(sent, chosen, place)
 
     def _note_parents(self, commit: Commit) -> None:
-        """Notes what the receiver has of the versions that this one was made from.
+        """Adds the contents of a version's parents at the receiver.
 
-        Otherwise only a look far back tells whether it has what is as in the first version.
+        Without them, only the entry that published a content would show that the receiver has it.
         """
         for id_ in commit.parents:
-            if id_ in self._held and id_ not in self._without:
+            if id_ in self._known and id_ not in self._without:
                 with suppress(StateForgotten, DamagedData):
-                    self._closure.there |= manifests.objects(
+                    self._closure.known |= manifests.objects(
                         manifests.of_commit(self._store, id_).all_entries
                     ).keys()
 

@@ -1,1 +1,1 @@
-"""Transports: by folder, https, ssh and buckets."""
+"""Transports: through a folder, https, ssh and buckets."""

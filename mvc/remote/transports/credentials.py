@@ -1,9 +1,9 @@
 """Tokens of this machine: from the environment or a private file, never from a URL.
 
-``MVC_TOKEN_AT_GPU_LAB`` is the token for the host ``gpu.lab``, whatever remote leads there. A name
-of a remote is no proof of where it leads, so ``MVC_TOKEN_ORIGIN``, the token for the remote
-``origin``, leaves this machine by no way. What is no token in form is never sent anywhere, so that
-no other secret goes out by a wrong path.
+``MVC_TOKEN_AT_GPU_LAB`` is the token for the host ``gpu.lab``, for any remote with that host. The
+name of a remote does not determine its host, so ``MVC_TOKEN_ORIGIN``, the token for the remote
+``origin``, is only used on this machine. A text that does not have the form of a token is never
+sent, so that a wrong path cannot leak another secret.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ _USUAL = re.compile(
     rf"(?:(?:{_LABEL}\.)*(?!\d+(?::|\Z)){_LABEL}|\d+(?:\.\d+){{3}}|\[[0-9a-f:]+\])(?::\d+)?",
     re.ASCII | re.IGNORECASE,
 )
-"""Hosts whose variables differ by the rule: names, IPv4 and IPv6 addresses, with a port or not."""
+"""Hosts whose variables differ by the rule: names, IPv4 and IPv6 addresses, also with a port."""
 _BY_OTHERS = 0o077
 _LONGEST = 1024
 
 
 def variable_of(remote: Remote) -> str:
-    """The environment variable of the token for a remote: by its host, or on this machine its name.
+    """The environment variable with the token for a remote, by host; on this machine by remote
+    name.
 
-    No two hosts share one: ``.`` and ``:`` are ``_``, ``-`` is ``__``, ``_`` is ``___``. A host for
-    which this would be ambiguous has a variable with a hash.
+    Each host has its own variable: ``.`` and ``:`` become ``_``, ``-`` becomes ``__``, ``_``
+    becomes ``___``. The variable has a hash if this would be ambiguous.
     """
     if remote.is_on_this_machine:
         name = _OTHER.sub("_", (remote.name or DEFAULT).upper())
-        return TOKEN + re.sub("^AT_", "AT", name)  # AT_ is of hosts
+        return TOKEN + re.sub("^AT_", "AT", name)  # AT_ is for hosts
     host = urlsplit(remote.url).netloc
     if _USUAL.fullmatch(host) is None:
         return f"{TOKEN}AT__{blake3(host.lower().encode()).hexdigest(16).upper()}"
@@ -50,7 +51,7 @@ def variable_of(remote: Remote) -> str:
 
 
 def read_token(fs: FileSystem, remote: Remote) -> str | None:
-    """The token for a remote, if there is one. Raises InvalidConfig, without a word of it."""
+    """The token for a remote, if any. Raises InvalidConfig, whose text never contains the token."""
     where, is_named = variable_of(remote), bool(remote.name) or not remote.is_on_this_machine
     text = (os.environ.get(where, "").strip() or None) if is_named else None
     if text is None and remote.token_file:
@@ -59,11 +60,11 @@ def read_token(fs: FileSystem, remote: Remote) -> str | None:
         facts = fs.stat(path)
         if facts is None:
             raise InvalidConfig(
-                f"there is no file {where} for the token", hint="check the option token_file"
+                f"the token file {where} does not exist", hint="check the option token_file"
             )
         if facts.permissions & _BY_OTHERS or facts.owner not in trusted_owners():
             raise InvalidConfig(
-                f"{where} holds a token, and others can read or change it",
+                f"other users can read or change the token file {where}",
                 hint=f"chmod 600 {where}",
             )
         text = fs.read_bytes(path, _LONGEST).decode("ascii", "replace")
@@ -71,7 +72,7 @@ def read_token(fs: FileSystem, remote: Remote) -> str | None:
         return None
     if TOKEN_FORM.fullmatch(text.strip()) is None:
         raise InvalidConfig(
-            f"what {where} holds is no token",
-            hint="a token is the line that 'mvc serve token add' prints",
+            f"{where} does not contain a token",
+            hint="use the line that 'mvc serve token add' printed",
         )
     return text.strip()

@@ -1,4 +1,4 @@
-"""The transport to a repository that is open in this process."""
+"""The transport to a repository that this process opens itself."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ from mvc.store.store import CONFIG, Store
 if TYPE_CHECKING:
     from mvc.remote.sending.live import LiveMark
 
-_LOOK = 0.5  # seconds between two looks at what is live
-_MARKS = 256  # targets whose live version is remembered
+_POLL = 0.5  # seconds between two checks of the live version
+_MARKS = 256  # targets whose live version is cached
 
 
 class FolderTransport:
-    """Safe across threads. ``scopes``: what a caller may do; ``sender``: the token or account that
-    is recorded with what it sends, by default the account of this process.
+    """Safe across threads. ``scopes``: the caller's permissions.
+
+    ``sender``: token or account to record with pushed entries, by default this process's account.
     """
 
     def __init__(
@@ -63,35 +64,35 @@ class FolderTransport:
         self._opened_as = self._identity()
 
     def is_in_place(self) -> bool:
-        """Whether its folder is still the one that was opened, and has the settings of then.
+        """Whether its folder is still the same repository with the same settings.
 
-        Raises NotARepository while there is none in its place.
+        Raises NotARepository while the folder is missing.
         """
         return self._identity() == self._opened_as
 
     def _identity(self) -> tuple[object, ...]:
         folder = self.store.folder
-        found = {name: self.fs.stat(folder / name) for name in (FORMAT, JOURNAL, CONFIG)}
-        there = self.fs.stat(folder)  # last: what is lacking may just have gone with it
-        lacking = [name for name in (FORMAT, JOURNAL) if found[name] is None]
-        if there is None or lacking:
-            without = "" if there is None else f": its folder has no {lacking[0]}"
+        files = {name: self.fs.stat(folder / name) for name in (FORMAT, JOURNAL, CONFIG)}
+        facts = self.fs.stat(folder)  # last, because it may be deleted meanwhile
+        missing = [name for name in (FORMAT, JOURNAL) if files[name] is None]
+        if facts is None or missing:
+            part = "" if facts is None else f": its folder has no {missing[0]}"
             raise NotARepository(
-                f"the repository {printable(str(folder.parent))} is away{without}",
-                hint="what is served stays as it is; its record is followed once it is back",
+                f"the repository {printable(str(folder.parent))} is missing{part}",
+                hint="the served version stays; updates continue once the repository is back",
             )
-        return there.device, there.inode, self.store.snapshot.identity, found[CONFIG]
+        return facts.device, facts.inode, self.store.snapshot.identity, files[CONFIG]
 
     def head(self, after: Place | None = None) -> RemoteHead:
-        """As of the last change of the journal."""
+        """The head after the last change of the journal."""
         store = self.store
         journal = store.fs.stat(store.folder / JOURNAL)
         with self._lock:
             if self._head is None or self._head[0] != journal:
                 self._head = journal, self._read_head()
             head = self._head[1]
-        is_led_on = after is not None and leads_on(self.store.fresh(), after)
-        return replace(head, time_ns=store.clock.now_ns(), leads_on=is_led_on)
+        continues = after is not None and leads_on(self.store.fresh(), after)
+        return replace(head, time_ns=store.clock.now_ns(), leads_on=continues)
 
     def _read_head(self) -> RemoteHead:
         snapshot = self.store.fresh()
@@ -108,26 +109,26 @@ class FolderTransport:
         )
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
-        from mvc.remote.sending.sender import send  # more than a question needs
+        from mvc.remote.sending.sender import send  # slow import, unused by head
 
         return send(self.store, self.config, wanted)
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
-        return once_other(lambda: self.mark(target)[0], mark, seconds, pause=_LOOK)
+        return wait_for_change(lambda: self.mark(target)[0], mark, seconds, pause=_POLL)
 
     def mark(self, target: str) -> tuple[str, object]:
         """As ``LiveMark.now``. Raises InvalidName."""
         with self._lock:
             return self._mark(target).now()
 
-    def receive(self, given: Slice) -> Received:
-        """As ``receiver.receive``: the rules of a push apply."""
-        from mvc.remote.receiving.receiver import receive  # more than a question needs
+    def receive(self, incoming: Slice) -> Received:
+        """As ``receiver.receive``; the rules for pushes apply."""
+        from mvc.remote.receiving.receiver import receive  # slow import, unused by head
 
         return receive(
             self.store,
             self.config,
-            given,
+            incoming,
             scopes=self._scopes,
             sender=self._sender,
         )
@@ -136,12 +137,14 @@ class FolderTransport:
         self.store.close()
 
 
-def once_other(
-    look: Callable[[], str | None], mark: str, seconds: float, *, pause: float
+def wait_for_change(
+    read: Callable[[], str | None], mark: str, seconds: float, *, pause: float
 ) -> str | None:
-    """What is seen once it is not ``mark`` any more; None if it is for so many seconds."""
+    """The value of ``read`` once it differs from ``mark``; None after ``seconds`` without
+    change.
+    """
     deadline = time.monotonic() + seconds
-    while (now := look()) == mark:
+    while (now := read()) == mark:
         left = deadline - time.monotonic()
         if left <= 0:
             return None
@@ -150,13 +153,13 @@ def once_other(
 
 
 def _live_mark(store: Store, target: str) -> LiveMark:
-    from mvc.remote.sending.live import LiveMark  # more than a head needs
+    from mvc.remote.sending.live import LiveMark  # slow import, unused by head
 
     return LiveMark(store, target)
 
 
 def load_transfers() -> None:
-    """Imports what slices need and a question does not, before the first slice comes."""
+    """Imports the modules for slices before the first one arrives."""
     import_module("mvc.remote.sending.sender")
     import_module("mvc.remote.receiving.receiver")
 
@@ -167,66 +170,65 @@ def account() -> str:
 
 
 def _unnamed(store: Store) -> tuple[CommitId, ...]:
-    """What is live, and the newest versions of a push that was interrupted before its refs moved,
-    if it came last.
+    """The live versions, and the newest ones of a push that was interrupted before its refs moved.
+
+    The latter only if nothing was recorded since.
     """
-    found, behind = set[CommitId](), set[CommitId]()
+    pushed, ancestors = set[CommitId](), set[CommitId]()
     for recorded in store.snapshot.newest_first():
         entry = recorded.entry
         if entry.operation != BROUGHT or entry.refs:
             break
         for commit in entry.commits:
-            found.add(commit.id)
-            behind.update((*commit.parents, *commit.needs))
-    unnamed = found - behind
-    with suppress(DamagedData):  # what is live may be lost
+            pushed.add(commit.id)
+            ancestors.update((*commit.parents, *commit.needs))
+    unnamed = pushed - ancestors
+    with suppress(DamagedData):  # the deployments may be lost
         unnamed.update(live_now(store))
     return tuple(sorted(unnamed))
 
 
 def open_transport(remote: Remote) -> FolderTransport:
-    """The repository in a folder, opened as any other one."""
+    """Opens the repository in a folder."""
     check_folder(remote)
     opened = open_handle(Path(remote.url), discover=False)
     return FolderTransport(remote.url, opened.store, opened.config)
 
 
 def check_folder(remote: Remote) -> None:
-    """Refuses a folder that cannot be a remote, in words of remotes."""
+    """Raises the errors of a remote for a folder that cannot be one."""
     fs, folder = FileSystem(), Path(remote.url)
     shown = printable(str(folder))
     if fs.stat(folder) is None:
         raise RemoteUnreachable(f"there is no folder {shown}", hint=_absent(remote, shown))
     if fs.is_network_filesystem(folder):
         raise RemoteUnreachable(
-            f"{shown} is on a network file system, where locks and mapped files do not hold",
-            hint=f"write bucket:{shown}, or reach the host that has it by ssh://HOST/PATH",
+            f"{shown} is on a network file system, where locks and mapped files are unreliable",
+            hint=f"use bucket:{shown}, or connect to its host: ssh://HOST/PATH",
         )
     if fs.stat(folder / FOLDER) is not None:
         return
     if fs.stat(folder / "head") is not None and fs.stat(folder / "packs") is not None:
-        raise NotARepository(
-            f"{shown} is no repository, but a bucket", hint=f"write bucket:{shown}"
-        )
-    raise NotARepository(f"{shown} is no repository", hint=_instead(fs, folder))
+        raise NotARepository(f"{shown} is a bucket, not a repository", hint=f"write bucket:{shown}")
+    raise NotARepository(f"{shown} is not a repository", hint=_instead(fs, folder))
 
 
 def _instead(fs: FileSystem, folder: Path) -> str:
-    """What to do with a folder that is no repository: it may be one of those that a server has."""
+    """A hint for a folder that is no repository but may contain some."""
     with suppress(MvcError):
         for name in sorted(fs.list(folder)):
             if fs.stat(folder / name / FOLDER) is not None:
-                return f"name the one that is meant, such as {printable(str(folder / name))}"
-    return f"make it one with 'mvc init --bare {printable(str(folder))}'"
+                return f"name a repository inside it, such as {printable(str(folder / name))}"
+    return f"create a repository in it: 'mvc init --bare {printable(str(folder))}'"
 
 
 def _absent(remote: Remote, shown: str) -> str:
-    """What to do where there is no folder: a remote may have moved, a URL be mistyped."""
+    """A hint for a missing folder: a remote may have moved, a URL may be mistyped."""
     if remote.name:
-        moved = f"'mvc remote add -f {remote.name} PATH' if it has moved"
-        return f"is it mounted? {moved}, 'mvc init --bare {shown}' for a new one"
+        moved = f"if it moved, 'mvc remote add -f {remote.name} PATH'"
+        return f"mount it; {moved}; for a new one, 'mvc init --bare {shown}'"
     return (
         "name the remote first: 'mvc push REMOTE REV:NAME'"
         if ":" in Path(remote.url).name
-        else f"is the path right? 'mvc init --bare {shown}' makes a new one"
+        else f"check the path; 'mvc init --bare {shown}' creates a new repository"
     )

@@ -1,7 +1,7 @@
 """The transport to a server: HTTP/1.1 over https, a Unix socket, or ssh's pipes (``ssh``).
 
-A connection that breaks is made again where that can help: an answer goes on at the byte at which
-it broke off, and an upload at the byte that the server has. Nothing follows a redirect.
+The client reconnects after a broken connection: a download continues at its next byte, an upload
+at the byte that the server needs next. Redirects are never followed.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ _CONNECT = 20.0
 _SILENCE = 4 * wire.ALIVE
 """Seconds without a byte after which a connection counts as broken."""
 PAUSES = (0.2, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before each new try after a connection broke; progress begins them anew."""
+"""Seconds before each attempt after a broken connection; progress starts again with the first."""
 _LONGEST_PAUSE = 60.0
 _LEFT_OVER = 1 << 16
 _CUT_STATUS = re.compile(r"H(T(T(P/?)?)?)?|HTTP/1(\.([01]( \d{0,2})?)?)?")
-"""The first line of an answer, when the connection was cut in it."""
+"""A truncated status line."""
 
 Explain = Callable[[BaseException], MvcError]
-"""Makes the error that the user sees of one that a connection had."""
+"""Turns an error of a connection into the error that the user sees."""
 
 
 class Client:
-    """A server's address: asks it, once or again, and turns its refusals into errors."""
+    """A server's address: sends requests, repeats them, and turns refusals into errors."""
 
     def __init__(
         self, url: str, pool: HTTPConnectionPool, prefix: str = "", *,
         headers: Mapping[str, str] | None = None, explain: Explain | None = None,
         login: str | None = None,
     ) -> None:  # fmt: skip
-        """``login``: how to get in, for a client without a token."""
+        """``login``: hint on how to log in, for a client without a token."""
         self.url = url
         self._login = login
         bounded = type("_Bounded", (pool.ConnectionCls,), {"response_class": waiting.Response})
@@ -73,8 +73,8 @@ class Client:
         self, tries: Try, method: str, path: str, body: Bytes | None = None,
         *, silence: float = _SILENCE,
     ) -> Iterator[BaseHTTPResponse]:  # fmt: skip
-        """One request. Raises Broken where the connection breaks, in the block too; the errors of
-        the server; _Later if it is busy.
+        """One request. Raises Broken if the connection breaks, also in the block; the server's
+        errors; _Later if the server is busy.
         """
         most = max(tries.left, 0.001)
         timeout = urllib3.Timeout(connect=min(_CONNECT, most), read=min(silence, most))
@@ -111,17 +111,17 @@ class Client:
             raise wire.Broken(str(error)) from error
 
     def read(self, path: str, most: int = wire.MAX_MESSAGE, seconds: float = 0) -> bytes | None:
-        """The whole answer to a question, within so many seconds; None if there is nothing new."""
+        """The complete answer to a query, within as many seconds; None if it has not changed."""
         for tries in self.tries():
             with tries, self.ask(tries, "GET", path, silence=seconds + _SILENCE) as answer:
                 data = _bounded(answer, most)
                 return None if answer.status == 304 else data
-        raise AssertionError("tries end with an error")
+        raise AssertionError("the last attempt raises an error")
 
     def tries(self, *, works: bool = False) -> Iterator[Try]:
-        """Tries, until one of them ends its block without Broken or _Later.
+        """Attempts, until one of them ends its block without Broken or _Later.
 
-        ``works``: whether the server has to read or to prove versions.
+        ``works``: the server must read or verify versions.
         """
         tries = Try(self._explain, waiting.WORK if works else waiting.PATIENCE)
         while not tries.done:
@@ -132,7 +132,7 @@ class Client:
 
 
 class Try(waiting.Allowance, AbstractContextManager["Try"]):
-    """As a context manager, one try; what can be tried again waits at the end of the block."""
+    """As a context manager, one attempt; after a temporary error it waits at the end."""
 
     def __init__(self, explain: Explain, seconds: float) -> None:
         super().__init__(seconds)
@@ -141,7 +141,7 @@ class Try(waiting.Allowance, AbstractContextManager["Try"]):
         self._failed = 0
 
     def progress(self, size: int) -> None:
-        """The connection works: what breaks next is a new beginning."""
+        """Records progress: the next break counts as the first one."""
         self._failed = 0
         self.earn(size)
 
@@ -172,7 +172,7 @@ class _Later(Exception):
 
 
 def _finish(answer: BaseHTTPResponse) -> None:
-    """Keeps the connection for the next request, if there is not much left to read."""
+    """Returns the connection to the pool, unless much of the answer is unread."""
     for _ in range(8):
         if not answer.read1(_LEFT_OVER, decode_content=False):
             answer.release_conn()
@@ -186,42 +186,42 @@ def _bounded(answer: BaseHTTPResponse, limit: int) -> bytes:
         parts.append(part)
         limit -= len(part)
         if limit < 0:
-            raise RemoteRefused("the other end says more than any answer has")
+            raise RemoteRefused("the server's answer exceeds the size limit")
     return b"".join(parts)
 
 
 def _refuse(url: str, answer: BaseHTTPResponse, login: str | None = None) -> None:
-    """Raises what an answer that is no success says."""
+    """Raises the error of an answer without success."""
     kind = (answer.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
     if answer.status in (429, 503):
         raise _Later(f"{url} is busy", _retry_after(answer))
     if 300 <= answer.status < 400 and answer.status != 304:
         to = printable((answer.headers.get("Location") or "elsewhere")[:200])
         raise RemoteRefused(
-            f"{url} leads to {to}, and redirects are not followed",
-            hint="name the place itself: mvc remote add NAME URL",
+            f"{url} redirects to {to}, and mvc does not follow redirects",
+            hint="use that URL: mvc remote add NAME URL",
         )
     if kind == wire.CONTENT:
         if answer.status >= 400:
             error = wire.decode_error(_bounded(answer, wire.MAX_PROBLEM))
-            if answer.status == 401 and login is not None:  # the server knows no names of remotes
+            if answer.status == 401 and login is not None:  # the server does not know remote names
                 raise type(error)(error.message, hint=login)
             raise error
         return
     if answer.status == 304:
         return
     if wire.CONTENT.startswith(kind):
-        raise wire.Broken("an answer was cut off in its head")
+        raise wire.Broken("the headers of an answer are truncated")
     if answer.status in (502, 504):
-        raise wire.Broken(f"the proxy before {url} reaches no server")
+        raise wire.Broken(f"the proxy before {url} does not reach the server")
     if answer.status == 413:
         raise RemoteRefused(
-            f"a proxy before {url} takes no bodies of {wire.PART >> 20} MiB",
-            hint="its owner raises the limit (nginx: client_max_body_size 33m)",
+            f"a proxy before {url} refuses bodies of {wire.PART >> 20} MiB",
+            hint="raise the proxy's limit (nginx: client_max_body_size 33m)",
         )
     raise RemoteRefused(
-        f"{url} answers, but not as mvc (status {answer.status})",
-        hint="correct the URL, or ask its owner whether 'mvc serve' runs there",
+        f"{url} is not an mvc server (status {answer.status})",
+        hint="correct the URL, or check that 'mvc serve' runs there",
     )
 
 
@@ -231,7 +231,7 @@ def _retry_after(answer: BaseHTTPResponse) -> float:
 
 
 class HttpTransport:
-    """A transport to a repository behind a server."""
+    """A transport to a repository on a server."""
 
     def __init__(self, client: Client) -> None:
         self.url = client.url
@@ -247,50 +247,50 @@ class HttpTransport:
         return None if data is None else wire.decode_mark(data)
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
-        """The remote's entries, in one answer, that goes on at the byte at which it broke off."""
+        """The remote's entries, in one answer that continues after broken connections."""
         stream = _Incoming(self._client, wanted)
         try:
             while (received := slices.read(stream.read)) is not None:
                 yield received
-                for _ in received.records:  # the next one begins behind them
+                for _ in received.records:  # the next slice follows them
                     pass
                 stream.passed(received.place)
         finally:
             stream.close()
 
-    def receive(self, given: Slice) -> Received:
-        """Uploads the slice in parts, and returns what became of it."""
+    def receive(self, incoming: Slice) -> Received:
+        """Uploads the slice in parts, and returns the server's answer."""
         upload, at, received = os.urandom(16).hex(), 0, None
-        for part, is_last in _parts(slices.write(given)):
+        for part, is_last in _parts(slices.write(incoming)):
             received = self._upload(upload, at, part, is_last=is_last)
             at += len(part)
         if received is None:
-            raise RemoteRefused(f"{self.url} does not say what became of the upload")
+            raise RemoteRefused(f"{self.url} did not answer the upload")
         return received
 
     def _upload(self, upload: str, at: int, part: Bytes, *, is_last: bool) -> Received | None:
-        """Sends what begins at ``at``; what became of the slice, if this was its last part."""
+        """Sends the part at offset ``at``; the answer to the slice if this was its last part."""
         sent = 0
         for tries in self._client.tries(works=is_last):
             with tries:
                 if sent < 0:
-                    sent = self._held(tries, upload) - at
+                    sent = self._received_bytes(tries, upload) - at
                     if not 0 <= sent <= len(part):
                         raise RemoteUnreachable(
-                            f"{self.url} gave up an upload that was interrupted",
-                            hint="run it again: what was received whole stays",
+                            f"{self.url} discarded an interrupted upload",
+                            hint="repeat the command: complete slices are not sent again",
                         )
                 query = f"upload={upload}&at={at + sent}&last={int(is_last)}"
-                body, sent = memoryview(part)[sent:], -1  # unless this ends well, nobody knows
-                received = self._give(tries, query, body)
+                body, sent = memoryview(part)[sent:], -1  # -1: unknown; ask the server
+                received = self._post(tries, query, body)
         return received
 
-    def _held(self, tries: Try, upload: str) -> int:
+    def _received_bytes(self, tries: Try, upload: str) -> int:
         with self._client.ask(tries, "GET", f"receive?upload={upload}") as answer:
             text = _bounded(answer, 20)
         return int(text) if text.isdigit() else 0
 
-    def _give(self, tries: Try, query: str, body: Bytes) -> Received | None:
+    def _post(self, tries: Try, query: str, body: Bytes) -> Received | None:
         with self._client.ask(tries, "POST", f"receive?{query}", body) as answer:
             for kind, payload in wire.read_frames(partial(answer.read1, decode_content=False)):
                 if kind == wire.ANSWER:
@@ -304,36 +304,36 @@ class HttpTransport:
 class _Incoming:
     """The bytes of the slices that a server sends.
 
-    ``_taken`` bytes of the next slice are here, and ``_hasher`` knows those at its beginning.
+    ``_consumed``: bytes of the next slice that were read; ``_hasher``: of those at its beginning.
     """
 
     def __init__(self, client: Client, wanted: Wanted) -> None:
         self._client, self._wanted = client, wanted
-        self._taken, self._hasher = 0, blake3()
+        self._consumed, self._hasher = 0, blake3()
         self._pieces = self._all()
         self._source = slices.PartReader(self._pieces)
 
     def read(self, size: int) -> Bytes:
-        """Up to ``size`` bytes; none at the end."""
+        """At most ``size`` bytes; none at the end."""
         part = self._source.read(size)
-        if (beginning := wire.CHECKED - self._taken) > 0:
+        if (beginning := wire.CHECKED - self._consumed) > 0:
             self._hasher.update(part[:beginning])
-        self._taken += len(part)
+        self._consumed += len(part)
         return part
 
     def passed(self, place: Place | None) -> None:
-        """A slice is here whole, behind which the remote's journal was read up to ``place``."""
+        """Records a complete slice, after which the remote's journal was read up to ``place``."""
         if place is not None:
             self._wanted = replace(self._wanted, after=place)
-            self._taken, self._hasher = 0, blake3()
+            self._consumed, self._hasher = 0, blake3()
 
     def close(self) -> None:
         self._pieces.close()
 
     def _all(self) -> Generator[bytes]:
         for tries in self._client.tries(works=True):
-            # Bytes that were not handed on yet are thrown away: they are asked for again.
-            path = f"send?skip={self._taken}&check={self._hasher.hexdigest()}"
+            # Bytes that were not consumed yet are discarded and requested again.
+            path = f"send?skip={self._consumed}&check={self._hasher.hexdigest()}"
             body = wire.encode(self._wanted)
             with tries, self._client.ask(tries, "POST", path, body) as answer:
                 for _, piece in wire.read_frames(partial(answer.read1, decode_content=False)):
@@ -342,7 +342,7 @@ class _Incoming:
 
 
 def _parts(pieces: Iterable[Bytes]) -> Iterator[tuple[bytearray, bool]]:
-    """The pieces in parts of what a request may bring, each with whether it is the last."""
+    """The pieces in parts of the size limit of a request, each with whether it is the last."""
     part = bytearray()
     for piece in pieces:
         view = memoryview(piece).cast("B")
@@ -354,7 +354,7 @@ def _parts(pieces: Iterable[Bytes]) -> Iterator[tuple[bytearray, bool]]:
 
 
 def open_transport(remote: Remote) -> HttpTransport:
-    """The transport to a server by ``https://``, ``http://`` or ``unix:``."""
+    """The transport to an ``https://``, ``http://`` or ``unix:`` server."""
     fs, shown = FileSystem(), printable(remote.url)
     headers = {}
     if remote.url.startswith("unix:"):
@@ -365,7 +365,7 @@ def open_transport(remote: Remote) -> HttpTransport:
         parts = urlsplit(remote.url)
         host, port = parts.hostname or "", parts.port
         if not host:
-            raise WrongUsage(f"{shown} names no host", hint="https://HOST/NAME")
+            raise WrongUsage(f"{shown} has no host", hint="write https://HOST/NAME")
         prefix = quote(unquote(parts.path.rstrip("/")))
         secure = parts.scheme == "https" or remote.is_on_this_machine
         if parts.scheme == "https":
@@ -376,8 +376,8 @@ def open_transport(remote: Remote) -> HttpTransport:
     if token is not None:
         if not secure:
             raise RemoteRefused(
-                f"no token is sent to {shown}: everybody on the way could read it",
-                hint="use https://, or ssh://",
+                f"refused to send the token to {shown}: the connection is not encrypted",
+                hint="use https:// or ssh://",
             )
         headers["Authorization"] = f"Bearer {token}"
     login = None if token is not None else _login(remote)
@@ -385,22 +385,22 @@ def open_transport(remote: Remote) -> HttpTransport:
 
 
 def _login(remote: Remote) -> str:
-    ask = "ask who runs it for one ('mvc serve token add')"
+    ask = "get a token from the server's administrator ('mvc serve token add')"
     if remote.is_on_this_machine and not remote.name:
-        return f"{ask}; a token goes with a name: 'mvc remote add NAME URL', then MVC_TOKEN_NAME"
+        return f"{ask}; then 'mvc remote add NAME URL', and set MVC_TOKEN_NAME"
     return (
-        f"{ask}, and set {variable_of(remote)}, or the remote's option token_file=FILE: "
-        "-o in 'mvc clone' and 'mvc remote add -f', -O in 'mvc follow'"
+        f"{ask}; then set {variable_of(remote)}, or the remote's option token_file=FILE "
+        "(-o in 'mvc clone' and 'mvc remote add -f', -O in 'mvc follow')"
     )
 
 
 def _tls_pool(host: str, port: int | None, tls: ssl.SSLContext) -> HTTPConnectionPool:
-    """Connections to a server, through the proxy that HTTPS_PROXY names, if NO_PROXY allows it.
+    """Connections to a server, through the proxy HTTPS_PROXY unless NO_PROXY excludes the host.
 
-    A proxy sees the host and encrypted bytes: TLS goes through it to the server.
+    The proxy sees the host and encrypted bytes only.
     """
     proxy = os.environ.get("https_proxy") or os.environ.get("HTTPS_PROXY")
-    from urllib.request import proxy_bypass  # slow to load, and seldom needed
+    from urllib.request import proxy_bypass  # slow import, rarely needed
 
     if not proxy or proxy_bypass(host):
         return HTTPSConnectionPool(host, port, maxsize=2, ssl_context=tls)
@@ -409,9 +409,9 @@ def _tls_pool(host: str, port: int | None, tls: ssl.SSLContext) -> HTTPConnectio
         login = urllib3.make_headers(proxy_basic_auth=user) if user else None
         through = urllib3.ProxyManager(proxy, proxy_headers=login, maxsize=2, ssl_context=tls)
         return through.connection_from_host(host, port, "https")
-    except (urllib3.exceptions.HTTPError, ValueError) as error:  # its text may hold a password
+    except (urllib3.exceptions.HTTPError, ValueError) as error:  # may contain a password
         raise WrongUsage(
-            "the variable HTTPS_PROXY names no proxy", hint="HTTPS_PROXY=http://HOST:PORT"
+            "the variable HTTPS_PROXY is invalid", hint="set HTTPS_PROXY=http://HOST:PORT"
         ) from error
 
 
@@ -420,24 +420,24 @@ def _tls(remote: Remote) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=remote.ca_file or None)
     except (OSError, ssl.SSLError) as error:
         raise WrongUsage(
-            f"{printable(remote.ca_file)} holds no certificate: {_cause(error)}",
-            hint="ca_file of the remote names certificates of authorities, in PEM form",
+            f"{printable(remote.ca_file)} is not a valid certificate file: {_cause(error)}",
+            hint="the remote's ca_file must contain CA certificates in PEM form",
         ) from error
 
 
 def _socket(fs: FileSystem, text: str) -> tuple[str, str]:
-    """The path of the socket, and behind it the repository's name."""
+    """The path of the socket, and the repository's name after it."""
     path = Path(text).absolute()
-    for place in (path, *path.parents):
-        found = fs.stat(place)
-        if found is not None:
-            rest = path.relative_to(place).as_posix()
-            if found.is_dir:
+    for candidate in (path, *path.parents):
+        facts = fs.stat(candidate)
+        if facts is not None:
+            rest = path.relative_to(candidate).as_posix()
+            if facts.is_dir:
                 break
-            return str(place), "" if rest == "." else "/" + quote(rest)
+            return str(candidate), "" if rest == "." else "/" + quote(rest)
     raise RemoteUnreachable(
-        f"there is no socket at {printable(text)}",
-        hint="unix:PATH/NAME, where 'mvc serve FOLDER --listen unix:PATH' runs",
+        f"no socket exists at {printable(text)}",
+        hint="use unix:PATH/NAME with the PATH of 'mvc serve FOLDER --listen unix:PATH'",
     )
 
 
@@ -452,7 +452,7 @@ class _LineConnection(HTTPConnection):
 
 
 class LinePool(HTTPConnectionPool):
-    """Connections that are no calls of a host and a port; ``closing`` is called at its end."""
+    """Connections that are not TCP; ``closing`` is called at the end."""
 
     def __init__(
         self, dial: Callable[[], socket.socket], closing: Callable[[], None] = lambda: None
@@ -482,13 +482,13 @@ def _unreachable(url: str, error: BaseException) -> MvcError:
         return _untrusted(url, untrusted)
     if isinstance(error, urllib3.exceptions.SSLError) and not _is_cut(error):
         return RemoteUnreachable(
-            f"{url} does not speak TLS as this machine does",
-            hint="does 'mvc serve' run there with --tls-cert, or behind a proxy that has one?",
+            f"the TLS handshake with {url} failed",
+            hint="check that 'mvc serve' runs there with --tls-cert, or behind a TLS proxy",
         )
     if is_no_http(error):
         return RemoteRefused(
-            f"{url} answers, but not as mvc",
-            hint="correct the URL, or ask its owner whether 'mvc serve' runs there",
+            f"{url} is not an mvc server",
+            hint="correct the URL, or check that 'mvc serve' runs there",
         )
     return RemoteUnreachable(
         f"{url} does not answer: {_cause(error)}",
@@ -500,7 +500,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     cause: BaseException | None = error
     while cause is not None:
         yield cause
-        reason = cause.args[0] if cause.args else None  # urllib3 keeps the cause as an argument
+        reason = cause.args[0] if cause.args else None  # urllib3 stores the cause as an argument
         cause = (
             cause.__cause__
             or cause.__context__
@@ -509,41 +509,41 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_cut(error: BaseException) -> bool:
-    """Whether the connection ended in the middle of TLS: a proxy, a server that is stopped."""
-    return any(isinstance(each, ssl.SSLEOFError) for each in _causes(error))
+    """Whether the connection ended within TLS: by a proxy, or a server that stopped."""
+    return any(isinstance(cause, ssl.SSLEOFError) for cause in _causes(error))
 
 
 def is_no_http(error: BaseException) -> bool:
-    """Whether what came back was something else than HTTP."""
+    """Whether the answer was not HTTP."""
     return any(
-        isinstance(each, HTTPException)
-        and not isinstance(each, RemoteDisconnected | IncompleteRead)
-        and not (isinstance(each, BadStatusLine) and _CUT_STATUS.fullmatch(str(each)))
-        for each in _causes(error)
+        isinstance(cause, HTTPException)
+        and not isinstance(cause, RemoteDisconnected | IncompleteRead)
+        and not (isinstance(cause, BadStatusLine) and _CUT_STATUS.fullmatch(str(cause)))
+        for cause in _causes(error)
     )
 
 
 def _certificate_error(error: BaseException) -> ssl.SSLCertVerificationError | None:
-    found = (e for e in _causes(error) if isinstance(e, ssl.SSLCertVerificationError))
-    return next(found, None)
+    causes = (e for e in _causes(error) if isinstance(e, ssl.SSLCertVerificationError))
+    return next(causes, None)
 
 
 def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> MvcError:
-    why = error.verify_message or "it does not fit"
+    why = error.verify_message or "it does not match"
     return RemoteUnreachable(
-        f"the certificate of {url} is not accepted: {why}",
-        hint="is it the right name, and the clock of this machine right? its owner renews one that "
-        "has expired; ca_file=FILE names a private authority's: -o in 'mvc clone' and "
-        "'mvc remote add -f', -O in 'mvc follow'",
+        f"the certificate of {url} is not trusted: {why}",
+        hint="check the host name and this machine's clock; an expired certificate must be renewed "
+        "there; for a private CA set ca_file=FILE (-o in 'mvc clone' and 'mvc remote add -f', -O "
+        "in 'mvc follow')",
     )
 
 
 def _cause(error: BaseException) -> str:
     causes = list(_causes(error))
-    if any(isinstance(each, socket.gaierror) for each in causes):
-        return "its name is not known"
-    said = [each.strerror for each in causes if isinstance(each, OSError) and each.strerror]
-    if said and not _is_cut(error):
-        return printable(said[0].lower())
+    if any(isinstance(cause, socket.gaierror) for cause in causes):
+        return "its host name is unknown"
+    messages = [e.strerror for e in causes if isinstance(e, OSError) and e.strerror]
+    if messages and not _is_cut(error):
+        return printable(messages[0].lower())
     is_late = any(isinstance(e, TimeoutError | urllib3.exceptions.TimeoutError) for e in causes)
-    return "no answer in time" if is_late else "the connection broke off"
+    return "no answer in time" if is_late else "the connection ended too early"

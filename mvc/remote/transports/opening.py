@@ -1,4 +1,4 @@
-"""Opens the transport that a URL leads to, whose module is imported only then."""
+"""Opens the transport for a URL; its module is imported only then."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def open_transport(
 ) -> Transport:
     """An open transport to a remote, or to the repository at a URL. The caller closes it.
 
-    ``store``, ``config``: of the repository that has the remote, if there is one. ``folder``:
-    where what is known of a bucket is kept, by default with the remote. Raises WrongUsage for a
-    bad URL, RemoteUnreachable, RemoteRefused, NotARepository.
+    ``store``, ``config``: of the repository with the remote, if any. ``folder``: for a bucket's
+    mirror, by default the remote's folder. Raises WrongUsage for an invalid URL, RemoteUnreachable,
+    RemoteRefused, NotARepository.
     """
     if isinstance(remote, str):
         remote = Remote(normalised(remote, FileSystem().cwd()))

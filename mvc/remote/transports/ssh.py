@@ -1,7 +1,7 @@
-"""The transport by ssh: the system's ``ssh`` runs ``mvc serve --stdio PATH``, HTTP in its pipes.
+"""The transport over ssh: ``ssh`` runs ``mvc serve --stdio PATH``, with HTTP through its pipes.
 
-Keys, known hosts and jump hosts are ssh's own affair. ``MVC_SSH`` names another program, with its
-arguments, as GIT_SSH_COMMAND does for git; no shell of this machine sees it or the URL.
+ssh itself handles keys, known hosts and jump hosts. ``MVC_SSH`` replaces the program and its
+arguments, as GIT_SSH_COMMAND does for git. No shell on this machine interprets it or the URL.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _KEEP_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", re.ASCII)
 _ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f:.]+", re.ASCII)
 _SSH_FAILED, _NOT_FOUND = 255, 127
-_LINES = 20  # of what ssh says on stderr
+_LINES = 20  # of ssh's stderr
 _LONGEST = 500
 
 
 class Address(Struct, frozen=True):
-    """What an ``ssh://`` URL names, and the program there."""
+    """The parts of an ``ssh://`` URL, and the program to run there."""
 
     host: str
     path: str
@@ -47,26 +47,26 @@ class Address(Struct, frozen=True):
 
     @classmethod
     def of(cls, remote: Remote) -> Address:
-        """Raises WrongUsage for what ssh could take for an option."""
+        """Raises WrongUsage for parts that ssh could interpret as options."""
         parts = urlsplit(remote.url)
         host, user, path = parts.hostname or "", parts.username or "", unquote(parts.path)
         if not _ADDRESS.fullmatch(host) or (user and not _PLAIN.fullmatch(user)):
             raise WrongUsage(
-                f"{printable(remote.url)} names no host that ssh could reach",
-                hint="ssh://[USER@]HOST[:PORT]/PATH",
+                f"{printable(remote.url)} has no valid host",
+                hint="write ssh://[USER@]HOST[:PORT]/PATH",
             )
         if path in ("", "/"):
             raise WrongUsage(
-                f"{printable(remote.url)} names no folder", hint="ssh://HOST/PATH, or /~/PATH"
+                f"{printable(remote.url)} has no path", hint="write ssh://HOST/PATH, or /~/PATH"
             )
         path = path[1:] if path.startswith("/~") else path
         return cls(host, path, user, parts.port, program=remote.program or "mvc")
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """The command that runs mvc there with these arguments."""
+        """The command that runs mvc on the host with these arguments."""
         program = shlex.split(os.environ.get(SSH) or "ssh")
         if not program:
-            raise WrongUsage(f"{SSH} names no program")
+            raise WrongUsage(f"the variable {SSH} is empty")
         port = [] if self.port is None else ["-p", str(self.port)]
         words = " ".join(shlex.quote(word) for word in (self.program, *arguments))
         return [*program, *_KEEP_ALIVE, *port, self._account, words]
@@ -77,13 +77,13 @@ class Address(Struct, frozen=True):
 
     @property
     def by_hand(self) -> str:
-        """The command with which a person gets there."""
+        """The command with which a user connects."""
         port = "" if self.port is None else f"-p {self.port} "
         return f"ssh {port}{self._account}"
 
 
 class _Call:
-    """A running ssh; ``socket`` leads to the program at the other end."""
+    """A running ssh; ``socket`` is connected to the program on the host."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.socket, theirs = socket.socketpair()
@@ -98,8 +98,8 @@ class _Call:
             except BaseException:
                 self.socket.close()
                 raise
-        self._said = deque[str](maxlen=_LINES)
-        # A connection that ssh shares may keep stderr open, so nobody waits for its end.
+        self._stderr = deque[str](maxlen=_LINES)
+        # A shared ssh connection may keep stderr open, so no code waits for its end.
         self._reader = threading.Thread(target=self._listen, daemon=True)
         self._reader.start()
 
@@ -108,59 +108,59 @@ class _Call:
         with self.process.stderr as stream, suppress(OSError, ValueError):
             while line := stream.readline(_LONGEST):
                 if text := printable(line.decode("utf-8", "replace").strip()):
-                    self._said.append(text)
+                    self._stderr.append(text)
 
     def ended(self) -> tuple[int | None, list[str]]:
-        """How it ended, if it did, and the last lines that it said."""
+        """The exit code, None if it still runs, and the last lines of stderr."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
         self._reader.join(1)
-        return self.process.returncode, list(self._said)
+        return self.process.returncode, list(self._stderr)
 
     def end(self) -> None:
-        """Ends it: it sees the end of its input, or is told."""
+        """Closes its input, then terminates it if it still runs."""
         self.socket.close()
-        for tell in (self.process.terminate, self.process.kill):
+        for stop in (self.process.terminate, self.process.kill):
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(3)
                 return
-            tell()
+            stop()
         self.process.wait()
 
 
 class _Calls:
     """Calls of ssh, one for each connection.
 
-    The first is made ahead, so that the other end starts while this process goes on.
+    The first one starts early, so that the host starts mvc while this process continues.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
-        self.made = list[_Call]()
+        self.running = list[_Call]()
         self._is_ahead = False
-        with suppress(OSError):  # the first connection meets it again
+        with suppress(OSError):  # the first connection will report it
             self.dial()
             self._is_ahead = True
 
     def dial(self) -> socket.socket:
         if not self._is_ahead:
-            self.made = [
-                *(call for call in self.made if call.process.poll() is None),
+            self.running = [
+                *(call for call in self.running if call.process.poll() is None),
                 _Call(self._command),
             ]
         self._is_ahead = False
-        return self.made[-1].socket
+        return self.running[-1].socket
 
     def close(self) -> None:
-        for call in self.made:
+        for call in self.running:
             call.end()
 
 
 def open_transport(remote: Remote) -> HttpTransport:
-    """The transport to a repository by ssh."""
+    """The transport to a repository over ssh."""
     address = Address.of(remote)
     calls = _Calls(address.command(["serve", "--stdio", "--", address.path]))
-    from mvc.remote.transports.http import (  # while it starts
+    from mvc.remote.transports.http import (  # while ssh starts
         Client,
         HttpTransport,
         LinePool,
@@ -170,20 +170,20 @@ def open_transport(remote: Remote) -> HttpTransport:
     shown = printable(remote.url)
 
     def explain(error: BaseException) -> MvcError:
-        if not calls.made:
+        if not calls.running:
             return _no_ssh(address.command(())[0], error)
         if is_no_http(error):
             return RemoteRefused(
-                f"{shown}: something else than mvc answers",
-                hint=f"does the shell there print a text at log-in? {address.by_hand} true",
+                f"{shown}: the answer does not come from mvc",
+                hint=f"check that its shell prints nothing at login: {address.by_hand} true",
             )
-        return _explained(shown, address, *calls.made[-1].ended())
+        return _explained(shown, address, *calls.running[-1].ended())
 
     return HttpTransport(Client(shown, LinePool(calls.dial, calls.close), explain=explain))
 
 
 def run(remote: Remote, arguments: Sequence[str]) -> int:
-    """Runs ``mvc -C PATH ARGUMENTS`` where the remote is, with this process's input and output.
+    """Runs ``mvc -C PATH ARGUMENTS`` on the host, with this process's input and output.
 
     Returns its exit code.
     """
@@ -203,29 +203,29 @@ def _no_ssh(program: str, error: BaseException) -> MvcError:
     why = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
     return RemoteUnreachable(
         f"cannot run {printable(program)}: {printable(why).lower()}",
-        hint=f"install the client of OpenSSH, or name another program in {SSH}",
+        hint=f"install the OpenSSH client, or name another program in {SSH}",
     )
 
 
-def _explained(url: str, address: Address, code: int | None, said: Sequence[str]) -> MvcError:
-    all_said = "\n".join(said).lower()
-    last = said[-1] if said else "the connection broke off"
+def _explained(url: str, address: Address, code: int | None, stderr: Sequence[str]) -> MvcError:
+    output = "\n".join(stderr).lower()
+    last = stderr[-1] if stderr else "the connection ended too early"
     program = printable(address.program)
-    if "host key verification failed" in all_said or "host identification has changed" in all_said:
+    if "host key verification failed" in output or "host identification has changed" in output:
         return RemoteUnreachable(
             f"{url}: the host key is unknown or has changed",
-            hint=f"connect once by hand and compare the key: {address.by_hand}",
+            hint=f"connect once and compare the key: {address.by_hand}",
         )
-    if code == _NOT_FOUND or "command not found" in all_said:
+    if code == _NOT_FOUND or "command not found" in output:
         return RemoteRefused(
-            f"{url}: there is no {program} at the other end",
-            hint="install it there, or say where it is: mvc remote add -f NAME URL -o program=PATH",
+            f"{url}: the host has no command {program}",
+            hint="install mvc there, or set its path: mvc remote add -f NAME URL -o program=PATH",
         )
-    if "permission denied" in all_said:
+    if "permission denied" in output:
         return RemoteRefused(
-            f"{url}: ssh does not let you in ({last})",
+            f"{url}: ssh authentication failed ({last})",
             hint=f"check your key: {address.by_hand}",
         )
     if code is None or code < 0:
-        return RemoteUnreachable(f"{url}: the connection broke off", hint="run it again")
-    return RemoteUnreachable(f"{url}: {last}", hint=f"check it by hand: {address.by_hand}")
+        return RemoteUnreachable(f"{url}: the connection ended too early", hint="try again")
+    return RemoteUnreachable(f"{url}: {last}", hint=f"test the connection: {address.by_hand}")

@@ -1,7 +1,7 @@
-"""How long a client waits for a server.
+"""Limits how long a client waits for a server.
 
-A server can send bytes without end that bring nothing, or a byte a minute. So an operation has an
-allowance of seconds for all of its tries together, and only useful bytes give any of them back.
+A server could send useless bytes forever, or a byte a minute. So an operation has an allowance of
+seconds for all its attempts together; only useful bytes extend it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from mvc.remote import wire
 from mvc.types import Bytes
 
 PATIENCE = 600.0
-"""Seconds that an operation waits for its server."""
+"""Seconds for which an operation waits for its server."""
 WORK = 3600.0
-"""The same, where the server has to read or to prove versions."""
+"""The same, if the server must read or verify versions."""
 RATE = 1 << 10
-"""Useful bytes that give a second back."""
+"""Useful bytes that add one second."""
 PIECE = 1 << 14
-"""Bytes of a request after which the server must have taken some."""
-_LONGEST = 4 * wire.WAIT  # of a single wait: more passes only while this process is stopped
+"""Bytes of a request between two checks of the allowance."""
+_LONGEST = 4 * wire.WAIT  # counted per wait: a longer one means that this process was suspended
 
 
 class Allowance:
@@ -43,12 +43,12 @@ class Allowance:
         return self._seconds - self.spent
 
     def earn(self, size: float) -> None:
-        """So many useful bytes have passed."""
+        """Adds time for useful bytes that arrived."""
         self.spent = max(0.0, self.spent - size / RATE)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Counts the time of the block; a ``Response`` that reads in it raises TimeoutError."""
+        """Counts the time of the block; a ``Response`` read in it can raise TimeoutError."""
         self._since = time.monotonic()
         before = _waiting.set(self)
         try:
@@ -58,13 +58,13 @@ class Allowance:
             self._count()
 
     def check(self) -> None:
-        """Raises TimeoutError once it is over."""
+        """Raises TimeoutError once the allowance is used up."""
         self._count()
         if self.left <= 0:
-            raise TimeoutError("the server brought nothing for too long")
+            raise TimeoutError("the server sent nothing useful for too long")
 
     def pieces(self, body: Bytes) -> Iterator[memoryview]:
-        """A body to send. What an earlier try has sent is of no use again."""
+        """A body to send, in pieces. Bytes that an earlier attempt sent add no time."""
         left = memoryview(body)
         self._unsent = min(self._unsent, len(left))
         while left:
@@ -84,7 +84,7 @@ _waiting: ContextVar[Allowance] = ContextVar("_waiting")
 
 
 class Response(HTTPResponse):
-    """An answer, of a proxy too, to a request within ``waiting``; ``read1`` counts as well."""
+    """The answer to a request within ``waiting``, also of a proxy; ``read1`` is counted, too."""
 
     def __init__(self, sock: socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)

@@ -36,10 +36,10 @@ def test_report_replaces_its_own_page_and_another_file_only_if_told(history) -> 
 def test_report_of_a_time_and_by_version(history) -> None:
     history("report", "--since", "2026-11-02", "--until", "2026-11-03")
     page = (history.folder / "report.html").read_text()
-    assert "3 outside of the chosen time" in page
+    assert "3 outside the chosen period" in page
     history("report", "--by", "version", "--until", "2026-11-03")
     page = (history.folder / "report.html").read_text()
-    assert "number of the version" in page and "2 outside of the chosen time" in page
+    assert "version number" in page and "2 outside the chosen period" in page
     history("report", "--by", "weight", code=2)
 
 

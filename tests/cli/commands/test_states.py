@@ -39,7 +39,7 @@ def test_a_state_is_fetched_by_the_command_that_the_hint_names(few: Mvc) -> None
 
 def test_a_push_without_a_state_must_be_meant(few: Mvc) -> None:
     said = few("push", "backup", code=3).err
-    assert "is neither here nor at backup" in said and "--partial" in said
+    assert "neither this repository nor backup has" in said and "--partial" in said
     few("push", "--partial", "backup")
     few("fetch", "origin", "HEAD~1")
     result = few("push", "backup", "--states", "HEAD~1")

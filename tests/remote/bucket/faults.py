@@ -34,8 +34,8 @@ class Passing(Objects):
     def write(self, name: str, parts: Iterable[Bytes], size: int) -> None:
         self.call("write", name, lambda: self.inner.write(name, parts, size))
 
-    def look(self, name: str, limit: int, known: str = "") -> Versioned | None:
-        return self.call("look", name, lambda: self.inner.look(name, limit, known))
+    def read_version(self, name: str, limit: int, known: str = "") -> Versioned | None:
+        return self.call("read_version", name, lambda: self.inner.read_version(name, limit, known))
 
     def swap(self, name: str, data: bytes, known: str) -> str | None:
         return self.call("swap", name, lambda: self.inner.swap(name, data, known))
@@ -105,7 +105,7 @@ class Unconditional(Passing):
     def swap(self, name: str, data: bytes, known: str) -> str | None:
         done = self.inner.swap(name, data, known)
         if done is None and (self._ignored == "version") == bool(known):
-            found = self.inner.look(name, 1 << 20)
+            found = self.inner.read_version(name, 1 << 20)
             assert found is not None
             done = self.inner.swap(name, data, found.version)
         return done

@@ -235,7 +235,7 @@ def test_a_bucket_that_was_emptied(team: Team, url: str) -> None:
     from tests.remote.bucket.conftest import opened
 
     opened(url).delete(["head"])
-    with pytest.raises(HistoryMissing, match="is empty, but was not before"):
+    with pytest.raises(HistoryMissing, match="is empty, but contained a repository before"):
         team.fetch("ada")
 
 
@@ -250,7 +250,7 @@ def test_a_bucket_that_was_put_back(folder_team: Team) -> None:
     team.fetch("ada")
     shutil.rmtree(team.folder / "bucket")
     (team.folder / "copy").rename(team.folder / "bucket")
-    with pytest.raises(HistoryMissing, match="gone back"):
+    with pytest.raises(HistoryMissing, match="rolled back"):
         team.fetch("ada")
 
 

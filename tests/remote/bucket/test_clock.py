@@ -1,4 +1,4 @@
-"""A store that refuses a request because this machine's clock is wrong."""
+"""Stores that refuse a request, and a machine without credentials: each error names its remedy."""
 
 from __future__ import annotations
 
@@ -44,3 +44,13 @@ def test_a_refusal_names_its_own_remedy(
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_a_machine_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mvc.remote.transports.bucket.cloud import CloudObjects
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(RemoteRefused, match="s3://models/team: no AWS credentials found"):
+        CloudObjects("s3://models/team", region="eu-central-1").read("head", 1000)

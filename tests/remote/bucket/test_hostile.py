@@ -196,7 +196,7 @@ def shared(folder_team: Team) -> Team:
 def forge(team: Team, change: Callable[[BucketHead], BucketHead]) -> None:
     """Swaps in a forged head."""
     objects = FolderObjects(FileSystem(), team.folder / "bucket")
-    found = objects.look("head", MAX_HEAD)
+    found = objects.read_version("head", MAX_HEAD)
     assert found is not None
     made = change(BucketHead.decode(found.data, URL))
     assert objects.swap("head", made.encoded(), found.version)

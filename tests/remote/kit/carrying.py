@@ -13,7 +13,7 @@ from mvc.remote import slices
 from mvc.remote.receiving.receiver import receive
 from mvc.remote.sending.sender import send
 from mvc.remote.slices import SLICE, encode_entries
-from mvc.remote.statements import by_name
+from mvc.remote.statements import purged_versions
 from mvc.remote.transport import Move, Place, Received, Slice, Wanted
 from mvc.repo.lookup.refs import head_refs
 
@@ -66,7 +66,7 @@ def carry(
 
     ``between`` is called with the number of slices after each one.
     """
-    took, without = took or Carried(), by_name(target.handle.store.fresh())
+    took, without = took or Carried(), purged_versions(target.handle.store.fresh())
     took.place = wanted.after
     wanted = replace(wanted, without=wanted.without | without)
     for _ in range(12):

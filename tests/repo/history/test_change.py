@@ -93,9 +93,9 @@ def test_labels_may_be_arrays_of_one_element(repo, kind):
 
 
 def test_no_version_in_that_time(repo):
-    with pytest.raises(UnknownRevision, match="no version in this time"):
+    with pytest.raises(UnknownRevision, match="no version is in this period"):
         mvc.first_change(repo, above(1), 0, until=5)
-    with pytest.raises(NoDeployment, match="no version in this time"):
+    with pytest.raises(NoDeployment, match="no version is in this period"):
         mvc.first_change(repo, above(1), 0, target="a", until=5)
     with pytest.raises(UnknownTarget):
         mvc.first_change(repo, above(1), 0, target="c")

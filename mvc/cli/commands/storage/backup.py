@@ -30,7 +30,7 @@ def command(session: Session, args: _BackupOptions) -> None:
         return
     if fs.realpath(args.folder).is_relative_to(fs.realpath(Path())):
         raise WrongUsage(f"{args.folder} lies in the served folder", hint="name one outside of it")
-    for name in names_in(fs, Path(), looks=float("inf")):
+    for name in names_in(fs, Path(), limit=float("inf")):
         with Repository.open(name, discover=False, config=load) as one, session.working_on(one):
             _back_up(session, args.folder / name, one_line=True)
     fs.write_atomic(args.folder / FILE, fs.read_bytes(Path(FILE), LARGEST), mode=0o600)

@@ -1,8 +1,8 @@
-"""Objects in S3, Google Cloud Storage or Azure, by obstore.
+"""Objects in S3, Google Cloud Storage or Azure, through obstore.
 
-Who calls and with which key is what obstore finds in the environment (variables, the role of an
-instance or a container); of a URL only bucket and prefix are read. A swap is a put on condition
-of the ETag (``If-Match``), or of there being no object (``If-None-Match: *``).
+obstore reads credentials from the environment (variables, or the role of an instance or container);
+a URL has only bucket and prefix. A swap is a PUT that requires an ETag (``If-Match``), or that no
+object exists (``If-None-Match: *``).
 """
 
 from __future__ import annotations
@@ -40,13 +40,19 @@ _CONNECT = timedelta(seconds=10)
 _RETRIES = 4
 _RETRY_FOR = timedelta(seconds=30)
 _MESSAGE = 200
+_CREDENTIALS = {
+    "s3": "AWS credentials found (set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use a role)",
+    "gs": "Google Cloud credentials found (set GOOGLE_APPLICATION_CREDENTIALS, or use a role)",
+    "az": "Azure credentials found (set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY)",
+}
+"""By scheme; obstore asks a metadata server if the environment has no credentials."""
 
 
 class CloudObjects(Objects):
-    """Objects of one bucket, below one prefix."""
+    """The objects of one bucket below one prefix."""
 
     def __init__(self, url: str, *, endpoint: str = "", region: str = "") -> None:
-        """NotInstalled without obstore; WrongUsage for a URL without a bucket."""
+        """Raises NotInstalled without obstore, WrongUsage for a URL without a bucket."""
         try:
             import obstore
         except ImportError as error:
@@ -61,9 +67,9 @@ class CloudObjects(Objects):
     def read(self, name: str, limit: int) -> bytes | None:
         try:
             with _reaching(self.url):
-                found = self._api.get(self._store, name)
-                self._check_size(name, found.meta["size"], limit)
-                return bytes(found.bytes())
+                answer = self._api.get(self._store, name)
+                self._check_size(name, answer.meta["size"], limit)
+                return bytes(answer.bytes())
         except FileNotFoundError:
             return None
 
@@ -83,17 +89,17 @@ class CloudObjects(Objects):
             else:
                 self._api.put(self._store, name, iter(parts), chunk_size=_WHOLE, max_concurrency=6)
 
-    def look(self, name: str, limit: int, known: str = "") -> Versioned | None:
+    def read_version(self, name: str, limit: int, known: str = "") -> Versioned | None:
         from obstore.exceptions import NotModifiedError
 
         try:
             with _reaching(self.url):
-                found = self._api.get(
+                answer = self._api.get(
                     self._store, name, options={"if_none_match": _tags(known)[0]} if known else {}
                 )
-                self._check_size(name, found.meta["size"], limit)
-                version = _version(found.meta["e_tag"], found.meta["version"])
-                return Versioned(bytes(found.bytes()), version)
+                self._check_size(name, answer.meta["size"], limit)
+                version = _version(answer.meta["e_tag"], answer.meta["version"])
+                return Versioned(bytes(answer.bytes()), version)
         except NotModifiedError:
             return Versioned(b"", known)
         except FileNotFoundError as error:
@@ -156,12 +162,12 @@ def _store(url: str, endpoint: str, region: str) -> S3Store | GCSStore | AzureSt
 
     parts = re.fullmatch(r"(s3|gs|az)://([A-Za-z0-9._-]+)(?:/(.*))?", url)
     if parts is None:
-        raise WrongUsage(f"no bucket: {url}", hint="write s3://BUCKET/PREFIX")
+        raise WrongUsage(f"{url} does not name a bucket", hint="write s3://BUCKET/PREFIX")
     scheme, bucket, prefix = parts.groups()
     prefix = (prefix or "").strip("/") or None
-    reached = next(filter(None, (endpoint, *map(os.environ.get, _ENDPOINTS))), "")
+    host = next(filter(None, (endpoint, *map(os.environ.get, _ENDPOINTS))), "")
     client: ClientConfig = {
-        "timeout": _REQUEST, "connect_timeout": _CONNECT, "allow_http": reached[:7] == "http://",
+        "timeout": _REQUEST, "connect_timeout": _CONNECT, "allow_http": host[:7] == "http://",
     }  # fmt: skip
     retry: RetryConfig = {"max_retries": _RETRIES, "retry_timeout": _RETRY_FOR}
     if scheme == "gs":
@@ -172,8 +178,8 @@ def _store(url: str, endpoint: str, region: str) -> S3Store | GCSStore | AzureSt
             bucket, prefix=prefix, config=azure, client_options=client, retry_config=retry
         )
     aws: S3Config = {}
-    if reached:
-        aws["endpoint"] = reached
+    if host:
+        aws["endpoint"] = host
     if region:
         aws["region"] = region
     return S3Store(
@@ -187,21 +193,21 @@ def _store(url: str, endpoint: str, region: str) -> S3Store | GCSStore | AzureSt
 
 
 def _profile() -> S3CredentialProvider | None:
-    """Keys of the profile that AWS_PROFILE names: obstore itself reads none, boto3 does."""
+    """Credentials of the profile AWS_PROFILE, read by boto3: obstore itself reads no profiles."""
     if not os.environ.get("AWS_PROFILE") or os.environ.get("AWS_ACCESS_KEY_ID"):
         return None
     try:
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as error:
         raise NotInstalled(
-            "AWS_PROFILE is set, and profiles are read by the package boto3",
+            "AWS_PROFILE is set, but profiles need the package boto3",
             hint="pip install boto3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
         ) from error
     return Boto3CredentialProvider()
 
 
 def _version(tag: str | None, version: str | None) -> str:
-    """One name for a version of an object: S3 and Azure compare its tag, Google a number."""
+    """An id for a version of an object: S3 and Azure compare its tag, Google a number."""
     return f"{tag or ''}\n{version or ''}"
 
 
@@ -212,13 +218,13 @@ def _tags(version: str) -> tuple[str, str]:
 
 def _no_bucket(url: str) -> RemoteRefused:
     return RemoteRefused(
-        f"there is no bucket of {url}", hint="make it first, or correct the URL and its endpoint"
+        f"the bucket of {url} does not exist", hint="create it, or correct the URL and endpoint"
     )
 
 
 @contextmanager
 def _reaching(url: str) -> Iterator[None]:
-    """What obstore raises as mvc's errors; that there is no object, or another version, passes."""
+    """Converts obstore's errors into mvc's, except missing objects and failed conditions."""
     from obstore import exceptions
 
     answers = (
@@ -230,15 +236,17 @@ def _reaching(url: str) -> Iterator[None]:
         raise
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         raise RemoteRefused(
-            f"{url} refuses: {_line(error)}",
-            hint="set the clock of this machine: the store has another time"
+            f"{url} refuses access: {_line(error)}",
+            hint="correct the clock of this machine: it differs from the store's"
             if "RequestTimeTooSkewed" in str(error)
-            else "check the keys in the environment, and what their owner may do",
+            else "check the keys in the environment, and their permissions",
         ) from error
     except exceptions.BaseError as error:
+        if re.search(r"169\.254\.|/latest/(api|meta-data)/|metadata\.google", str(error)):
+            raise RemoteRefused(f"{url}: no {_CREDENTIALS[url[:2]]}") from error
         raise RemoteUnreachable(
             f"{url} does not answer: {_line(error)}",
-            hint="check the network, and keys, region and endpoint in the environment",
+            hint="check the network, and credentials, region and endpoint in the environment",
         ) from error
 
 

@@ -1,8 +1,7 @@
 """The bytes of a bucket: head, parts of the journal, packs (docs/format.md, "Buckets").
 
-All but the head are named by their hash, written once and never changed. Whatever is read here may
-be forged: lengths are compared with limits before anything is fetched, and hashes before anything
-is used.
+All objects except the head are named by their hash and never change. All of this data may be
+forged: lengths are checked before a fetch, and hashes before use.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from mvc.store.packs.records import CHECK_SIZE, PREFIX_SIZE, read_prefix
 
 HEAD, JOURNAL_PARTS, PACK_OBJECTS, DROPPED = "head", "journal/", "packs/", "dropped/"
 MAX_HEAD = 16 << 10
-PART = MIB  # bytes of frames from which on a part of the journal is final
-_MOST_PARTS = 32  # a part of a long journal is final once it is this fraction of all
+PART = MIB  # bytes of frames at which a part of the journal is final
+_MOST_PARTS = 32  # a part of a long journal is final at 1/32 of its bytes
 _LONGEST_PART = 32 * MIB
 MAX_PART = 2 * _LONGEST_PART + 2 * MAX_ENTRY
 MAX_DROPPED = 64 * MIB
@@ -32,7 +31,7 @@ _VERSION = 1
 _HEAD_MAGIC, _PART_MAGIC, _DROPPED_MAGIC = b"mvcbkt1\n", b"mvcjrn1\n", b"mvcdrp1\n"
 _CHECK = 16
 NONCE = 16
-"""Random bytes in an object, so that no two writings have one name."""
+"""Random bytes in an object, so that no name is written twice."""
 _MOST_PACKS = 1 << 24
 _LARGEST_PACK = 1 << 40
 _MOST_FEATURES = 256
@@ -41,9 +40,9 @@ _MAX_FEATURE = 64
 
 
 class PackObject(Struct, frozen=True, array_like=True):
-    """A pack of the journal, and the object that holds it.
+    """A pack of the journal, and its object.
 
-    ``size``: bytes of the pack; ``headers``: those behind it, which repeat its records' headers.
+    ``size``: bytes of the pack; ``headers``: bytes after it, which repeat its records' headers.
     """
 
     number: int
@@ -69,11 +68,11 @@ class JournalPart(Struct, frozen=True):
 
 
 class BucketHead(Struct, frozen=True):
-    """The one object that changes: it names all others.
+    """The only object that changes: it names all others.
 
-    ``rewrites`` counts how often the journal was replaced, ``swaps`` how often the head was: no
-    two heads of a bucket are equal. ``sequence`` and ``chain``: the end of the journal.
-    ``packs`` are those that the entries in ``frames`` name, which are in no part.
+    ``rewrites`` counts replacements of the journal, ``swaps`` those of the head, so no two heads of
+    a bucket are equal. ``sequence`` and ``chain``: the end of the journal. ``frames``: entries that
+    are in no part, and ``packs`` those that they name.
     """
 
     features: frozenset[str]
@@ -87,7 +86,7 @@ class BucketHead(Struct, frozen=True):
 
     @property
     def end(self) -> Position:
-        """The end of the journal, as a repository's file has it, which keeps entries twice."""
+        """The end of the journal in a repository's file, which has every entry twice."""
         frames = sum(part.frames for part in self.parts) + len(self.frames)
         return Position(2 * frames, self.sequence, self.chain)
 
@@ -105,14 +104,14 @@ class BucketHead(Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes, url: str) -> BucketHead:
-        """DamagedData for anything that ``encoded`` would not make; UnsupportedFormat."""
-        what = f"the head of {url}"
+        """Raises DamagedData for bytes that ``encoded`` would not produce; UnsupportedFormat."""
+        name = f"the head of {url}"
         body, check = data[:-_CHECK], data[-_CHECK:]
         if len(data) > MAX_HEAD or blake3(body).digest(_CHECK) != check:
-            raise DamagedData(f"{what} is damaged: it does not match its checksum")
-        reader = Reader(body, what)
+            raise DamagedData(f"{name} is damaged: it does not match its checksum")
+        reader = Reader(body, name)
         if reader.raw(len(_HEAD_MAGIC)) != _HEAD_MAGIC:
-            raise reader.fail("it does not begin as one")
+            raise reader.fail("its first bytes are wrong")
         if reader.uint() != _VERSION:
             raise UnsupportedFormat(f"{url} needs a newer mvc", hint="upgrade mvc")
         features = [reader.text(_MAX_FEATURE) for _ in range(reader.count(_MOST_FEATURES))]
@@ -133,13 +132,13 @@ class BucketHead(Struct, frozen=True):
 
 
 class PartOfJournal(Struct, frozen=True):
-    """What the object of a part holds: packs that its entries name, and the entries once."""
+    """The content of a part's object: the packs that its entries name, and each entry once."""
 
     packs: tuple[PackObject, ...]
     frames: bytes
 
     def encoded(self) -> bytes:
-        """Other bytes each time: see ``NONCE``."""
+        """Different bytes on each call: see ``NONCE``."""
         writer = Writer().raw(_PART_MAGIC + os.urandom(NONCE))
         _write_packs(writer, self.packs)
         return writer.raw(self.frames).done()
@@ -149,12 +148,12 @@ class PartOfJournal(Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes, part: JournalPart, url: str) -> PartOfJournal:
-        what = f"{part.name} of {url}"
+        name = f"{part.name} of {url}"
         if len(data) != part.size or blake3(data).digest() != part.hash:
-            raise DamagedData(f"{what} does not match its hash")
-        reader = Reader(data, what)
+            raise DamagedData(f"{name} does not match its hash")
+        reader = Reader(data, name)
         if reader.raw(len(_PART_MAGIC)) != _PART_MAGIC:
-            raise reader.fail("it does not begin as one")
+            raise reader.fail("its first bytes are wrong")
         reader.raw(NONCE)
         packs = _read_packs(reader)
         frames = reader.raw(part.frames)
@@ -163,7 +162,7 @@ class PartOfJournal(Struct, frozen=True):
 
 
 def final_size(frames: int) -> int:
-    """Bytes of frames from which on a part is final, of a journal with so many."""
+    """Bytes at which a part is final, for a journal with this many bytes of frames."""
     return max(PART, min(frames // _MOST_PARTS, _LONGEST_PART))
 
 
@@ -189,8 +188,10 @@ def _read_pack(reader: Reader) -> PackObject:
 
 
 def encode_headers(records: Mapping[int, bytes]) -> bytes:
-    """What stands behind a pack, before the random bytes: for each record, by offset, the bytes
-    before it that belong to none, and its header up to its body.
+    """The bytes after a pack, before the nonce.
+
+    For each record, by offset: the number of bytes before it that belong to no record, and its
+    header.
     """
     writer, at = Writer().uint(len(records)), len(PACK_HEADER)
     for offset in sorted(records):
@@ -203,71 +204,71 @@ def encode_headers(records: Mapping[int, bytes]) -> bytes:
 def decode_headers(
     parts: Iterable[bytes], pack: PackObject, url: str
 ) -> Iterator[tuple[int, bytes]]:
-    """(offset, header) of the records of a pack; DamagedData if they do not fit into it.
+    """(offset, header) of the records of a pack; raises DamagedData if they do not fit into it.
 
-    No more of ``parts`` are taken than are needed next.
+    Reads ``parts`` only as far as needed.
     """
-    what = f"the end of {pack.name} of {url}"
+    name = f"the end of {pack.name} of {url}"
     source, at = iter(parts), len(PACK_HEADER)
-    left, reader = b"", Reader(b"", what)
+    left, reader = b"", Reader(b"", name)
 
-    def go_on(size: int) -> Reader:
-        """What comes next, with ``size`` bytes of it, if there are so many."""
+    def with_bytes(size: int) -> Reader:
+        """A reader with at least ``size`` more bytes, if there are as many."""
         nonlocal left, reader
         if len(left) - reader.position < size:
-            taken = [left[reader.position :]]
-            while sum(map(len, taken)) < size and (part := next(source, b"")):
-                taken.append(part)
-            left = b"".join(taken)
-            reader = Reader(left, what)
+            buffered = [left[reader.position :]]
+            while sum(map(len, buffered)) < size and (part := next(source, b"")):
+                buffered.append(part)
+            left = b"".join(buffered)
+            reader = Reader(left, name)
         return reader
 
-    for _ in range(go_on(_NUMBER).count(pack.size)):
-        at += go_on(_NUMBER).uint(pack.size)
-        prefix = go_on(PREFIX_SIZE).raw(PREFIX_SIZE)
-        header_size, body_size = read_prefix(prefix, pack.size - at, what)
+    for _ in range(with_bytes(_NUMBER).count(pack.size)):
+        at += with_bytes(_NUMBER).uint(pack.size)
+        prefix = with_bytes(PREFIX_SIZE).raw(PREFIX_SIZE)
+        header_size, body_size = read_prefix(prefix, pack.size - at, name)
         if header_size > MAX_RECORD_HEADER:
             raise reader.fail("a header is too long")
-        yield at, prefix + go_on(header_size + CHECK_SIZE).raw(header_size + CHECK_SIZE)
+        yield at, prefix + with_bytes(header_size + CHECK_SIZE).raw(header_size + CHECK_SIZE)
         at += PREFIX_SIZE + header_size + CHECK_SIZE + body_size
-    go_on(NONCE + 1).raw(NONCE)
+    with_bytes(NONCE + 1).raw(NONCE)
     reader.end()
 
 
-# -- what a rewriting no longer names -------------------------------------------------------------
+# -- packs dropped by a rewrite -------------------------------------------------------------------
 
 
 def encode_dropped(hashes: Iterable[bytes]) -> bytes:
-    """A note, written before a head that names these packs no more."""
+    """A list of packs, written before a head that no longer names them."""
     return _DROPPED_MAGIC + b"".join(sorted(hashes))
 
 
 def decode_dropped(data: bytes, url: str) -> set[bytes]:
-    """The hashes of the packs; raises DamagedData."""
-    reader = Reader(data, f"a note of dropped packs in {url}")
+    """Raises DamagedData."""
+    reader = Reader(data, f"a list of dropped packs in {url}")
     if reader.raw(len(_DROPPED_MAGIC)) != _DROPPED_MAGIC or (len(data) - 8) % DIGEST_SIZE:
-        raise reader.fail("it does not begin as one")
+        raise reader.fail("its first bytes are wrong")
     return {reader.raw(DIGEST_SIZE) for _ in range((len(data) - 8) // DIGEST_SIZE)}
 
 
 # -- entries --------------------------------------------------------------------------------------
 
 
-def follow(frames: bytes, begin: int, at: Position, what: str) -> tuple[bytes, Position] | None:
-    """The entries from ``at`` on as a repository's journal has them, twice, and where they end.
+def follow(frames: bytes, begin: int, at: Position, name: str) -> tuple[bytes, Position] | None:
+    """The entries from ``at`` on as in a repository's journal, twice, and their end.
 
-    ``begin``: the offset of the first of ``frames`` there, not after ``at``. None if the entry at
-    that offset does not follow what ends at ``at``.
+    ``begin``: the offset of the first of ``frames``, not after ``at``. None if the entry at that
+    offset does not follow the one that ends at ``at``.
     """
-    place = begin
+    offset = begin
     out: list[bytes] = []
-    for frame, sequence, chain, check in single_frames(frames, what):
-        if place >= at.offset:
-            if place != at.offset or chain != at.chain or sequence < at.sequence:
+    for frame, sequence, chain, check in single_frames(frames, name):
+        if offset >= at.offset:
+            if offset != at.offset or chain != at.chain or sequence < at.sequence:
                 if not out:
                     return None
-                raise DamagedData(f"{what} is damaged: its chain breaks at entry {at.sequence}")
+                raise DamagedData(f"{name} is damaged: its chain breaks at entry {at.sequence}")
             out.append(frame * 2)
-            at = Position(place + 2 * len(frame), sequence + 1, check)
-        place += 2 * len(frame)
+            at = Position(offset + 2 * len(frame), sequence + 1, check)
+        offset += 2 * len(frame)
     return b"".join(out), at

@@ -1,8 +1,8 @@
-"""The mirror of a bucket: a repository whose journal is the bucket's, and whose packs are there.
+"""The mirror of a bucket: a local repository with the bucket's journal, and packs in the bucket.
 
-What the bucket holds is decided by its head alone. The mirror may be ahead of it, while something
-is published; what did not get there is taken back. It is disposable: a mirror that is damaged, or
-that does not lead to the bucket's head, is made again.
+Only its head determines the bucket's state. While publishing, the mirror may be ahead; entries that
+the bucket lacks are removed. The mirror can be deleted without loss: a damaged one, or one that
+does not match the head, is built again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _SEEN = "seen"
 _CHECK = 16
-_WAIT = 3.0  # seconds for another transport to let go of the mirror
+_WAIT = 3.0  # seconds for another transport to close the mirror
 _LONGEST_NOTE = 1 << 32
 _AT_ONCE = 16  # requests
 _PARTS_AT_ONCE = 4
@@ -53,14 +53,14 @@ EMPTY = BucketHead(frozenset(), 0, 0, 0, chain=GENESIS.chain, parts=(), packs=()
 
 
 class Seen(Struct, frozen=True):
-    """The head that the mirror was brought up to; ``version``: the store's name for it."""
+    """The head that the mirror matches; ``version``: the store's name for it."""
 
     version: str
     head: BucketHead
 
 
 class _Note(Struct, frozen=True, array_like=True):
-    """What the next process has to know: the head (``Seen``), and the bucket's packs."""
+    """The data for the next process: the head (``Seen``), and the bucket's packs."""
 
     version: str
     head: bytes
@@ -71,11 +71,11 @@ class MirrorStore(Store):
     """The store of a mirror."""
 
     def pack_writer(self, *, fresh: bool = True) -> PackWriter:  # noqa: ARG002
-        """Always to new packs: an object of a bucket never changes."""
+        """Always writes new packs: an object of a bucket never changes."""
         return super().pack_writer(fresh=True)
 
     def unnamed_packs(self) -> set[int]:
-        """Also packs that were dropped: their objects stay in the bucket for a while."""
+        """Includes dropped packs: their objects stay in the bucket for a while."""
         assert isinstance(self.fs, MirrorPacks)
         known = set(self.fs.known)
         for recorded in self.snapshot.entries():
@@ -84,7 +84,7 @@ class MirrorStore(Store):
 
 
 class Mirror:
-    """A bucket as a repository. One process at a time uses it; ``close`` lets go of it."""
+    """A bucket as a repository, used by one process at a time until ``close``."""
 
     def __init__(
         self,
@@ -95,16 +95,16 @@ class Mirror:
         config: Config,
         own: Store | None = None,
     ) -> None:
-        """``place``: its folder, which need not be there. Busy if it is used by others.
+        """``place``: its folder, created if missing. Raises Busy if another process uses it.
 
-        ``own``: the repository whose remote it is; records that it has are read there.
+        ``own``: the repository that has this remote; records that it stores are read there.
         """
         self.objects = objects
         self.place = place
         self.clock = clock
         self.config = Config({
             **config.values,
-            "deploy.protect": ("", "flag"),  # who may write to a bucket may do everything
+            "deploy.protect": ("", "flag"),  # write access to a bucket allows everything
         })  # fmt: skip
         self._folder = place / FOLDER
         self.pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="mvc-bucket")
@@ -141,53 +141,53 @@ class Mirror:
         if store is not None:
             store.close()
 
-    # -- up to date -------------------------------------------------------------------------
+    # -- refresh ----------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Brings the mirror up to the bucket's head; one round trip if there is no news.
+        """Updates the mirror to the bucket's head; one round trip if nothing changed.
 
-        HistoryMissing if the bucket has no head any more.
+        Raises HistoryMissing if the bucket lost its head.
         """
         known = "" if self.seen is None else self.seen.version
-        found = self.objects.look(HEAD, MAX_HEAD, known)
-        if found is None:
+        current = self.objects.read_version(HEAD, MAX_HEAD, known)
+        if current is None:
             if self.seen is not None:
                 raise HistoryMissing(
-                    f"{self.objects.url} is empty, but was not before",
-                    hint="if that is intended, remove the remote and add it again",
+                    f"{self.objects.url} is empty, but contained a repository before",
+                    hint="if this is intended, remove the remote and add it again",
                 )
-            self._make()
-        elif self.seen is not None and found.version == known:
+            self._create()
+        elif self.seen is not None and current.version == known:
             self._follow(self.seen)
         else:
-            head = BucketHead.decode(found.data, self.objects.url)
-            self._follow(Seen(found.version, head))
+            head = BucketHead.decode(current.data, self.objects.url)
+            self._follow(Seen(current.version, head))
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         if self.fs.stat(self._folder) is None:
             create(self.fs, self.clock, self.place, "main", config=b"")
 
     def _follow(self, seen: Seen) -> None:
-        """Takes in what the head has beyond the mirror, after what it has not is taken back."""
+        """Removes entries that the head lacks, then adds the new ones."""
         parse_format(format_line(seen.head.features))
         if self.seen is not None:
-            with suppress(DamagedData):  # then it is read anew
+            with suppress(DamagedData):  # then everything is read again
                 end = self.seen.head.end
-                if self.has(end) and self._take_in(seen, end):
+                if self.has(end) and self._append(seen, end):
                     return
         self._close_store()
         self.fs.unlink(self.place / _SEEN, missing_ok=True)
         self.seen = None
         if self.fs.stat(self._folder) is not None and self.fs.stat(self._folder / PACKS) is None:
             self.fs.remove_tree(self._folder)
-        self._make()
-        if not self._take_in(seen, GENESIS):
+        self._create()
+        if not self._append(seen, GENESIS):
             raise DamagedData(f"the journal of {self.objects.url} does not begin at 0")
 
-    def _take_in(self, seen: Seen, at: Position) -> bool:
-        """Goes on after ``at``, if the head's journal has that place.
+    def _append(self, seen: Seen, at: Position) -> bool:
+        """Appends the head's entries after ``at``; False if its journal has no such position.
 
-        What an error leaves behind ``at`` is taken back the next time.
+        After an error the next refresh removes entries after ``at``.
         """
         self._cut(at)
         with self.fs.open_write(self._folder / JOURNAL) as file:
@@ -207,9 +207,9 @@ class Mirror:
     def _read_on(
         self, head: BucketHead, at: Position, write: Callable[[bytes], object]
     ) -> dict[int, PackObject] | None:
-        """Writes what the head's journal has from ``at`` on; the packs that this names.
+        """Writes the head's entries from ``at`` on; returns the packs that they name.
 
-        None if the journal has no such place. Raises DamagedData.
+        None if the journal has no such position. Raises DamagedData.
         """
         packs: dict[int, PackObject] = {}
         for begin, part in self._sources(head, at.offset):
@@ -220,11 +220,11 @@ class Mirror:
             at = followed[1]
             packs.update((pack.number, pack) for pack in part.packs)
         if at != head.end or not head.sequence:
-            raise DamagedData(f"the journal of {self.objects.url} does not lead to its head")
+            raise DamagedData(f"the journal of {self.objects.url} does not match its head")
         return packs
 
     def _sources(self, head: BucketHead, offset: int) -> Iterator[tuple[int, PartOfJournal]]:
-        """Where the entries of parts that end after ``offset`` begin, and these, in order."""
+        """The parts that end after ``offset``, in order, each with its first offset."""
         begin, wanted = 0, []
         for part in head.parts:
             if begin + 2 * part.frames > offset:
@@ -251,7 +251,7 @@ class Mirror:
             return file.read(at.offset - len(at.chain), len(at.chain)) == at.chain
 
     def _cut(self, at: Position) -> None:
-        """Takes back what the journal has after ``at``, and the packs that only this names."""
+        """Removes entries after ``at``, and the packs that only they name."""
         path = self._folder / JOURNAL
         identity = self.fs.stat(path)
         if identity is None or identity.size <= at.offset:
@@ -267,10 +267,10 @@ class Mirror:
         if self.fs.stat(self._folder / INDEX) is not None:
             self.fs.remove_tree(self._folder / INDEX)
 
-    def _remove_packs(self, kept: set[int]) -> None:
-        """Deletes the files of packs that are not in the bucket under their number."""
+    def _remove_packs(self, numbers: set[int]) -> None:
+        """Deletes the files of packs whose number has no pack in the bucket."""
         folder = self._folder / PACKS
-        names = {pack_path(folder, number).name for number in kept}
+        names = {pack_path(folder, number).name for number in numbers}
         for name in self.fs.list(folder):
             if name not in names:
                 self.fs.unlink(folder / name, missing_ok=True)
@@ -283,7 +283,7 @@ class Mirror:
             self.fs.write_atomic(path, line)
 
     def reset(self) -> None:
-        """Deletes the mirror; the next ``refresh`` makes it again."""
+        """Deletes the mirror; the next ``refresh`` builds it again."""
         self._close_store()
         self.seen = None
         self.fs.forget()
@@ -291,12 +291,12 @@ class Mirror:
         if self.fs.stat(self._folder, follow=False) is not None:
             self.fs.remove_tree(self._folder)
 
-    # -- what it remembers ------------------------------------------------------------------
+    # -- note for the next process ----------------------------------------------------------
 
     def settle(self, seen: Seen, packs: Mapping[int, PackObject]) -> None:
-        """What the mirror has is the bucket's now, whose journal names these packs.
+        """Records that mirror and bucket are equal, and the packs that the journal names.
 
-        Notes it for the next process.
+        Writes a note for the next process.
         """
         self.fs.forget()
         self.fs.known.update(packs)
@@ -308,7 +308,7 @@ class Mirror:
         self.seen = seen
 
     def _load(self) -> None:
-        """Reads what was noted; a mirror without a sound note is made again."""
+        """Reads the note; resets a mirror without a valid one."""
         try:
             data = self.fs.read_bytes(self.place / _SEEN, _LONGEST_NOTE)
             if blake3(data[:-_CHECK]).digest(_CHECK) != data[-_CHECK:]:

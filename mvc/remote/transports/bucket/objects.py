@@ -1,8 +1,8 @@
-"""A store of objects by name: what a bucket asks of S3 and the like, or of a folder.
+"""Object stores by name: the operations that a bucket needs, on S3 and others, or in a folder.
 
-Every operation either has its effect or raises RemoteUnreachable, after which it may have had it
-or not. An object that was written is read by everybody from then on, whole. Only ``swap`` decides
-between writers: of several that saw one version, one succeeds.
+An operation that raises RemoteUnreachable may have had its effect or not. Every reader sees a
+written object at once and completely. Only ``swap`` decides between writers: if several replace the
+same version, one succeeds.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from mvc.remote.remotes import Remote
 from mvc.types import Bytes
 
 _DIGITS = 20
-_KEPT_SWAPS = 16
-_KEPT_NS = 24 * 3600 * 10**9
+_RECENT_SWAPS = 16
+_RECENT_NS = 24 * 3600 * 10**9
 _TRIES = 20
-_LONGEST = 1 << 20  # bytes of an object that is swapped
+_LONGEST = 1 << 20  # bytes of a swapped object
 
 
 class StoredObject(Struct, frozen=True):
-    """An object of the store. ``time_ns``: when it was written, by the store's clock."""
+    """A stored object. ``time_ns``: time of its writing, by the store's clock."""
 
     name: str
     size: int
@@ -38,7 +38,7 @@ class StoredObject(Struct, frozen=True):
 
 
 class Versioned(Struct, frozen=True):
-    """The content of an object that is swapped, and the store's name for this version of it."""
+    """The content of a swapped object, and the store's name for this version."""
 
     data: bytes
     version: str
@@ -50,45 +50,45 @@ class Objects(Protocol):
     url: str
 
     def read(self, name: str, limit: int) -> bytes | None:
-        """All of an object; None if there is none. RemoteRefused if it is longer than ``limit``."""
+        """All bytes; None if it does not exist. RemoteRefused if it is longer than ``limit``."""
 
     def read_range(self, name: str, start: int, length: int) -> bytes | None:
-        """So many bytes of an object, fewer where it ends; None if there is none."""
+        """``length`` bytes, fewer at the end; None if it does not exist."""
 
     def write(self, name: str, parts: Iterable[Bytes], size: int) -> None:
-        """Makes the parts, ``size`` bytes together, the content of an object."""
+        """Stores the parts, ``size`` bytes together, as an object."""
 
-    def look(self, name: str, limit: int, known: str = "") -> Versioned | None:
-        """An object that is swapped; ``known`` again, without content, if it is still that."""
+    def read_version(self, name: str, limit: int, known: str = "") -> Versioned | None:
+        """A swapped object; only ``known``, without content, if that is still its version."""
 
     def swap(self, name: str, data: bytes, known: str) -> str | None:
-        """Replaces the version ``known`` ("": there is none) and names the new one.
+        """Replaces the version ``known`` ("": no object) and returns the new version.
 
-        None if another version is there by now.
+        None if the object has another version by now.
         """
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """The objects whose names begin so; none that are swapped."""
+        """The objects whose names have this prefix, without swapped ones."""
 
     def delete(self, names: Sequence[str]) -> None:
-        """Deletes objects, swapped ones with all versions; one that is gone does no harm."""
+        """Deletes objects, swapped ones with all versions; missing ones are ignored."""
 
     def now_ns(self) -> int:
-        """The store's own clock, which gives objects their times; it may write an object."""
+        """The store's own clock, which sets object times; it may write an object."""
 
     def close(self) -> None:
-        """Lets go of the store, where there is anything to let go of."""
+        """Closes the store, if necessary."""
         return
 
 
 class FolderObjects(Objects):
     """Objects as files of a folder that several hosts may share.
 
-    A swapped object is a folder of numbered files. A version is the number of the newest and the
-    hash of its content: neither time, inode nor size of a file tells two apart everywhere. The
-    next one is written under another name and gets its number by ``link``, which fails where the
-    number is taken. Old numbers are deleted from the lowest up, but the first; so a number is free
-    only if nobody ever had it, provided that the one before it is still there.
+    A swapped object is a folder of numbered files. A version is the newest number and the hash of
+    its content, because times, inodes and sizes are not unique on every file system. The next
+    version is written under a temporary name and gets its number by ``link``, which fails if the
+    number is used. Old numbers are deleted from the lowest up, except the first, so a number is
+    free only if it was never used, provided that the previous one still exists.
     """
 
     def __init__(self, fs: FileSystem, folder: Path) -> None:
@@ -96,13 +96,15 @@ class FolderObjects(Objects):
         self._fs = fs
         self._folder = folder
 
-    def check_there(self) -> None:
-        """RemoteUnreachable if there is no folder: it is never made, a mount may be missing."""
+    def check_folder(self) -> None:
+        """Raises RemoteUnreachable for a missing folder, which is never created: a mount may be
+        missing.
+        """
         identity = self._fs.stat(self._folder)
         if identity is None or not identity.is_dir:
             raise RemoteUnreachable(
                 f"there is no folder {self._folder}",
-                hint="mount it; a new bucket begins with an empty folder that you make",
+                hint="mount it; for a new bucket create an empty folder",
             )
 
     def read(self, name: str, limit: int) -> bytes | None:
@@ -129,7 +131,7 @@ class FolderObjects(Objects):
             raise
 
     def write(self, name: str, parts: Iterable[Bytes], size: int) -> None:  # noqa: ARG002
-        self.check_there()
+        self.check_folder()
         path = self._folder / name
 
         def fill(file: WriteFile) -> None:
@@ -140,21 +142,21 @@ class FolderObjects(Objects):
             self._fs.make_dirs(path.parent, within=self._folder)
             self._fs.replace_file(path, fill, mode=None, durable=True, within=self._folder)
 
-    def look(self, name: str, limit: int, known: str = "") -> Versioned | None:
-        self.check_there()
+    def read_version(self, name: str, limit: int, known: str = "") -> Versioned | None:
+        self.check_folder()
         with _reaching(self.url):
             for _ in range(_TRIES):
                 numbers = self._numbers(name)
                 if not numbers:
                     return None
                 data = self._read(self._numbered(name, numbers[-1]), limit)
-                if data is not None:  # else many newer ones were made meanwhile
+                if data is not None:  # else newer versions replaced it meanwhile
                     version = _version(numbers[-1], data)
                     return Versioned(b"" if version == known else data, version)
-        raise RemoteUnreachable(f"{self.url} changes all the time: {name} cannot be read")
+        raise RemoteUnreachable(f"{self.url} changes continuously: {name} cannot be read")
 
     def swap(self, name: str, data: bytes, known: str) -> str | None:
-        self.check_there()
+        self.check_folder()
         before = int(known.partition("-")[0] or 0)
         folder = self._folder / name
         mine = self._numbered(name, before + 1)
@@ -171,14 +173,14 @@ class FolderObjects(Objects):
                 with suppress(MvcError):
                     self._fs.unlink(temporary, missing_ok=True)
             if before and self._version(name, before) != known:
-                self._fs.unlink(mine, missing_ok=True)  # it was deleted, and so was what followed
+                self._fs.unlink(mine, missing_ok=True)  # all versions were deleted meanwhile
                 return None
             self._fs.sync_dir(folder)
             self._tidy(name)
         return _version(before + 1, data)
 
     def _version(self, name: str, number: int) -> str:
-        """What has this number now; by its content, since a network folder remembers names."""
+        """The version with this number, by content, since a network folder may cache names."""
         data = self._read(self._numbered(name, number), _LONGEST)
         return "" if data is None else _version(number, data)
 
@@ -189,23 +191,23 @@ class FolderObjects(Objects):
             return False
         except IoFailed as error:
             raise RemoteRefused(
-                f"{self.url} cannot be a bucket: its file system makes no hard links",
-                hint="share the folder by ssh or 'mvc serve', or use a bucket of S3",
+                f"{self.url} cannot be a bucket: its file system has no hard links",
+                hint="share a repository over ssh or 'mvc serve', or use an S3 bucket",
             ) from error
         return True
 
     def _tidy(self, name: str) -> None:
-        """Deletes versions that are neither recent nor the first; a failure is left for later."""
+        """Deletes versions that are neither recent nor the first; ignores errors."""
         with suppress(MvcError):
             numbers = self._numbers(name)
             newest = self._fs.stat(self._numbered(name, numbers[-1]))
-            for number in numbers[1:-_KEPT_SWAPS]:
+            for number in numbers[1:-_RECENT_SWAPS]:
                 path = self._numbered(name, number)
                 identity = self._fs.stat(path)
                 if (
                     newest is None
                     or identity is None
-                    or newest.mtime_ns - identity.mtime_ns < _KEPT_NS
+                    or newest.mtime_ns - identity.mtime_ns < _RECENT_NS
                 ):
                     return
                 self._fs.unlink(path, missing_ok=True)
@@ -224,8 +226,8 @@ class FolderObjects(Objects):
         folder, _, start = prefix.rpartition("/")
         with _reaching(self.url):
             path = self._folder / folder
-            there = self._fs.stat(path, follow=not folder)
-            names = self._fs.list(path) if there is not None and there.is_dir else []
+            facts = self._fs.stat(path, follow=not folder)
+            names = self._fs.list(path) if facts is not None and facts.is_dir else []
             for name in names:
                 identity = self._fs.stat(path / name, follow=False)
                 if name.startswith(start) and identity is not None and identity.is_file:
@@ -245,22 +247,22 @@ class FolderObjects(Objects):
         self.write(CLOCK, [b""], 0)
         identity = self._fs.stat(self._folder / CLOCK)
         if identity is None:
-            raise RemoteUnreachable(f"{self.url} lost what was just written")
+            raise RemoteUnreachable(f"{self.url} lost a file that was just written")
         return identity.mtime_ns
 
 
 def open_objects(remote: Remote) -> FolderObjects:
-    """The store in the folder of a ``bucket:`` URL."""
+    """The object store in the folder of a ``bucket:`` URL."""
     return FolderObjects(FileSystem(), Path(remote.url.removeprefix("bucket:")))
 
 
 CLOCK = "clock"
-"""An empty object whose time is the store's present one."""
+"""Name of an empty object that is written to read the store's clock."""
 
 
 def too_long(url: str, name: str, limit: int) -> RemoteRefused:
-    """An object of the bucket is longer than any of its kind."""
-    return RemoteRefused(f"{url} is no bucket of mvc: {name} has more than {limit} bytes")
+    """The error for an object over its size limit."""
+    return RemoteRefused(f"{url} is not an mvc bucket: {name} has more than {limit} bytes")
 
 
 def _version(number: int, data: bytes) -> str:
@@ -269,15 +271,15 @@ def _version(number: int, data: bytes) -> str:
 
 @contextmanager
 def _reaching(url: str) -> Iterator[None]:
-    """The system's errors as what they are for a remote: it cannot be reached now."""
+    """Converts the system's errors into those of a remote."""
     try:
         yield
     except (StorageFull, ReadOnly):
         raise
     except FileExistsError as error:
         raise RemoteRefused(
-            f"{url} is no bucket of mvc: one of its folders is a link or a file",
-            hint="look at it, and put the folder back in its place",
+            f"{url} is not an mvc bucket: one of its folders is a link or a file",
+            hint="replace the link or file by the original folder",
         ) from error
     except IoFailed as error:
         raise RemoteUnreachable(f"{url}: {error.message}", hint=error.hint) from error
@@ -286,21 +288,21 @@ def _reaching(url: str) -> Iterator[None]:
 def check_conditions(objects: Objects) -> None:
     """Raises RemoteRefused unless a second creation and a stale swap of an object fail.
 
-    Some stores take such conditions and do not keep them; two pushes at once would lose one.
+    Some stores ignore such conditions; of two concurrent pushes one would be lost.
     """
     name = f"probe-{os.urandom(8).hex()}"
     try:
         first = objects.swap(name, b"first", "")
-        again = objects.swap(name, b"second", "")
+        recreated = objects.swap(name, b"second", "")
         second = first and objects.swap(name, b"third", first)
         stale = first and objects.swap(name, b"fourth", first)
-        found = objects.look(name, 100)
+        final = objects.read_version(name, 100)
     finally:
         with suppress(MvcError):
             objects.delete([name])
-    if again or stale or not second or found is None or found.data != b"third":
+    if recreated or stale or not second or final is None or final.data != b"third":
         raise RemoteRefused(
-            f"{objects.url} cannot be a remote: what is written on a condition is written without "
-            "it, or not at all",
-            hint="a store must keep If-Match and If-None-Match on PUT; see docs/guides/buckets.md",
+            f"{objects.url} cannot be a remote: its store does not support conditional writes",
+            hint="a store must honour If-Match and If-None-Match on PUT; see "
+            "docs/guides/buckets.md",
         )

@@ -1,4 +1,4 @@
-"""Packs of a mirror: files that hold headers only, whose bodies are read from the bucket."""
+"""Packs of a mirror: local files contain headers only; bodies are read from the bucket."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from mvc.store.packs.records import (
 )
 from mvc.store.store import Store
 
-_RECORDS_AHEAD = 3  # records that are read before they are asked for
-_SMALL_PACK = 1 << 20  # bytes of a pack up to which all of it is read at once
-_HEADERS = 4 << 20  # bytes of headers that are read at once
-_KEPT_BODIES = 48  # of small packs
+_RECORDS_AHEAD = 3  # records that are read ahead
+_SMALL_PACK = 1 << 20  # bytes of a pack up to which it is read in one request
+_HEADERS = 4 << 20  # bytes of headers per request
+_CACHED_BODIES = 48  # of small packs
 _AHEAD_PACKS = 24
 _LOADED_TOGETHER = 256
 
@@ -37,7 +37,7 @@ Fetch = Callable[[int, int], bytes]
 
 
 def read_record(store: Store, header: RecordHeader, skip: int, length: int) -> bytes | None:
-    """Bytes of a record with this header, from its byte ``skip`` on; None if it is not stored."""
+    """Bytes of a stored record with this header, from ``skip`` on; None if it is not stored."""
     with suppress(MvcError):  # the bucket has it, too
         for step in store.graph.codings(header.members[0].id, header.members[0].start):
             if step.header == header:
@@ -48,17 +48,17 @@ def read_record(store: Store, header: RecordHeader, skip: int, length: int) -> b
 
 
 class RemotePack(ReadFile):
-    """A pack in a bucket. Headers of records are read from the local file.
+    """A pack in a bucket. The local file has the headers of its records.
 
-    Where whole records are read one after the other, the next ones are read meanwhile.
+    Sequential reads of whole records read the next ones ahead.
     """
 
     def __init__(
         self, headers: ReadFile, fetch: Fetch, ahead: Executor | None, own: Store | None
     ) -> None:
-        """``ahead``: where what comes next is read meanwhile, if anywhere.
+        """``ahead``: executor for reading ahead, if any.
 
-        ``own``: the client's own repository, which may hold records byte for byte.
+        ``own``: the client's own repository, which may have the same records.
         """
         self.path = headers.path
         self.headers = headers
@@ -66,8 +66,8 @@ class RemotePack(ReadFile):
         self._pool = ahead
         self._own = own
         self._begins: list[int] = []  # of records, and the end of the last one
-        self._ahead: dict[int, Future[bytes]] = {}  # records that were asked for, by begin
-        self._last = -2  # number of the record that was read last
+        self._ahead: dict[int, Future[bytes]] = {}  # requested records, by begin
+        self._last = -2  # number of the record read last
 
     def close(self) -> None:
         self.headers.close()
@@ -116,7 +116,7 @@ class RemotePack(ReadFile):
         return len(data)
 
     def _number(self, offset: int, length: int) -> int | None:
-        """The number of the record that these bytes are of; None if they are not of one."""
+        """The number of the record that contains these bytes; None if no single one does."""
         with suppress(DamagedData):
             if not self._begins:
                 self._begins = list(self._find_begins())
@@ -126,7 +126,7 @@ class RemotePack(ReadFile):
         return None
 
     def _find_begins(self) -> Iterator[int]:
-        """Where records begin, and the pack's end."""
+        """The offsets of records, and the pack's end."""
         at, size = len(PACK_HEADER), self.size()
         while at + PREFIX_SIZE < size:
             header_size, body_size = self._sizes(at)
@@ -149,7 +149,7 @@ class RemotePack(ReadFile):
 
 
 class _HeadersAhead(ReadAhead):
-    """Headers in order, many at once; bodies as the pack reads them."""
+    """Reads headers in large blocks, bodies as the pack does."""
 
     def __init__(self, pack: RemotePack) -> None:
         super().__init__(pack.headers)
@@ -163,27 +163,27 @@ class _HeadersAhead(ReadAhead):
 
 
 class MirrorPacks(FileSystem):
-    """The file system of a mirror: packs that are objects of the bucket are read from there.
+    """The file system of a mirror: packs in the bucket are read from there.
 
-    ``known`` are these packs, by number. The headers of one are loaded when it is first opened,
-    with those of the packs that follow. Bodies of small packs are read whole and kept for a while;
-    where packs are read one after the other, the next ones meanwhile.
+    ``known``: these packs, by number. Opening one loads its headers and those of the following
+    packs. Bodies of small packs are read whole and cached; sequential reads read the next packs
+    ahead.
     """
 
     def __init__(
         self, folder: Path, objects: Objects, pool: Executor, own: Store | None = None
     ) -> None:
-        """``own``: where records are looked for before they are read from the bucket."""
+        """``own``: a repository that is searched for records before the bucket."""
         self._folder = folder
         self._objects = objects
         self._pool = pool
         self._bodies: OrderedDict[int, Future[bytes]] = OrderedDict()
-        self._last, self._run = 0, 0  # the pack that was read last, and how many before it
+        self._last, self._run = 0, 0  # the pack read last, and the length of the sequence
         self._lock = threading.Lock()
         self.own = own
         self.known: dict[int, PackObject] = {}
         self.lingering = False
-        """Whether the bucket has packs that nothing names any more: then no state is gone."""
+        """Whether the bucket has unnamed packs, so that forgotten states can still be read."""
 
     def open_read(self, path: Path, *, follow: bool = True) -> ReadFile:
         pack = self._pack_at(path)
@@ -206,29 +206,29 @@ class MirrorPacks(FileSystem):
     # -- headers -------------------------------------------------------------------------
 
     def load(self, numbers: Iterable[int]) -> None:
-        """Makes the files of packs that have none yet; a few small ones are read with bodies."""
+        """Creates missing files of packs; a few small ones are read with bodies."""
         packs = (self.known[number] for number in numbers if number in self.known)
         absent = [p for p in packs if self.stat(pack_path(self._folder, p.number)) is None]
-        few = len(absent) <= _KEPT_BODIES
+        few = len(absent) <= _CACHED_BODIES
         for _ in self._pool.map(lambda pack: self._load(pack, body=few), absent):
             pass
 
     def _load(self, pack: PackObject, *, body: bool) -> None:
         if body and pack.size <= _SMALL_PACK:
             data = self._read(pack, 0, pack.size + pack.headers)
-            self._keep(pack.number, _done(data[: pack.size]))
+            self._cache(pack.number, _done(data[: pack.size]))
             parts = iter((data[pack.size :],))
         else:
             parts = self._headers(pack)
         self.write_headers(pack, decode_headers(parts, pack, self._objects.url))
 
     def _headers(self, pack: PackObject) -> Iterator[bytes]:
-        """What stands behind a pack, in parts: how much that is its writer says."""
+        """The headers after a pack, in parts. Their size comes from the pack's writer."""
         for at in range(0, pack.headers, _HEADERS):
             yield self._read(pack, pack.size + at, min(_HEADERS, pack.headers - at))
 
     def write_headers(self, pack: PackObject, headers: Iterable[tuple[int, bytes]]) -> None:
-        """Makes the file of a pack: its headers where they lie in it, nothing between them."""
+        """Creates the file of a pack: headers at their offsets, holes between them."""
 
         def fill(file: WriteFile) -> None:
             file.write_at(0, PACK_HEADER)
@@ -250,7 +250,7 @@ class MirrorPacks(FileSystem):
         return self._body(pack).result()[start : start + length]
 
     def _ahead(self, pack: PackObject) -> range:
-        """Numbers of packs that will be read next, if those before it were."""
+        """Numbers of the packs to read ahead after a sequence of packs."""
         with self._lock:
             if pack.number != self._last:
                 self._run = self._run + 1 if pack.number == self._last + 1 else 0
@@ -259,27 +259,27 @@ class MirrorPacks(FileSystem):
 
     def _body(self, pack: PackObject) -> Future[bytes]:
         with self._lock:
-            found = self._bodies.get(pack.number)
-        if found is None:
-            found = self._pool.submit(self._read, pack, 0, pack.size)
-            self._keep(pack.number, found)
-        return found
+            body = self._bodies.get(pack.number)
+        if body is None:
+            body = self._pool.submit(self._read, pack, 0, pack.size)
+            self._cache(pack.number, body)
+        return body
 
-    def _keep(self, number: int, body: Future[bytes]) -> None:
+    def _cache(self, number: int, body: Future[bytes]) -> None:
         with self._lock:
             self._bodies[number] = body
-            while len(self._bodies) > _KEPT_BODIES:
+            while len(self._bodies) > _CACHED_BODIES:
                 self._bodies.popitem(last=False)
 
     def _read(self, pack: PackObject, start: int, length: int) -> bytes:
         data = self._objects.read_range(pack.name, start, length)
         if data is None:
             raise RemoteUnreachable(
-                f"{self._objects.url} has no {pack.name} any more",
-                hint="it was collected while it was read: run it again",
+                f"{pack.name} was deleted from {self._objects.url}",
+                hint="gc ran meanwhile: repeat the command",
             )
         if len(data) != length:
-            raise DamagedData(f"{pack.name} of {self._objects.url} is shorter than its head says")
+            raise DamagedData(f"{pack.name} of {self._objects.url} is truncated")
         return data
 
     def forget(self) -> None:

@@ -1,8 +1,8 @@
-"""Publishing: what a mirror has beyond its bucket is written there, then one swap of the head.
+"""Publishing: writes the mirror's new objects to the bucket, then swaps the head once.
 
-Before the swap nothing in the bucket has changed for anybody; after it all is there. No object is
-written twice under one name: each has random bytes, and is named by the hash of all of it. So an
-object that is deleted because nobody named it for long is not one that somebody just wrote.
+Readers see no change before the swap, and everything after it. An object has random bytes and its
+name is the hash of all its bytes, so no name is written twice: deleting an object that was unnamed
+for long cannot hit a new one.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from mvc.store.snapshot import JOURNAL, Snapshot
 from mvc.types import Bytes
 
 _BLOCK = 1 << 20
-_LARGE = 4 << 20  # bytes of an object that is written alone
+_LARGE = 4 << 20  # bytes of an object above which it is written alone
 _GROWTH = 32  # bytes by which numbers in a head may become longer
 _Times: TypeAlias = tuple[float, float]
-_REUSED_FOR = 24 * 3600.0  # seconds for which an object that was written needs not be again
+_REUSED_FOR = 24 * 3600.0  # seconds for which a written object is reused
 
 
 class _NewPack(Struct):
-    """Headers of a pack's records by offset; ``size``: where the last entry's bytes end."""
+    """Headers of a pack's records by offset; ``size``: the end of the last record."""
 
     records: dict[int, bytes] = field(default_factory=dict)
     size: int = 0
 
 
 class _PublishedJournal(Struct):
-    """A journal as it is to be published: old and new parts, and what the head itself holds."""
+    """A journal to publish: old and new parts, and the entries inside the head."""
 
-    kept: tuple[JournalPart, ...]
+    unchanged: tuple[JournalPart, ...]
     parts: list[PartOfJournal]
     tail: PartOfJournal
 
@@ -66,7 +66,7 @@ class _PublishedJournal(Struct):
 
 
 class _NewObject(Struct):
-    """An object to write; ``parts`` makes its content. ``pack`` is that of a pack's object."""
+    """An object to write; ``parts`` yields its bytes. ``pack``: for the object of a pack."""
 
     name: str
     size: int
@@ -81,12 +81,12 @@ class Publisher:
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
         self._objects = mirror.objects
-        self._written: dict[bytes, tuple[PackObject, _Times]] = {}  # packs by what is in them
+        self._written: dict[bytes, tuple[PackObject, _Times]] = {}  # packs by hash of content
 
     def publish(self) -> bool:
-        """Makes what the mirror has the bucket's; False if another head was swapped in before.
+        """Publishes the mirror's entries; False if another head was swapped in before.
 
-        The mirror then follows that one, without what it had beyond its own.
+        The mirror then follows the new head and drops its own entries.
         """
         mirror = self._mirror
         snapshot = mirror.store.fresh()
@@ -110,7 +110,7 @@ class Publisher:
             swaps=before.swaps + 1,
             sequence=end.sequence,
             chain=end.chain,
-            parts=(*journal.kept, *(part for part, _ in parts)),
+            parts=(*journal.unchanged, *(part for part, _ in parts)),
             packs=journal.tail.packs,
             frames=journal.tail.frames,
         )
@@ -122,24 +122,24 @@ class Publisher:
         return True
 
     def bump(self) -> bool:
-        """Swaps in an equal head, so that who saw the one before has to look again."""
+        """Swaps in an equal head, so that concurrent pushes must read the head again."""
         seen, known = self._mirror.seen, dict(self._mirror.fs.known)
         return seen is None or self._swap(replace(seen.head, swaps=seen.head.swaps + 1), known)
 
     def _swap(self, head: BucketHead, packs: Mapping[int, PackObject]) -> bool:
-        """Swaps the head, whose journal names ``packs``; else the mirror follows what is there."""
+        """Swaps the head, whose journal names ``packs``; otherwise refreshes the mirror."""
         mirror, data = self._mirror, head.encoded()
         if len(data) > MAX_HEAD:
             raise StorageFull(
                 f"the journal of {self._objects.url} is too long for one head",
-                hint="mvc gc --remote shortens it",
+                hint="shorten it: 'mvc gc --remote'",
             )
         try:
             known = "" if mirror.seen is None else mirror.seen.version
             version = self._objects.swap(HEAD, data, known)
-        except RemoteUnreachable:  # the answer may have been lost: the head says what is so
-            found = self._objects.look(HEAD, MAX_HEAD)
-            version = found.version if found is not None and found.data == data else None
+        except RemoteUnreachable:  # only the answer may be lost: read the head
+            current = self._objects.read_version(HEAD, MAX_HEAD)
+            version = current.version if current is not None and current.data == data else None
         if version is None:
             mirror.refresh()
             return False
@@ -149,10 +149,10 @@ class Publisher:
     # -- writing --------------------------------------------------------------------------
 
     def _write_all(self, uploads: list[_NewObject]) -> None:
-        """Writes objects: small ones at the same time, and large ones meanwhile, in turn."""
-        due = [upload for upload in uploads if not self._is_there(upload)]
+        """Writes objects: small ones concurrently, large ones one after another meanwhile."""
+        due = [upload for upload in uploads if not self._is_written(upload)]
         submit = self._mirror.pool.submit
-        waiting = [submit(self._write, each) for each in due if each.size <= _LARGE]
+        waiting = [submit(self._write, upload) for upload in due if upload.size <= _LARGE]
         try:
             for upload in due:
                 if upload.size > _LARGE:
@@ -167,19 +167,19 @@ class Publisher:
         if upload.pack is not None:
             self._written[upload.content] = upload.pack, self._now()
 
-    def _is_there(self, upload: _NewObject) -> bool:
-        """Whether a pack was written not long ago, so that no sweep has deleted it yet."""
+    def _is_written(self, upload: _NewObject) -> bool:
+        """Whether a pack was written recently, so that no sweep can have deleted it."""
         _, then = self._written.get(upload.content, (None, None))
         return then is not None and all(
             0 <= now - before < _REUSED_FOR for now, before in zip(self._now(), then, strict=True)
         )
 
     def _now(self) -> _Times:
-        """By two clocks: one may be set, the other may stand still while the computer sleeps."""
+        """Two clocks: one can be set, the other can stop while the computer sleeps."""
         return monotonic(), self._mirror.clock.now_ns() / 1e9
 
     def _upload(self, number: int, new: _NewPack) -> _NewObject:
-        """The object of a pack; the one that has the same content, if that was written just now."""
+        """The object of a pack, or a recently written one with the same content."""
         headers, nonce = encode_headers(new.records), os.urandom(NONCE)
 
         def parts() -> Iterator[Bytes]:
@@ -190,12 +190,12 @@ class Publisher:
         for block in self._blocks(number, new.size):
             hasher.update(block)
         content = hasher.update(headers).digest()
-        hash_, behind = hasher.update(nonce).digest(), len(headers) + NONCE
-        pack = PackObject(number, hash_, new.size, behind)
-        made = _NewObject(pack.name, new.size + behind, parts, pack=pack, content=content)
-        if self._is_there(made):
-            made.pack = replace(self._written[content][0], number=number)
-        return made
+        hash_, trailer = hasher.update(nonce).digest(), len(headers) + NONCE
+        pack = PackObject(number, hash_, new.size, trailer)
+        upload = _NewObject(pack.name, new.size + trailer, parts, pack=pack, content=content)
+        if self._is_written(upload):
+            upload.pack = replace(self._written[content][0], number=number)
+        return upload
 
     def _blocks(self, number: int, size: int) -> Iterator[bytes]:
         mirror = self._mirror
@@ -215,19 +215,19 @@ def _hashes(packs: Mapping[int, PackObject]) -> set[bytes]:
 def _new_packs(
     snapshot: Snapshot, offset: int, known: Mapping[int, PackObject]
 ) -> dict[int, _NewPack]:
-    """The packs that entries from ``offset`` on name, but those of the bucket."""
-    found: dict[int, _NewPack] = {}
+    """The packs that entries from ``offset`` on name and that the bucket lacks."""
+    packs: dict[int, _NewPack] = {}
     for recorded, _ in _entries(snapshot, offset):
         for region in recorded.entry.regions:
             if not region.length or region.pack in known:
                 continue
-            pack = found.setdefault(region.pack, _NewPack())
+            pack = packs.setdefault(region.pack, _NewPack())
             pack.size = max(pack.size, region.end)
             path = pack_path(snapshot.folder / PACKS, region.pack)
             with snapshot.fs.open_read(path) as file:
                 for at, header in snapshot.packs.records(region):
                     pack.records[at] = file.read(at, header.body_at)
-    return found
+    return packs
 
 
 def _entries(snapshot: Snapshot, offset: int) -> Iterator[tuple[Recorded, bytes]]:
@@ -247,10 +247,10 @@ def _entries(snapshot: Snapshot, offset: int) -> Iterator[tuple[Recorded, bytes]
 def _journal(
     snapshot: Snapshot, before: BucketHead, known: Mapping[int, PackObject]
 ) -> _PublishedJournal:
-    """How the journal is cut: ``before`` goes on if its head has room, else parts are made.
+    """Splits the journal: extends ``before`` if its head has room, else creates parts.
 
-    A new part takes in the last ones before it that are no larger, unless they are final: so an
-    entry is written a few times, and there are few parts.
+    A new part absorbs the last parts that are no larger, unless they are final: an entry is written
+    a few times, and there are few parts.
     """
     end = snapshot.position.offset
     start = before.end.offset - 2 * len(before.frames)
@@ -259,26 +259,26 @@ def _journal(
         head = replace(before, packs=tail.packs, frames=tail.frames)
         if len(head.encoded()) + _GROWTH <= MAX_HEAD:
             return _PublishedJournal(before.parts, [], tail)
-    kept, final = list(before.parts), final_size(end // 2)
-    while kept and kept[-1].frames < final and 2 * kept[-1].frames <= end - start:
-        start -= 2 * kept.pop().frames
+    unchanged, final = list(before.parts), final_size(end // 2)
+    while unchanged and unchanged[-1].frames < final and 2 * unchanged[-1].frames <= end - start:
+        start -= 2 * unchanged.pop().frames
     parts = list(_chunks(snapshot, start, known, final))
-    return _PublishedJournal(tuple(kept), parts, PartOfJournal((), b""))
+    return _PublishedJournal(tuple(unchanged), parts, PartOfJournal((), b""))
 
 
 def _chunks(
     snapshot: Snapshot, offset: int, known: Mapping[int, PackObject], size: int
 ) -> Iterator[PartOfJournal]:
-    """Entries from ``offset`` to the end, in parts that end as soon as they have ``size`` bytes."""
+    """Entries from ``offset`` to the end, in parts that end once they have ``size`` bytes."""
     frames: list[bytes] = []
     packs: dict[int, PackObject] = {}
-    held = 0
+    nbytes = 0
     for recorded, frame in _entries(snapshot, offset):
         frames.append(frame)
-        held += len(frame)
+        nbytes += len(frame)
         packs.update((r.pack, known[r.pack]) for r in recorded.entry.regions if r.length)
-        if held >= size:
+        if nbytes >= size:
             yield PartOfJournal(tuple(packs.values()), b"".join(frames))
-            frames, packs, held = [], {}, 0
+            frames, packs, nbytes = [], {}, 0
     if frames:
         yield PartOfJournal(tuple(packs.values()), b"".join(frames))

@@ -1,10 +1,10 @@
-"""Deleting objects of a bucket that nothing names any more.
+"""Deletes objects of a bucket that its head does not name.
 
-Whoever saw an earlier head may still read what that named, and a push that has written its packs
-has not swapped yet. So an object is deleted only after it was named by no head for ``UNNAMED_FOR``,
-by the store's clock, and after a swap: a push that saw the head before it has to look again.
-A rewriting notes which packs it drops before its swap; the newest such note says since when a pack
-is unnamed, and its own time does where there is none.
+A client with an earlier head may still read its objects, and a push writes packs before it swaps
+the head. So an object is deleted only if no head named it for ``UNNAMED_FOR``, by the store's
+clock, and after a swap, which makes concurrent pushes read the head again. A rewrite lists its
+dropped packs before its swap; the newest such list gives the time since when a pack is unnamed,
+otherwise the pack's own time.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from mvc.remote.transports.bucket.publishing import Publisher
 
 _OWN = re.compile(rf"[0-9a-f]{{{2 * DIGEST_SIZE}}}|{re.escape(TEMPORARY)}[0-9a-f]+")
 UNNAMED_FOR = BUCKET_DAYS * 24 * 3600 * 10**9
-"""How long an object stays that no head names, in ns."""
+"""Nanoseconds for which an unnamed object is retained."""
 
 
 def sweep(mirror: Mirror, publisher: Publisher) -> bool:
-    """Deletes what was unnamed for long enough; whether unnamed packs are left."""
+    """Deletes objects that were unnamed for long enough; returns whether unnamed packs remain."""
     unnamed = list(_unnamed(mirror))
     if not unnamed:
         return False
     before = mirror.objects.now_ns() - UNNAMED_FOR
-    due = [each for each in unnamed if each.time_ns <= before]
+    due = [stored for stored in unnamed if stored.time_ns <= before]
     if due and publisher.bump():
         named = _named(mirror)
-        mirror.objects.delete([each.name for each in due if each.name not in named])
-        unnamed = [each for each in unnamed if each not in due]
-    return any(each.name.startswith(PACK_OBJECTS) for each in unnamed)
+        mirror.objects.delete([stored.name for stored in due if stored.name not in named])
+        unnamed = [stored for stored in unnamed if stored not in due]
+    return any(stored.name.startswith(PACK_OBJECTS) for stored in unnamed)
 
 
 def _named(mirror: Mirror) -> set[str]:
@@ -52,7 +52,7 @@ def _named(mirror: Mirror) -> set[str]:
 
 
 def _unnamed(mirror: Mirror) -> Iterator[StoredObject]:
-    """Objects that the head does not name, each with the time since when that is so."""
+    """Objects that the head does not name, each with the time since when."""
     objects, named = mirror.objects, _named(mirror)
     since: dict[str, int] = {}
     for note in _own(objects, DROPPED):
@@ -62,12 +62,12 @@ def _unnamed(mirror: Mirror) -> Iterator[StoredObject]:
             since[name] = max(since.get(name, 0), note.time_ns)
         yield note
     for prefix in (PACK_OBJECTS, JOURNAL_PARTS):
-        for each in _own(objects, prefix):
-            if each.name not in named:
-                time_ns = max(each.time_ns, since.get(each.name, 0))
-                yield StoredObject(each.name, each.size, time_ns)
+        for stored in _own(objects, prefix):
+            if stored.name not in named:
+                time_ns = max(stored.time_ns, since.get(stored.name, 0))
+                yield StoredObject(stored.name, stored.size, time_ns)
 
 
 def _own(objects: Objects, prefix: str) -> Iterator[StoredObject]:
-    """The objects with such names as are given here, and what killed writers left."""
-    return (each for each in objects.list(prefix) if _OWN.fullmatch(each.name, len(prefix)))
+    """The objects with names of mvc, also temporary ones of killed writers."""
+    return (row for row in objects.list(prefix) if _OWN.fullmatch(row.name, len(prefix)))

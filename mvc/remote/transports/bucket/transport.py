@@ -1,6 +1,6 @@
-"""The transport to a bucket: the transport to its mirror, and what comes in is published.
+"""The transport to a bucket: works on its mirror and publishes received slices.
 
-Each slice becomes one swap of the head, so what ends early loses at most a slice.
+Each slice is one swap of the head, so an interrupted push loses at most one slice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mvc.remote.transports.bucket.mirror import Mirror
 from mvc.remote.transports.bucket.objects import Objects, check_conditions
 from mvc.remote.transports.bucket.publishing import Publisher
 from mvc.remote.transports.bucket.sweeping import sweep
-from mvc.remote.transports.folder import FolderTransport, once_other
+from mvc.remote.transports.folder import FolderTransport, wait_for_change
 from mvc.repo.config import Config, own_config
 from mvc.store.store import Store
 from mvc.types import Bytes
@@ -37,7 +37,7 @@ MIRROR = "mirror"
 """The mirror's folder in ``.mvc/remotes/R``."""
 
 _TRIES = 100
-_LOOK = 30.0  # seconds between two looks at what is live
+_POLL = 30.0  # seconds between two checks of the live version
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 2.0  # seconds after a lost race
 _BLOCK = 1 << 20
 
@@ -45,24 +45,24 @@ _BLOCK = 1 << 20
 class BucketTransport:
     """An open bucket. Raises RemoteUnreachable, RemoteRefused and the errors of a repository."""
 
-    def __init__(self, mirror: Mirror, *, held: ExitStack) -> None:
-        """``held``: is closed with it."""
+    def __init__(self, mirror: Mirror, *, resources: ExitStack) -> None:
+        """``resources``: closed together with the transport."""
         self.url = mirror.objects.url
         self._mirror = mirror
         self._publisher = Publisher(mirror)
-        self._held = held
-        self._looked = False
+        self._resources = resources
+        self._is_fresh = False
 
     def head(self, after: Place | None = None) -> RemoteHead:
-        """What the bucket is now. One without a head is empty, and has no identity yet."""
-        self._looked = False
-        found = self._on_mirror(lambda transport: transport.head(after))
+        """The bucket's current head. Without one the bucket is empty and has no identity yet."""
+        self._is_fresh = False
+        head = self._on_mirror(lambda transport: transport.head(after))
         if self._mirror.seen is None:
-            return replace(found, identity=b"", refs={})
-        return found
+            return replace(head, identity=b"", refs={})
+        return head
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
-        """The entries as of the last ``head``."""
+        """The entries after the last ``head``."""
 
         def begin(transport: FolderTransport) -> tuple[list[Slice], Iterator[Slice]]:
             self._mirror.fs.load(list(self._mirror.fs.known))
@@ -71,22 +71,27 @@ class BucketTransport:
 
         first, rest = self._on_mirror(begin)
         yield from first
-        with self._taken_back():
+        with self._refreshing_on_error():
             yield from rest
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
-        def look() -> str | None:
-            self._looked = False
+        def read() -> str | None:
+            self._is_fresh = False
             return self._on_mirror(lambda transport: transport.live(target))
 
-        return once_other(look, mark, seconds, pause=_LOOK * random.uniform(0.75, 1.25))  # noqa: S311
+        return wait_for_change(
+            read,
+            mark,
+            seconds,
+            pause=_POLL * random.uniform(0.75, 1.25),  # noqa: S311
+        )
 
-    def receive(self, given: Slice) -> Received:
-        """Publishes a slice with one swap of the head; again after a lost race."""
-        place, rest = self._mirror.place, iter(given.records)
+    def receive(self, incoming: Slice) -> Received:
+        """Publishes a slice with one swap of the head; repeats it after a lost race."""
+        place, rest = self._mirror.place, iter(incoming.records)
         with translate(place, "write"), tempfile.TemporaryFile(dir=place) as file:
 
-            def records() -> Iterator[Bytes]:  # those that were read before come from the file
+            def records() -> Iterator[Bytes]:  # a repetition reads earlier ones from the file
                 file.seek(0)
                 while block := file.read(_BLOCK):
                     yield block
@@ -95,15 +100,15 @@ class BucketTransport:
                     yield part
 
             got = self._until_published(
-                lambda transport: transport.receive(replace(given, records=records()))
+                lambda transport: transport.receive(replace(incoming, records=records()))
             )
         return replace(got, identity=self._mirror.store.snapshot.identity)
 
     def maintain(self, act: Callable[[Store, Config], T]) -> T:
-        """Runs a verb on the bucket's repository and publishes what it changed.
+        """Runs an operation on the bucket's repository and publishes its changes.
 
-        It may run several times: after a lost race it begins again on what is there. Objects that
-        nothing has named for long enough are deleted first.
+        It may run several times: after a lost race it is repeated on the new head. Deletes objects
+        that were unnamed for long enough first.
         """
         fs, publisher = self._mirror.fs, self._publisher
         fs.lingering = self._on_mirror(lambda _: sweep(self._mirror, publisher))
@@ -112,7 +117,7 @@ class BucketTransport:
         )
 
     def inspect(self, act: Callable[[Store, Config], T]) -> T:
-        """Runs a verb that only reads, such as fsck, on what the bucket itself holds."""
+        """Runs an operation that only reads, such as fsck, on the bucket's own data."""
         own, self._mirror.fs.own = self._mirror.fs.own, None
         try:
             return self._on_mirror(lambda inside: act(inside.store, inside.config), every_pack=True)
@@ -121,7 +126,7 @@ class BucketTransport:
 
     def close(self) -> None:
         self._mirror.close()
-        self._held.close()
+        self._resources.close()
 
     def _until_published(
         self, act: Callable[[FolderTransport], T], *, every_pack: bool = False
@@ -129,65 +134,65 @@ class BucketTransport:
         wait = _FIRST_WAIT
         for _ in range(_TRIES):
             done = self._on_mirror(act, every_pack=every_pack)
-            with self._taken_back():
+            with self._refreshing_on_error():
                 if self._publisher.publish():
                     return done
             time.sleep(random.uniform(0, wait))  # noqa: S311
             wait = min(2 * wait, _LONGEST_WAIT)
         raise Busy(
-            f"others changed {self.url} again and again meanwhile",
-            hint="run it again; where many push at once, 'mvc serve' has no such races",
+            f"other clients change {self.url} continuously",
+            hint="try again later; for many concurrent pushes use 'mvc serve' instead of a bucket",
         )
 
     def _on_mirror(self, act: Callable[[FolderTransport], T], *, every_pack: bool = False) -> T:
-        """Runs it on the mirror, as the bucket was when this transport last looked.
+        """Runs it on the mirror of the last known head.
 
-        Once more on one that is made anew, if the mirror is damaged.
+        If the mirror is damaged, repeats it on a new one.
         """
         try:
-            with self._taken_back():
+            with self._refreshing_on_error():
                 done = act(self._transport(every_pack))
                 if (damage := self._mirror.store.snapshot.damage) is None:
                     return done
                 raise damage
         except (DamagedData, IoFailed):
             self._mirror.reset()
-        with self._taken_back():
+        with self._refreshing_on_error():
             return act(self._transport(every_pack))
 
     def _transport(self, every_pack: bool) -> FolderTransport:
         mirror = self._mirror
-        if not self._looked:
+        if not self._is_fresh:
             mirror.refresh()
-            self._looked = True
+            self._is_fresh = True
         if every_pack:
             mirror.fs.load(list(mirror.fs.known))
         return FolderTransport(self.url, mirror.store, mirror.config)
 
     @contextmanager
-    def _taken_back(self) -> Iterator[None]:
-        """After an error the next operation looks again, and takes back what the bucket lacks."""
+    def _refreshing_on_error(self) -> Iterator[None]:
+        """After an error the next operation reads the head again and removes entries it lacks."""
         try:
             yield
         except BaseException:
-            self._looked = False
+            self._is_fresh = False
             raise
 
 
 def open_bucket(
     remote: Remote, store: Store | None, config: Config | None, *, place: Path | None = None
 ) -> BucketTransport:
-    """A transport to a bucket; its mirror is kept in the remote's folder, or at ``place``.
+    """A transport to a bucket; its mirror is in the remote's folder, or at ``place``.
 
-    Without a name, without a repository, or while the mirror that is kept is in use, it has one of
-    its own, which lasts as long as the transport.
+    The mirror is temporary if the remote has no name or repository, or while another process uses
+    it.
     """
     if place is None and store is not None and remote.name:
         place = remote.folder(store) / MIRROR
     fs = FileSystem()
-    with ExitStack() as held:
+    with ExitStack() as resources:
         objects = objects_of(remote)
-        held.callback(objects.close)
+        resources.callback(objects.close)
 
         def mirror(place: Path) -> Mirror:
             return Mirror(
@@ -198,22 +203,22 @@ def open_bucket(
                 own=store,
             )
 
-        made = None
+        opened = None
         if place is not None:
             with suppress(Busy):
-                made = mirror(place)
-        if made is None:
-            made = mirror(held.enter_context(fs.temporary_folder()))
-        return BucketTransport(made, held=held.pop_all())
+                opened = mirror(place)
+        if opened is None:
+            opened = mirror(resources.enter_context(fs.temporary_folder()))
+        return BucketTransport(opened, resources=resources.pop_all())
 
 
 def objects_of(remote: Remote) -> Objects:
-    """The open store of a bucket's URL."""
+    """The open object store of a bucket's URL."""
     open_: Callable[[Remote], Objects] = remote.kind.load().open_objects
     return open_(remote)
 
 
 def check_bucket(remote: Remote) -> None:
-    """Raises RemoteRefused unless the store keeps what pushes at once rely on."""
+    """Raises RemoteRefused unless the store enforces the conditions that concurrent pushes need."""
     with closing(objects_of(remote)) as objects:
         check_conditions(objects)
