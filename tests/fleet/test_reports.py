@@ -92,7 +92,7 @@ def test_nodes_says_who_serves_what(server: Server, reports: Reports) -> None:
 
 
 def test_a_name_has_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(InvalidName, match="no '/'"):
+    with pytest.raises(InvalidName, match="cannot contain '/'"):
         Reports(tmp_path, "site/7")
 
 

@@ -259,12 +259,12 @@ BAD: dict[str, tuple[str, dict[str, Any], type[mvc.MvcError], str]] = {
     "no module": ("def Net(): return 3", {}, CannotBuild, r"returns a int, not a torch\.nn\.Mod"),
     "fails": ("def Net():\n    raise KeyError('k')", {}, CannotBuild, r"KeyError: 'k' .*line 2"),
     "exits": ("def Net():\n    raise SystemExit", {}, CannotBuild, "SystemExit"),
-    "hash": (GOOD, {"files": {"code/net.py": "0"}}, DamagedData, "is not the code that it was"),
+    "hash": (GOOD, {"files": {"code/net.py": "0"}}, DamagedData, "recorded hash"),
     "absent": (GOOD, {"files": {"code/a.py": "0"}}, UnknownPath, r"carries no code/a\.py"),
-    "outside": (GOOD, {"files": {"code/../a.py": "0"}}, DamagedData, "not a valid description of a model"),
-    "absolute": (GOOD, {"weights": "/etc/passwd"}, DamagedData, "not a valid description of a model"),
-    "module": (GOOD, {"module": "a/b"}, DamagedData, "not a valid description of a model"),
-    "types": (GOOD, {"arguments": [1]}, DamagedData, "not a valid description of a model"),
+    "outside": (GOOD, {"files": {"code/../a.py": "0"}}, DamagedData, "not a valid description"),
+    "absolute": (GOOD, {"weights": "/etc/passwd"}, DamagedData, "not a valid description"),
+    "module": (GOOD, {"module": "a/b"}, DamagedData, "not a valid description"),
+    "types": (GOOD, {"arguments": [1]}, DamagedData, "not a valid description"),
     "newer": (GOOD, {"schema": "mvc.model/2"}, UnsupportedFormat, "mvc.model/2"),
 }  # fmt: skip
 
