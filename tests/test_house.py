@@ -46,7 +46,7 @@ BUDGET = {
     "pipelines": 455,
     "probing": 785,
     "recipes": 1_923,
-    "remote": 6_000,
+    "remote": 6_004,
     "repo": 6_889,
     "report": 644,
     "server": 1_197,

@@ -77,7 +77,7 @@ def test_arguments_are_given_offered_or_refused(repo: mvc.Repository, project: P
     assert recipes.model(repo).arguments == arguments
     with pytest.raises(CannotRecord, match=r"do not fit Net: missing a required argument: 'width'"):
         commit_model(repo, mvc.Architecture(made, {}))
-    with pytest.raises(CannotRecord, match=r"Net makes another model than .*: blocks\.1\.line\.w"):
+    with pytest.raises(CannotRecord, match=r"Net does not build .*: blocks\.1\.line\.w"):
         commit_model(repo, mvc.Architecture(made, {"width": 4}))
     with pytest.raises(CannotRecord, match=r"weight is \(5, 5\), not \(4, 4\), and 3 more"):
         commit_model(repo, mvc.Architecture(made, {"width": 5, "depth": 2}))
@@ -88,7 +88,7 @@ def test_a_function_makes_what_no_class_can(repo: mvc.Repository, project: Proje
     made = make((2, 3, 4))
     with pytest.raises(CannotRecord, match=r"Sequential has parameters \(\*args"):
         commit_model(repo, made)
-    with pytest.raises(WrongUsage, match="how a state is built, and none is given"):
+    with pytest.raises(WrongUsage, match="describing a model needs its state"):
         mvc.describe_model(mvc.Architecture(make, {"sizes": (2, 3, 4)}))
     commit_model(repo, mvc.Architecture(make, {"sizes": (2, 3, 4)}), made.state_dict())
     assert recipes.model(repo).arguments == {"sizes": (2, 3, 4)}
@@ -128,7 +128,7 @@ def test_what_is_no_model_is_refused(repo: mvc.Repository) -> None:
         mvc.describe_model({})
     with pytest.raises(WrongUsage, match="arguments must be a mapping"):
         mvc.Architecture(nn.Linear, [1])
-    with pytest.raises(WrongUsage, match="sources are names"):
+    with pytest.raises(WrongUsage, match="sources must be a list"):
         mvc.Architecture(nn.Linear, {}, "nets")
     with pytest.raises(CannotRecord, match="a lambda"):
         mvc.describe_model(mvc.Architecture(lambda: nn.Linear(1, 1)), {"w": torch.zeros(1)})
