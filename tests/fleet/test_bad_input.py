@@ -96,7 +96,7 @@ def test_a_state_that_was_forgotten(mvc: Mvc, remote: Repository) -> None:
 def test_a_state_that_never_came(mvc: Mvc, remote: Repository, tmp_path: Path) -> None:
     mirror = tmp_path / "mirror"
     api.clone(remote.root, mirror, bare=True, states="none").close()
-    assert "is not here: it did not come along" in said(mvc, words(str(mirror)))
+    assert "was not fetched" in said(mvc, words(str(mirror)))
     with Repository.open(mirror) as repo:
         repo.fetch("origin", [repo.find("origin/main")])
     mvc(*words(str(mirror)))

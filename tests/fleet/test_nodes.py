@@ -135,7 +135,7 @@ def test_reports_do_not_travel_unless_asked(fleet: Fleet) -> None:
 
 def test_a_node_that_has_not_reported(folder_fleet: Fleet) -> None:
     folder_fleet.report("7", folder_fleet.versions[0])
-    with pytest.raises(UnknownTarget, match="no node has reported on nodes/8/prod") as error:
+    with pytest.raises(UnknownTarget, match="no known report of a node on nodes/8/prod") as error:
         folder_fleet.owner.checkout(at="2026-01-01", target="nodes/8/prod")
     assert "'mvc live --nodes'" in str(error.value.hint)
 

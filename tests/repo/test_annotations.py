@@ -202,7 +202,7 @@ def test_gc_sees_what_is_annotated_while_it_runs(history: CheckedHistory, what: 
 def test_what_is_no_annotation(history: CheckedHistory) -> None:
     with history.open() as repo:
         before = repo.handle.store.fresh().position
-        with pytest.raises(WrongUsage, match="this annotation says nothing"):
+        with pytest.raises(WrongUsage, match="the annotation is empty"):
             repo.annotate("HEAD")
         with pytest.raises(WrongUsage, match="metric 'auc' is not a number: 'high'"):
             repo.annotate("HEAD", metrics={"auc": "high"})

@@ -1,9 +1,9 @@
-"""Whether what a version holds can be read: every command asks this here.
+"""Whether the state of a version can be read; all commands ask here.
 
-The state of a version is kept or forgotten. Of a state that is kept, the contents of a file are
-stored, or made again by a recipe for as long as a block runs, or given up and gone. The newest mark
-of a version says whether it gave up the weights at a path, or stored them again; its other files,
-its manifest and what it carries are stored in any case.
+A version's state is stored or absent. If it is stored, the weights at one path may have been
+dropped; a replay of the version's recipe provides them while a block runs, or restores them. The
+newest mark of a version says whether its weights are dropped. Other files, manifest and attachments
+remain stored in any case.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.times import format_time
 
-_NEAR = 64  # versions back in which a state is looked for that a delta may start from
-GONE = "its commit is still shown by 'mvc log'; what it held is gone"
+_NEAR = 64  # ancestors searched for a state that a delta may start from
+GONE = "'mvc log' still shows its commit; its files are not stored here"
 
 
 class Stored(Struct, frozen=True):
-    """The state of a version is in this repository."""
+    """The state of a version is stored in this repository."""
 
 
 class Dropped(Struct, frozen=True):
-    """The weights at ``path`` were given up at ``time_ns``; a replay makes them from ``base`` in
-    about ``seconds``: None and 0 if no replay of the recipe is known.
+    """The weights at ``path`` were dropped at ``time_ns``; a replay from ``base`` makes them.
 
-    ``proven_ns``: when a replay last made them, None if none did; ``where`` it ran. ``stored``:
-    they can still be read, because another version has them or gc has not run.
+    ``base``, ``seconds``: base and duration of a known replay, else None and 0. ``proven_ns``,
+    ``where``: time and environment of the last proof here, or None. ``stored``: still readable,
+    because another version has the same weights or gc has not run.
     """
 
     commit: CommitId
@@ -56,15 +56,17 @@ class Dropped(Struct, frozen=True):
         """``recoverable by retraining (12 s, proven on ...)``."""
         at = self.proven_ns
         proven = "not proven" if at is None else f"proven {format_time(at, precise=False)}"
-        there = ", still stored" if self.stored else ""
-        taken = f"{self.seconds:.3g} s, " if self.seconds else ""
-        return f"recoverable by retraining ({taken}{proven}){there}"
+        stored = ", still stored" if self.stored else ""
+        duration = f"{self.seconds:.3g} s, " if self.seconds else ""
+        return f"recoverable by retraining ({duration}{proven}){stored}"
 
 
 class Gone(Struct, frozen=True):
-    """The state of ``commit`` is not here since ``time_ns``: it never came (``absent``), or was
-    deleted by a rule (``forgotten``) or for good (``purged``). ``way``: the command that brings it,
-    in a sentence; None if no remote can have it.
+    """The state of ``commit`` is not stored here since ``time_ns``.
+
+    ``why``: never received (``absent``), deleted by a rule (``forgotten``), or deleted for good
+    (``purged``). ``way``: a sentence with the command that fetches it; None if no remote can have
+    it.
     """
 
     commit: CommitId
@@ -74,82 +76,85 @@ class Gone(Struct, frozen=True):
 
     @property
     def named(self) -> bool:
-        """Whether it can never come back."""
+        """Whether the state was purged and can never return."""
         return self.why == "purged"
 
 
 Availability: TypeAlias = Stored | Dropped | Gone
-"""Where the state of a version is."""
+"""Whether and where the state of a version can be read."""
 
 
 def resolve(store: Store, id_: CommitId) -> Availability:
-    """Where the state of a version is."""
+    """Whether the state of a version is stored, dropped or absent."""
     return forgotten(store, id_) or dropped(store, id_) or Stored()
 
 
 def forgotten(store: Store, id_: CommitId) -> Gone | None:
-    """Why the state of a version is not here; None if it is.
+    """Why the state of a version is absent; None if it is stored.
 
-    A state with a tombstone is here while something stands on it (``in_use``).
+    A purged state counts as stored while it is in use (``in_use``).
     """
-    found = gone(store.snapshot, id_)
-    if found is not None and found.named and in_use(store, id_):
+    absence = gone(store.snapshot, id_)
+    if absence is not None and absence.named and in_use(store, id_):
         return _by_marks(store.snapshot, id_)
-    return found
+    return absence
 
 
 def gone(snapshot: Snapshot, id_: CommitId) -> Gone | None:
-    """As ``forgotten``, but a state with a tombstone is not here in any case."""
+    """As ``forgotten``, but a purged state is absent in any case."""
     for _, stone in snapshot.about(Tombstone, id_)[:1]:
         return Gone(id_, "purged", stone.recorded_ns)
     return _by_marks(snapshot, id_)
 
 
 def _by_marks(snapshot: Snapshot, id_: CommitId) -> Gone | None:
-    found = None
+    absence = None
     for recorded, mark in snapshot.state_marks(id_):
         if mark.what == "stored":
-            found = None
+            absence = None
         elif mark.what in ("absent", "forgotten"):
-            found = Gone(id_, mark.what, recorded.entry.time_ns)
-    return found
+            absence = Gone(id_, mark.what, recorded.entry.time_ns)
+    return absence
 
 
 def in_use(store: Store, id_: CommitId) -> bool:
-    """Whether HEAD, with working files, or dropped weights stand on a version with a tombstone."""
-    return id_ in _stood_on(store) or id_ in needed_by(store, {id_})
+    """Whether HEAD (with a working folder), or a recipe of dropped weights, needs a purged
+    version.
+    """
+    return id_ in _checked_out(store) or id_ in needed_by(store, {id_})
 
 
 def all_in_use(store: Store) -> Set[CommitId]:
-    """All versions with a tombstone of which ``in_use`` is true."""
+    """All purged versions that are in use."""
     entries = [recorded.entry for recorded in store.snapshot.stating(Tombstone)]
-    stones = {CommitId(each.subject) for entry in entries for each in entry.of(Tombstone)}
-    return stones & _stood_on(store) | needed_by(store, stones).keys() if stones else set()
+    purged = {CommitId(stone.subject) for entry in entries for stone in entry.of(Tombstone)}
+    return purged & _checked_out(store) | needed_by(store, purged).keys() if purged else set()
 
 
-def _stood_on(store: Store) -> set[CommitId]:
-    found: set[CommitId] = set()
+def _checked_out(store: Store) -> set[CommitId]:
+    versions: set[CommitId] = set()
     with suppress(DamagedData):  # the entry that moved HEAD is lost
         at = None if store.bare else store.snapshot.ref(HEAD)
         at = store.snapshot.ref(BRANCH + at) if isinstance(at, str) else at
-        found.update({at} if isinstance(at, CommitId) else ())
-    return found
+        versions.update({at} if isinstance(at, CommitId) else ())
+    return versions
 
 
 def needed_by(store: Store, going: Collection[CommitId]) -> dict[CommitId, CommitId]:
-    """Versions among ``going`` that the recipe of another one needs, which gave up its weights.
+    """The versions among ``going`` that recipes of dropped weights need, each with one that
+    needs it.
 
-    With that one. Versions that go need none, unless they are needed themselves.
+    Versions in ``going`` need nothing, unless they are needed themselves.
     """
     snapshot = store.snapshot
     marks = (mark for _, mark in snapshot.state_marks(weights=True))
     needs = {
-        id_: found[1].needs
+        id_: placed[1].needs
         for id_ in dropped_paths(marks)
-        if (found := commits.find(snapshot, id_)) is not None and _by_marks(snapshot, id_) is None
+        if (placed := commits.find(snapshot, id_)) is not None and _by_marks(snapshot, id_) is None
     }
     leaves = {id_ for id_ in needs if id_ in going or snapshot.is_subject(Tombstone, id_)}
-    leaves -= _stood_on(store)
+    leaves -= _checked_out(store)
     stay: dict[CommitId, CommitId] = {}
     while needs:
         used = {id_: needs.pop(id_) for id_ in list(needs) if id_ not in leaves or id_ in stay}
@@ -157,64 +162,64 @@ def needed_by(store: Store, going: Collection[CommitId]) -> dict[CommitId, Commi
             break
         for id_, needed in used.items():
             stay |= dict.fromkeys(leading_on(store, needed, stay), id_)
-    return {each: id_ for each, id_ in stay.items() if each in going}
+    return {needed: id_ for needed, id_ in stay.items() if needed in going}
 
 
 def leading_on(
     store: Store, needed: Iterable[CommitId], known: Iterable[CommitId] = ()
 ) -> set[CommitId]:
-    """What a version without weights is made from: what it needs, without what is ``known``.
+    """The versions that a replay reads: those it needs, and their predecessors, without ``known``.
 
-    Those that carry nothing but rows, or states of random generators, lead on to the one before
-    them, even if they are stored; not one without weights, which needs its own.
+    A version with only a recipe of rows or generator states leads on to its predecessor, even if it
+    is stored; a version without weights does not, because it needs its own inputs.
     """
-    found, waiting = set[CommitId](), set(needed).difference(known)
+    versions, waiting = set[CommitId](), set(needed).difference(known)
     while waiting:
-        found.add(id_ := waiting.pop())
+        versions.add(id_ := waiting.pop())
         at = commits.find(store.snapshot, id_)
         if at and {*at[1].attached} - {"service"} == {RECIPE} and not dropped(store, id_):
-            waiting |= {*at[1].needs}.difference(found, known)
-    return found
+            waiting |= {*at[1].needs}.difference(versions, known)
+    return versions
 
 
 def nearest_kept(store: Store, versions: Iterable[CommitId]) -> set[CommitId]:
-    """By first parents the nearest ancestor of each whose state is here; not all have one."""
-    found = set()
+    """For each version the nearest ancestor, by first parents, whose state is stored, if any."""
+    ancestors = set()
     for id_ in versions:
         parents = commits.get(store.snapshot, id_).parents
         for _ in range(_NEAR):
             if not parents:
                 break
             if forgotten(store, parents[0]) is None:
-                found.add(parents[0])
+                ancestors.add(parents[0])
                 break
             parents = commits.get(store.snapshot, parents[0]).parents
-    return found
+    return ancestors
 
 
 def check_kept(store: Store, id_: CommitId) -> None:
-    """Raises StateForgotten if the state of a version was forgotten, or never came here."""
-    found = forgotten(store, id_)
-    if found is None:
+    """Raises StateForgotten if the state of a version is absent."""
+    absence = forgotten(store, id_)
+    if absence is None:
         return
-    date, absent = format_time(found.time_ns, precise=False), found.why == "absent"
-    what = f"is not here: it did not come along on {date}" if absent else f"was forgotten on {date}"
-    error = StateForgotten(f"the state of version {id_.short} {what}", hint=GONE)
-    if not found.named:
+    date, absent = format_time(absence.time_ns, precise=False), absence.why == "absent"
+    problem = f"was not fetched (on {date})" if absent else f"was forgotten on {date}"
+    error = StateForgotten(f"the state of version {id_.short} {problem}", hint=GONE)
+    if not absence.named:
         error.absent = id_
     raise error
 
 
 def check_servable(store: Store, id_: CommitId) -> None:
-    """As ``check_kept``; also raises WeightsDropped for a version that gave up its weights."""
+    """Also raises WeightsDropped if the version's weights were dropped."""
     check_kept(store, id_)
-    gone = dropped(store, id_)
-    if gone is not None:
-        raise dropped_error(id_, gone)
+    record = dropped(store, id_)
+    if record is not None:
+        raise dropped_error(id_, record)
 
 
 def dropped_paths(marks: Iterable[StateMark]) -> dict[CommitId, str]:
-    """The path that each version gave up, by marks of weights from the oldest to the newest."""
+    """By version the path whose weights are dropped; ``marks`` in order, oldest first."""
     newest = {mark.commit: mark for mark in marks if mark.path}
     return {id_: mark.path for id_, mark in newest.items() if mark.what == "dropped"}
 
@@ -222,42 +227,39 @@ def dropped_paths(marks: Iterable[StateMark]) -> dict[CommitId, str]:
 def given_up(
     paths: Mapping[CommitId, str], states: Iterable[tuple[CommitId, ManifestId]]
 ) -> dict[ManifestId, set[str]]:
-    """The paths that every holder of a manifest has given up, by manifest.
+    """By manifest, the paths whose weights all its versions have dropped.
 
-    ``paths``: by version what it gave up. ``states``: the versions that count.
+    ``paths``: the dropped path of each version. ``states``: the versions that count.
     """
-    found: dict[ManifestId, set[str]] = {}
+    dropped_by: dict[ManifestId, set[str]] = {}
     whole: set[ManifestId] = set()
     for id_, manifest in states if paths else ():
         if id_ in paths:
-            found.setdefault(manifest, set()).add(paths[id_])
+            dropped_by.setdefault(manifest, set()).add(paths[id_])
         else:
             whole.add(manifest)
-    return {manifest: each for manifest, each in found.items() if manifest not in whole}
+    return {manifest: names for manifest, names in dropped_by.items() if manifest not in whole}
 
 
 def all_dropped(store: Store) -> dict[CommitId, Dropped]:
-    """Every version without its weights. Marks may be left of versions that were collected."""
+    """All versions with dropped weights. Marks of collected versions are ignored."""
     snapshot = store.fresh()
     ids = dropped_paths(mark for _, mark in snapshot.state_marks(weights=True))
-    found = [dropped(store, id_) for id_ in ids if commits.find(snapshot, id_)]
-    return {each.commit: each for each in found if each is not None}
+    records = [dropped(store, id_) for id_ in ids if commits.find(snapshot, id_)]
+    return {record.commit: record for record in records if record is not None}
 
 
 def dropped(store: Store, commit: CommitId, path: str | None = None) -> Dropped | None:
-    """What is known of a version that gave up its weights, those at ``path`` if one is named.
-
-    None if it has them.
-    """
+    """The record of a version's dropped weights, those at ``path`` if named; else None."""
     marks = store.snapshot.state_marks(commit, weights=True)
     at = dropped_paths(mark for _, mark in marks).get(commit)
     if at is None or path not in (None, at):
         return None
     recorded = next(r for r, m in reversed(marks) if m.what == "dropped")
     known = commits.find(store.snapshot, commit)
-    needs = () if known is None else known[1].needs  # a proof from elsewhere may name any version
+    needs = () if known is None else known[1].needs  # a received proof may name any version
     proven = proof(store.snapshot, commit, at)
-    last = proven or next((each for _, each in reversed(_proofs(store.snapshot, commit, at))), None)
+    last = proven or next((p for _, p in reversed(_proofs(store.snapshot, commit, at))), None)
     return Dropped(
         commit,
         at,
@@ -266,12 +268,12 @@ def dropped(store: Store, commit: CommitId, path: str | None = None) -> Dropped 
         time_ns=recorded.entry.time_ns,
         proven_ns=None if proven is None else proven.recorded_ns,
         where="" if proven is None else proven.environment,
-        stored=_is_there(store, commit, at),
+        stored=_is_readable(store, commit, at),
     )
 
 
 def proof(snapshot: Snapshot, commit: CommitId, path: str) -> ReplayProof | None:
-    """The last proof by a replay here that the recipe of a version makes the file ``path``."""
+    """The last proof by this repository that the recipe of a version makes the file ``path``."""
     here = [p for recorded, p in _proofs(snapshot, commit, path) if not recorded.entry.is_received]
     return here[-1] if here else None
 
@@ -279,30 +281,30 @@ def proof(snapshot: Snapshot, commit: CommitId, path: str) -> ReplayProof | None
 def proven_here(
     store: Store, versions: Iterable[CommitId] | None = None
 ) -> dict[CommitId, ReplayProof]:
-    """By version, all or of these, the last proof by a replay here."""
+    """By version, all or of these, the last proof by this repository."""
     snapshot = store.fresh()
     if versions is None:
         entries = [recorded.entry for recorded in snapshot.stating(ReplayProof)]
-        every = [(entry, each) for entry in entries for each in entry.of(ReplayProof)]
+        every = [(entry, proof) for entry in entries for proof in entry.of(ReplayProof)]
     else:
         about = [pair for id_ in versions for pair in snapshot.about(ReplayProof, id_)]
-        every = [(recorded.entry, each) for recorded, each in about]
-    return {CommitId(each.subject): each for entry, each in every if not entry.is_received}
+        every = [(recorded.entry, proof) for recorded, proof in about]
+    return {CommitId(proof.subject): proof for entry, proof in every if not entry.is_received}
 
 
 def _proofs(snapshot: Snapshot, commit: CommitId, path: str) -> list[tuple[Recorded, ReplayProof]]:
     every = snapshot.about(ReplayProof, commit)
-    return [(recorded, each) for recorded, each in every if each.path == path]
+    return [(recorded, proof) for recorded, proof in every if proof.path == path]
 
 
 def is_stored(store: Store, entry: FileEntry) -> bool:
-    """Whether deltas and full records lead to every content of a file."""
-    from mvc.store.graph.plan import recovers  # light commands need none
+    """Whether chains of stored records lead to every content of a file."""
+    from mvc.store.graph.plan import recovers  # not needed by light commands
 
-    return all(recovers(store.graph, each.id, each.spec.nbytes) for each in entry.contents)
+    return all(recovers(store.graph, c.id, c.spec.nbytes) for c in entry.contents)
 
 
-def _is_there(store: Store, commit: CommitId, path: str) -> bool:
+def _is_readable(store: Store, commit: CommitId, path: str) -> bool:
     if forgotten(store, commit) is not None:
         return False
     try:
@@ -317,26 +319,26 @@ def _is_there(store: Store, commit: CommitId, path: str) -> bool:
 def check_available(
     store: Store, commit: CommitId, entries: Iterable[FileEntry], *, stored: bool = False
 ) -> None:
-    """Raises WeightsDropped if one of a version's files was given up and nothing leads to it.
+    """Raises WeightsDropped if weights of one of these files were dropped and are not readable.
 
-    ``stored``: also if it was made again only for now, and is not stored (``Store.provided``).
+    ``stored``: also if they are only provided for now (``Store.provided``).
     """
-    gone = dropped(store, commit)
-    if gone is None:
+    record = dropped(store, commit)
+    if record is None:
         return
     for entry in entries:
-        made = not stored and all(content.id in store.provided for content in entry.contents)
-        if entry.path == gone.path and not made and not is_stored(store, entry):
-            raise dropped_error(commit, gone)
+        provided = not stored and all(content.id in store.provided for content in entry.contents)
+        if entry.path == record.path and not provided and not is_stored(store, entry):
+            raise dropped_error(commit, record)
 
 
-def dropped_error(commit: CommitId, gone: Dropped) -> WeightsDropped:
-    """The error for what needs the weights of this version."""
-    when = format_time(gone.time_ns, precise=False)
+def dropped_error(commit: CommitId, record: Dropped) -> WeightsDropped:
+    """The error for reading dropped weights."""
+    when = format_time(record.time_ns, precise=False)
     return WeightsDropped(
-        f"the weights of version {commit.short} were given up on {when}; a training"
-        + (f" of about {gone.seconds:.3g} s" if gone.seconds else "")
-        + " makes them again",
-        hint=f"'mvc retrain {commit.short} --trust-code' trains and stores them again; in Python, "
+        f"the weights of version {commit.short} were dropped on {when}; a training"
+        + (f" of about {record.seconds:.3g} s" if record.seconds else "")
+        + " recovers them",
+        hint=f"'mvc retrain {commit.short} --trust-code' trains and restores them; in Python, "
         f"'with mvc.retraining(repo, {commit.short!r}, trust=True):' reads them once",
     )

@@ -1,4 +1,4 @@
-"""Looks up commits by id and by the first digits of an id; answers ancestry."""
+"""Finds commits by id or by its first digits, and their ancestors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mvc.store.snapshot import Snapshot
 from mvc.text import did_you_mean
 from mvc.times import within
 
-_HEX_OF_KEY = 16  # digits of an id that the index has
+_HEX_OF_KEY = 16  # digits of an id in the index
 
 
 def get(snapshot: Snapshot, id_: CommitId) -> Commit:
@@ -26,64 +26,62 @@ def get(snapshot: Snapshot, id_: CommitId) -> Commit:
 def placed(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit]:
     """A commit and the first journal entry that published it.
 
-    Raises UnknownRevision if there is none, DamagedData if its entry is lost or may be lost.
+    Raises UnknownRevision if there is none, DamagedData if its entry is or may be lost.
     """
-    found = find(snapshot, id_)
-    if found is None:
+    pair = find(snapshot, id_)
+    if pair is None:
         snapshot.check_gaps(-1, f"whether there is a commit {id_.short}")
-        raise UnknownRevision(
-            f"there is no commit {id_.short}", hint="'mvc log' lists the commits there are"
-        )
-    return found
+        raise UnknownRevision(f"there is no commit {id_.short}", hint="'mvc log' lists the commits")
+    return pair
 
 
 def find(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit] | None:
     """As ``placed``, but returns None if there is no such commit."""
-    found = snapshot.publishing(id_)
-    every = ((recorded, commit) for recorded in found for commit in recorded.entry.commits)
+    records = snapshot.publishing(id_)
+    every = ((recorded, commit) for recorded in records for commit in recorded.entry.commits)
     return next((pair for pair in every if pair[1].id == id_), None)
 
 
 def starting_with(snapshot: Snapshot, digits: str) -> list[Commit]:
-    """Every commit whose hexadecimal id begins with ``digits``, sorted by id."""
+    """All commits whose hexadecimal id begins with ``digits``, sorted by id."""
     digits = digits.lower()
     head = digits[:_HEX_OF_KEY]
     low, high = (bytes.fromhex(head.ljust(_HEX_OF_KEY, digit)) for digit in "0f")
-    found = {
+    by_id = {
         commit.id: commit
         for entry in snapshot.publishing(low, high)
         for commit in entry.entry.commits
         if commit.id.hex().startswith(digits)
     }
-    return [found[id_] for id_ in sorted(found)]
+    return [by_id[id_] for id_ in sorted(by_id)]
 
 
 def newest_first(recorded: Recorded, commit: Commit) -> tuple[int, int]:
-    """A sort key by the place of publication: (offset in the journal, position in the entry)."""
+    """Sort key by publication, newest first: offset in the journal, then position in the entry."""
     position = next(i for i, c in enumerate(recorded.entry.commits) if c.id == commit.id)
     return -recorded.offset, -position
 
 
 def unknown_metric(name: str, measured: Iterable[Iterable[str]]) -> UnknownMetric:
-    """The error for a metric that no version has, or only as NaN.
+    """The error for a metric that no version has as a number.
 
-    ``measured``: the names of the metrics of each version.
+    ``measured``: the metrics' names of each version.
     """
-    names = sorted({each for some in measured for each in some} - {name})
-    others = f"available: {', '.join(map(printable, names[:10]))}"
+    names = sorted({metric for version in measured for metric in version} - {name})
+    available = f"available: {', '.join(map(printable, names[:10]))}"
     none = "no version has any metric; 'mvc commit --metric K=V' records one"
     return UnknownMetric(
         f"no version has a number for the metric {printable(name[:100])}",
-        hint=did_you_mean(name, names, others if names else none),
+        hint=did_you_mean(name, names, available if names else none),
     )
 
 
 class Ancestors:
-    """The ancestors of some tips, the tips included; searched only as far as needed.
+    """The ancestors of some tips, including the tips; searched lazily.
 
-    Parents are always published before their children. So a walk in reverse order of publication
-    may stop where the searched commit was published. Commit times cannot be used: clocks and
-    imports set them back. ``needs``: also what any of them needs.
+    Parents are always published before their children, so a walk in reverse order of publication
+    can stop at the searched commit. Commit times cannot be used: clocks and imports set them back.
+    ``needs``: also the versions that any of them needs.
     """
 
     def __init__(
@@ -96,17 +94,17 @@ class Ancestors:
             self._push(tip)
 
     def __contains__(self, id_: CommitId) -> bool:
-        """Looks up each commit published after ``id_`` that was not seen before."""
-        found = find(self._snapshot, id_)
-        return found is not None and self.holds(*found)
+        """Reads each commit published after ``id_`` that was not read before."""
+        pair = find(self._snapshot, id_)
+        return pair is not None and self.holds(*pair)
 
     def holds(self, recorded: Recorded, commit: Commit) -> bool:
-        """As ``in``, of a commit that was looked up already."""
+        """As ``in``, for a commit that was read already."""
         searched = newest_first(recorded, commit)
         while commit.id not in self._known and self._heap and self._heap[0][0] < searched:
-            found = heappop(self._heap)[1]
-            for behind in (*found.parents, *(found.needs if self._needs else ())):
-                self._push(behind)
+            newest = heappop(self._heap)[1]
+            for earlier in (*newest.parents, *(newest.needs if self._needs else ())):
+                self._push(earlier)
         return commit.id in self._known
 
     def _push(self, id_: CommitId) -> None:
@@ -129,15 +127,13 @@ def ancestry(
 ) -> Iterator[Commit]:
     """These versions and their ancestors, newest first, by commit time or as ``published``.
 
-    Continues below ``since`` as far back as a commit of that time was published, because an
-    imported checkpoint may be older than its parent.
-
-    Only the order of publication always puts children before parents, because clocks and imports
-    set commit times back.
+    Continues below ``since`` while commits of that time may follow: an imported checkpoint may be
+    older than its parent. Only the order of publication always puts children before parents, since
+    clocks and imports set commit times back.
     """
     heap: list[tuple[int, tuple[int, int], Commit]] = []
     known: set[CommitId] = set()
-    # The generation first: in it the commits of that time are at these bytes.
+    # Read the generation first: the offsets of these commits are valid in it.
     generation, late = (
         snapshot.generation,
         [0] if since is None else snapshot.committed_since(since),
@@ -163,22 +159,19 @@ def ancestry(
 
 
 def apart(snapshot: Snapshot, a: CommitId, b: CommitId) -> tuple[int, int]:
-    """How many versions lead to ``a`` and not to ``b``, and the other way round."""
+    """The number of versions reachable only from ``a``, and only from ``b``."""
     return len(leading_to(snapshot, [a], [b])), len(leading_to(snapshot, [b], [a]))
 
 
 def leading_to(
     snapshot: Snapshot, tips: Iterable[CommitId], without: Iterable[CommitId]
 ) -> list[CommitId]:
-    """The versions that lead to ``tips``, and to none of ``without``; newest first."""
+    """The versions reachable from ``tips`` and from none of ``without``; newest first."""
     hidden = Ancestors(snapshot, without)
     return [commit.id for commit in ancestry(snapshot, tips, hidden=hidden, published=True)]
 
 
 def merge_base(snapshot: Snapshot, a: CommitId, b: CommitId) -> CommitId | None:
-    """The common ancestor that was published last, which may be one of the two; None without one.
-
-    No other common ancestor comes after it.
-    """
+    """The common ancestor published last, possibly one of the two; None if there is none."""
     of_b = Ancestors(snapshot, [b])
     return next((c.id for c in ancestry(snapshot, [a], published=True) if c.id in of_b), None)

@@ -14,8 +14,8 @@ from mvc.repo.lookup.commits import get as get_commit
 from mvc.store.store import Store
 
 EMPTY = Manifest(())
-_KEPT = 16
-_kept: OrderedDict[ManifestId, Manifest] = OrderedDict()
+_MOST = 16
+_cache: OrderedDict[ManifestId, Manifest] = OrderedDict()
 _lock = Lock()
 
 
@@ -25,30 +25,30 @@ def load(store: Store, id_: ManifestId) -> Manifest:
     Raises DamagedData.
     """
     with _lock:
-        if (found := _kept.get(id_)) is not None:
-            _kept.move_to_end(id_)
-            return found
-    found = Manifest.decode(store.recovery.manifest(id_))
-    remember(id_, found)
-    return found
+        if (cached := _cache.get(id_)) is not None:
+            _cache.move_to_end(id_)
+            return cached
+    manifest = Manifest.decode(store.recovery.manifest(id_))
+    remember(id_, manifest)
+    return manifest
 
 
 def remember(id_: ManifestId, manifest: Manifest) -> None:
     """Adds a manifest to the cache."""
     with _lock:
-        _kept[id_] = manifest
-        if len(_kept) > _KEPT:
-            _kept.popitem(last=False)
+        _cache[id_] = manifest
+        if len(_cache) > _MOST:
+            _cache.popitem(last=False)
 
 
 def clear_caches() -> None:
-    """Empties the cache."""
+    """Empties the cache of manifests."""
     with _lock:
-        _kept.clear()
+        _cache.clear()
 
 
 def of_commit(store: Store, id_: CommitId | None) -> Manifest:
-    """The manifest of a version; an empty one if ``id_`` is None.
+    """The manifest of a version; an empty one for None.
 
     Raises UnknownRevision, StateForgotten, DamagedData.
     """
@@ -60,30 +60,30 @@ def of_commit(store: Store, id_: CommitId | None) -> Manifest:
 
 
 def if_kept(store: Store, id_: CommitId) -> Manifest | None:
-    """As ``of_commit``, but returns None if the state was forgotten."""
+    """As ``of_commit``, but returns None if the state is absent."""
     return None if forgotten(store, id_) is not None else of_commit(store, id_)
 
 
 def objects(entries: Iterable[FileEntry], without: Collection[str] = ()) -> dict[bytes, TensorSpec]:
-    """Every blob of a version's files and its spec; skeletons are raw bytes.
+    """All contents of a version's files with their specs; skeletons are raw bytes.
 
-    Of the paths ``without``, whose weights were given up, only the skeletons.
+    ``without``: paths of dropped weights; only their skeletons count.
     """
-    found: dict[bytes, TensorSpec] = {}
+    specs: dict[bytes, TensorSpec] = {}
     for entry in entries:
         if entry.path not in without:
-            found.update((content.id, content.spec) for content in entry.contents)
+            specs.update((content.id, content.spec) for content in entry.contents)
         if entry.skeleton is not None:
-            found[entry.skeleton] = TensorSpec("raw", (entry.skeleton_size,))
-    return found
+            specs[entry.skeleton] = TensorSpec("raw", (entry.skeleton_size,))
+    return specs
 
 
 def positions(manifest: Manifest, paths: Collection[str]) -> list[int]:
-    """Where the contents of ``paths`` stand among a version's objects (``manifest.Shape``)."""
-    found: list[int] = []
+    """Positions of the contents of ``paths`` among a version's contents (``manifest.Shape``)."""
+    indices: list[int] = []
     at = 0
     for entry in manifest.all_entries:
         if entry.path in paths:
-            found += range(at, at + len(entry.contents))
+            indices += range(at, at + len(entry.contents))
         at += len(entry.contents) + (entry.skeleton is not None)
-    return found
+    return indices

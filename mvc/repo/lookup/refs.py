@@ -1,8 +1,7 @@
-"""Reads refs: HEAD, branches, tags.
+"""Reads refs: HEAD, branches, tags and tracking refs; ``mvc.repo.refs`` changes them.
 
-``mvc.repo.refs`` changes them. In the journal a branch is ``heads/NAME``, a tag ``tags/NAME``;
-``remotes/R/NAME`` is where a remote's branch or tag was at the last fetch or push. HEAD holds the
-name of the current branch, or a commit if it is detached.
+In the journal a branch is ``heads/NAME``, a tag ``tags/NAME``, a tracking ref ``remotes/R/NAME``.
+HEAD contains the name of the current branch, or a commit if it is detached.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ TAG = "tags/"
 
 
 class Head(Struct, frozen=True):
-    """``branch`` is None when detached, ``commit`` None before the branch's first one."""
+    """``branch`` is None if detached, ``commit`` None before the branch's first version."""
 
     branch: str | None
     commit: CommitId | None
 
 
 class Ref(Struct, frozen=True):
-    """A branch or tag, without its prefix; of a remote as ``REMOTE/NAME``."""
+    """A ref without its prefix; a tracking ref as ``REMOTE/NAME``."""
 
     name: str
     commit: CommitId
 
 
 def head_refs(snapshot: Snapshot) -> dict[str, CommitId]:
-    """Branches and tags with their prefixes, by name."""
+    """Branches and tags with their prefixes, sorted by name."""
     return {
         prefix + ref.name: ref.commit
         for prefix in (BRANCH, TAG)
@@ -64,67 +63,66 @@ def head_if_known(snapshot: Snapshot) -> Head:
 
 
 def tip(snapshot: Snapshot, branch: str | None, *, new: bool = False) -> Head:
-    """``branch`` and its newest commit, wherever HEAD is; None means HEAD.
+    """``branch`` and its newest commit; None means HEAD.
 
-    Raises UnknownRevision for a branch without a version, unless it is the current one or ``new``,
-    and RefConflict if such a branch would have a tag's name.
+    Raises UnknownRevision for a branch without a version that is neither current nor ``new``, and
+    RefConflict if such a branch has the name of a tag.
     """
     if branch is None:
         return head(snapshot)
-    found = snapshot.ref(BRANCH + branch)
-    if isinstance(found, CommitId):
-        return Head(branch, found)
+    commit = snapshot.ref(BRANCH + branch)
+    if isinstance(commit, CommitId):
+        return Head(branch, commit)
     if not new and branch != snapshot.ref(HEAD):
         raise UnknownRevision(
-            f"there is no branch {printable(branch[:100])}", hint="make it with 'mvc branch NAME'"
+            f"there is no branch {printable(branch[:100])}", hint="create it with 'mvc branch NAME'"
         )
     refuse_namesake(snapshot, TAG, "tag", branch)
     return Head(branch, None)
 
 
 def tagged(snapshot: Snapshot, name: str) -> CommitId | None:
-    """The version of a tag; None if there is none. Raises RefConflict for a branch's name."""
+    """The version of a tag, or None. Raises RefConflict for the name of a branch."""
     refuse_namesake(snapshot, BRANCH, "branch", name)
-    found = snapshot.ref(TAG + name)
-    return found if isinstance(found, CommitId) else None
+    commit = snapshot.ref(TAG + name)
+    return commit if isinstance(commit, CommitId) else None
 
 
 def refuse_namesake(snapshot: Snapshot, prefix: str, kind: str, name: str) -> None:
-    """Refuses a name that a branch and a tag would share: revisions would be ambiguous."""
+    """Raises RefConflict if a branch and a tag would share a name, which would be ambiguous."""
     if snapshot.ref(prefix + name) is not None:
-        raise RefConflict(f"there is a {kind} {name} already", hint="choose another name")
+        raise RefConflict(f"a {kind} {name} exists already", hint="choose another name")
 
 
 def branches(snapshot: Snapshot) -> list[Ref]:
-    """Every branch that has a commit, by name; those whose entries are lost are left out."""
+    """All branches with a commit, sorted by name; those with lost entries are omitted."""
     return _under(snapshot, BRANCH)
 
 
 def tags(snapshot: Snapshot) -> list[Ref]:
-    """Every tag, by name; those whose entries are lost are left out."""
+    """All tags, sorted by name; those with lost entries are omitted."""
     return _under(snapshot, TAG)
 
 
 def remote_refs(snapshot: Snapshot, remote: str = "") -> list[Ref]:
-    """Where the branches and tags of a remote, or of every remote, were at the last fetch or push.
-
-    By name, which is ``REMOTE/NAME``; those whose entries are lost are left out.
+    """Tracking refs of one remote, or of all, sorted by name; those with lost entries are
+    omitted.
     """
-    found = _under(snapshot, REMOTE)
-    return [ref for ref in found if not remote or ref.name.startswith(f"{remote}/")]
+    tracked = _under(snapshot, REMOTE)
+    return [ref for ref in tracked if not remote or ref.name.startswith(f"{remote}/")]
 
 
 def of_kind(snapshot: Snapshot, kind: RefKind, remote: str = "") -> list[Ref]:
-    """All refs of a kind, by name; ``remote``: of this one."""
+    """All refs of a kind, sorted by name."""
     if kind == "remote":
         return remote_refs(snapshot, remote)
     return branches(snapshot) if kind == "branch" else tags(snapshot)
 
 
 def _under(snapshot: Snapshot, prefix: str) -> list[Ref]:
-    found = []
+    refs = []
     for name, recorded in snapshot.refs_under(prefix):
         value = None if recorded is None else recorded.entry.value_of(name)
         if isinstance(value, CommitId):
-            found.append(Ref(name.removeprefix(prefix), value))
-    return found[::-1]
+            refs.append(Ref(name.removeprefix(prefix), value))
+    return refs[::-1]

@@ -1,7 +1,7 @@
-"""Annotations: what somebody found out about a version after it was made.
+"""Annotations: metrics, params and notes added to a version later.
 
-An annotation is a statement of its own, with author and time, so that the version's id stays. One
-that was undone does not count. Of several metrics or params with one name the last counts.
+An annotation is a statement with its own author and time, so that the version's id stays the same.
+Undone annotations do not count. The last value of a metric or param counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from mvc.store.store import Store
 
 
 class Annotation(Struct, frozen=True):
-    """``number``: of the operation. ``author`` added it at ``time_ns``, ns since 1970."""
+    """``number``: that of the operation. ``time_ns``: when ``author`` added it, in ns since
+    1970.
+    """
 
     number: int
     author: str
@@ -49,7 +51,7 @@ def annotate(
 ) -> Annotation:
     """``Repository.annotate``; durable on return."""
     if not (metrics or params or note):
-        raise WrongUsage("this annotation says nothing", hint="give it metrics, params or a note")
+        raise WrongUsage("the annotation is empty", hint="add metrics, params or a note")
     if len(encode_text(note)) > MAX_MESSAGE:
         raise WrongUsage(f"the note is longer than {MAX_MESSAGE} bytes")
     draft = AnnotationStatement(
@@ -78,10 +80,12 @@ def _annotation(recorded: Recorded, statement: AnnotationStatement) -> Annotatio
 
 
 class Annotations:
-    """The annotations of versions. A repository without any is asked once."""
+    """Reads annotations of versions; a repository without any is asked once."""
 
     def __init__(self, snapshot: Snapshot, incomplete: list[DamagedData] | None = None) -> None:
-        """Raises DamagedData where entries are lost that may have annotated; or notes it."""
+        """Raises (or appends to ``incomplete``) DamagedData if lost entries may have
+        annotations.
+        """
         self._snapshot = snapshot
         self._incomplete = incomplete
         with noting(incomplete):
@@ -89,7 +93,7 @@ class Annotations:
         self._any = snapshot.has_any(AnnotationStatement)
 
     def of(self, commit: CommitId) -> tuple[Annotation, ...]:
-        """Those that count, in their order."""
+        """Those that count, in order."""
         if not self._any:
             return ()
         with noting(self._incomplete):
@@ -101,18 +105,18 @@ class Annotations:
         return ()
 
     def metrics(self, commit: Commit) -> Mapping[str, float]:
-        """All that was measured of a version, when it was made or later."""
+        """A version's metrics, updated by its annotations."""
         return self.values(commit)[0]
 
     def values(self, commit: Commit) -> tuple[Mapping[str, float], Mapping[str, str]]:
-        """All metrics and params of a version, when it was made or later."""
+        """A version's metrics and params, updated by its annotations."""
         return merged(commit, self.of(commit.id))
 
 
 def merged(commit: Commit, later: Iterable[Annotation]) -> tuple[dict[str, float], dict[str, str]]:
-    """A version's metrics and params; of several with one name the last counts."""
+    """A version's metrics and params; the last value of a name counts."""
     metrics, params = dict(commit.metrics), dict(commit.params)
-    for each in later:
-        metrics |= each.metrics
-        params |= each.params
+    for annotation in later:
+        metrics |= annotation.metrics
+        params |= annotation.params
     return metrics, params

@@ -1,18 +1,16 @@
-"""Deployments: which version went live on which target at which time, and what is live when.
+"""Deployments: which version went live on which target and when, and what is live at a moment.
 
-Deployments are evidence: they are added and never erased (docs/decisions.md). A deployment's
-*sequence* is the number of the journal entry that recorded it. A deployment is *dated* if its
-time was given, that is, if its time differs from the one at which it was recorded; otherwise it is
-*immediate*. The deployments of a target are in one order in every repository: by hybrid time, then
-by id.
+Deployments are never erased (docs/decisions.md). A deployment's *sequence* is the number of the
+journal entry that recorded it. A deployment is *dated* if its time was given, so that it differs
+from the time of recording; otherwise it is *immediate*. The deployments of a target have the same
+order in every repository: by hybrid time, then by id.
 
-Of what is live, retracted deployments are skipped. Recorded times are taken as they stand:
-deployments that were recorded while a clock was set back stand where it said. Live now goes by the
-order of recording, so that this does no harm; a dated deployment of an earlier time does not take
-over, and one of a future time takes over at that time.
+Queries of what is live skip retracted deployments, and believe recorded times even if a clock was
+set back. What is live now follows the order of recording, so a wrong clock does no harm: a
+deployment dated in the past does not take effect now; one dated in the future does at that time.
 
-A *stretch* is the time from a deployment to the next one by these rules, whose beginning is the
-first moment that no longer belongs to it. Of deployments of one time the last has it all.
+A *stretch* is the time from a deployment to the next one by these rules, without its end. Of
+several deployments at one time, the last has the whole stretch.
 """
 
 from __future__ import annotations
@@ -43,18 +41,18 @@ from mvc.store.store import Store
 from mvc.text import did_you_mean
 from mvc.times import check_moment, datetime_of, format_time, nearest
 
-_TICKS = 10**6  # ns: records of one moment of a coarse clock are less apart
+_TICKS = 10**6  # ns; records of one tick of a coarse clock differ by less
 
 
 class Deployed(Struct, frozen=True):
-    """``commit`` went live on ``target`` at ``time_ns`` and was recorded at ``recorded_ns``.
+    """``commit`` went live on ``target`` at ``time_ns``, recorded at ``recorded_ns`` (ns since
+    1970).
 
-    Times are in ns since 1970. ``author`` and ``reason``: who recorded it, and why; empty where
-    that is not known; ``retracted_by`` and ``retracted_reason``: the same of its retraction.
-    ``sent_by``: the token or account that pushed it here. ``returns_to``: of a rollback, the
-    sequence of the deployment that it went back to. ``id`` names it in every repository, and
-    ``hybrid_ns`` orders it. ``replaces``: the id of the deployment that was live when this one was
-    recorded (of a dated one, at its time); None if none was.
+    ``author``, ``reason``: who recorded it and why, or empty; ``retracted_by``,
+    ``retracted_reason``: the same of its retraction. ``sent_by``: the token or account that pushed
+    it here. ``returns_to``: for a rollback, the sequence of the deployment it went back to. ``id``
+    is the same in every repository, and ``hybrid_ns`` gives the order. ``replaces``: the id of the
+    deployment that was live at recording (for a dated one: at its time), or None.
     """
 
     target: str
@@ -81,32 +79,32 @@ class Deployed(Struct, frozen=True):
 
     @property
     def clock_back(self) -> bool:
-        """Whether, at recording, the clock was behind the newest record of the target."""
+        """Whether the clock at recording was behind the target's newest record."""
         return self.hybrid_ns - self.recorded_ns > _TICKS
 
     @property
     def time(self) -> datetime:
-        """When it went live, in the system's time zone, to the microsecond."""
+        """The start of the deployment in the system's time zone, to the microsecond."""
         return datetime_of(self.time_ns)
 
     @property
     def order(self) -> tuple[int, bytes]:
-        """Where it stands among the deployments of its target in the order of recording."""
+        """Sort key of a target's deployments by recording."""
         return self.hybrid_ns, self.id
 
     @property
     def place(self) -> tuple[int, int, bytes]:
-        """Where it stands among the deployments of its target by time."""
+        """Sort key of a target's deployments by time."""
         return self.time_ns, *self.order
 
 
 def check_deployment(target: str, time_ns: int) -> None:
-    """Raises InvalidName, InvalidTime for a deployment that cannot be recorded."""
+    """Raises InvalidName or InvalidTime for a deployment that cannot be recorded."""
     check_ref("deployment target", target)
     if is_report(target):
         raise InvalidName(
-            f"{printable(target)} is where a node reports what it serves: not deployed by hand",
-            hint="deploy to the target that the node follows: 'mvc follow' sends its report",
+            f"{printable(target)} is reserved for reports of a node",
+            hint="deploy to the target that the node follows; 'mvc follow' sends its report",
         )
     check_moment(time_ns)
 
@@ -114,31 +112,31 @@ def check_deployment(target: str, time_ns: int) -> None:
 def list_deployments(
     snapshot: Snapshot, target: str | None = None, *, incomplete: list[DamagedData] | None = None
 ) -> list[Deployed]:
-    """Every deployment, retracted ones included, by time and order of recording, oldest first.
+    """All deployments, retracted ones included, by time and recording, oldest first.
 
-    Raises UnknownTarget. Raises DamagedData if a record's predecessor is missing, or if lost
-    entries of the journal may have recorded deployments; with ``incomplete``, errors of lost
-    entries are appended to that list and the readable deployments are returned.
+    Raises UnknownTarget, and DamagedData if a record's predecessor is missing or lost journal
+    entries may have recorded deployments; with ``incomplete``, errors of lost entries are appended
+    to that list and the readable deployments are returned.
     """
-    found: list[Deployed] = []
+    deployments: list[Deployed] = []
     for name in chosen_targets(snapshot, target):
         note_gaps(snapshot, name, incomplete)
-        found += snapshot.retry_on_rewrite(partial(all_on, snapshot, name, incomplete))
-    return sorted(found, key=lambda deployed: deployed.place)
+        deployments += snapshot.retry_on_rewrite(partial(all_on, snapshot, name, incomplete))
+    return sorted(deployments, key=lambda deployed: deployed.place)
 
 
 def all_on(
     snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None = None
 ) -> list[Deployed]:
     """A target's deployments in the order of recording."""
-    found: list[Deployed] = []
+    deployments: list[Deployed] = []
     before = None
     for offset in snapshot.offsets_on(target):
         with noting(incomplete):
             recorded = snapshot.entry(offset)
-            found += [_deployed(snapshot, recorded, each, before) for each in on(recorded, target)]
+            deployments += [_deployed(snapshot, recorded, d, before) for d in on(recorded, target)]
         before = offset
-    return sorted(found, key=lambda deployed: deployed.order)
+    return sorted(deployments, key=lambda deployed: deployed.order)
 
 
 def note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None) -> None:
@@ -150,25 +148,25 @@ def note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | N
 def of_commit(
     snapshot: Snapshot, commit: CommitId, incomplete: list[DamagedData] | None = None
 ) -> tuple[Deployed, ...]:
-    """A commit's deployments on all targets, in the order they were recorded, without reports.
+    """A version's deployments on all targets in the order of recording, without node reports.
 
     ``incomplete``: see ``list_deployments``.
     """
     note_gaps(snapshot, "any target", incomplete)
 
-    def look() -> tuple[Deployed, ...]:
-        found: list[Deployed] = []
+    def read_all() -> tuple[Deployed, ...]:
+        deployments: list[Deployed] = []
         for offset in snapshot.deployments_of(commit):
             with noting(incomplete):
                 recorded = snapshot.entry(offset)
-                found += [
-                    _read(snapshot, recorded, each)
-                    for each in recorded.entry.deployments
-                    if each.subject == commit and not is_report(each.target)
+                deployments += [
+                    _read(snapshot, recorded, deployment)
+                    for deployment in recorded.entry.deployments
+                    if deployment.subject == commit and not is_report(deployment.target)
                 ]
-        return tuple(sorted(found, key=lambda deployed: (*deployed.order, deployed.target)))
+        return tuple(sorted(deployments, key=lambda deployed: (*deployed.order, deployed.target)))
 
-    return snapshot.retry_on_rewrite(look)
+    return snapshot.retry_on_rewrite(read_all)
 
 
 def on_target(
@@ -178,9 +176,7 @@ def on_target(
     until: int | None = None,
     incomplete: list[DamagedData] | None = None,
 ) -> Iterator[Deployed]:
-    """A target's deployments by time, latest first, from ``until`` (ns since 1970) back.
-
-    The iterator reads only what is taken.
+    """A lazy iterator over a target's deployments by time, latest first, from ``until`` (ns) back.
 
     ``incomplete``: see ``list_deployments``.
     """
@@ -197,9 +193,8 @@ def newest_first(snapshot: Snapshot, target: str) -> Iterator[Deployed]:
 
 
 def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
-    """A target's deployments by time, earliest first, from ``since`` (ns since 1970) on.
-
-    The iterator reads only what is taken.
+    """A lazy iterator over a target's deployments by time, earliest first, from ``since`` (ns)
+    on.
     """
     low = keys.DEPLOYED + keys.text(target)
     return _each(
@@ -210,17 +205,19 @@ def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
 def recorded_as(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
     """The deployment that entry ``sequence`` recorded on a target."""
 
-    def look() -> Deployed:
+    def read() -> Deployed:
         recorded = snapshot.by_sequence(sequence)
         if recorded is None:  # deployments are never collected
             raise _bad_index(target)
         return _read(snapshot, recorded, _in_entry(recorded, target))
 
-    return snapshot.retry_on_rewrite(look)
+    return snapshot.retry_on_rewrite(read)
 
 
-def _read(snapshot: Snapshot, recorded: Recorded, made: Deployment) -> Deployed:
-    return _deployed(snapshot, recorded, made, snapshot.before_on(made.target, recorded.offset))
+def _read(snapshot: Snapshot, recorded: Recorded, deployment: Deployment) -> Deployed:
+    return _deployed(
+        snapshot, recorded, deployment, snapshot.before_on(deployment.target, recorded.offset)
+    )
 
 
 _T = TypeVar("_T")
@@ -236,33 +233,33 @@ def _each(
     down: bool = True,
     incomplete: list[DamagedData] | None = None,
 ) -> Iterator[_T]:
-    """The deployments of a range of keys, from its end on if ``down``; those of one moment in the
-    order of recording, each as ``read``.
+    """The deployments in a range of keys, each as ``read``, from the end of the range if ``down``.
 
-    Between two moments gc may move entries; only the offset in a key changes then.
+    Deployments of one moment are in the order of recording. Between two moments gc may move
+    entries; only the offset in a key changes then.
     """
 
-    def look(lost: list[DamagedData] | None = None) -> tuple[bytes, list[_T]] | None:
+    def at_next(lost: list[DamagedData] | None = None) -> tuple[bytes, list[_T]] | None:
         key = snapshot.last(low, high) if down else snapshot.first(low, high)
         if key is None:
             return None
-        moment, rows, found = keys.without_offset(key), list[tuple[Recorded, Deployment]](), []
-        for each in snapshot.under(moment):
+        moment, rows, values = keys.without_offset(key), list[tuple[Recorded, Deployment]](), []
+        for full_key in snapshot.under(moment):
             with noting(lost):
-                recorded = snapshot.entry(keys.offset_of(each))
+                recorded = snapshot.entry(keys.offset_of(full_key))
                 rows.append((recorded, _in_entry(recorded, target)))
-        for recorded, made in sorted(rows, key=lambda row: row[1].order, reverse=down):
+        for recorded, deployment in sorted(rows, key=lambda row: row[1].order, reverse=down):
             with noting(lost):
-                found.append(read(snapshot, recorded, made))
-        return moment, found
+                values.append(read(snapshot, recorded, deployment))
+        return moment, values
 
     while True:
         try:
-            group = snapshot.retry_on_rewrite(look)
+            group = snapshot.retry_on_rewrite(at_next)
         except DamagedData:
             if incomplete is None:
                 raise
-            group = look(incomplete)
+            group = at_next(incomplete)
         if group is None:
             return
         yield from group[1]
@@ -270,58 +267,58 @@ def _each(
 
 
 def on(recorded: Recorded, target: str) -> Iterator[Deployment]:
-    """The deployments on a target in an entry: one at most."""
-    return (each for each in recorded.entry.deployments if each.target == target)
+    """The deployments on a target in an entry: at most one."""
+    return (d for d in recorded.entry.deployments if d.target == target)
 
 
 def _in_entry(recorded: Recorded, target: str) -> Deployment:
-    found = next(on(recorded, target), None)
-    if found is None:
+    deployment = next(on(recorded, target), None)
+    if deployment is None:
         raise _bad_index(target)
-    return found
+    return deployment
 
 
 def deployment_with(snapshot: Snapshot, id_: StatementId) -> tuple[Recorded, Deployment] | None:
-    """A deployment, and its entry; None if it is not here."""
-    found = snapshot.statement(id_)
-    if found is None or not isinstance(found[1], Deployment):
+    """A deployment and its entry, or None."""
+    pair = snapshot.statement(id_)
+    if pair is None or not isinstance(pair[1], Deployment):
         return None
-    return found[0], found[1]
+    return pair[0], pair[1]
 
 
 def _deployed(
-    snapshot: Snapshot, recorded: Recorded, made: Deployment, before: int | None
+    snapshot: Snapshot, recorded: Recorded, deployment: Deployment, before: int | None
 ) -> Deployed:
     """The deployment, after a check that its predecessor is in the entry at byte ``before``.
 
-    The check detects a look-up that skipped a statement. Raises DamagedData.
+    The check detects index errors that would skip a statement. Raises DamagedData.
     """
-    target, previous = made.target, recorded.entry.before(made)
+    target, previous = deployment.target, recorded.entry.before(deployment)
     if not snapshot.is_lost(previous) and before != (
         None if previous is None else snapshot.offset_of(previous)
     ):
         raise _bad_index(target)
-    _, retraction = next(iter(snapshot.about(Retraction, made.id)), (None, None))
+    _, retraction = next(iter(snapshot.about(Retraction, deployment.id)), (None, None))
     back = None
     with suppress(DamagedData):
-        back = None if made.returned_to is None else deployment_with(snapshot, made.returned_to)
+        back = None if (to := deployment.returned_to) is None else deployment_with(snapshot, to)
     return Deployed(
         target,
-        made.time_ns,
-        made.recorded_ns,
+        deployment.time_ns,
+        deployment.recorded_ns,
         recorded.sequence,
-        commit=CommitId(made.subject),
-        id=made.id,
-        hybrid_ns=made.hybrid_ns,
+        commit=CommitId(deployment.subject),
+        id=deployment.id,
+        hybrid_ns=deployment.hybrid_ns,
         retracted=retraction is not None,
         retracted_ns=None if retraction is None else retraction.recorded_ns,
-        author=made.author,
-        reason=made.reason,
+        author=deployment.author,
+        reason=deployment.reason,
         returns_to=None if back is None else back[0].sequence,
         retracted_by="" if retraction is None else retraction.author,
         retracted_reason="" if retraction is None else retraction.reason,
         sent_by=recorded.entry.sender,
-        replaces=made.replaces,
+        replaces=deployment.replaces,
     )
 
 
@@ -333,42 +330,43 @@ def _bad_index(target: str) -> DamagedData:
 
 
 def chosen_targets(snapshot: Snapshot, target: str | None) -> list[str]:
-    """The one that is named, or all of them. Raises UnknownTarget."""
+    """``target``, or all targets. Raises UnknownTarget."""
     return snapshot.targets() if target is None else [check_target(snapshot, target)]
 
 
 def check_target(snapshot: Snapshot, target: str) -> str:
-    """Returns ``target`` if it has a deployment; raises UnknownTarget otherwise."""
+    """Returns ``target`` if it has a deployment; otherwise raises UnknownTarget."""
     if snapshot.newest_hybrid(target) is not None:
         return target
     if is_report(target):
         raise UnknownTarget(
-            f"no node has reported on {printable(target[:100])}, as far as is known here",
-            hint="'mvc live --nodes' lists the nodes; 'mvc fetch --nodes' brings later reports",
+            f"no known report of a node on {printable(target[:100])}",
+            hint="'mvc live --nodes' lists the nodes; 'mvc fetch --nodes' fetches later reports",
         )
     names = snapshot.targets()
-    others = f"available: {', '.join(names[:10])}" if names else "nothing was deployed anywhere yet"
+    available = f"available: {', '.join(names[:10])}" if names else "nothing was deployed yet"
     raise UnknownTarget(
         f"nothing was ever deployed on {printable(target[:100])}",
-        hint=did_you_mean(target, names, others),
+        hint=did_you_mean(target, names, available),
     )
 
 
 RECENT = 256
 """How many of a target's newest records are searched for an immediate one."""
-_NEVER = 1 << 64  # ns, later than every time that can be recorded
+_NEVER = 1 << 64  # ns; later than any recorded time
 
 
 class Against(Struct, frozen=True):
-    """How a remote's record of a target differs: it lacks the deployments ``without``, and the
-    retractions of the deployments ``counting``.
+    """How a remote's record of a target differs from the local one.
+
+    It lacks the deployments ``without``, and the retractions of the deployments ``counting``.
     """
 
     without: Set[StatementId] = frozenset()
     counting: Set[StatementId] = frozenset()
 
     def retractions(self, snapshot: Snapshot, new: Deployment) -> tuple[Retraction, ...]:
-        """What a new deployment retracts, so that both records agree once it is accepted."""
+        """The retractions to send with a new deployment, so that both records agree afterwards."""
         dropped = (id_ for id_ in self.without if not snapshot.is_subject(Retraction, id_))
         return tuple(
             Retraction(
@@ -388,9 +386,8 @@ IN_STEP = Against()
 class Live(Struct, frozen=True):
     """A stretch of time in which a version was live on a target.
 
-    It begins with ``deployment`` and ends before ``until_ns`` (ns since 1970), when the next
-    deployment on record begins; None if none does. ``annotations``: what was found out about the
-    version later.
+    It ends before ``until_ns`` (ns since 1970), the start of the next deployment on record, or is
+    open (None). ``annotations``: those of the version.
     """
 
     deployment: Deployed
@@ -424,12 +421,12 @@ class Live(Struct, frozen=True):
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """The version's metrics and those of its annotations, of which the last counts."""
+        """The version's metrics, updated by its annotations."""
         return merged(self.version, self.annotations)[0]
 
     @property
     def params(self) -> Mapping[str, str]:
-        """The version's params and those of its annotations, in the same way."""
+        """The version's params, updated by its annotations."""
         return merged(self.version, self.annotations)[1]
 
 
@@ -437,25 +434,25 @@ class Live(Struct, frozen=True):
 
 
 def live(store: Store, target: str, time_ns: int | None = None) -> Live:
-    """The stretch that holds a moment, by default now, in a few look-ups.
+    """The stretch that contains a moment (default: now), in a few look-ups.
 
-    Raises UnknownTarget, NoDeployment, InvalidTime, and DamagedData if a lost entry of the
-    journal may change the answer, or the version's commit is lost.
+    Raises UnknownTarget, NoDeployment, InvalidTime, and DamagedData if a lost journal entry may
+    change the answer, or the version's commit is lost.
     """
     now, snapshot = nearest(store.clock.now_ns()), store.snapshot
-    found = live_at(store, time_ns, target)
+    deployed = live_at(store, time_ns, target)
     if time_ns is None:
-        return _stretch(snapshot, found, _until_from_now(snapshot, found, now))
-    return _stretch(snapshot, found, _next_time(snapshot, target, found.time_ns))
+        return _stretch(snapshot, deployed, _until_from_now(snapshot, deployed, now))
+    return _stretch(snapshot, deployed, _next_time(snapshot, target, deployed.time_ns))
 
 
 def all_live(store: Store, time_ns: int | None = None) -> tuple[Live, ...]:
-    """The stretch of every target that has one at a moment, by the names of the targets."""
-    found = []
+    """The stretches of all targets with a live version at a moment, sorted by target."""
+    stretches = []
     for target in store.fresh().targets():
         with suppress(NoDeployment):
-            found.append(live(store, target, time_ns))
-    return tuple(found)
+            stretches.append(live(store, target, time_ns))
+    return tuple(stretches)
 
 
 def live_between(
@@ -468,34 +465,34 @@ def live_between(
     check_moment(since), check_moment(until)
     if until < since:
         raise WrongUsage(
-            f"the time ends before it begins: {format_time(until)} is before {format_time(since)}",
+            f"the interval ends before it begins: {format_time(until)} < {format_time(since)}",
             hint="name the earlier moment first",
         )
     names = chosen_targets(snapshot, target)
-    return tuple(each for name in names for each in _between(snapshot, name, since, until))
+    return tuple(stretch for name in names for stretch in _between(snapshot, name, since, until))
 
 
 def _between(snapshot: Snapshot, target: str, since: int, until: int) -> list[Live]:
-    found: list[Live] = []
+    stretches: list[Live] = []
     end = _next_time(snapshot, target, until)
     for deployed in on_target(snapshot, target, until=until):
         if not deployed.retracted and deployed.time_ns != end:
-            found.append(_stretch(snapshot, deployed, end))
+            stretches.append(_stretch(snapshot, deployed, end))
             end = deployed.time_ns
             if end <= since:
                 break
-    return found[::-1]
+    return stretches[::-1]
 
 
 def _stretch(snapshot: Snapshot, deployed: Deployed, until: int | None) -> Live:
     try:
         version = commits.get(snapshot, deployed.commit)
-        found = Annotations(snapshot).of(deployed.commit)
-        return Live(deployed, version, until, annotations=found)
+        annotations = Annotations(snapshot).of(deployed.commit)
+        return Live(deployed, version, until, annotations=annotations)
     except DamagedData as error:
         since = format_time(deployed.time_ns)
-        what = f"{deployed.commit.short} is live on {printable(deployed.target)} from {since}"
-        raise DamagedData(f"{what}, but {error.message}", hint=error.hint) from error
+        fact = f"{deployed.commit.short} is live on {printable(deployed.target)} from {since}"
+        raise DamagedData(f"{fact}, but {error.message}", hint=error.hint) from error
 
 
 def _next_time(snapshot: Snapshot, target: str, after: int) -> int | None:
@@ -504,7 +501,7 @@ def _next_time(snapshot: Snapshot, target: str, after: int) -> int | None:
 
 
 def _until_from_now(snapshot: Snapshot, deployed: Deployed, now: int) -> int | None:
-    """When what is live now will be replaced, as far as that is on record."""
+    """When the live deployment will be replaced, by the deployments on record."""
     overtaken = next(_immediate(snapshot, deployed.target), None) is not None
     for later in upwards(snapshot, deployed.target, max(now, deployed.time_ns)):
         counts = later.dated or not overtaken
@@ -517,10 +514,9 @@ def _until_from_now(snapshot: Snapshot, deployed: Deployed, now: int) -> int | N
 
 
 def live_at(store: Store, time_ns: int | None = None, target: str | None = None) -> Deployed:
-    """The deployment that was live on a target at a moment, by default now.
+    """The deployment live on a target at a moment (default: now), in a few look-ups.
 
-    ``target`` may be None if there is only one. Takes a few look-ups, whatever the length of the
-    history. Raises as ``live``.
+    ``target`` may be None if there is only one. Raises the errors of ``live``.
     """
     snapshot = store.fresh()
     name = _only_target(snapshot) if target is None else check_target(snapshot, target)
@@ -539,13 +535,13 @@ def live_among(
     *,
     against: Against = IN_STEP,
 ) -> Deployed | None:
-    """What is live now, or at a time, as the remote sees it that ``against`` describes."""
+    """The deployment live now, or at a time, as seen by the remote that ``against`` describes."""
     if time_ns is None:
-        found = succession(snapshot, target, now_ns, against.counting)
+        candidates = succession(snapshot, target, now_ns, against.counting)
     else:
         every = on_target(snapshot, target, until=time_ns)
-        found = (d for d in every if not d.retracted or d.id in against.counting)
-    return next((d for d in found if d.id not in against.without), None)
+        candidates = (d for d in every if not d.retracted or d.id in against.counting)
+    return next((d for d in candidates if d.id not in against.without), None)
 
 
 def replaced(
@@ -556,7 +552,7 @@ def replaced(
     *,
     against: Against = IN_STEP,
 ) -> StatementId | None:
-    """What a statement of now replaces on a target; ``time_ns``: of a deployment.
+    """The id of the deployment that a new statement replaces on a target; ``time_ns``: its time.
 
     Valid only under the journal's lock.
     """
@@ -566,10 +562,10 @@ def replaced(
 
 
 class Standing:
-    """What is live on a target whose record grows: most of it without a look-up.
+    """What is live on a target whose record grows, mostly without look-ups.
 
-    ``_rows``: all that counts from its first deployment on until ``_until``, by place. The newest
-    immediate one is the last of them, or before it: so the last one is live.
+    ``_rows``: the counting deployments from the first one to ``_until``, by ``place``. The newest
+    immediate one is the last of them or before it, so the last one is live.
     """
 
     def __init__(self, snapshot: Snapshot, target: str, against: Against = IN_STEP) -> None:
@@ -579,10 +575,10 @@ class Standing:
         self._rows, self._until = list[Deployed](), 0
 
     def then(self, now_ns: int, time_ns: int | None, against: Against = IN_STEP) -> Deployed | None:
-        """What an operation of ``now_ns`` has to replace, to be accepted.
+        """The deployment that an operation at ``now_ns`` must replace to be accepted.
 
-        That includes what took over since by a time that was given. ``time_ns``: of its deployment.
-        ``against``: with all that was told by ``add`` and ``drop``.
+        Includes dated deployments that took effect meanwhile. ``time_ns``: the time of the
+        operation's deployment. ``against``: includes all changes passed to ``add`` and ``drop``.
         """
         is_now, at = time_ns in (None, now_ns), now_ns if time_ns is None else time_ns
         if is_now and self._newest is not None:
@@ -597,28 +593,32 @@ class Standing:
         self._until = next(times, _NEVER)
         return live if is_now else last
 
-    def add(self, made: Deployed) -> None:
-        """It is on record now, and counts."""
-        is_newest = self._newest is None or made.order > self._newest.order
-        self._newest = made if is_newest else self._newest
-        above = self._rows[0 if made.dated else -1].place if self._rows else made.place
-        if above < made.place and made.time_ns < self._until and (made.dated or is_newest):
-            insort(self._rows, made, key=attrgetter("place"))
-        elif not made.dated:
+    def add(self, deployed: Deployed) -> None:
+        """Adds a recorded deployment that counts."""
+        is_newest = self._newest is None or deployed.order > self._newest.order
+        self._newest = deployed if is_newest else self._newest
+        above = self._rows[0 if deployed.dated else -1].place if self._rows else deployed.place
+        if (
+            above < deployed.place
+            and deployed.time_ns < self._until
+            and (deployed.dated or is_newest)
+        ):
+            insort(self._rows, deployed, key=attrgetter("place"))
+        elif not deployed.dated:
             self._rows.clear()
 
-    def drop(self, made: Deployed) -> None:
-        """It does not count any more."""
-        at = bisect_left(self._rows, made.place, key=attrgetter("place"))
-        is_among = self._rows[at : at + 1] and self._rows[at].id == made.id
-        if is_among and (at or made.dated):
+    def drop(self, deployed: Deployed) -> None:
+        """Removes a deployment that no longer counts."""
+        at = bisect_left(self._rows, deployed.place, key=attrgetter("place"))
+        is_among = self._rows[at : at + 1] and self._rows[at].id == deployed.id
+        if is_among and (at or deployed.dated):
             del self._rows[at]
-        elif not made.dated:
+        elif not deployed.dated:
             self._rows.clear()
 
 
 class Standings:
-    """``Standing`` of each target that is asked for, as the journal grows."""
+    """``Standing`` by target, updated as the journal grows."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot, self._next = snapshot, snapshot.position.sequence
@@ -629,47 +629,48 @@ class Standings:
         """Valid only under the journal's lock."""
         for recorded in self._snapshot.from_sequence(self._next):
             self._next, number = recorded.sequence + 1, recorded.sequence
-            for made in recorded.entry.deployments:
-                if made.target in self._on:
-                    self._on[made.target].add(recorded_as(self._snapshot, made.target, number))
-            for taken in recorded.entry.retractions:
-                if taken.target in self._on:
-                    self._drop(taken)
+            for deployment in recorded.entry.deployments:
+                if (name := deployment.target) in self._on:
+                    self._on[name].add(recorded_as(self._snapshot, name, number))
+            for retraction in recorded.entry.retractions:
+                if retraction.target in self._on:
+                    self._drop(retraction)
         if target not in self._on:
             self._on[target] = Standing(self._snapshot, target)
         return self._on[target]
 
-    def _drop(self, taken: Retraction) -> None:
-        found = deployment_with(self._snapshot, StatementId(taken.subject))
-        if found is not None and taken.subject not in self._dropped:
-            self._dropped.add(taken.subject)
-            gone = recorded_as(self._snapshot, taken.target, found[0].sequence)
-            self._on[taken.target].drop(gone)
+    def _drop(self, retraction: Retraction) -> None:
+        target, subject = retraction.target, retraction.subject
+        pair = deployment_with(self._snapshot, StatementId(subject))
+        if pair is not None and subject not in self._dropped:
+            self._dropped.add(subject)
+            self._on[target].drop(recorded_as(self._snapshot, target, pair[0].sequence))
 
 
 def same_until(snapshot: Snapshot, target: str, now_ns: int) -> range:
-    """The moments from ``now_ns`` on at which the same is live, as long as nothing is recorded."""
+    """The moments from ``now_ns`` on with the same live version, if nothing new is recorded."""
     due = snapshot.next_deployment(target, now_ns)
     return range(now_ns, _NEVER if due is None else due)
 
 
 def live_now(store: Store, *, reports: bool = False) -> dict[CommitId, list[str]]:
-    """The live versions with their targets; with ``reports`` also what nodes serve."""
+    """The live versions with their targets; ``reports``: also the versions that nodes serve."""
     snapshot, now_ns = store.fresh(), nearest(store.clock.now_ns())
-    found: dict[CommitId, list[str]] = {}
+    by_version: dict[CommitId, list[str]] = {}
     for target in [*snapshot.targets(), *(snapshot.targets(reports=True) if reports else ())]:
         if (live := live_among(snapshot, target, now_ns)) is not None:
-            found.setdefault(live.commit, []).append(target)
-    return found
+            by_version.setdefault(live.commit, []).append(target)
+    return by_version
 
 
 def succession(
     snapshot: Snapshot, target: str, now_ns: int, counting: Collection[StatementId] = ()
 ) -> Iterator[Deployed]:
-    """What is live now, then what would be if that had never been deployed, and so on.
+    """A lazy iterator: the live deployment, then the one live if that had never happened, and so
+    on.
 
-    The deployments ``counting`` are among them even if they are retracted. Of a node's report the
-    newest time answers, by its clock, which may be ahead. The iterator reads only what is taken.
+    Retracted deployments in ``counting`` are included. For a node's reports the newest time counts,
+    by the node's clock, which may be ahead.
     """
 
     def counts(deployed: Deployed) -> bool:
@@ -678,7 +679,7 @@ def succession(
     by_time = filter(
         counts, on_target(snapshot, target, until=None if is_report(target) else now_ns)
     )
-    taken: set[StatementId] = set()
+    yielded: set[StatementId] = set()
     passed: list[Deployed] = []
     later: Deployed | None = None
     for recorded in () if is_report(target) else _immediate(snapshot, target, counting):
@@ -690,23 +691,23 @@ def succession(
                 passed.append(later)
             later = next(by_time, None)
         yield recorded
-        taken.add(recorded.id)
+        yielded.add(recorded.id)
     rest = chain(passed, () if later is None else (later,), by_time)
-    yield from (deployed for deployed in rest if deployed.id not in taken)
+    yield from (deployed for deployed in rest if deployed.id not in yielded)
 
 
 def _immediate(
     snapshot: Snapshot, target: str, counting: Collection[StatementId] = ()
 ) -> Iterator[Deployed]:
-    """The immediate ones among the newest records, in reverse order of recording."""
+    """The immediate deployments among the newest records, in reverse order of recording."""
 
-    def read(snapshot: Snapshot, recorded: Recorded, made: Deployment) -> Deployed | None:
-        return _read(snapshot, recorded, made) if made.time_ns == made.recorded_ns else None
+    def read(snapshot: Snapshot, recorded: Recorded, new: Deployment) -> Deployed | None:
+        return _read(snapshot, recorded, new) if new.time_ns == new.recorded_ns else None
 
     low = keys.ordered(Deployment.code, target)
-    for each in islice(_each(snapshot, target, low, keys.after(low), read=read), RECENT):
-        if each is not None and (not each.retracted or each.id in counting):
-            yield each
+    for deployed in islice(_each(snapshot, target, low, keys.after(low), read=read), RECENT):
+        if deployed is not None and (not deployed.retracted or deployed.id in counting):
+            yield deployed
 
 
 def _only_target(snapshot: Snapshot) -> str:
@@ -723,13 +724,11 @@ def _only_target(snapshot: Snapshot) -> str:
 
 
 def _none_live(snapshot: Snapshot, target: str, time_ns: int) -> NoDeployment:
-    first = next(
-        (each for each in upwards(snapshot, target, -_NEVER >> 1) if not each.retracted), None
-    )
-    what = f"nothing is live on {target}: every deployment was retracted"
+    first = next((d for d in upwards(snapshot, target, -_NEVER >> 1) if not d.retracted), None)
+    problem = f"nothing is live on {target}: every deployment was retracted"
     if first is not None:
-        what = (
+        problem = (
             f"nothing was live on {target} at {format_time(time_ns)}: its first "
             f"deployment is {first.commit.short} at {format_time(first.time_ns)}"
         )
-    return NoDeployment(what, hint=f"'mvc deploy --list {target}' lists them")
+    return NoDeployment(problem, hint=f"'mvc deploy --list {target}' lists them")

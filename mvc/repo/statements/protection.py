@@ -1,11 +1,10 @@
-"""Protected targets: nothing is recorded there by the way, by whatever makes versions.
+"""Protected targets, and trainings that deploy their versions.
 
-The setting ``deploy.protect`` names them. Only a deployment, a rollback and a retraction that say
-so (``anyway``) count there; what a fetch brings has happened elsewhere, and is on record.
+The setting ``deploy.protect`` names protected targets. Only deployments, rollbacks and retractions
+with ``anyway`` are recorded there; fetched statements happened elsewhere and are always recorded.
 
-A training that deploys its versions yields to everybody else who deploys: without a guard its next
-step would undo a rollback. The rule is the same for a Recorder, the callbacks of frameworks and a
-distributed training.
+A training stops deploying as soon as another user deploys: otherwise its next step would undo a
+rollback. Recorders, framework callbacks and distributed trainings share this rule.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ SETTING = "deploy.protect"
 
 
 def protecting(config: Config) -> tuple[str, ...]:
-    """What the setting names, with ``*`` for any characters."""
+    """The patterns of the setting; ``*`` matches any characters."""
     return tuple(str(config.get(SETTING)).replace(",", " ").split())
 
 
 def protected(globs: Iterable[str], targets: Iterable[str]) -> list[str]:
-    """Those of ``targets`` that ``globs`` name."""
+    """The ``targets`` that match one of ``globs``."""
     globs = tuple(globs)
     return [
         target
@@ -56,25 +55,25 @@ def refuse_protected(config: Config, target: str, *, anyway: bool = False) -> No
 
 
 def refuse_protected_by(globs: Iterable[str], target: str) -> None:
-    """Raises TargetProtected for a target that ``globs`` name."""
+    """Raises TargetProtected for a target that ``globs`` match."""
     if protected(globs, [target]):
         raise TargetProtected(
             f"{printable(target)} is protected ({SETTING})",
-            hint="a deployment, a rollback or a retraction that is meant takes --anyway, in Python "
-            "anyway=True; versions are committed without one",
+            hint="to deploy, roll back or retract there, add --anyway (in Python anyway=True); "
+            "versions can be committed without a deployment",
         )
 
 
 class NotDeployed(MvcWarning):
-    """A training commits its versions, and has stopped deploying them."""
+    """A training continues to commit versions, but has stopped deploying them."""
 
 
 class RecordingNotice(AbstractContextManager["RecordingNotice"]):
-    """A training that records on ``branch``, which is known to others until the block ends.
+    """A training that records on ``branch``, visible to other processes until the block ends.
 
-    With a ``target`` its versions are deployed there while the live deployment is its own last one,
-    or the one that was live when it began, and ``deploy.protect`` does not name the target.
-    ``stopped`` says why they are not any more; ``left_out`` counts those that were not.
+    With a ``target``, versions are deployed while the live deployment is the training's own last
+    one, or the one live at its start, and the target is not protected. ``stopped``: why deploying
+    stopped, or None. ``left_out``: the number of versions not deployed.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         *,
         alone: bool = False,
     ) -> None:
-        """``alone``: no other training deploys to the target. Raises Busy, TargetProtected."""
+        """``alone``: refuse other trainings on the target. Raises Busy, TargetProtected."""
         self.branch, self.target = branch, target
         self._store, self._config = store, config
         self._file = store.folder / CONFIG
@@ -103,7 +102,7 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         self.close()
 
     def deploy_again(self) -> None:
-        """Replaces what is live now with the next version. Raises TargetProtected."""
+        """Resumes deploying; the next version replaces the live one. Raises TargetProtected."""
         if self.target is None:
             return
         refuse_protected_by(self._protecting(), self.target)
@@ -112,28 +111,28 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         self.stopped: str | None = None
 
     def allows(self) -> bool:
-        """Whether the version that is published now is deployed; under the journal's lock."""
+        """Whether the version being published is deployed; call under the journal's lock."""
         if self.stopped is None:
             self.stopped = self._reason()
         return self.stopped is None
 
     def committed(self, deployed: Deployed | None) -> None:
-        """Notes how a version was committed. Warns of the first one without a deployment."""
+        """Notes how a version was committed; warns about the first one without a deployment."""
         if deployed is not None:
             self._live, self._sequence = deployed.id, deployed.sequence
             return
         self.left_out += 1
         if not self._warned:
             self._warned, target = True, printable(str(self.target))
-            with suppress(NotDeployed):  # which the user's filters may make an error
+            with suppress(NotDeployed):  # the user's filters may raise it
                 warnings.warn_explicit(
                     f"the training stops deploying to {target}: {self.stopped}; "
-                    "it goes on committing. deploy_again() or a restart deploys again",
+                    "it continues to commit; deploy_again() or a restart resumes deploying",
                     NotDeployed, "mvc recorder", 0,
                 )  # fmt: skip
 
     def _reason(self) -> str | None:
-        """Why the training may not deploy any more."""
+        """Why the training may no longer deploy, or None."""
         if protected(self._protecting(), [str(self.target)]):
             return f"it is protected ({SETTING})"
         live = self._live_now()
@@ -144,12 +143,12 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         return self._other()
 
     def _is_newest(self) -> bool:
-        """Whether nobody has deployed or retracted anything since this training."""
+        """Whether this training made the target's newest deployment or retraction."""
         newest = self._store.snapshot.newest_on(str(self.target))
         return newest is not None and newest.sequence == self._sequence
 
     def go_on_after(self, commit: CommitId) -> None:
-        """Goes on for an earlier process of the training, whose last version is ``commit``."""
+        """Continues for an earlier process of the training, whose last version is ``commit``."""
         with suppress(MvcError):
             if live_at(self._store, None, self.target).commit == commit:
                 return
@@ -159,11 +158,11 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         with suppress(MvcError):
             other = live_at(self._store, None, self.target)
             how = "deployed" if other.returns_to is None else "rolled back to"
-            return f"{printable(other.author) or 'somebody'} {how} {other.commit.short}"
+            return f"{printable(other.author) or 'another user'} {how} {other.commit.short}"
         return "its deployment does not count any more"
 
     def _live_now(self) -> bytes | None:
-        """The id of the live deployment; empty: lost entries of the journal may change it."""
+        """The id of the live deployment; None: none; empty: unknown, because entries are lost."""
         try:
             return live_at(self._store, None, self.target).id
         except (NoDeployment, UnknownTarget):
@@ -172,15 +171,15 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
             return b""
 
     def _protecting(self) -> tuple[str, ...]:
-        """The setting as it is now: the repository's file is read again once it has changed."""
+        """The current setting; the repository's settings file is read again after a change."""
         config, fs = self._config, self._store.fs
-        seen = fs.stat(self._file)
-        if seen != self._settings[0]:
+        identity = fs.stat(self._file)
+        if identity != self._settings[0]:
             globs = () if config.origin(SETTING) == "repository" else protecting(config)
             try:
-                read = load_config(fs, self._file, None, {}, flags={})
-                globs += tuple(str(read.get(SETTING)).replace(",", " ").split())
-            except MvcError:  # somebody is writing it
+                current = load_config(fs, self._file, None, {}, flags={})
+                globs += tuple(str(current.get(SETTING)).replace(",", " ").split())
+            except MvcError:  # the file is being written
                 globs = protecting(config)
-            self._settings = seen, globs
+            self._settings = identity, globs
         return self._settings[1]

@@ -1,6 +1,6 @@
 """Records that a version went live, or that a deployment does not count.
 
-Both note which deployment was live then: a push compares it with what is live at the remote.
+Both statements name the deployment they replace: a push compares it with the remote's live one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mvc.store.store import Store
 from mvc.times import format_time
 
 Send = Callable[[Entry], Callable[[Recorded], None]]
-"""Sends an entry to a remote; the result is called once it is recorded here."""
+"""Sends an entry to a remote; returns a function to call once it is recorded here."""
 _TRIES = 3
 _SECOND = 10**9
 
@@ -51,9 +51,9 @@ def publish(
 ) -> Recorded:
     """Publishes the entry that ``make`` returns for a moment, with its signatures.
 
-    ``make`` runs again under the journal's lock; if another entry is due by then, that is signed.
-    Where others are faster each time, it is signed under the lock in the end.
-    ``send``: gives the entry to a remote first. If that raises, nothing is recorded.
+    ``make`` runs again under the journal's lock; if its entry changed meanwhile, the new one is
+    signed. After several such changes it is signed under the lock. ``send``: first sends the entry
+    to a remote; if that raises, nothing is recorded.
     """
 
     def drafted(moment: int) -> Entry:
@@ -83,7 +83,7 @@ def publish(
 
 
 class _Overtaken(Exception):
-    """What was signed is not what is due any more."""
+    """The expected entry changed after the draft was signed."""
 
 
 def deploy(
@@ -101,17 +101,16 @@ def deploy(
 ) -> Deployed:
     """Records that a version went live, by default now; durable on return.
 
-    A version without its state or weights can be recorded only for a time in the past.
-    ``sign``: by default as the user's settings say. ``against``: the remote's record that it is to
-    fit; ``send``: see ``publish``. Raises InvalidName, InvalidTime, UnknownRevision,
-    StateForgotten, WeightsDropped, CannotSign, and unless ``anyway`` TargetProtected, and
-    BadModelFile if a file is missing or false.
+    A version without its state or weights can only be deployed at a past time. ``against``: the
+    difference to the remote's record; ``send``: see ``publish``. Raises InvalidName, InvalidTime,
+    UnknownRevision, StateForgotten, WeightsDropped, CannotSign, and unless ``anyway``
+    TargetProtected, and BadModelFile for a missing or invalid file.
     """
     refuse_protected(config, target, anyway=anyway)
     snapshot = store.fresh()
     how = signing(store, sign, deployment=True)
     if not anyway:
-        from mvc.repo.whole import refuse_incomplete  # which loads what reads files
+        from mvc.repo.whole import refuse_incomplete  # loads parsers of files
 
         refuse_incomplete(store, commit, {})
 
@@ -146,11 +145,11 @@ def retract(
     against: Against = IN_STEP,
     send: Send | None = None,
 ) -> Deployed:
-    """Records that a deployment does not count; its own record stays.
+    """Records that a deployment does not count; its own record remains.
 
-    It is the newest on the target, of ``commit`` if that is not None, and at ``time_ns`` (ns since
-    1970) if given; if none was then, the newest within that second. Raises UnknownTarget,
-    UnknownRevision, NoDeployment, CannotSign, and TargetProtected unless ``anyway``.
+    Selects the newest deployment on the target, of ``commit`` if named, and at ``time_ns`` if given
+    (or else within that second). Raises UnknownTarget, UnknownRevision, NoDeployment, CannotSign,
+    and TargetProtected unless ``anyway``.
     """
     refuse_protected(config, target, anyway=anyway)
     snapshot = store.fresh()
@@ -158,19 +157,19 @@ def retract(
     how = signing(store, sign, deployment=True)
 
     def make(now: int) -> Entry:
-        taken = Retraction(
+        retraction = Retraction(
             subject=_to_retract(snapshot, target, commit, time_ns, against=against).id,
             author=config.author,
             reason=reason,
             target=target,
             replaces=replaced(snapshot, target, now, against=against),
         )
-        return Entry("retract", now, target, statements=(taken,))
+        return Entry("retract", now, target, statements=(retraction,))
 
-    (taken,) = publish(store, make, how, send=send).entry.retractions
-    found = deployment_with(snapshot, StatementId(taken.subject))
-    assert found is not None
-    return recorded_as(snapshot, target, found[0].sequence)
+    (retraction,) = publish(store, make, how, send=send).entry.retractions
+    pair = deployment_with(snapshot, StatementId(retraction.subject))
+    assert pair is not None
+    return recorded_as(snapshot, target, pair[0].sequence)
 
 
 def _to_retract(
@@ -185,28 +184,28 @@ def _to_retract(
         newest = newest_first(snapshot, target)
     else:
         newest = reversed(of_commit(snapshot, commit))
-    there: Deployed | None = None  # retracted already
-    near: Deployed | None = None  # in the same second, which is what people are shown
-    if against.without:  # what a remote refuses is dropped first
-        newest = iter(sorted(newest, key=lambda each: each.id not in against.without))
+    retracted: Deployed | None = None
+    near: Deployed | None = None  # in the same second: screens show seconds
+    if against.without:  # deployments that the remote lacks come first
+        newest = iter(sorted(newest, key=lambda d: d.id not in against.without))
     for deployed in newest:
         if deployed.target != target or commit not in (None, deployed.commit):
             continue
         if time_ns in (None, deployed.time_ns):
             if not deployed.retracted or deployed.id in against.counting:
                 return deployed
-            there = there or deployed
+            retracted = retracted or deployed
         elif deployed.time_ns // _SECOND * _SECOND == time_ns and not deployed.retracted:
             near = near or deployed
-    if there is None and near is not None:
+    if retracted is None and near is not None:
         return near
-    what = "a deployment" if commit is None else f"a deployment of {commit.short}"
-    what += f" on {target}" + ("" if time_ns is None else f" at {format_time(time_ns)}")
-    if there is not None:
+    wanted = "a deployment" if commit is None else f"a deployment of {commit.short}"
+    wanted += f" on {target}" + ("" if time_ns is None else f" at {format_time(time_ns)}")
+    if retracted is not None:
         raise NoDeployment(
-            f"{what} was retracted already, at {format_time(there.retracted_ns or 0)}"
+            f"{wanted} was retracted already, at {format_time(retracted.retracted_ns or 0)}"
         )
     raise NoDeployment(
-        f"there is no record of {what}",
+        f"there is no record of {wanted}",
         hint=f"'mvc deploy --list {target}' lists what was recorded, with exact times",
     )

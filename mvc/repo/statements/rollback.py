@@ -1,10 +1,9 @@
-"""Rollback: deploys again what was live on a target before.
+"""Rollback: deploys the version that was live on a target before.
 
-The deployments of a target lie behind each other (``live.succession``). A rollback goes to the
-one before the present one, and the next rollback to the one before *that*: it counts from the
-deployment that the first went back to, not from the one that it recorded. A rollback passes over
-every version that the rollbacks directly before it have left on their way back; a deployment, or a
-rollback to a version that came later, begins anew.
+Deployments of a target have a succession (``live.succession``). A rollback goes to the one before
+the live one; the next rollback counts from the deployment that the first one went back to, not from
+the one it recorded. A rollback skips all versions that the directly preceding rollbacks left. A
+deployment, or a rollback to a later version, starts anew.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from mvc.store.store import Store
 
 
 class RolledBack(Deployed, frozen=True, kw_only=True):
-    """The deployment that a rollback recorded, and the version that it replaced."""
+    """The deployment that a rollback recorded; ``left``: the version that it replaced."""
 
     left: CommitId
 
@@ -61,7 +60,7 @@ def rollback(
 ) -> RolledBack:
     """``Repository.rollback``; durable on return."""
     if steps < 1:
-        raise WrongUsage(f"a rollback of {steps} steps makes no sense")
+        raise WrongUsage(f"a rollback goes back at least 1 step, not {steps}")
     if steps > 1 and to is not None:
         raise WrongUsage("name a version or a number of steps, not both")
     refuse_protected(config, target, anyway=anyway)
@@ -77,7 +76,7 @@ def rollback(
         past.check_kept(store, back, live)
         left[:] = [live.commit]
         check_deployment(target, now)
-        made = Deployment(
+        deployment = Deployment(
             subject=back.commit,
             author=config.author,
             reason=reason,
@@ -86,14 +85,19 @@ def rollback(
             replaces=live.id,
             returned_to=back.id,
         )
-        return Entry("deploy", now, target, statements=(made, *against.retractions(snapshot, made)))
+        return Entry(
+            "deploy",
+            now,
+            target,
+            statements=(deployment, *against.retractions(snapshot, deployment)),
+        )
 
-    done = recorded_as(snapshot, target, publish(store, make, how, send=send).sequence)
-    return RolledBack(**asdict(done), left=left[0])
+    recorded = publish(store, make, how, send=send)
+    return RolledBack(**asdict(recorded_as(snapshot, target, recorded.sequence)), left=left[0])
 
 
 class _Past:
-    """What was live on a target up to a moment, read as far as it is asked for."""
+    """The deployments of a target up to a moment, read lazily."""
 
     def __init__(self, snapshot: Snapshot, target: str, now_ns: int, against: Against) -> None:
         self._against = against
@@ -102,25 +106,27 @@ class _Past:
         self._now_ns = now_ns
 
     def steps_back(self, live: Deployed, steps: int) -> Deployed:
-        """What so many rollbacks go back to. Raises NoDeployment."""
-        here, passed, left = live, {live.commit}, set(self._left_before())
+        """The deployment that this many rollbacks go back to. Raises NoDeployment."""
+        current, passed, left = live, {live.commit}, set(self._left_before())
         for _ in range(steps):
-            before = next(self._before(self._origin(here), passed | left), None)
+            before = next(self._before(self._origin(current), passed | left), None)
             if before is None:
-                raise self._nothing_before(here, live, passed | left)
-            here = before
-            passed.add(here.commit)
-        return here
+                raise self._nothing_before(current, live, passed | left)
+            current = before
+            passed.add(current.commit)
+        return current
 
     def check_kept(self, store: Store, back: Deployed, live: Deployed) -> None:
-        """Raises StateForgotten, which names the next version back that is kept."""
+        """Raises StateForgotten, with a hint that names the nearest earlier version that is
+        stored.
+        """
         try:
             availability.check_servable(store, back.commit)
         except StateForgotten as error:
             for deployed in self._before(self._origin(back), {live.commit}):
                 if availability.forgotten(store, deployed.commit) is None:
                     command = f"mvc rollback {printable(self._target)} --to {deployed.commit.short}"
-                    hint = f"'{command}' goes to the version before it that is kept"
+                    hint = f"'{command}' goes to the version before it that is stored"
                     further = StateForgotten(error.message, hint=hint)
                     further.absent = error.absent
                     raise further from None
@@ -142,13 +148,13 @@ class _Past:
     def _succession(self, *counting: Deployed) -> Iterator[Deployed]:
         also = {deployed.id for deployed in counting} | self._against.counting
         line = succession(self._snapshot, self._target, self._now_ns, also)
-        return (each for each in line if each.id not in self._against.without)
+        return (d for d in line if d.id not in self._against.without)
 
-    def _before(self, origin: Deployed, besides: set[CommitId]) -> Iterator[Deployed]:
-        """What was live before a deployment, which may be retracted by now."""
+    def _before(self, origin: Deployed, without: set[CommitId]) -> Iterator[Deployed]:
+        """Deployments before ``origin``, which may be retracted by now; not of ``without``."""
         line = self._succession(origin)
-        there = dropwhile(lambda deployed: deployed.sequence != origin.sequence, line)
-        return (each for each in islice(there, 1, None) if each.commit not in besides)
+        rest = dropwhile(lambda deployed: deployed.sequence != origin.sequence, line)
+        return (d for d in islice(rest, 1, None) if d.commit not in without)
 
     def _left_before(self) -> Iterator[CommitId]:
         for deployed, before in pairwise(self._succession()):
@@ -163,41 +169,45 @@ class _Past:
         return next(line, None) == a.id
 
     def _origin(self, deployed: Deployed) -> Deployed:
-        """The deployment that this one, by way of others, went back to; else itself."""
-        while (earlier := self._returned_to(deployed)) is not None:  # which was recorded before
+        """The deployment that this one went back to, possibly over several rollbacks; else
+        itself.
+        """
+        while (earlier := self._returned_to(deployed)) is not None:  # ends: it was recorded before
             deployed = earlier
         return deployed
 
     def _returned_to(self, deployed: Deployed) -> Deployed | None:
-        """The earlier deployment of the same version that this one, a rollback, went back to."""
+        """The earlier deployment of the same version that this rollback went back to, or None."""
         if deployed.returns_to is None:
             return None
         back = self._snapshot.by_sequence(deployed.returns_to)
-        if back is None or all(made.subject != deployed.commit for made in on(back, self._target)):
+        if back is None or all(d.subject != deployed.commit for d in on(back, self._target)):
             return None
-        found = recorded_as(self._snapshot, self._target, back.sequence)
-        return found if found.order < deployed.order and self._began(found) else None
+        earlier = recorded_as(self._snapshot, self._target, back.sequence)
+        return earlier if earlier.order < deployed.order and self._began(earlier) else None
 
     def _began(self, deployed: Deployed) -> bool:
         return not deployed.dated or deployed.time_ns <= self._now_ns
 
     def _earlier(self, commit: CommitId) -> list[Deployed]:
-        """The deployments of a version up to the moment, latest record first, retracted too."""
+        """The deployments of a version up to the moment, latest record first, retracted ones
+        too.
+        """
         return [
-            each
-            for each in reversed(of_commit(self._snapshot, commit))
-            if each.target == self._target and self._began(each)
+            deployed
+            for deployed in reversed(of_commit(self._snapshot, commit))
+            if deployed.target == self._target and self._began(deployed)
         ]
 
     def _nothing_before(
-        self, here: Deployed, live: Deployed, passed: set[CommitId]
+        self, current: Deployed, live: Deployed, passed: set[CommitId]
     ) -> NoDeployment:
         name = printable(self._target)
-        what = f"nothing was live on {name} before {here.commit.short}"
-        left = next(self._before(self._origin(here), {here.commit, live.commit}), None)
+        problem = f"nothing was live on {name} before {current.commit.short}"
+        left = next(self._before(self._origin(current), {current.commit, live.commit}), None)
         if left is None or left.commit not in passed:
-            return NoDeployment(what, hint=f"'mvc deploy REV {name}' deploys another version")
+            return NoDeployment(problem, hint=f"'mvc deploy REV {name}' deploys another version")
         return NoDeployment(
-            f"{what} but versions that rollbacks have left",
-            hint=f"'mvc rollback {name} --to {left.commit.short}' deploys one again",
+            f"{problem} but versions that rollbacks have left",
+            hint=f"'mvc rollback {name} --to {left.commit.short}' deploys such a version",
         )

@@ -1,12 +1,11 @@
-"""Signatures of versions and deployments: made while they are recorded, and checked.
+"""Signatures of versions and deployments: creation at recording, and verification.
 
-A signature is made before the journal's lock is taken, because an agent may ask its user. It stands
-in the entry that records what it is about.
+A signature is made before the journal's lock is taken, because an SSH agent may ask its user. It is
+part of the entry that records its subject.
 
-A deployment is vouched for if its signature is that of an allowed signer, and if the deployments
-between it and the one that it followed, by its signature, came from other repositories and are
-vouched for themselves. So one that was rewritten, inserted or taken out is named. That the last
-ones of a target were taken out together does not show.
+A deployment is trusted if an allowed signer signed it, and if all deployments between it and the
+predecessor named in its signature came from other repositories and are trusted themselves. This
+detects rewritten, inserted and removed deployments, except the removal of a target's last ones.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _KEY = "sign.key"
 
 
 class Signing(Struct, frozen=True):
-    """What of an operation is signed, and with the key in which file."""
+    """The key file, and which statements of an operation it signs."""
 
     key: Path
     versions: bool
@@ -56,10 +55,9 @@ class Signing(Struct, frozen=True):
 def signing(
     store: Store, asked: bool | None, *, version: bool = False, deployment: bool = False
 ) -> Signing | None:
-    """What is signed of an operation that makes a version or says something of a deployment.
+    """How to sign an operation that records a version or deployment; None: not at all.
 
-    As the user's settings say if ``asked`` is None; None if it is nothing. Raises CannotSign where
-    there is no key.
+    ``asked``: the caller's choice (None: the user's settings). Raises CannotSign without a key.
     """
     if asked is False or not (version or deployment):
         return None
@@ -68,7 +66,7 @@ def signing(
     except MvcError:
         if asked:
             raise
-        return None  # as without settings: who verifies is told
+        return None  # unsigned, as without settings; 'verify' reports it
     versions = version and bool(asked or settings.get("sign.commits"))
     deployments = deployment and bool(asked or settings.get("sign.deployments"))
     if not (versions or deployments):
@@ -83,14 +81,14 @@ def _key_file(store: Store) -> Path:
         raise CannotSign(error.message, hint=error.hint) from error
     if file is None:
         raise CannotSign(
-            f"there is no key to sign with: the setting {_KEY} is empty",
-            hint=f"name yours: 'mvc config --user {_KEY} ~/.ssh/id_ed25519'",
+            f"no key to sign with: the setting {_KEY} is empty",
+            hint=f"set it: 'mvc config --user {_KEY} ~/.ssh/id_ed25519'",
         )
     return file
 
 
 def signed(snapshot: Snapshot, entry: Entry, how: Signing | None) -> Entry:
-    """The entry with its signatures, all of it complete; as it is if ``how`` is None."""
+    """The completed entry with its signatures; unchanged if ``how`` is None."""
     if how is None:
         return entry
     entry = completed(snapshot, entry)
@@ -105,14 +103,14 @@ def _signatures(snapshot: Snapshot, entry: Entry, how: Signing) -> Iterator[Sign
         yield Signature(
             subject=commit.id, author=entry.done_by, of_statement=False, signed_ns=now, blob=blob
         )
-    for each in entry.statements if how.deployments else ():
-        if not each.target:
+    for statement in entry.statements if how.deployments else ():
+        if not statement.target:
             continue
-        last = next((newest.id for newest in newest_first(snapshot, each.target)), None)
-        blob = sign(how.key, DEPLOYMENTS, signed_statement(each.id, last, now))
+        last = next((newest.id for newest in newest_first(snapshot, statement.target)), None)
+        blob = sign(how.key, DEPLOYMENTS, signed_statement(statement.id, last, now))
         yield Signature(
-            subject=each.id,
-            author=each.author,
+            subject=statement.id,
+            author=statement.author,
             of_statement=True,
             signed_ns=now,
             blob=blob,
@@ -120,30 +118,30 @@ def _signatures(snapshot: Snapshot, entry: Entry, how: Signing) -> Iterator[Sign
         )
 
 
-# -- what is signed (docs/format.md) ---------------------------------------------------------
+# -- signed bytes (docs/format.md) -----------------------------------------------------------
 
 
 def signed_version(commit: CommitId, signed_ns: int) -> bytes:
-    """Of a version: its id, and with it all that it holds and comes from."""
+    """The signed bytes of a version: its id covers all content and history."""
     return digest(b"mvc.signed-version.1", commit, encode_uint(signed_ns))
 
 
 def signed_statement(id_: StatementId, before: StatementId | None, signed_ns: int) -> bytes:
-    """Of a deployment or retraction: its id, and what came before it on the target."""
+    """The signed bytes of a deployment or retraction: its id, and its predecessor on the target."""
     return digest(b"mvc.signed-statement.1", id_, before or b"", encode_uint(signed_ns))
 
 
 _ALLOWED, _REVOKED = "sign.allowed_signers", "sign.revoked"
-_MOST = 64  # signatures of one thing that are looked at
+_MOST = 64  # signatures checked per subject
 _BEST_FIRST: tuple[Trust, ...] = ("good", "revoked", "not-allowed", "unknown", "bad", "unsigned")
 _UNSIGNED = Checked("unsigned")
 
 
 class Vouched(Struct, frozen=True):
-    """A deployment, and who vouches for it, for its version, and for its retraction if it has one.
+    """A deployment with the checks of its signature, its version's, and its retraction's if any.
 
-    ``problems``: why nobody vouches for what is on record, each in one line; empty if somebody
-    does. A version without a signature is no problem: the deployment's signature names it.
+    ``problems``: why the record is not trusted, one line each; empty if it is. A version without a
+    signature is no problem: the deployment's signature names the version.
     """
 
     deployment: Deployed
@@ -154,41 +152,40 @@ class Vouched(Struct, frozen=True):
 
 
 def of_version(store: Store, commit: CommitId) -> Checked:
-    """Who vouches for a version."""
-    return _Court(store).version(commit)
+    """The best signature of a version."""
+    return _Verifier(store).version(commit)
 
 
 def of_deployment(store: Store, deployed: Deployed) -> Checked:
-    """Who vouches for a deployment, wherever it stands among the others of its target."""
-    return _Court(store).deployment(deployed)[0]
+    """The best signature of one deployment, regardless of its predecessors."""
+    return _Verifier(store).deployment(deployed)[0]
 
 
 def verify(
     store: Store, target: str | None = None, *, since: int | None = None
 ) -> tuple[Vouched, ...]:
-    """Every deployment on a target, or on any, as recorded; ``since``: those recorded from then on,
-    or dated so.
+    """Checks all deployments on a target, or on any, in the order of recording.
 
-    Raises UnknownTarget, DamagedData, NotInstalled, and InvalidConfig where the user's settings do
-    not say whose signatures count.
+    ``since``: only those recorded or live from then on. Raises UnknownTarget, DamagedData,
+    NotInstalled, and InvalidConfig if the user's settings name no allowed signers.
     """
-    court = _Court(store)
-    if court.signers.allowed is None:
+    verifier = _Verifier(store)
+    if verifier.signers.allowed is None:
         raise InvalidConfig(
-            f"whose signatures count is not known: the setting {_ALLOWED} is empty",
+            f"no allowed signers are known: the setting {_ALLOWED} is empty",
             hint=f"'mvc config --user {_ALLOWED} ~/.config/mvc/allowed_signers' names the list",
         )
     snapshot = store.fresh()
-    found: list[Vouched] = []
+    checks: list[Vouched] = []
     for name in chosen_targets(snapshot, target):
         note_gaps(snapshot, name, None)
         line = snapshot.retry_on_rewrite(partial(all_on, snapshot, name))
-        found += court.line(line, _from(line, since))
-    return tuple(found)
+        checks += verifier.line(line, _from(line, since))
+    return tuple(checks)
 
 
-class _Court:
-    """Checks signatures by the lists of the user's settings."""
+class _Verifier:
+    """Checks signatures by the signer lists of the user's settings."""
 
     def __init__(self, store: Store) -> None:
         self._snapshot: Snapshot = store.fresh()
@@ -205,16 +202,16 @@ class _Court:
         return self._best(rows, VERSIONS, lambda row: signed_version(commit, row.signed_ns))[0]
 
     def deployment(self, deployed: Deployed) -> tuple[Checked, Signature | None]:
-        """Also the signature that says so; None if there is none.
+        """The best check, and its signature, or None.
 
-        Of a record that was rewritten, the signature in the same entry names another one.
+        If the record was rewritten, the signature in its entry names another statement.
         """
         recorded = self._snapshot.by_sequence(deployed.sequence)
         every = () if recorded is None else recorded.entry.of(Signature)
         strays = [
-            each
-            for each in every
-            if each.of_statement and self._snapshot.statement(each.subject) is None
+            signature
+            for signature in every
+            if signature.of_statement and self._snapshot.statement(signature.subject) is None
         ]
         return self._statement(deployed.id, strays)
 
@@ -228,13 +225,15 @@ class _Court:
         )
 
     def retraction(self, deployed: Deployed) -> Checked:
-        """Who vouches for the retraction that counts."""
-        for _, taken in self._snapshot.about(Retraction, deployed.id)[:1]:
-            return self._statement(taken.id)[0]
+        """The best signature of the retraction that counts."""
+        for _, retraction in self._snapshot.about(Retraction, deployed.id)[:1]:
+            return self._statement(retraction.id)[0]
         return _UNSIGNED
 
     def line(self, line: list[Deployed], chosen: Iterable[int]) -> list[Vouched]:
-        """Some of the deployments of a target, all in the order in which they were recorded."""
+        """Checks ``chosen`` deployments of a target; ``line``: all of them in the order of
+        recording.
+        """
         asked = {n: self.deployment(line[n]) for n in chosen}
         problems: dict[int, list[str]] = {n: [] for n in asked}
         places = {deployed.id: n for n, deployed in enumerate(line)}
@@ -245,14 +244,14 @@ class _Court:
             before = signature.before
             at = -1 if before is None else places.get(before)
             if at is None or at >= n:
-                what = "is not on record" if at is None else "is recorded after it"
+                problem = "is not on record" if at is None else "is recorded after it"
                 short = "" if before is None else before.short
-                problems[n].append(f"the deployment that it followed, {short}, {what}")
+                problems[n].append(f"its signed predecessor, {short}, {problem}")
                 continue
             for between in (m for m in range(at + 1, n) if m in asked):
                 is_good = asked[between][0].trust == "good"
                 if not is_good or self._node(line[between]) == self._node(line[n]):
-                    follows = f"{line[n].commit.short} followed another one directly"
+                    follows = f"{line[n].commit.short} directly follows another deployment"
                     problems[between].append(f"inserted: by its signature, {follows}")
         return [self._vouched(line[n], asked[n][0], problems[n]) for n in asked]
 
@@ -267,19 +266,19 @@ class _Court:
         return Vouched(deployed, checked, version, retraction, problems=tuple(problems))
 
     def _node(self, deployed: Deployed) -> bytes:
-        """The repository in which a deployment was recorded."""
-        found = self._snapshot.statement(deployed.id)
-        return b"" if found is None else found[1].node
+        """The repository that recorded a deployment."""
+        pair = self._snapshot.statement(deployed.id)
+        return b"" if pair is None else pair[1].node
 
     def _rows(self, subject: bytes) -> list[Signature]:
-        """In the order in which they came here: a stranger's clock puts none before others."""
+        """In the order of arrival, so that a forged clock puts no signature before others."""
         every = self._snapshot.about(Signature, subject)
         return [row for _, row in sorted(every, key=lambda pair: pair[0].sequence)]
 
     def _best(
         self, rows: Iterable[Signature], namespace: str, message: Callable[[Signature], bytes]
     ) -> tuple[Checked, Signature | None]:
-        """What the best of several signatures is worth, and which one that is."""
+        """The best check among several signatures, and its signature."""
         best: tuple[Checked, Signature | None] = _UNSIGNED, None
         for row in islice(rows, _MOST):
             checked = check(
@@ -297,7 +296,9 @@ class _Court:
 
 
 def _from(line: list[Deployed], since: int | None) -> list[int]:
-    """The places from the first one recorded at ``since`` on, and of those that went live then."""
+    """Indices of the deployments recorded after the first one at ``since``, or live from then
+    on.
+    """
     if since is None:
         return list(range(len(line)))
     first = next((n for n, d in enumerate(line) if d.recorded_ns >= since), len(line))
@@ -305,15 +306,15 @@ def _from(line: list[Deployed], since: int | None) -> list[int]:
 
 
 def _named_file(store: Store, name: str) -> Path | None:
-    """The file that a setting names; None if it names none. Raises InvalidConfig."""
+    """The file that a setting names, or None. Raises InvalidConfig."""
     text = str(own_config(store.fs, os.environ).get(name))
     if not text:
         return None
     file = user_path(name, text)
     if store.fs.stat(file) is None:
         raise InvalidConfig(
-            f"{name} names a file that is not there: {printable(str(file))}",
-            hint=f"write it, or 'mvc config --user --unset {name}'",
+            f"{name} names a file that does not exist: {printable(str(file))}",
+            hint=f"create it, or run 'mvc config --user --unset {name}'",
         )
     try:
         store.fs.open_read(file).close()
