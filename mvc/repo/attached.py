@@ -1,4 +1,4 @@
-"""Reads what a version carries beside its files: bytes and states by name."""
+"""Reads attachments of a version: bytes and states by name."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from mvc.store.store import Store
 
 
 def read(store: Store, commit: CommitId, name: str) -> Any:
-    """What a version carries under ``name``, verified: bytes, or a state as it was given.
+    """An attachment, verified: bytes, or a state as it was committed.
 
-    Raises UnknownPath if it carries nothing of this name, and DamagedData also where bytes are
-    longer than any that are committed.
+    Raises UnknownPath if the version has none of this name, DamagedData also for bytes beyond the
+    limit.
     """
     manifest = manifests.of_commit(store, commit)
     entry = manifest.attached_by_path.get(attached_path(name))
     if entry is None:
-        carried = ", ".join(e.path.removeprefix(ATTACHED) for e in manifest.attached[:10])
+        names = ", ".join(e.path.removeprefix(ATTACHED) for e in manifest.attached[:10])
         raise UnknownPath(
-            f"version {commit.short} carries no {printable(name)}",
-            hint=f"it carries {carried}" if carried else "it carries nothing beside its files",
+            f"version {commit.short} has no attachment {printable(name)}",
+            hint=f"available: {names}" if names else "it has no attachments",
         )
     if entry.format != "opaque":
         return state_of(store.recovery, entry)

@@ -1,8 +1,8 @@
-"""Configuration: the known keys with types and ranges, and the origin of each value.
+"""Settings: known keys with types and ranges, and the origin of each value.
 
-Precedence: defaults < user file < repository file < environment (``MVC_*``) < flags. An unknown
-key or a value out of range raises InvalidConfig with its place, because a setting that is
-silently ignored is worse than an error.
+Precedence: defaults < user file < repository file < environment (``MVC_*``) < flags. An unknown key
+or a value out of range raises InvalidConfig with its location: a setting that is silently ignored
+would be worse.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ Value: TypeAlias = str | int | float | bool | None
 
 _PREFIX = "MVC_"
 AUTHOR = "MVC_AUTHOR"
-"""The environment variable that says who works, also in a process that reads no others."""
-TOKEN = "MVC_TOKEN_"  # noqa: S105 - a name, and no token
-"""How the variables begin that hold the tokens of remotes."""
+"""Environment variable with the author's name; processes that read no other variable read it."""
+TOKEN = "MVC_TOKEN_"  # noqa: S105 - a name
+"""Prefix of environment variables with tokens of remotes."""
 SSH = "MVC_SSH"
-"""The environment variable that names the program to reach ssh:// by, with its arguments."""
-_OTHERS = {AUTHOR, SSH, "MVC_PAGER"}  # variables that are no settings
+"""Environment variable with the program for ssh:// remotes and its arguments."""
+_NO_SETTINGS = {AUTHOR, SSH, "MVC_PAGER"}
 _MAX_FILE = 1 << 16
-_BY_ALL = 0o002  # permission to write
+_BY_ALL = 0o002  # write permission for everyone
 _MAX_FOLDERS = 1 << 15  # bytes of safe.directory
-_WHOLE = 1 << 63  # above every setting
+_WHOLE = 1 << 63  # larger than any setting
 _WORDS = {"true": True, "yes": True, "on": True, "1": True,
           "false": False, "no": False, "off": False, "0": False}  # fmt: skip
-_AUTO = 4  # the part of the machine's memory that ``auto`` means
+_AUTO = 4  # ``auto`` is this fraction (1/4) of the memory
 _EMPTY = re.compile(rb"(?:[ ]*(?:#[ -~]*)?\n)*")
 _NOTHING = {"", "null", "none", "~"}
 
@@ -55,9 +55,9 @@ _NOTHING = {"", "null", "none", "~"}
 class Key(Struct, frozen=True):
     """A setting.
 
-    ``low`` and ``high`` bound a number, or the bytes of a text; with ``open_low``, ``low`` itself
-    is excluded. An ``optional`` setting may be null. A text matches ``pattern``. ``personal``: the
-    file of a repository cannot set it.
+    ``low`` and ``high`` bound a number, or a text's bytes; ``open_low`` excludes ``low`` itself. An
+    ``optional`` setting may be null. A text must match ``pattern``. A repository's file cannot set
+    a ``personal`` one.
     """
 
     name: str
@@ -73,14 +73,14 @@ class Key(Struct, frozen=True):
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets it: ``MVC_STORE_RESET_INTERVAL``."""
+        """Its environment variable, such as ``MVC_STORE_RESET_INTERVAL``."""
         return _PREFIX + self.name.upper().replace(".", "_")
 
     def check(self, value: object, where: str) -> Value:
         """Returns ``value`` in the key's type.
 
-        Raises InvalidConfig, which names key, value, range and the place ``where``; ``where`` is
-        empty for a value that a caller gives.
+        Raises InvalidConfig with key, value, range and location ``where`` (empty for a caller's
+        value).
         """
         if value is None and self.optional:
             return None
@@ -97,7 +97,7 @@ class Key(Struct, frozen=True):
         return value
 
     def parse(self, text: str, where: str) -> Value:
-        """A value from text, as in the environment or on the command line. Raises InvalidConfig."""
+        """Parses a value of the environment or the command line. Raises InvalidConfig."""
         word = text.strip().lower()
         if self.optional and word in _NOTHING:
             return None
@@ -141,56 +141,56 @@ def _expects(key: Key) -> str:
 _ALL = (
     Key("user.name", str, "", "who commits and deploys; empty means user@host",
         low=0, high=MAX_NAME_BYTES),
-    Key("commit.pipeline", str, "lossless", "the pipeline or preset that codes what is stored",
+    Key("commit.pipeline", str, "lossless", "the pipeline or preset for stored data",
         low=1, high=MAX_PIPELINE_TEXT),
-    Key("commit.patch", bool, False, "keep what the code differs by from its git commit"),
-    Key("store.layout", str, "skip:4", "what a version is coded against: skip:2 to skip:16, "
-        "chain or chain:R", low=1, high=20, pattern=PATTERN),
+    Key("commit.patch", bool, False, "attach the difference of the code from its git commit"),
+    Key("store.layout", str, "skip:4", "choice of delta bases: skip:2 to skip:16, chain or "
+        "chain:R", low=1, high=20, pattern=PATTERN),
     Key("store.reset_interval", int, None, "versions between reset points; null: 64 with skip, "
         "28 with chain", low=1, high=10_000, optional=True),
-    Key("store.max_recovery", float, None, "seconds that recovering any version may take",
+    Key("store.max_recovery", float, None, "longest recovery time of any version, in seconds",
         low=0, open_low=True, optional=True),
     Key("store.storage_weight", float, None, "seconds of recovery that a gigabyte stored is worth; "
         "null: as small as the layout allows", low=0, open_low=True, optional=True),
-    Key("store.max_chain", float, 16.0, "stored bytes of a delta chain against the full size",
-        low=1, high=1000),
-    Key("gc.grace_days", float, 14.0, "days for which 'mvc gc' keeps what operations left behind",
+    Key("store.max_chain", float, 16.0, "most stored bytes of a delta chain, as a multiple of the "
+        "full size", low=1, high=1000),
+    Key("gc.grace_days", float, 14.0, "days for which 'mvc gc' keeps versions of past operations",
         low=0, high=36_500),
     Key("safe.directory", str, "", "folders whose repositories may belong to other users, joined "
         "by ':'; * for all", low=0, high=_MAX_FOLDERS, personal=True),
-    Key("deploy.hook", str, "", "a command of the shell that runs after each deployment, rollback "
-        "and retraction", low=0, high=4096, personal=True),
-    Key("deploy.hook_timeout", float, 60.0, "seconds after which that command is ended",
+    Key("deploy.hook", str, "", "a shell command to run after each deployment, rollback and "
+        "retraction", low=0, high=4096, personal=True),
+    Key("deploy.hook_timeout", float, 60.0, "seconds after which that command is killed",
         low=0, high=86_400, open_low=True, personal=True),
-    Key("deploy.protect", str, "", "targets, with * for any characters, that are deployed to only "
-        "with --anyway", low=0, high=4096),
-    Key("sign.key", str, "", "the file of the SSH key that signs; of its public part if an agent "
-        "has it", low=0, high=4096, personal=True),
+    Key("deploy.protect", str, "", "targets that need --anyway for a deployment; * matches any "
+        "characters", low=0, high=4096),
+    Key("sign.key", str, "", "the file of the SSH key for signatures; its public part if an "
+        "agent has the key", low=0, high=4096, personal=True),
     Key("sign.commits", bool, False, "sign every version", personal=True),
     Key("sign.deployments", bool, False, "sign every deployment, rollback and retraction",
         personal=True),
-    Key("sign.allowed_signers", str, "", "the file that says whose signatures count, as "
-        "ssh-keygen reads it", low=0, high=4096, personal=True),
-    Key("sign.revoked", str, "", "the file of keys that count no more", low=0, high=4096,
+    Key("sign.allowed_signers", str, "", "the file of allowed signers, in the format of "
+        "ssh-keygen", low=0, high=4096, personal=True),
+    Key("sign.revoked", str, "", "the file of revoked keys", low=0, high=4096,
         personal=True),
     Key("recorder.timeout", float, 600.0, "how long a recorder waits for a stalled commit, in "
         "seconds", low=0, open_low=True),
     Key("recorder.push_timeout", float, 60.0, "how long the end of a recorder waits for a stalled "
         "push, in seconds", low=0, open_low=True),
-    Key("mlflow.tags", bool, False, "runs of MLflow that begin in the repository are tagged with "
-        "its version"),
-    Key("core.bare", bool, False, "a repository without working files, to which others push"),
+    Key("mlflow.tags", bool, False, "tag MLflow runs started in the repository with its "
+        "version"),
+    Key("core.bare", bool, False, "a repository without working files, as a remote for pushes"),
     Key("init.branch", str, "main", "the branch of a new repository",
         low=1, high=MAX_REF_BYTES - len("heads/")),
-    Key("python.keep_base", str, "auto", "memory for versions that the next commit of a Python "
-        "state is coded against: auto, none, or a size such as 2GB", low=1, high=32,
+    Key("python.keep_base", str, "auto", "memory for states as delta bases of the next commit "
+        "from Python: auto, none, or a size such as 2GB", low=1, high=32,
         pattern=rf"auto|none|{SIZE}(?<=[bB])"),
 )  # fmt: skip
 KEYS: dict[str, Key] = {key.name: key for key in _ALL}
 
 
 class Config(Struct, frozen=True):
-    """Every key's value and origin."""
+    """The value and origin of each setting."""
 
     values: Mapping[str, tuple[Value, Origin]]
 
@@ -203,17 +203,17 @@ class Config(Struct, frozen=True):
 
     @property
     def author(self) -> str:
-        """Who works with the repository: ``MVC_AUTHOR``, ``user.name``, or the login and the host.
+        """The author's name: ``MVC_AUTHOR``, ``user.name``, or login and host.
 
         Raises InvalidName.
         """
-        if given := os.environ.get(AUTHOR):
-            return check_author(given)
+        if name := os.environ.get(AUTHOR):
+            return check_author(name)
         return str(self.get("user.name") or f"{user_name()}@{host_name()}")
 
 
-def bytes_to_hold(text: str) -> int:
-    """The bytes that ``python.keep_base`` allows; ``auto`` is a quarter of the memory."""
+def cache_bytes(text: str) -> int:
+    """Bytes for ``python.keep_base``; ``auto`` is a quarter of the memory."""
     if text == "auto":
         return memory_bytes() // _AUTO
     return parse_size(text) or 0
@@ -226,7 +226,7 @@ def load_config(
     environment: Mapping[str, str],
     flags: Mapping[str, str],
 ) -> Config:
-    """Reads all sources. Files may be missing; ``flags`` are texts by key.
+    """Reads all sources; files may be missing. ``flags``: texts by key.
 
     Raises InvalidConfig for the first unknown key or invalid value, with its source.
     """
@@ -234,15 +234,19 @@ def load_config(
     files: dict[Origin, Path | None] = {"user": user_file, "repository": repo_file}
     for origin, file in files.items():
         personal = origin == "user"
-        found = _checked(read_yaml(fs, file, personal=personal), f"{file}", personal=personal)
-        values |= {name: (value, origin) for name, value in found.items()}
+        from_file = _checked(read_yaml(fs, file, personal=personal), f"{file}", personal=personal)
+        values |= {name: (value, origin) for name, value in from_file.items()}
     variables = {key.variable: key for key in _ALL}
     for variable in sorted(environment):
-        if not variable.startswith(_PREFIX) or variable in _OTHERS or variable.startswith(TOKEN):
+        if (
+            not variable.startswith(_PREFIX)
+            or variable in _NO_SETTINGS
+            or variable.startswith(TOKEN)
+        ):
             continue
         if variable not in variables:
             raise InvalidConfig(
-                f"the environment sets {printable(variable)}, which is no setting of mvc",
+                f"the environment sets {printable(variable)}, which is not a setting of mvc",
                 hint=_suggest(variable, list(variables)),
             )
         key = variables[variable]
@@ -254,7 +258,7 @@ def load_config(
 
 
 def settings(repo_file: Path | None, environment: Mapping[str, str]) -> Config:
-    """The settings of a repository's file, of the user's own, and of the environment.
+    """Settings of a repository's file, the user's file and the environment.
 
     For ``config=`` of ``Repository.open``. Raises InvalidConfig.
     """
@@ -262,25 +266,25 @@ def settings(repo_file: Path | None, environment: Mapping[str, str]) -> Config:
 
 
 def own_config(fs: FileSystem, environment: Mapping[str, str]) -> Config:
-    """The settings that no repository can make, also for programs that read no others.
+    """The personal settings, of the user's file and the environment, for any process.
 
     Raises InvalidConfig.
     """
     named = {key.variable for key in _ALL if key.personal} & environment.keys()
-    given = frozenset((variable, environment[variable]) for variable in named)
+    variables = frozenset((variable, environment[variable]) for variable in named)
     file = user_file(environment)
-    return _unless_changed(fs, file, fs.stat(file), given)
+    return _unless_changed(fs, file, fs.stat(file), variables)
 
 
-@lru_cache(maxsize=1)  # each commit asks for them, and reading YAML takes a while
+@lru_cache(maxsize=1)  # each commit needs them, and parsing YAML is slow
 def _unless_changed(
-    fs: FileSystem, file: Path, _: FileIdentity | None, given: frozenset[tuple[str, str]]
+    fs: FileSystem, file: Path, _: FileIdentity | None, variables: frozenset[tuple[str, str]]
 ) -> Config:
-    return load_config(fs, None, file, dict(given), flags={})
+    return load_config(fs, None, file, dict(variables), flags={})
 
 
 def user_path(name: str, text: str) -> Path:
-    """The file that a setting of the user's names, ``~`` for the home. Raises InvalidConfig."""
+    """The file that a personal setting names; ``~`` is the home. Raises InvalidConfig."""
     with suppress(RuntimeError):  # a user without a home
         path = Path(text).expanduser()
         if path.is_absolute():
@@ -292,30 +296,30 @@ def user_path(name: str, text: str) -> Path:
 
 
 def user_file(environment: Mapping[str, str]) -> Path:
-    """The user's own configuration file, whether it exists or not."""
+    """The path of the user's settings file, which may not exist."""
     return user_folder(environment, "config") / "config.yaml"
 
 
 def set_value(fs: FileSystem, file: Path, key: str, value: str, *, user: bool = False) -> None:
-    """Sets one key in a file, which is created if missing. Other keys stay; comments are lost.
+    """Sets one key in a file, which is created if missing; comments are lost.
 
-    ``user``: the file is the user's own, which may set all keys.
+    ``user``: it is the user's own file, which may set all keys.
     """
     parsed = _known(key).parse(value, "")
     with changing(fs, file):
         tree = read_yaml(fs, file, personal=user)
         _checked(tree, f"{file}", personal=user)
         if KEYS[key].personal and not user:
-            raise _not_here(key, f"{file}")
+            raise _personal(key, f"{file}")
         section, _, name = key.partition(".")
         tree[section] = {**(tree.get(section) or {}), name: parsed}  # a section may be empty
         write_yaml(fs, file, tree)
 
 
 def unset_value(fs: FileSystem, file: Path, key: str, *, user: bool = False) -> bool:
-    """Removes one key from a file, as ``set_value``; returns False if the file does not set it.
+    """Removes one key from a file; returns False if the file does not set it.
 
-    The file may have unknown keys, so that it can be repaired this way.
+    Unknown keys in the file are accepted, so that it can be repaired this way.
     """
     with changing(fs, file):
         tree = read_yaml(fs, file, personal=user)
@@ -330,14 +334,14 @@ def unset_value(fs: FileSystem, file: Path, key: str, *, user: bool = False) -> 
 
 @contextmanager
 def changing(fs: FileSystem, file: Path) -> Iterator[None]:
-    """Keeps other processes from changing a file between a read and a write. Raises Busy."""
+    """Locks a file between a read and a write. Raises Busy."""
     fs.make_dirs(file.parent)
     with fs.shared_by(file.parent).lock(file.with_name(f"{file.name}.lock")):
         yield
 
 
 def read_yaml(fs: FileSystem, file: Path | None, *, personal: bool = False) -> dict[str, Any]:
-    """The mapping in a file, empty if there is none; ``personal``: one that others may not write.
+    """The mapping in a file, or an empty one; ``personal``: refuse files that others can write.
 
     Raises InvalidConfig.
     """
@@ -346,17 +350,17 @@ def read_yaml(fs: FileSystem, file: Path | None, *, personal: bool = False) -> d
     if personal:
         _refuse_foreign(fs, file)
     data = fs.read_bytes(file, _MAX_FILE)
-    if _EMPTY.fullmatch(data):  # the common case; importing yaml takes as long as a look-up
+    if _EMPTY.fullmatch(data):  # the common case: importing yaml is slow
         return {}
     import yaml
 
     try:
-        tree = yaml.load(data, _loader())  # noqa: S506 - a safe loader, and less
+        tree = yaml.load(data, _loader())  # noqa: S506 - a subclass of SafeLoader
     except (yaml.YAMLError, ValueError, ArithmeticError, TypeError, RecursionError) as e:
         mark = getattr(e, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         raise InvalidConfig(
-            f"{file}{line}: this is not YAML", hint="correct the file or remove it"
+            f"{file}{line}: not valid YAML", hint="correct the file or remove it"
         ) from e
     if not isinstance(tree, dict | None):
         raise _no_section(f"{file}")
@@ -364,29 +368,30 @@ def read_yaml(fs: FileSystem, file: Path | None, *, personal: bool = False) -> d
 
 
 def _refuse_foreign(fs: FileSystem, file: Path) -> None:
-    """Raises InvalidConfig if the user's own file may be another user's words, as ssh does.
+    """Raises InvalidConfig if others can write the user's own file, as ssh does.
 
-    Root may write it. A group may: with umask 002, which many systems set, it is one of its own.
+    Root may own it. The group may write it: with umask 002, common on many systems, it is the
+    user's own group.
     """
-    facts = [each for each in (fs.stat(file, follow=False), fs.stat(file)) if each is not None]
-    if strangers := {each.owner for each in facts} - trusted_owners() - {0}:
+    identities = [i for i in (fs.stat(file, follow=False), fs.stat(file)) if i is not None]
+    if strangers := {identity.owner for identity in identities} - trusted_owners() - {0}:
         problem = f"belongs to {user_name(min(strangers))}"
-        hint = "read it, and put a copy of your own in its place, or remove it"
-    elif any(each.is_file and each.permissions & _BY_ALL for each in facts):
+        hint = "read it, then replace it by your own copy, or remove it"
+    elif any(i.is_file and i.permissions & _BY_ALL for i in identities):
         import shlex  # rarely needed
 
-        problem = "can be written by everyone"
+        problem = "is writable by everyone"
         hint = f"read it, then: chmod o-w {shlex.quote(str(file))}"
     else:
         return
-    raise InvalidConfig(f"{printable(str(file))} is not believed: it {problem}", hint=hint)
+    raise InvalidConfig(f"{printable(str(file))} is ignored as unsafe: it {problem}", hint=hint)
 
 
 @cache
 def _loader() -> type[yaml.SafeLoader]:
-    """YAML without references, by which a small file can expand without limit.
+    """A YAML loader without references, which could expand a small file without limit.
 
-    The loader in C is not used: a deeply nested file overflows its stack and ends the process.
+    The C loader is not used: a deeply nested file overflows its stack and kills the process.
     """
     import yaml
 
@@ -400,7 +405,7 @@ def _loader() -> type[yaml.SafeLoader]:
 
 
 def write_yaml(fs: FileSystem, file: Path, tree: Mapping[str, Any]) -> None:
-    """Makes a mapping the content of a file, durably."""
+    """Replaces the content of a file by a mapping, durably."""
     import yaml
 
     fs.make_dirs(file.parent)
@@ -409,7 +414,7 @@ def write_yaml(fs: FileSystem, file: Path, tree: Mapping[str, Any]) -> None:
 
 
 def _flat(tree: Mapping[Any, Any], where: str) -> Iterator[tuple[str, object]]:
-    """(dotted name, value) of every setting in a file: of sections with names in them."""
+    """(dotted name, value) of all settings in a file with sections."""
     for section, values in tree.items():
         if not isinstance(values, dict | None):
             raise _no_section(where)
@@ -425,15 +430,15 @@ def _no_section(where: str) -> InvalidConfig:
 
 def _checked(tree: Mapping[str, Any], where: str, *, personal: bool) -> dict[str, Value]:
     """The settings of a file by dotted name. Raises InvalidConfig."""
-    found = {n: _known(n, where).check(value, where) for n, value in _flat(tree, where)}
-    if not personal and (own := [name for name in found if KEYS[name].personal]):
-        raise _not_here(own[0], where)
-    return found
+    values = {n: _known(n, where).check(value, where) for n, value in _flat(tree, where)}
+    if not personal and (own := [name for name in values if KEYS[name].personal]):
+        raise _personal(own[0], where)
+    return values
 
 
-def _not_here(name: str, where: str) -> InvalidConfig:
+def _personal(name: str, where: str) -> InvalidConfig:
     return InvalidConfig(
-        f"{name} is a setting of yours, and not of a repository: {where}",
+        f"{name} is a personal setting, which a repository cannot set: {where}",
         hint=f"set it with 'mvc config --user {name} ...'",
     )
 
@@ -442,7 +447,7 @@ def _known(name: str, where: str = "") -> Key:
     if (key := KEYS.get(name)) is not None:
         return key
     raise InvalidConfig(
-        f"{where} names {printable(name[:200])}, which is no setting of mvc"
+        f"{where} sets {printable(name[:200])}, which is not a setting of mvc"
         if where
         else f"mvc has no setting {printable(name[:200])}",
         hint=_suggest(name[:200], list(KEYS)),

@@ -1,4 +1,4 @@
-"""Damaged entries that a query passes over and names."""
+"""Damaged entries that a query skips and reports."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A file of which some contents are computed from stored versions, piece by piece.
+"""A file with contents computed from stored versions, piece by piece.
 
-``commit({entry.path: StateFile(DerivedFile(...))}, options=CommitOptions(parents=...))`` stores it,
-``export(..., derived=Manifest([file.entry]), parts=file.parts)`` writes it to disk. In memory are
-only the pieces that are being computed.
+``commit({entry.path: StateFile(DerivedFile(...))}, options=CommitOptions(parents=...))`` stores it;
+``export(..., derived=Manifest([file.entry]), parts=file.parts)`` writes it to disk. Only the pieces
+being computed are in memory.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ from mvc.repo.content.contents import skeleton_of
 from mvc.store.store import Store
 
 Compute: TypeAlias = Callable[[int, int, memoryview], None]
-"""``compute(content, start, out)`` fills ``out`` with the piece of a content that begins there.
+"""``compute(content, start, out)`` fills ``out`` with the piece of a content at ``start``.
 
-It is called for whole pieces (``mvc.model.hashing.pieces``), perhaps more than once, and must give
-the same bytes each time.
+It is called for whole pieces (``mvc.model.hashing.pieces``), possibly repeatedly, and must be
+deterministic.
 """
 
 
 class DerivedFile(ParsedFile):
-    """The file of ``entry``, with the contents at the positions ``computed`` made by ``compute``.
+    """The file of ``entry`` with the contents at positions ``computed`` replaced by ``compute``.
 
-    Names, layout, skeleton and checks are those of ``entry``. Each other content is the stored one
-    whose id the entry names, of whatever version: ``msgspec.structs.replace`` exchanges it. A
-    commit does not read it. Call ``check_available`` first: it may be forgotten or dropped.
-    ``parts`` reads the computed contents by the ids that they have in the attribute ``entry``.
-    ``skeleton``: in place of the one that the entry names.
+    Names, layout, skeleton and checks are those of ``entry``. Every other content is the stored one
+    whose id the entry names, of any version; a commit does not read it. Call ``check_available``
+    first: it may be forgotten or dropped. ``parts`` reads the computed contents by their ids in the
+    attribute ``entry``. ``skeleton``: replaces that of the entry.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class DerivedFile(ParsedFile):
         self._skeleton = skeleton
 
     def read(self, content: int, start: int, out: memoryview) -> None:
-        """As of ``ParsedFile``; a part of a piece costs the whole piece."""
+        """As in ``ParsedFile``; part of a piece costs the whole piece."""
         make = partial(self._compute, content)
         if content in self.stored:
             make = partial(self._store.recovery.piece, self.stored[content])
@@ -75,10 +74,10 @@ class DerivedFile(ParsedFile):
             if len(part) == length:
                 make(begin, part)
             elif len(part):
-                room = np.empty(length, np.uint8).data
-                make(begin, room)
-                part[:] = room[first - begin : end - begin]
+                whole = np.empty(length, np.uint8).data
+                make(begin, whole)
+                part[:] = whole[first - begin : end - begin]
 
     def skeleton(self) -> bytes:
-        """The one given, or that of ``entry``."""
+        """The replaced skeleton, or that of ``entry``."""
         return self._skeleton or skeleton_of(self._store.recovery, self.entry)

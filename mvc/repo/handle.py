@@ -1,4 +1,4 @@
-"""Finds and opens a repository, without importing the verbs; the handle of an open one."""
+"""Finds and opens a repository without importing operations; the handle of an open one."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 COPY = "backup"
-"""A file in a ``.mvc`` that is a backup, or a restore under way (``mvc.maintenance.backup``)."""
+"""A file in a ``.mvc`` that is a backup, or an unfinished restore (``mvc.maintenance.backup``)."""
 
 Configure: TypeAlias = Callable[[Path | None], Config]
-"""Makes the configuration from the path of the repository's own file, None if there is none."""
+"""Makes the configuration from the path of the repository's settings file, or None."""
 
 _OWN = (
     FORMAT,
@@ -52,7 +52,7 @@ _OWN = (
     f"{INDEX}/{BUILDING}",
     "remotes",
 )
-"""Files that are written or mapped later without a check that they are no symbolic links."""
+"""Files that are later written or mapped without a check for symbolic links."""
 
 _RESTORE = {
     FORMAT: "run 'mvc fsck --repair', or restore .mvc/format from a copy",
@@ -61,16 +61,16 @@ _RESTORE = {
 
 
 class Recent(Struct):
-    """States that were committed last, for the next commit: their tensors, and their meaning."""
+    """Recently committed states for the next commit: their tensors and optimizer structure."""
 
     caches: BaseCaches = field(default_factory=BaseCaches)
     trainings: Trainings = field(default_factory=Trainings)
 
 
 class Handle(Struct):
-    """An open repository: its store, its settings, and what this process last committed.
+    """An open repository: store, settings, and what this process last committed.
 
-    ``interrupted``: the checkouts that opening has completed or taken back.
+    ``interrupted``: the checkouts that opening completed or undid.
     """
 
     store: Store
@@ -80,7 +80,7 @@ class Handle(Struct):
 
 
 class Tuning(Struct, frozen=True, kw_only=True):
-    """When an index is made, and which threads work (``pool``); for tests and measurements."""
+    """When an index is built, and the threads to use (``pool``); for tests and measurements."""
 
     thresholds: IndexThresholds | None = None
     pool: Executor | None = None
@@ -95,9 +95,8 @@ def open_handle(
     clock: Clock | None = None,
     tuning: Tuning | None = None,
 ) -> Handle:
-    """Opens the repository of a folder or, with ``discover``, of its nearest ancestor.
+    """Opens the repository of a folder or, with ``discover``, of its nearest parent.
 
-    ``config`` makes the configuration from the path of the repository's own file.
     Raises NotARepository, DubiousOwnership, UnsupportedFormat, DamagedData, IoFailed,
     InvalidConfig.
     """
@@ -134,12 +133,12 @@ def open_handle(
                     handle.interrupted = finish_checkouts(handle.store)
             return handle
     raise NotARepository(
-        f"not a repository (or any of its parents): {start}", hint="make one with 'mvc init'"
+        f"not a repository (or any of its parents): {start}", hint="create one with 'mvc init'"
     )
 
 
 def check_absent(fs: FileSystem, root: Path) -> None:
-    """Raises AlreadyARepository if there is a repository, or the errors of a damaged one.
+    """Raises AlreadyARepository if a repository exists, or the errors of a damaged one.
 
     Raises DubiousOwnership if it is another user's.
     """
@@ -149,13 +148,13 @@ def check_absent(fs: FileSystem, root: Path) -> None:
     refuse_foreign(fs, folder)
     _check_folder(fs, folder)
     raise AlreadyARepository(
-        f"there is a repository already: {printable(str(folder))}",
-        hint="it can be used as it is; 'mvc status' and 'mvc log' show what it holds",
+        f"a repository exists already: {printable(str(folder))}",
+        hint="use it: 'mvc status' and 'mvc log' show its content",
     )
 
 
 def _hint(hint: str | None) -> str:
-    """'mvc fsck' has to open the repository, too, so the hint must not name it alone."""
+    """'mvc fsck' must open the repository too, so the hint must not name it alone."""
     if hint is None or hint.startswith("run 'mvc fsck' to see"):
         return "run 'mvc fsck --repair', with --from BACKUP if there is a copy of .mvc/journal"
     return hint
@@ -168,11 +167,11 @@ def _check_folder(fs: FileSystem, folder: Path) -> None:
     if fs.stat(folder / COPY) is not None and fs.stat(folder / JOURNAL) is None:
         raise DamagedData(
             f"the copy {shown} is not complete: a backup, or a restore, was interrupted",
-            hint="run 'mvc backup', or 'mvc restore', again: it goes on where it was",
+            hint="run 'mvc backup' or 'mvc restore' again to continue",
         )
     if identity is not None and not identity.is_dir:
         raise NotARepository(
-            f"{shown} is a file: a repository is a folder of this name",
+            f"{shown} is a file, but must be a folder",
             hint="move the file away, or work in another folder",
         )
     for name in (FORMAT, JOURNAL):
@@ -182,14 +181,13 @@ def _check_folder(fs: FileSystem, folder: Path) -> None:
             raise DamagedData(
                 f"the repository {shown} is damaged or incomplete: it {lack} {name}",
                 hint=f"if 'mvc restore' was interrupted, run it again; else {_RESTORE[name]}; if "
-                "nothing was kept in the repository yet, remove the folder and begin anew with "
-                "'mvc init'",
+                "the repository was still empty, remove the folder and run 'mvc init'",
             )
     for name in _OWN:
         identity = fs.stat(folder / name, follow=False)
         if identity is not None and not (identity.is_dir or identity.is_file):
             raise IoFailed(
                 f"{shown}/{name} is a symbolic link or a special file, which could lead to "
-                "somebody else's data",
-                hint="put a copy of what it leads to in its place",
+                "another user's data",
+                hint="replace it by a copy of its target",
             )

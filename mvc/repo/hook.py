@@ -1,6 +1,6 @@
-"""The user's own command after a deployment: ``deploy.hook`` in the user's settings.
+"""The user's command after a deployment: ``deploy.hook`` in the user's settings.
 
-It runs once the deployment is durable, and cannot fail it. A repository cannot set it: what lies in
+It runs once the deployment is durable, and cannot make it fail. A repository cannot set it, because
 ``.mvc`` may come from a stranger.
 """
 
@@ -28,37 +28,37 @@ Action: TypeAlias = Literal["deploy", "rollback", "retract"]
 Announce: TypeAlias = Callable[[Action, Deployed], Deployed]
 
 _HOOK, _TIMEOUT = "deploy.hook", "deploy.hook_timeout"
-_PREFIX = "DEPLOY_"  # MVC_ begins the names of settings
+_PREFIX = "DEPLOY_"  # MVC_ is the prefix of settings
 _SCHEMA = "mvc.hook/1"
-_INSIDE = f"{_PREFIX}SCHEMA"  # CI systems set names such as DEPLOY_ACTION
-_LONGEST = 10_000  # characters of a text in a variable; the JSON has it whole
-_STDERR = 2  # stdout is for the data of a command
+_INSIDE = f"{_PREFIX}SCHEMA"  # CI systems set variables such as DEPLOY_ACTION
+_LONGEST = 10_000  # characters of a text in a variable; the JSON has all
+_STDERR = 2  # stdout is for a command's own output
 
 
 class HookFailed(MvcWarning):
-    """The user's command after a deployment failed; the deployment stands."""
+    """The user's command after a deployment failed; the deployment remains."""
 
 
 def announcing(store: Store, target: str | None) -> Announce:
-    """Asked for before a deployment on ``target`` is recorded, to be called with it afterwards.
+    """Call before recording a deployment on ``target``, and the result afterwards.
 
-    The call runs the user's hook, if there is one, warns of what went wrong, and returns the
-    deployment. A deployment that a hook makes runs no hook.
+    The result runs the user's hook if there is one, warns about failures, and returns the
+    deployment. A deployment made by a hook runs no hook.
     """
     if target is None or os.environ.get(_INSIDE) == _SCHEMA:
-        return _told
+        return _logged
     try:
         config = own_config(store.fs, os.environ)
     except MvcError as error:
         problem = f"was not run: {error.message}"
-        return lambda action, deployed: _warned(_told(action, deployed), problem)
+        return lambda action, deployed: _warned(_logged(action, deployed), problem)
     command, seconds = config.get(_HOOK), config.get(_TIMEOUT)
     if not command.strip():
-        return _told
+        return _logged
     previous = _live(store, target)
 
     def announce(action: Action, deployed: Deployed) -> Deployed:
-        _told(action, deployed)
+        _logged(action, deployed)
         retracts = action == "retract"
         facts = {
             "schema": _SCHEMA,
@@ -78,8 +78,8 @@ def announcing(store: Store, target: str | None) -> Announce:
     return announce
 
 
-def _told(action: Action, deployed: Deployed) -> Deployed:
-    """Tells the program's log."""
+def _logged(action: Action, deployed: Deployed) -> Deployed:
+    """Writes a deployment to the program's log."""
     short, target = deployed.commit.short, printable(deployed.target)
     retracts = action == "retract"
     log_event(
@@ -95,9 +95,9 @@ def _told(action: Action, deployed: Deployed) -> Deployed:
 
 
 def _warned(deployed: Deployed, problem: str) -> Deployed:
-    """Says in one line that the hook failed, and that the deployment does not depend on it."""
-    what = f"{deployed.commit.short} on {deployed.target} is recorded"
-    warnings.warn(f"{what}, but {_HOOK} {problem}", HookFailed, stacklevel=4)
+    """Warns in one line that the hook failed, and that the deployment is recorded."""
+    fact = f"{deployed.commit.short} on {deployed.target} is recorded"
+    warnings.warn(f"{fact}, but {_HOOK} {problem}", HookFailed, stacklevel=4)
     return deployed
 
 
@@ -110,9 +110,9 @@ def _live(store: Store, target: str) -> str | None:
 def run_command(
     command: str, seconds: float, facts: Mapping[str, str | bool | None], *, folder: str
 ) -> str | None:
-    """Runs a user's command by a shell, to its end; what went wrong, None if nothing did.
+    """Runs a user's shell command to its end; returns the problem, or None.
 
-    It gets the facts as JSON on stdin, and as variables (``DEPLOY_TARGET`` and so on).
+    The command receives the facts as JSON on stdin, and as variables (``DEPLOY_TARGET`` etc.).
     """
     import json  # all three are rarely needed
     import signal
@@ -125,26 +125,26 @@ def run_command(
             stdout=_STDERR,
             cwd=folder,
             env=os.environ | _variables(facts),
-            start_new_session=True,  # a group of its own, which is ended as a whole
+            start_new_session=True,  # its own process group, to kill it as a whole
         )
     except OSError as error:
-        return f"cannot be started: {error.strerror}"
+        return f"did not start: {error.strerror}"
     try:
         process.communicate(json.dumps(facts).encode(), timeout=seconds)
     except subprocess.TimeoutExpired:
         _end(process)
-        return f"took longer than {seconds:g} s and was ended"
+        return f"took longer than {seconds:g} s and was killed"
     except BaseException:
         _end(process)
         raise
     code = process.returncode
     if code < 0:
-        return f"was ended by signal {-code} ({signal.strsignal(-code)})"
+        return f"was killed by signal {-code} ({signal.strsignal(-code)})"
     return f"failed with exit status {code}" if code else None
 
 
 def _folder() -> str:
-    """Where the hook runs: not in the repository, whose files a program could take for its own."""
+    """The hook's working folder: not the repository, whose files a program might pick up."""
     with suppress(RuntimeError, OSError):  # a user without a home
         home = Path.home()
         if home.is_absolute() and home.is_dir() and os.access(home, os.X_OK):
@@ -153,7 +153,7 @@ def _folder() -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the hook and the processes of its group: not one that has left it."""
+    """Kills the hook and the processes of its group, except those that left the group."""
     import signal
 
     with suppress(ProcessLookupError, PermissionError):
@@ -162,10 +162,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _variables(facts: Mapping[str, str | bool | None]) -> dict[str, str]:
-    """``DEPLOY_TARGET`` and so on, empty for what there is not; texts of people on one line.
-
-    What is true or false is 1 or 0.
-    """
+    """``DEPLOY_TARGET`` etc.; empty for None, texts on one line, booleans as 1 or 0."""
     known = {
         name: str(int(value)) if isinstance(value, bool) else value or ""
         for name, value in facts.items()

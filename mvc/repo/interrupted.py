@@ -1,7 +1,7 @@
-"""Checkouts whose process was killed: the next command completes them or takes them back.
+"""Completes or undoes checkouts whose process was killed, at the next command.
 
-A checkout that moves HEAD or a branch says so in its plan: whoever completes its files moves that
-as well.
+The plan of a checkout that moves HEAD or a branch contains that move, which is done once the files
+are complete.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ def planned_move(
     branch: str | None = None,
     operation: str | None = None,
 ) -> dict[str, str]:
-    """What a plan says of a move of HEAD, or of ``branch``, by an operation.
+    """The fields of a plan that describe a move of HEAD, or of ``branch``, by an operation.
 
-    ``made``: where the branch ``new`` begins, if the move makes it.
+    ``made``: the commit at which the move creates the branch ``new``.
     """
     begins = None if made is None else made.hex()
-    said = {_FROM: _written(old), _TO: _written(new), _MADE: begins, _MOVED: branch, _BY: operation}
-    return {name: text for name, text in said.items() if text is not None}
+    fields: dict[str, str | None] = {_FROM: _written(old), _TO: _written(new), _MADE: begins}
+    fields |= {_MOVED: branch, _BY: operation}
+    return {name: text for name, text in fields.items() if text is not None}
 
 
 def _written(value: RefValue) -> str:
@@ -58,19 +59,19 @@ def _written(value: RefValue) -> str:
 
 
 def _read(text: str) -> RefValue:
-    """Raises ValueError for what no plan says."""
+    """Raises ValueError for text that no plan contains."""
     if text.startswith(_BRANCH):
         return text.removeprefix(_BRANCH)
     return CommitId(bytes.fromhex(text)) if text else None
 
 
-def _move(store: Store, said: Mapping[str, str]) -> bool:
-    """Moves HEAD, or a branch, as a plan says, unless it has moved since; whether HEAD moved.
+def _move(store: Store, plan: Mapping[str, str]) -> bool:
+    """Moves HEAD or a branch as planned, unless it has moved since; returns whether HEAD moved.
 
-    Raises ValueError for nonsense.
+    Raises ValueError for invalid fields.
     """
-    old, new, made = (_read(said.get(name, "")) for name in (_FROM, _TO, _MADE))
-    branch, operation = said.get(_MOVED), "merge" if said.get(_BY) == "merge" else None
+    old, new, made = (_read(plan.get(name, "")) for name in (_FROM, _TO, _MADE))
+    branch, operation = plan.get(_MOVED), "merge" if plan.get(_BY) == "merge" else None
     store.fresh()
     moved = HEAD if branch is None else BRANCH + branch
     if new is None or new == old or store.snapshot.ref(moved) != old or isinstance(made, str):
@@ -78,7 +79,7 @@ def _move(store: Store, said: Mapping[str, str]) -> bool:
     tip = made or (store.snapshot.ref(BRANCH + new) if isinstance(new, str) else new)
     if not isinstance(tip, CommitId) or not store.snapshot.has_commit(tip):
         return False
-    with suppress(InvalidName, RefConflict):  # of the branch that was to be made
+    with suppress(InvalidName, RefConflict):  # the new branch may be impossible by now
         if branch is None:
             move_head(store, new, made, operation or "checkout")
             return True
@@ -88,9 +89,9 @@ def _move(store: Store, said: Mapping[str, str]) -> bool:
 
 
 def _files(store: Store, version: str) -> Iterator[tuple[str, FileEntry]]:
-    """The content id and the entry of each file of a version; without one, of all versions.
+    """Content id and entry of each file of a version, or of all versions for an empty text.
 
-    Nothing for a version that is unknown, forgotten or damaged.
+    Yields nothing for a version that is unknown, absent or damaged.
     """
     snapshot = store.fresh()
     with suppress(MvcError, ValueError):
@@ -106,7 +107,7 @@ def _files(store: Store, version: str) -> Iterator[tuple[str, FileEntry]]:
 
 
 def finish_checkouts(store: Store) -> Interrupted:
-    """Completes or takes back checkouts whose process was killed."""
+    """Completes or undoes checkouts whose process was killed."""
 
     @cache
     def files(version: str) -> dict[str, FileEntry]:
@@ -116,10 +117,10 @@ def finish_checkouts(store: Store) -> Interrupted:
         entry = files(version)[check]
         return entry_at(store.fs, path, entry.path, entry).content_id == entry.content_id
 
-    def move(said: Mapping[str, str]) -> None:
-        found.moved_head |= _move(store, said)
+    def move(plan: Mapping[str, str]) -> None:
+        result.moved_head |= _move(store, plan)
 
-    found = Interrupted()
+    result = Interrupted()
     if store.writable:
         plans = store.folder / PLANS
         finish = Finish(
@@ -129,22 +130,21 @@ def finish_checkouts(store: Store) -> Interrupted:
             move,
         )
         for done in finish_interrupted(store.fs, plans, finish):
-            found.replaced += done.replaced
-            found.given_up += done.abandoned
-            found.left_alone += done.left_alone
-    return found
+            result.replaced += done.replaced
+            result.given_up += done.abandoned
+            result.left_alone += done.left_alone
+    return result
 
 
 @contextmanager
-def checking_out(store: Store, place: Path) -> Iterator[None]:
-    """Completes interrupted checkouts, and keeps others with the same ``place`` waiting.
+def checking_out(store: Store, output: Path) -> Iterator[None]:
+    """Finishes interrupted checkouts, and excludes others that write to ``output``.
 
-    ``place``: the file or folder to be written. Without permission to write ``.mvc`` nothing keeps
-    two checkouts apart. Raises Busy.
+    Without permission to write ``.mvc``, nothing excludes concurrent checkouts. Raises Busy.
     """
-    with ExitStack() as held:
+    with ExitStack() as locks:
         if store.writable:
-            real = store.fs.realpath(place)
-            held.enter_context(one_at_a_time(store.fs, store.folder / PLANS, real))
+            real = store.fs.realpath(output)
+            locks.enter_context(one_at_a_time(store.fs, store.folder / PLANS, real))
         finish_checkouts(store)
         yield

@@ -1,4 +1,4 @@
-"""Checkouts of processes that were killed: where their plans are, and what became of them."""
+"""Checkouts of killed processes: the folder of their plans, and their results."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 from msgspec import Struct
 
 PLANS = "checkouts"
-"""The folder in ``.mvc`` of the plans of checkouts that are under way (``mvc.io.replacement``)."""
+"""The folder in ``.mvc`` with plans of running checkouts (``mvc.io.replacement``)."""
 
 
 class Interrupted(Struct):
-    """What became of checkouts whose process was killed.
+    """How checkouts of killed processes ended.
 
-    ``replaced``: the files that were replaced to complete them, ``moved_head``: whether HEAD was.
-    ``given_up``: the files that were left as they are. ``left_alone``: temporary files that the
-    plans name and no checkout wrote.
+    ``replaced``: files replaced to complete them; ``moved_head``: whether HEAD moved. ``given_up``:
+    files left unchanged. ``left_alone``: temporary files named by plans but not written by a
+    checkout.
     """
 
     replaced: tuple[Path, ...] = ()

@@ -1,7 +1,7 @@
-"""Repositories of other users: not used unless the user's own settings name them, as in git.
+"""Refuses repositories of other users unless the user's settings name them, as git does.
 
-What lies in ``.mvc`` steers what commands do, so a stranger's folder, perhaps far above the working
-folder, is not even read.
+Files in ``.mvc`` control what commands do, so a stranger's repository, possibly far above the
+working folder, is not even read.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _SETTING = "safe.directory"
 def refuse_foreign(fs: FileSystem, folder: Path) -> None:
     """Raises DubiousOwnership if ``folder``, a ``.mvc`` or a copy of one, is another user's.
 
-    A symbolic link must belong to the user as well as what it leads to. The setting
-    ``safe.directory`` of the user's file, or of the environment, names folders to allow.
+    A symbolic link and its target must both belong to the user. The setting ``safe.directory`` of
+    the user's file or the environment allows further folders.
     """
-    facts = (fs.stat(folder, follow=False), fs.stat(folder))
-    owners = {found.owner for found in facts if found is not None} - trusted_owners()
+    identities = (fs.stat(folder, follow=False), fs.stat(folder))
+    owners = {identity.owner for identity in identities if identity} - trusted_owners()
     if not owners:
         return
     root = fs.realpath(folder.parent if folder.name == ".mvc" else folder)

@@ -1,9 +1,9 @@
-"""Which versions were asked for, and how often: the queries of VSOL's thesis (section 3.1).
+"""Counts reads of versions: the queries of VSOL's thesis (section 3.1).
 
-A version is asked for when its state or a file of it is read by a user, whatever the command. The
-counts serve ``forget --unqueried`` and ``repack --add-queried``. They are notes, not history: they
-are appended without a flush, a note that cannot be written is left out, and a damaged row is passed
-over. docs/format.md has the layout of the file ``queries``.
+A query is a read of a version's state or file by a user, with any command. The counts serve
+``forget --unqueried`` and ``repack --add-queried``. They are hints: appended without a flush,
+omitted if they cannot be written, and skipped if damaged. docs/format.md describes the file
+``queries``.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ QUERIES, LOCK = "queries", "queries.lock"
 _ROW = struct.Struct("<qI32s")  # time of the last query in us, number of queries, commit
 _CHECK = 4
 _SIZE = _ROW.size + _CHECK
-FOLD_AT = 1 << 20  # bytes of growth after which the rows of a version become one
-_MOST = 1 << 26  # bytes of the file that are read: the rows of more than a million versions
+FOLD_AT = 1 << 20  # bytes of growth after which rows are merged by version
+_MOST = 1 << 26  # bytes of the file to read: rows of more than a million versions
 _COUNT = (1 << 32) - 1
-_WAIT = 0.05  # seconds that a note waits for another process
+_WAIT = 0.05  # seconds to wait for another process when counting
 _WAIT_TO_DROP = 5.0
-_TOGETHER = 1000  # versions of an iteration that are noted at once
-_START = CommitId(bytes(32))  # its row has the time from which on queries are recorded
+_TOGETHER = 1000  # versions of an iteration that are counted at once
+_START = CommitId(bytes(32))  # the time in its row is the start of recording
 
 State = TypeVar("State")
 
 
 class Queried(Struct, frozen=True):
-    """How often a version was asked for, and when last (microseconds since 1970)."""
+    """How often a version was read, and when last (microseconds since 1970)."""
 
     count: int
     last_us: int
@@ -52,32 +52,28 @@ class Queried(Struct, frozen=True):
 
 
 class Queries(Struct, frozen=True):
-    """``asked``: the versions that were asked for.
-
-    ``since_ns``: from when on queries are recorded, in ns since 1970; None if that is not known.
-    """
+    """``asked``: counts by version. ``since_ns``: start of recording in ns since 1970, or None."""
 
     since_ns: int | None
     asked: Mapping[CommitId, Queried]
 
     def most(self, count: int, among: Collection[CommitId]) -> list[CommitId]:
-        """The ``count`` versions of ``among`` asked for most often; of equal ones the latest."""
-        known = [(each.count, each.last_us, id_) for id_, each in self.asked.items()]
+        """The ``count`` versions of ``among`` with most queries; ties: the latest query."""
+        known = [(queried.count, queried.last_us, id_) for id_, queried in self.asked.items()]
         return [id_ for *_, id_ in sorted(known, reverse=True) if id_ in among][:count]
 
 
 def queries(store: Store) -> Queries:
-    """What is recorded. Raises IoFailed if the file cannot be read."""
+    """All recorded queries. Raises IoFailed if the file cannot be read."""
     rows = _read(store.fs, store.folder / QUERIES)
     start = rows.pop(_START, None)
     return Queries(None if start is None else start.last_us * 1000, rows)
 
 
 def note(store: Store, commits: Collection[CommitId]) -> None:
-    """Counts a query of each of these versions, now; begins to record if nothing was.
+    """Counts a query of each of these versions now; starts recording if necessary.
 
-    Never fails, and waits for other processes at most a twentieth of a second; what cannot be
-    written is left out.
+    Never fails, and waits at most 50 ms for other processes; otherwise the counts are omitted.
     """
     if not store.writable:
         return
@@ -87,7 +83,7 @@ def note(store: Store, commits: Collection[CommitId]) -> None:
         rows = b"".join(_row(commit, now) for commit in commits)
         with store.fs.lock(store.folder / LOCK, timeout=_WAIT):
             with store.fs.open_write(path, create=True, within=store.folder) as file:
-                at = file.size() // _SIZE * _SIZE  # a row that a crash cut off is written over
+                at = file.size() // _SIZE * _SIZE  # overwrites a row truncated by a crash
                 if not at:
                     rows = _row(_START, replace(now, count=0)) + rows
                 file.write_at(at, rows)
@@ -98,7 +94,7 @@ def note(store: Store, commits: Collection[CommitId]) -> None:
 def counted(
     store: Store, versions: Iterator[tuple[Commit | Deployed, State]]
 ) -> Iterator[tuple[Commit | Deployed, State]]:
-    """``versions``, each of which is noted once its state was handed out."""
+    """``versions``, each counted after its state was yielded."""
     waiting: list[CommitId] = []
     try:
         for version, state in versions:
@@ -113,33 +109,33 @@ def counted(
         note(store, waiting)
 
 
-def drop_rows(store: Store, gone: Set[CommitId]) -> None:
-    """Deletes the rows of versions that were forgotten or collected; a failure leaves them."""
+def drop_rows(store: Store, deleted: Set[CommitId]) -> None:
+    """Deletes the rows of forgotten or collected versions; a failure leaves them."""
     fs, folder = store.fs, store.folder
     path = folder / QUERIES
     with suppress(MvcError):
-        if not gone or fs.stat(path) is None:
+        if not deleted or fs.stat(path) is None:
             return
         with fs.lock(folder / LOCK, timeout=_WAIT_TO_DROP):
-            if not gone.isdisjoint(_read(fs, path)):
-                _fold(store, gone)
+            if not deleted.isdisjoint(_read(fs, path)):
+                _fold(store, deleted)
 
 
-def _fold(store: Store, gone: Set[CommitId] = frozenset()) -> None:
-    """Writes one row for each version. If the first row was damaged, recording begins now."""
+def _fold(store: Store, deleted: Set[CommitId] = frozenset()) -> None:
+    """Merges the rows of each version. If the first row was damaged, recording starts now."""
     path = store.folder / QUERIES
     rows = _read(store.fs, path)
     start = rows.pop(_START, Queried(0, store.now_ns() // 1000))
     rows = {_START: start, **rows}
-    kept = (_row(id_, each) for id_, each in rows.items() if id_ not in gone)
-    store.fs.write_atomic(path, b"".join(kept))
+    retained = (_row(id_, queried) for id_, queried in rows.items() if id_ not in deleted)
+    store.fs.write_atomic(path, b"".join(retained))
 
 
 def _read(fs: FileSystem, path: Path) -> dict[CommitId, Queried]:
     data = b"" if fs.stat(path) is None else fs.read_bytes(path, _MOST)
     sums: dict[CommitId, Queried] = {}
-    for commit, each in _rows(data):
-        sums[commit] = sums[commit] + each if commit in sums else each
+    for commit, queried in _rows(data):
+        sums[commit] = sums[commit] + queried if commit in sums else queried
     return sums
 
 
@@ -151,8 +147,8 @@ def _rows(data: bytes) -> Iterable[tuple[CommitId, Queried]]:
             yield CommitId(commit), Queried(count, last_us)
 
 
-def _row(commit: CommitId, each: Queried) -> bytes:
-    row = _ROW.pack(each.last_us, each.count, commit)
+def _row(commit: CommitId, queried: Queried) -> bytes:
+    row = _ROW.pack(queried.last_us, queried.count, commit)
     return row + _check(row)
 
 

@@ -1,7 +1,7 @@
-"""Which trainings record on which branches, and deploy to which targets, on this machine.
+"""Trainings of this machine: on which branches they record, and to which targets they deploy.
 
-A training holds locks on files of ``.mvc``. The kernel drops a lock when its process ends, however
-it ends; the empty file stays and means nothing.
+A training holds locks on files in ``.mvc``. The kernel releases a lock when its process ends; the
+empty file remains and has no meaning.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from mvc.repo.lookup.refs import HEAD
 from mvc.store.store import Store
 
 _SECONDS = 0.05
-"""Longer than the question of another process takes, which holds the lock too."""
-_BEGINNING = 2.0  # a process that was ended needs a moment
+"""Longer than another process's query holds the lock."""
+_BEGINNING = 2.0  # a killed process needs time to end
 
 
 def announce(store: Store, branch: str | None) -> FileLock:
-    """Makes known that a training records on ``branch`` (None: a detached HEAD), until release.
+    """Marks ``branch`` (None: a detached HEAD) as recorded by a training, until release.
 
-    Raises Busy, which names the process, if another training does; IoFailed if ``.mvc`` cannot be
-    written.
+    Raises Busy with the name of another such process, IoFailed if ``.mvc`` is not writable.
     """
     path = _notice(store, branch)
     try:
@@ -33,15 +32,15 @@ def announce(store: Store, branch: str | None) -> FileLock:
         where = "the detached HEAD" if branch is None else printable(branch)
         raise Busy(
             f"a training records on {where} already: {lock_holder(path)}",
-            hint="wait until it has ended, or name another branch: branch='NAME' "
-            "('mvc branch NAME' makes one)",
+            hint="wait until it has ended, or name another branch with branch='NAME' "
+            "(create it with 'mvc branch NAME')",
         ) from None
 
 
 def announce_target(store: Store, target: str, *, alone: bool = False) -> FileLock:
-    """Makes known that a training deploys to ``target``, until release. Several may.
+    """Marks ``target`` as deployed to by a training, until release; several may.
 
-    ``alone``: no other one may. Raises Busy where that cannot be.
+    ``alone``: exclude others. Raises Busy if that is impossible.
     """
     notice = _deploying_notice(store, target)
     try:
@@ -68,7 +67,9 @@ def recorder(store: Store, branch: str | None, target: str | None = None) -> str
 
 
 def refuse_recorded(store: Store, branch: str | None) -> None:
-    """Raises RefConflict if a training records on ``branch``, which would move or go."""
+    """Raises RefConflict if a training records on ``branch``, which an operation would move or
+    delete.
+    """
     if recorder(store, branch) is not None:
         raise RefConflict(
             f"a training is recording on {branch or 'the detached HEAD'}",
@@ -77,7 +78,7 @@ def refuse_recorded(store: Store, branch: str | None) -> None:
 
 
 def _notice(store: Store, branch: str | None) -> Path:
-    # A branch's name holds no '%', and is never HEAD.
+    # A branch's name contains no '%' and is never HEAD.
     return store.folder / f"recording-{(branch or HEAD).replace('/', '%')}"
 
 

@@ -1,6 +1,6 @@
 """Creates, moves, renames and deletes branches and tags; each change is one journal entry.
 
-Reading refs: ``mvc.repo.lookup.refs``.
+``mvc.repo.lookup.refs`` reads refs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mvc.store.store import Store
 
 
 def create_branch(store: Store, name: str, rev: Rev = HEAD, force: bool = False) -> Ref:
-    """Makes a branch at a version. With ``force`` an existing one moves, but not the current one.
+    """Creates a branch at a version; ``force`` moves an existing one, but not the current one.
 
     Raises InvalidName, UnknownRevision, RefConflict.
     """
@@ -44,16 +44,14 @@ def create_branch(store: Store, name: str, rev: Rev = HEAD, force: bool = False)
 
 
 def branch_change(store: Store, name: str, commit: CommitId, force: bool = False) -> RefChange:
-    """The change that makes branch ``name`` at ``commit``; with ``force`` an existing one moves.
+    """The change that creates branch ``name`` at ``commit``, or with ``force`` moves it.
 
-    The change is valid only under the journal's lock. Raises InvalidName, RefConflict.
+    Valid only under the journal's lock. Raises InvalidName, RefConflict.
     """
     check_ref("branch", name)
     old = store.snapshot.ref(BRANCH + name)
     if store.snapshot.ref(HEAD) == name:
-        raise RefConflict(
-            f"{name} is the current branch", hint="name another one, or switch away first"
-        )
+        raise RefConflict(f"{name} is the current branch", hint="name another one, or switch first")
     if old is not None and not force:
         raise _exists("branch", name)
     refuse_recorded(store, name)
@@ -64,7 +62,7 @@ def branch_change(store: Store, name: str, commit: CommitId, force: bool = False
 def move_head(
     store: Store, to: RefValue, made: CommitId | None, operation: str = "checkout"
 ) -> None:
-    """Moves HEAD; ``made`` is the commit at which the branch ``to`` is made, if it is new."""
+    """Moves HEAD; ``made`` is the commit at which to create the branch ``to``, or None."""
 
     def changes() -> list[RefChange]:
         move = RefChange(HEAD, store.snapshot.ref(HEAD), to)
@@ -81,21 +79,21 @@ def advance(
     note: str = "",
     first: str | None = None,
 ) -> None:
-    """See ``Repository.advance``. ``note`` belongs to the operation."""
+    """``Repository.advance``; ``note`` describes the operation."""
 
     def changes() -> list[RefChange]:
-        made = []
+        refs = []
         for branch, (old, new) in moves.items():
             ref = HEAD if branch is None else BRANCH + check_ref("branch", branch)
             if tip(store.snapshot, branch, new=True) != Head(branch, old):
                 raise RefConflict(
                     f"{branch or HEAD} has moved meanwhile", hint="run the command again"
                 )
-            made.append(RefChange(ref, old, resolve(store, new)))
+            refs.append(RefChange(ref, old, resolve(store, new)))
         at = head(store.snapshot)
         if first is not None and at.commit is None and at.branch not in moves:
-            made.append(RefChange(HEAD, at.branch, check_ref("branch", first)))
-        return made
+            refs.append(RefChange(HEAD, at.branch, check_ref("branch", first)))
+        return refs
 
     _publish(store, operation, note, changes)
 
@@ -103,8 +101,8 @@ def advance(
 def delete_branch(store: Store, name: str, force: bool = False) -> Ref:
     """Deletes a branch and returns it; its versions stay until gc.
 
-    Raises UnknownRevision. Raises RefConflict for the current branch and, without ``force``, for
-    a branch whose tip no other ref leads to.
+    Raises UnknownRevision, and RefConflict for the current branch or, without ``force``, a branch
+    whose tip no other ref reaches.
     """
 
     def change() -> list[RefChange]:
@@ -113,10 +111,12 @@ def delete_branch(store: Store, name: str, force: bool = False) -> Ref:
         if at.branch == name:
             raise RefConflict(f"{name} is the current branch", hint="switch to another one first")
         refuse_recorded(store, name)
-        if not force and tip not in Ancestors(store.snapshot, _others(store.snapshot, name, at)):
+        if not force and tip not in Ancestors(
+            store.snapshot, _other_tips(store.snapshot, name, at)
+        ):
             raise RefConflict(
-                f"no other branch or tag leads to the newest version of {name}, {tip.short}",
-                hint=f"name it with 'mvc tag NAME {tip.short}', or force the deletion",
+                f"no other branch or tag reaches the newest version of {name}, {tip.short}",
+                hint=f"tag it with 'mvc tag NAME {tip.short}', or force the deletion",
             )
         return [RefChange(BRANCH + name, tip, None)]
 
@@ -124,34 +124,33 @@ def delete_branch(store: Store, name: str, force: bool = False) -> Ref:
 
 
 def rename_branch(store: Store, old: str, new: str, force: bool = False) -> None:
-    """Renames a branch; if it is the current one, HEAD moves with it.
+    """Renames a branch, also in HEAD; ``force`` replaces an existing branch ``new``.
 
-    With ``force``, an existing branch ``new`` is replaced. Raises InvalidName, UnknownRevision,
-    RefConflict.
+    Raises InvalidName, UnknownRevision, RefConflict.
     """
     check_ref("branch", new)
 
     def changes() -> list[RefChange]:
         at = head(store.snapshot)
-        there = store.snapshot.ref(BRANCH + new)
-        if new in {at.branch, old} or (there is not None and not force):
+        existing = store.snapshot.ref(BRANCH + new)
+        if new in {at.branch, old} or (existing is not None and not force):
             raise _exists("branch", new)
         refuse_namesake(store.snapshot, TAG, "tag", new)
         for name in (old, new):
             refuse_recorded(store, name)
-        made = []
+        refs = []
         if at.branch != old or at.commit is not None:  # otherwise the branch has no version yet
             tip = _existing(store.snapshot, BRANCH, "branch", old)
-            made += [RefChange(BRANCH + old, tip, None), RefChange(BRANCH + new, there, tip)]
+            refs += [RefChange(BRANCH + old, tip, None), RefChange(BRANCH + new, existing, tip)]
         if at.branch == old:
-            made.append(RefChange(HEAD, old, new))
-        return made
+            refs.append(RefChange(HEAD, old, new))
+        return refs
 
     _publish(store, "rename-branch", f"{old} to {new}", changes)
 
 
 def create_tag(store: Store, name: str, rev: Rev = HEAD, force: bool = False) -> Ref:
-    """Makes a tag at a version. With ``force`` an existing tag moves.
+    """Creates a tag at a version; ``force`` moves an existing one.
 
     Raises InvalidName, UnknownRevision, RefConflict.
     """
@@ -199,8 +198,8 @@ def _existing(snapshot: Snapshot, prefix: str, kind: str, name: str) -> CommitId
     value = snapshot.ref(prefix + name)
     if isinstance(value, CommitId):
         return value
-    found = branches(snapshot) if prefix == BRANCH else tags(snapshot)
-    names = ", ".join(ref.name for ref in found[:10])
+    existing = branches(snapshot) if prefix == BRANCH else tags(snapshot)
+    names = ", ".join(ref.name for ref in existing[:10])
     raise UnknownRevision(
         f"there is no {kind} {printable(name[:100])}",
         hint=f"available: {names}" if names else f"there is no {kind} yet",
@@ -209,12 +208,12 @@ def _existing(snapshot: Snapshot, prefix: str, kind: str, name: str) -> CommitId
 
 def _exists(kind: str, name: str) -> RefConflict:
     return RefConflict(
-        f"there is a {kind} {name} already", hint="choose another name, or force the change"
+        f"a {kind} {name} exists already", hint="choose another name, or force the change"
     )
 
 
-def _others(snapshot: Snapshot, name: str, at: Head) -> list[CommitId]:
-    """The commits of all refs but the branch ``name``, a detached HEAD included."""
+def _other_tips(snapshot: Snapshot, name: str, at: Head) -> list[CommitId]:
+    """The commits of all refs except the branch ``name``, including a detached HEAD."""
     tips = [
         *(ref.commit for ref in branches(snapshot) if ref.name != name),
         *(ref.commit for ref in (*tags(snapshot), *remote_refs(snapshot))),

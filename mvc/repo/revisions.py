@@ -1,9 +1,8 @@
 """Resolves revisions to commits: ids, branches, tags, targets, HEAD, ``~n``, ``^n``, ``@{TIME}``.
 
-A name is looked up as a branch, then as a tag, then as ``REMOTE/NAME``, a remote's branch or tag
-at the last fetch, then as the prefix of an id, then as a target, which means the version that is
-live there. ``heads/NAME``, ``tags/NAME``, ``remotes/REMOTE/NAME`` and ``target:NAME`` name one
-kind only.
+A name is tried as a branch, a tag, a tracking ref ``REMOTE/NAME``, a prefix of an id, and a target,
+which means the version live there. ``heads/NAME``, ``tags/NAME``, ``remotes/REMOTE/NAME`` and
+``target:NAME`` name one kind only.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ if TYPE_CHECKING:
     class _HasId(Protocol):
         @property
         def id(self) -> CommitId:
-            """Its version."""
+            """The version's id."""
 
     class _HasCommit(Protocol):
         @property
         def commit(self) -> CommitId:
-            """Its version."""
+            """The version's id."""
 
 
 Rev: TypeAlias = "str | CommitId | _HasId | _HasCommit"
-"""A text as on the command line, the id of a commit, or what has one.
+"""A text as on the command line, a commit id, or an object with one.
 
-A commit, a log entry and the result of a commit have it as ``id``, a deployment as ``commit``.
+Commits, log entries and results of a commit have it as ``id``, deployments as ``commit``.
 """
 
-# A zero byte ends a name in the index, so a name must not contain one.
+# Names in the index end with a zero byte, so they cannot contain one.
 _REVISION = re.compile(r"([^~^@{}\0]+)(?:@\{([^{}]*)\})?((?:[~^][0-9]{0,9})*)", re.ASCII)
 _STEP = re.compile(r"([~^])([0-9]*)", re.ASCII)
 _DIGITS = re.compile(r"[0-9a-fA-F]{4,64}", re.ASCII)
@@ -62,18 +61,18 @@ def resolve(store: Store, rev: Rev) -> CommitId:
 
 
 def id_or_text(rev: Rev) -> str | CommitId:
-    """The id that a commit, log entry or deployment has; ids and texts as they are.
+    """A text or id unchanged, or the id of a commit, log entry or deployment.
 
     Raises WrongUsage for anything else.
     """
     if isinstance(rev, str | CommitId):
         return rev
     for name in ("id", "commit"):
-        if isinstance(found := getattr(rev, name, None), CommitId):
-            return found
+        if isinstance(id_ := getattr(rev, name, None), CommitId):
+            return id_
     raise WrongUsage(
         f"a revision is a text or a CommitId, not a {type(rev).__name__}",
-        hint=f"{_FORMS}; a commit, a log entry or a deployment names its version, too",
+        hint=f"{_FORMS}; or pass a commit, a log entry or a deployment",
     )
 
 
@@ -84,7 +83,7 @@ def resolve_ref(store: Store, rev: Rev) -> tuple[CommitId, str | None]:
         return commits.get(snapshot, rev).id, None
     match = _REVISION.fullmatch(rev.strip())
     if match is None:
-        raise UnknownRevision(f"this is not a revision: {printable(rev[:100])!r}", hint=_FORMS)
+        raise UnknownRevision(f"not a revision: {printable(rev[:100])!r}", hint=_FORMS)
     base, moment, steps = match.groups()
     if moment is not None:
         id_, branch = _at(store, base, moment), None
@@ -104,7 +103,7 @@ def _named(store: Store, name: str) -> tuple[CommitId, str | None]:
         if at.commit is None:
             raise UnknownRevision(
                 f"HEAD has no version yet: nothing was committed on {at.branch}",
-                hint="make one with 'mvc commit'",
+                hint="create one with 'mvc commit'",
             )
         return at.commit, at.branch
     for full in _candidates(name):
@@ -119,7 +118,7 @@ def _named(store: Store, name: str) -> tuple[CommitId, str | None]:
 
 
 def _live(store: Store, name: str, time_ns: int | None = None) -> CommitId:
-    """What is live, or was at a moment, on the target ``NAME`` or ``target:NAME``."""
+    """The version live, now or at a moment, on the target ``NAME`` or ``target:NAME``."""
     target = name.removeprefix(_TARGET)
     if target == name and not _is_target(store.snapshot, name):
         raise _unknown(store.snapshot, name)
@@ -131,35 +130,35 @@ def _is_target(snapshot: Snapshot, name: str) -> bool:
 
 
 def _warn_of_target(snapshot: Snapshot, name: str, used: str) -> None:
-    """Warns if ``name``, which means ``used``, is the name of a target, too."""
+    """Warns if ``name``, resolved to ``used``, is also the name of a target."""
     if _is_target(snapshot, name):
         kind = _KINDS.get(used.partition("/")[0], "a version's id")
         warnings.warn(
-            f"{name} is {kind} and a target: {used} is used; {_TARGET}{name} is what is live there",
+            f"{name} is {kind} and a target: using {used}; {_TARGET}{name} means the live version",
             AmbiguousName,
             stacklevel=1,
         )
 
 
 def _candidates(name: str) -> list[str]:
-    """Full names of the refs that a short name can mean, in the order of look-up."""
+    """Full names of the refs that a short name can mean, in order of preference."""
     full = [name] if name.startswith((refs.BRANCH, refs.TAG, REMOTE)) else []
     remote = [REMOTE + name] if "/" in name else []
     return [refs.BRANCH + name, refs.TAG + name, *remote, *full]
 
 
 def _by_digits(snapshot: Snapshot, digits: str) -> CommitId | None:
-    found = commits.starting_with(snapshot, digits)
-    if len(found) <= 1:
-        return found[0].id if found else None
+    matches = commits.starting_with(snapshot, digits)
+    if len(matches) <= 1:
+        return matches[0].id if matches else None
     shown = [
         f"{c.id.short} {format_time(c.time_ns, precise=False)} "
         f"{printable(c.message.partition(chr(10))[0][:40])}".rstrip()
-        for c in found[:_SHOWN]
+        for c in matches[:_SHOWN]
     ]
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    more = f" and {len(matches) - _SHOWN} more" if len(matches) > _SHOWN else ""
     raise AmbiguousRevision(
-        f"{digits} is the beginning of {len(found)} ids: {'; '.join(shown)}{more}",
+        f"{len(matches)} ids begin with {digits}: {'; '.join(shown)}{more}",
         hint="write more digits",
     )
 
@@ -170,7 +169,7 @@ def _unknown(snapshot: Snapshot, name: str) -> UnknownRevision:
     names = [refs.HEAD, *(ref.name for ref in named), *snapshot.targets()]
     hint = "'mvc log' lists the versions, 'mvc branch' and 'mvc tag' the names"
     if _TOO_FEW.fullmatch(name):
-        hint = "name an id by four of its digits or more"
+        hint = "write at least four digits of an id"
     return UnknownRevision(
         f"there is no version, branch, tag or target {printable(name[:100])}",
         hint=did_you_mean(name, names, hint),
@@ -178,7 +177,7 @@ def _unknown(snapshot: Snapshot, name: str) -> UnknownRevision:
 
 
 def _at(store: Store, name: str, moment: str) -> CommitId:
-    """The commit of a ref or target at a moment; for HEAD on a branch, that branch's."""
+    """The commit of a ref or target at a moment; HEAD on a branch means that branch."""
     snapshot = store.snapshot
     time_ns = parse_time(moment, now_ns=store.clock.now_ns())
     logged = [refs.HEAD] if name == refs.HEAD else _candidates(name)
@@ -195,12 +194,12 @@ def _at(store: Store, name: str, moment: str) -> CommitId:
     first = snapshot.first_ref_change(full)
     raise UnknownRevision(
         f"{printable(name)} pointed to no version at {format_time(time_ns)}",
-        hint=f"its record begins at {format_time(first.entry.time_ns)}" if first else None,
+        hint=f"its history begins at {format_time(first.entry.time_ns)}" if first else None,
     )
 
 
 def _back(snapshot: Snapshot, id_: CommitId, count: int, text: str) -> CommitId:
-    """The commit ``count`` first parents before; ``text`` is the revision, for errors."""
+    """The ancestor ``count`` first parents back; ``text``: the revision, for errors."""
     for done in range(count):
         parents = commits.get(snapshot, id_).parents
         if not parents:
@@ -213,7 +212,7 @@ def _back(snapshot: Snapshot, id_: CommitId, count: int, text: str) -> CommitId:
 
 
 def _up(snapshot: Snapshot, id_: CommitId, number: int, text: str) -> CommitId:
-    """The parent of this number; 0 is the commit itself."""
+    """The parent with this number; 0 is the commit itself."""
     if number == 0:
         return id_
     parents = commits.get(snapshot, id_).parents

@@ -1,4 +1,4 @@
-"""Private folders in ``.mvc`` for work that is no version yet."""
+"""Private folders in ``.mvc`` for unfinished work."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mvc.store.store import Store
 
 
 class Scratch(Struct, frozen=True):
-    """A folder, and the file system by which its files get the permissions of the repository's."""
+    """A folder, and the file system that gives its files the repository's permissions."""
 
     fs: FileSystem
     folder: Path
 
 
 def scratch(store: Store, name: str) -> Scratch:
-    """``.mvc/NAME``, created if need be. Raises IoFailed if it is something else, as a link."""
+    """``.mvc/NAME``, created if missing. Raises IoFailed if it is not a folder."""
     folder = store.folder / name
     try:
         store.fs.make_dir(folder, exist_ok=True, within=store.folder)
     except FileExistsError:
-        raise IoFailed(f"{folder} is not a folder", hint="move away what stands there") from None
+        raise IoFailed(f"{folder} is not a folder", hint="move it away") from None
     return Scratch(store.fs, folder)

@@ -1,4 +1,4 @@
-"""Metrics and params of versions and annotations: what a caller gives, and what is stored."""
+"""Metrics and params of versions and annotations: conversion and checks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mvc.names import check_key, encode_text, printable
 
 
 def metrics_from(values: Mapping[str, object]) -> dict[str, float]:
-    """Metrics as float64. Raises WrongUsage, which names a value that is no number."""
+    """Metrics as float64. Raises WrongUsage with the name of an invalid value."""
     result = {}
     for name, value in values.items():
-        # torch warns if a loss with its autograd graph is converted.
+        # torch warns when a loss with its autograd graph is converted.
         detach = getattr(value, "detach", None)
         number: Any = detach() if callable(detach) else value
         try:
@@ -27,11 +27,11 @@ def metrics_from(values: Mapping[str, object]) -> dict[str, float]:
 
 
 def params_from(values: Mapping[str, object]) -> dict[str, str]:
-    """Params as texts: a text as it is, anything else as JSON (``0.001``, ``true``, ``[1, 2]``).
+    """Params as texts: texts unchanged, other values as JSON (``0.001``, ``true``, ``[1, 2]``).
 
-    Raises WrongUsage, which names a value that JSON cannot hold.
+    Raises WrongUsage with the name of a value that JSON cannot represent.
     """
-    import json  # a command that records none has no need of it
+    import json  # rarely needed
 
     result = {}
     for name, value in values.items():
@@ -39,7 +39,7 @@ def params_from(values: Mapping[str, object]) -> dict[str, str]:
             result[name] = (
                 value
                 if isinstance(value, str)
-                else json.dumps(value, default=lambda one: one.item())  # one of numpy or torch
+                else json.dumps(value, default=lambda one: one.item())  # a number of numpy or torch
             )
         except (TypeError, ValueError, AttributeError, RuntimeError, RecursionError):
             raise WrongUsage(
@@ -49,7 +49,7 @@ def params_from(values: Mapping[str, object]) -> dict[str, str]:
 
 
 def check_values(metrics: Mapping[str, float], params: Mapping[str, str]) -> None:
-    """Raises WrongUsage or InvalidName for metrics and params that no version can have."""
+    """Raises WrongUsage or InvalidName for invalid metrics and params."""
     if len(metrics) > MAX_METRICS:
         raise WrongUsage(f"more than {MAX_METRICS} metrics")
     if len(params) > MAX_PARAMS:

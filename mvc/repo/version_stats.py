@@ -1,4 +1,4 @@
-"""How one version is stored, and what that costs."""
+"""How one version is stored, and its cost."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from mvc.ids import CommitId
 
 
 class VersionStats(Struct, frozen=True):
-    """``bytes`` by kind (full, delta, metadata) that came with a version; its ``reset_point``.
+    """``bytes`` by kind (full, delta, metadata) that came with a version; whether it is a
+    ``reset_point``.
 
-    ``deltas`` lead from a full record, stored with the version ``base``, to the version's
-    furthest content; ``base`` is None for a version without contents, or if that is not known.
-    ``kind``: how the version is stored. ``full``: every content is in full, none was there before,
-    or the whole was made a reset point; ``delta``: some of what changed is; ``update``: what
-    changed is in full, the rest was there; ``recipe``: its weights were given up. ``seconds``: to
-    recover it, of a recipe those of its training and of making its base. ``price``: both together,
-    as ``Stats.price``. ``predicted``: of the contents that came with it those that are stored as
-    an optimizer's step.
+    ``deltas``: the longest chain of deltas to one of its contents, from a full record stored with
+    version ``base`` (None: no contents, or unknown). ``kind``: ``full``: every content is in full,
+    and none was stored before, or it was made a reset point; ``delta``: some changed contents are
+    deltas; ``update``: changed contents are in full, the others were stored before; ``recipe``: its
+    weights were dropped. ``seconds``: recovery time, for a recipe that of training and its base.
+    ``price``: bytes and time, as ``Stats.price``. ``predicted``: new contents stored as an
+    optimizer step.
     """
 
     bytes: Mapping[str, int]

@@ -1,6 +1,6 @@
-"""Whether a version has every file of its models, as far as names, indexes and graphs tell.
+"""Checks that a version has every file of its models, by names, indexes and ONNX graphs.
 
-A download that was interrupted, or the commit of a part of a model, must not go live by accident.
+An interrupted download, or the commit of part of a model, must not go live by accident.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Open = Callable[[str], AbstractContextManager[Source]]
 
 
 class _Index(Struct):
-    """The index of a model in several files: which of them holds which tensor."""
+    """The index of a sharded model: the file of each tensor."""
 
     weight_map: dict[str, str]
 
@@ -43,18 +43,18 @@ class _Index(Struct):
 def refuse_incomplete(
     store: Store, commit: CommitId | None, files: Mapping[str, Path | None]
 ) -> None:
-    """Raises BadModelFile if the version ``commit``, changed by ``files``, lacks a file of a model,
-    or keeps a false one from ``commit``.
+    """Raises BadModelFile if ``commit``, changed by ``files``, has an incomplete model.
 
-    ``files`` are files on disk by path; None takes a path out. A version that was forgotten passes.
+    That is a model with a missing file, or with an invalid one kept from ``commit``. ``files``:
+    files on disk by path; None removes a path. A forgotten version passes.
     """
     with suppress(DamagedData, StateForgotten):
         entries = manifests.of_commit(store, commit).by_path
 
         def source(path: str) -> AbstractContextManager[Source]:
-            if (place := files.get(path)) is not None:
-                return store.fs.open_read(place)
-            entry = entries[path]  # a state of Python is no index, whatever its name
+            if (on_disk := files.get(path)) is not None:
+                return store.fs.open_read(on_disk)
+            entry = entries[path]  # a Python state is never an index
             read = {"opaque": StoredBytes, "onnx": without_contents}.get(entry.format)
             return nullcontext(read(store.recovery, entry) if read else MemorySource(b"{}"))
 
@@ -66,10 +66,10 @@ def refuse_incomplete(
 
 
 def _check(paths: Set[str], source: _Open) -> None:
-    """Raises BadModelFile if something is missing in a version with these paths.
+    """Raises BadModelFile if files are missing in a version with these paths.
 
-    A model may be there in several formats, of which one was asked for: an index without any of its
-    files does not count in a folder with another index.
+    A folder may have a model in several formats, of which only one was downloaded: an index with
+    none of its files does not count in a folder with another index.
     """
     named = {path: _named(path, source) for path in sorted(paths)}
     indexes = {path for path in named if _INDEX.fullmatch(path)}
@@ -78,40 +78,40 @@ def _check(paths: Set[str], source: _Open) -> None:
         if path in indexes and not names & paths and posixpath.dirname(path) in begun:
             continue
         if missing := min(names - paths, default=None):
-            raise _incomplete(f"{missing} is missing, which {path} names")
+            raise _incomplete(f"{missing} is missing, but {path} names it")
     series = defaultdict[tuple[str, ...], set[int]](set)
     for shard in filter(None, map(_SHARD.fullmatch, paths)):
         series[shard["stem"], shard["total"], shard["suffix"]].add(int(shard["number"]))
     for (stem, total, suffix), numbers in sorted(series.items()):
-        first = min(1, *numbers)  # some count from 0
+        first = min(1, *numbers)  # some series start at 0
         for number in range(first, first + int(total)):
             if number not in numbers:
                 raise _incomplete(f"{stem}-{number:0{len(total)}}-of-{total}{suffix} is missing")
     for path in filter(_UNFINISHED.fullmatch, named):
-        raise _incomplete(f"{path} is the beginning of a download")
+        raise _incomplete(f"{path} is an unfinished download")
 
 
 def _named(path: str, source: _Open) -> set[str]:
-    """The paths of the files that belong to an index, or to an ONNX graph."""
+    """The paths of the files that an index or an ONNX graph names."""
     names: Iterable[str] = ()
     if _INDEX.fullmatch(path):
         try:
             with source(path) as file:
                 data = file.read(0, MAX_SAFETENSORS_HEADER)
             names = json.decode(data, type=_Index).weight_map.values()
-        except (ValidationError, RecursionError):  # an index of something else
+        except (ValidationError, RecursionError):  # another kind of index
             pass
         except ValueError:
-            raise _incomplete(f"{path} is cut off or no JSON") from None
+            raise _incomplete(f"{path} is truncated or not JSON") from None
     elif path.lower().endswith(".onnx"):
         with suppress(BadModelFile, LookupError), source(path) as file:
-            names = {each.location for each in tensors(FileCursor(file)) if each.location}
+            names = {tensor.location for tensor in tensors(FileCursor(file)) if tensor.location}
     return {posixpath.normpath(posixpath.join(path, "..", name)) for name in names}
 
 
 def _incomplete(problem: str) -> BadModelFile:
     return BadModelFile(
-        f"the model is not whole: {printable(problem)}",
-        hint="finish the download, or commit the whole folder; --anyway, in Python anyway=True, "
-        "deploys it as it is",
+        f"the model is incomplete: {printable(problem)}",
+        hint="finish the download, or commit the whole folder; to deploy it nevertheless, add "
+        "--anyway (in Python anyway=True)",
     )

@@ -87,7 +87,7 @@ def test_outside_a_repository(tmp_path, monkeypatch, capsys) -> None:
     assert run(["log"]) == 3
     captured = capsys.readouterr()
     assert captured.err.startswith("mvc: not a repository")
-    assert "hint: make one with 'mvc init'" in captured.err
+    assert "hint: create one with 'mvc init'" in captured.err
 
 
 def test_errors_as_json_are_one_object_on_stdout(tmp_path, monkeypatch, capsys) -> None:

@@ -132,7 +132,7 @@ def test_an_engine_that_never_answers(fleet: Fleet) -> None:
     fleet.deploy("second")
     fleet.engine.hangs = True
     done = fleet.follow("--exec-timeout", "0.3", code=3)
-    times = done.err.count("took longer than 0.3 s and was ended")
+    times = done.err.count("took longer than 0.3 s and was killed")
     assert times == (1 if fleet.prepares else 2)  # for both versions
     fleet.engine.hangs = False
     assert fleet.serves(first, "first")

@@ -250,7 +250,7 @@ def test_a_command_is_ended_with_all_that_it_started(node: Node, tmp_path: Path)
     started = tmp_path / "started"
     command = f"sleep 120 & echo $! > {started}; sleep 120"
     done = node.follow("--exec", command, "--exec-timeout", "0.5")
-    assert "took longer than 0.5 s and was ended" in done.err
+    assert "took longer than 0.5 s and was killed" in done.err
     until(lambda: not _runs(int(started.read_text())))
 
 

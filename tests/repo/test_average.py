@@ -109,7 +109,7 @@ def test_an_exponential_moving_average_is_one_of_weights():
     assert math.fsum(weights) == 1
     assert math.fsum(w * v for w, v in zip(weights, values, strict=True)) == moving
     assert ema_weights(3, 0) == (0, 0, 1)
-    with pytest.raises(WrongUsage, match="from 0 to below 1"):
+    with pytest.raises(WrongUsage, match="at least 0 and below 1"):
         ema_weights(3, 1)
 
 
@@ -151,7 +151,7 @@ def test_other_files_come_from_the_last_and_are_named(repo):
     (repo.root / "later.txt").write_text("stays")
     repo.commit(repo.root / "later.txt")
     done = repo.average(ids)
-    assert done.copied == ("config.json", f"{MODEL}: what is beside its tensors")
+    assert done.copied == ("config.json", f"{MODEL}: metadata")
     with safe_open(repo.root / MODEL, "np") as file:
         assert file.metadata() == {"step": "2"}
     assert repo.open_file("HEAD", "config.json").read() == b'{"step": 2}'
@@ -193,13 +193,13 @@ def test_a_missing_file_is_refused(repo):
 @pytest.mark.parametrize(
     ("weights", "count", "said"),
     [
-        (None, 1, "an average is of two versions or more"),
+        (None, 1, "an average needs two versions or more"),
         ([1], 2, "there are 2 versions, with 1 weights"),
         ([1, 2, 3], 2, "there are 2 versions, with 3 weights"),
-        ([1, -1], 2, "the sum of the weights is 0,"),
-        ([0, 0], 2, "the sum of the weights is 0,"),
-        ([1, math.nan], 2, "a weight is a finite number"),
-        ([math.inf, -math.inf], 2, "a weight is a finite number"),
+        ([1, -1], 2, "divided by their sum, which is 0"),
+        ([0, 0], 2, "divided by their sum, which is 0"),
+        ([1, math.nan], 2, "a weight must be a finite number"),
+        ([math.inf, -math.inf], 2, "a weight must be a finite number"),
     ],
 )
 def test_weights_without_a_mean_are_refused(repo, weights, count, said):
@@ -330,7 +330,7 @@ def test_numbers_that_are_no_tensors_are_named(repo):
         row = np.asfortranarray(np.full((2, 3), i))
         np.savez(repo.root / "m.npz", a=np.full(3, i), fortran=row)
         ids.append(repo.commit(repo.root / "m.npz").id)
-    assert repo.average(ids).copied == ("m.npz: what is beside its tensors",)
+    assert repo.average(ids).copied == ("m.npz: metadata",)
     with np.load(repo.root / "m.npz") as found:
         assert found["a"].tolist() == [2, 2, 2] and found["fortran"][0, 0] == 3
 
@@ -341,7 +341,7 @@ def test_weights_that_are_tied_in_some_versions(repo, tmp_path):
     for head in (tied, torch.full((4,), 5.0)):
         torch.save({"emb": tied, "head": head}, repo.root / "m.pt")
         ids.append(repo.commit(repo.root / "m.pt").id)
-    with pytest.raises(WrongUsage, match=r"head of m.pt has the storage of emb in the last"):
+    with pytest.raises(WrongUsage, match=r"head and emb of m.pt share storage in the last"):
         repo.average(ids[::-1])
     repo.average(ids, weights=[3, 1], to=tmp_path / "out.pt")
     found = torch.load(tmp_path / "out.pt", weights_only=True)

@@ -153,9 +153,9 @@ def test_the_command_line_runs_it(
     ("command", "problem"),
     [
         ("exit 7", "failed with exit status 7"),
-        ("kill -9 $$", "was ended by signal 9 (Killed)"),
-        ("sleep 300 & sleep 300", "took longer than 0.5 s and was ended"),
-        ("trap '' TERM INT; while :; do :; done", "took longer than 0.5 s and was ended"),
+        ("kill -9 $$", "was killed by signal 9 (Killed)"),
+        ("sleep 300 & sleep 300", "took longer than 0.5 s and was killed"),
+        ("trap '' TERM INT; while :; do :; done", "took longer than 0.5 s and was killed"),
     ],
 )
 def test_the_deployment_stands_and_one_line_says_so(
@@ -259,11 +259,11 @@ def test_a_repository_cannot_set_it(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(repo.root)
     refused = Mvc(repo.root, capsys)("config", "deploy.hook", f"touch {tmp_path}/ran", code=3).err
-    assert refused.startswith("mvc: deploy.hook is a setting of yours, and not of a repository")
+    assert refused.startswith("mvc: deploy.hook is a personal setting, which a repository cannot set")
     assert "hint: set it with 'mvc config --user deploy.hook ...'" in refused
     for setting in (f"hook: touch {tmp_path}/ran", "hook_timeout: 3"):
         (repo.root / ".mvc/config.yaml").write_text(f"deploy:\n  {setting}\n")
-        with pytest.raises(InvalidConfig, match="is a setting of yours"):
+        with pytest.raises(InvalidConfig, match="is a personal setting"):
             mvc.Repository.open(repo.root)
     repo.commit(VALUE, deploy="prod")  # opened before
     assert not (tmp_path / "ran").exists()

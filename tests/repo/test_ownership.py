@@ -152,7 +152,7 @@ def test_a_repository_cannot_allow_itself(
     err = Mvc(root, capsys)("config", "safe.directory", "*", code=3).err
     assert "mvc config --user safe.directory" in err
     (root / ".mvc/config.yaml").write_text("safe: {directory: '*'}")
-    with pytest.raises(InvalidConfig, match=r"safe\.directory is a setting of yours"):
+    with pytest.raises(InvalidConfig, match=r"safe\.directory is a personal setting"):
         Repository.open(root)
     monkeypatch.setattr(os, "geteuid", lambda: OTHER)
     with pytest.raises(DubiousOwnership):
@@ -291,7 +291,7 @@ def test_a_repository_of_ones_own_below_a_strangers(
     assert code == 3 and "dubious ownership" in errors
 
 
-WRITABLE, STRANGERS = "can be written by everyone", f"belongs to uid-{OTHER}"
+WRITABLE, STRANGERS = "is writable by everyone", f"belongs to uid-{OTHER}"
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_settings_that_others_may_have_written_are_not_believed(
         ["config", "--user", "--unset", "safe.directory"],
     ):  # fmt: skip
         first, hint = Mvc(root, capsys)(*line, code=3).err.splitlines()
-        assert first == f"mvc: {config} is not believed: it {problem}"
+        assert first == f"mvc: {config} is ignored as unsafe: it {problem}"
         assert hint.startswith("hint: ")
     assert file.read_bytes() == before
     monkeypatch.setattr(os, "geteuid", lambda: OTHER + 1)

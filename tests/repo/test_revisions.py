@@ -72,7 +72,7 @@ def test_ids(context: Handle, line: list[CommitId]) -> None:
     for id_ in line:
         with pytest.raises(UnknownRevision) as caught:
             resolve(context.store, id_.hex()[:3])
-        assert caught.value.hint == "name an id by four of its digits or more"
+        assert caught.value.hint == "write at least four digits of an id"
         for digits in (4, 5, 10, 16, 17, 33, 63, 64):
             same = [i for i in line if i.hex().startswith(id_.hex()[:digits])]
             if len(same) == 1:
@@ -234,7 +234,7 @@ def test_a_branch_a_tag_and_an_id_come_before_a_target(
     for name, (id_, kind, full) in used.items():
         deploy(context.store, context.config, line[4], name)
         said = (
-            f"^{name} is {kind} and a target: {full} is used; target:{name} is what is live there"
+            f"^{name} is {kind} and a target: using {full}; target:{name} means the live version"
         )
         with pytest.warns(AmbiguousName, match=said):
             assert resolve(context.store, name) == id_

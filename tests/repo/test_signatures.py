@@ -96,7 +96,7 @@ def test_an_entry_that_was_rewritten_is_named(repo: Repository, three: list[Comm
         found = changed.verify("prod")
         assert [each.signature.trust for each in found] == ["good", "bad", "good"]
         assert "for other content than the recorded one" in found[1].problems[0]
-        assert ["followed" in p for p in found[2].problems] == [True]
+        assert ["follows" in p for p in found[2].problems] == [True]
         (problem,) = changed.storage.fsck(full=True).problems
         assert "about a statement that is not recorded" in problem.message
 
@@ -245,7 +245,7 @@ def test_somebody_unknown(repo: Repository, three: list[CommitId], people: Peopl
 
 def test_the_lists_of_a_repository_count_for_nothing(repo: Repository) -> None:
     (repo.root / ".mvc" / "config.yaml").write_text("sign:\n  allowed_signers: /tmp/mine\n")
-    with pytest.raises(InvalidConfig, match="a setting of yours, and not of a repository"):
+    with pytest.raises(InvalidConfig, match="a personal setting, which a repository cannot set"):
         Repository.open(repo.root)
 
 

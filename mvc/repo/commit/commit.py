@@ -16,7 +16,7 @@ from mvc.repo.commit.request import CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, path_changes
 from mvc.repo.commit.storage_policy import storage_policy
 from mvc.repo.commit.write import write
-from mvc.repo.config import Config, bytes_to_hold
+from mvc.repo.config import Config, cache_bytes
 from mvc.repo.handle import Recent
 from mvc.repo.lookup import manifests
 from mvc.repo.statements.live import recorded_as
@@ -51,7 +51,7 @@ def commit(store: Store, config: Config, recent: Recent, request: CommitRequest)
 
 def _committed(store: Store, config: Config, recent: Recent, inputs: Inputs) -> CommitResult:
     """Tries again if what the version builds on was collected meanwhile."""
-    budget = bytes_to_hold(str(config.get("python.keep_base")))
+    budget = cache_bytes(str(config.get("python.keep_base")))
     with recent.caches.lock:
         cached = [change.path for change in inputs.changes if change.cached]
         recent.caches.select(cached, store.graph, budget)

@@ -71,7 +71,7 @@ def refuses(repo: mvc.Repository, path: Path, missing: str) -> None:
 def test_an_index_that_names_a_missing_shard(net: Path) -> None:
     (net / f"{SECOND}.incomplete").write_bytes(b"123")
     with mvc.Repository.open(net) as repo:
-        refuses(repo, net, f"net/{SECOND} is missing, which net/{INDEX} names")
+        refuses(repo, net, f"net/{SECOND} is missing, but net/{INDEX} names it")
         (net / f"{SECOND}.incomplete").unlink()
         write(net, {SECOND: SHARD})
         assert repo.commit(net, deploy="prod").deployment is not None
@@ -101,10 +101,10 @@ INCOMPLETE: dict[str, tuple[dict[str, bytes], str]] = {
     "variant": ({"m.safetensors.index.fp16.json": index("y")}, "y is missing"),
     "cut off": ({INDEX: index("x")[:-3]}, f"{INDEX} is cut off"),
     "above": ({INDEX: index("../a")}, ": a is missing"),
-    "graph": ({"m.onnx": onnx("./w.bin")}, "w.bin is missing, which net/m.onnx names"),
+    "graph": ({"m.onnx": onnx("./w.bin")}, "w.bin is missing, but net/m.onnx names it"),
     "two places": ({"m.ONNX": onnx("v", "w"), "v": b""}, "net/w is missing"),
     **{
-        suffix: ({f"model.pt.{suffix}": b"1"}, f"pt.{suffix} is the beginning of a download")
+        suffix: ({f"model.pt.{suffix}": b"1"}, f"pt.{suffix} is an unfinished download")
         for suffix in ("incomplete", "part", "partial", "crdownload", "tmp")
     },
 }
