@@ -108,7 +108,7 @@ def test_every_other_command_says_what_is_missing_or_does_without(gone: Mvc) -> 
         ("checkout", "--target", "prod", "-o", "x.safetensors"), ("deploy", "HEAD", "prod"),
     ):  # fmt: skip
         refused = gone(*words, code=3)
-        assert "were given up" in refused.err, words
+        assert "were dropped" in refused.err, words
         assert "mvc retrain" in hint(refused), words
 
 

@@ -354,4 +354,4 @@ def test_an_empty_string_is_no_path(mvc, line: list[str]) -> None:
 def test_follow_keeps_no_place_without_a_name(mvc, place: str) -> None:
     mvc.commit(1)
     said = mvc("follow", ".", "prod", "-o", place, code=2).err
-    assert f"mvc: {place} has no name of its own\n" in said
+    assert f"mvc: {place} cannot be replaced\n" in said

@@ -110,7 +110,7 @@ def test_weights_that_were_given_up(mvc: Mvc, remote: Repository) -> None:
     by_hand.drop(remote, trained)
     remote.storage.gc(grace="0")
     error = said(mvc, words(remote))
-    assert "were given up" in error
+    assert "were dropped" in error
 
 
 def test_a_file_that_something_else_wrote(mvc: Mvc, remote: Repository) -> None:
@@ -167,11 +167,11 @@ def test_a_folder_that_cannot_be_kept(
         refused(["/proc/", *way], "/proc is a mount point", code=2)
     refused(["new/", "--in-place", "--path", "none"], "no path none")
     assert sorted(mvc.folder.iterdir()) == there
-    refused(["full/"], "full is no symbolic link")
-    refused(["."], ". has no name of its own", code=2)
-    refused(["/"], "/ has no name of its own", code=2)
-    refused(["link"], "link leads to full, which mvc did not make")
-    refused(["there.st/"], "there.st is no symbolic link")
+    refused(["full/"], "full is not a symbolic link")
+    refused(["."], ". cannot be replaced", code=2)
+    refused(["/"], "/ cannot be replaced", code=2)
+    refused(["link"], "link points to full, which mvc did not create")
+    refused(["there.st/"], "there.st is not a symbolic link")
     refused(["no/live/"], "the folder no does not exist")
     refused(["live", "--path", "m.safetensors", "--path", "none"], "no path none")
     refused(["live", *["--path", "a"] * 257], "257 paths are too many for live", code=2)

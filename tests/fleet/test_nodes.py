@@ -151,7 +151,7 @@ def test_reports_count_nowhere_else(folder_fleet: Fleet) -> None:
     def check(repo: Repository) -> None:
         assert repo.live("nodes/7/prod").commit == first
         assert [d.commit for d in repo.deployments("nodes/7/prod")] == [fleet.versions[1], first]
-        with pytest.raises(InvalidName, match="what it serves"):
+        with pytest.raises(InvalidName, match="reserved for reports"):
             repo.deploy("HEAD", "nodes/7/prod")
         with pytest.raises(InvalidName):
             repo.rollback("nodes/7/prod")

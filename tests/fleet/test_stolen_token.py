@@ -216,7 +216,7 @@ class TestVerbs:
         """What the node says of others' targets stays with the node."""
         node = world.node
         node.deploy("HEAD", "prod", reason="stolen")
-        with pytest.raises(InvalidName, match="what it serves"):
+        with pytest.raises(InvalidName, match="reserved for reports"):
             node.deploy("HEAD", "nodes/8/prod")
         node.commit(weights(70))
         node.push("origin", ["nodes/7/main"])

@@ -202,7 +202,7 @@ def test_what_the_frozen_recipes_say(tmp_path: Path) -> None:
     root = unpacked("recipes", tmp_path / "repo")
     with mvc.Repository.open(root) as repo:
         last, third, second, first, base = (entry.id for entry in repo.log())
-        with pytest.raises(WeightsDropped, match="were given up"):
+        with pytest.raises(WeightsDropped, match="were dropped"):
             repo.checkout(first)
         for there in (last, third, second, base):
             assert set(repo.checkout(there)) == {"weight", "bias"}

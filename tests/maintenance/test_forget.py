@@ -255,7 +255,7 @@ def test_the_very_same_version_is_refused(history: CheckedHistory) -> None:
     # A branch without a version yet: the next commit there has no parent, as the first had none.
     store = history.repo.handle.store
     store.publish(lambda: Entry("switch", 1, refs=(RefChange("HEAD", "other", "empty"),)))
-    with pytest.raises(StateForgotten, match="this very version"):
+    with pytest.raises(StateForgotten, match="this exact version"):
         history.commit({"w": np.ones(5)}, **options)
     assert history.commit({"w": np.ones(5)}, **options | {"message": "second"})
     history.repo.storage.gc(grace="0")

@@ -177,7 +177,7 @@ def test_recipes_alone_go_to_a_remote_that_has_the_data(chain: Chain) -> None:
         found = other.availability(added[7])
         assert isinstance(found, Dropped) and found.proven_ns is None and not found.stored
         assert is_whole(other, added[7])
-        with pytest.raises(WeightsDropped, match="were given up"):
+        with pytest.raises(WeightsDropped, match="were dropped"):
             other.checkout(added[7])
         with pytest.raises(NotTrusted):  # a proof of one's own is needed
             recipes.drop_weights(other, [chain.steps[1]])

@@ -296,7 +296,7 @@ def test_the_scheduler_of_a_recipe_is_recorded_and_resumed(repo, tmp_path):
 def test_a_version_without_weights_cannot_go_live(repo, tmp_path):
     recorded(repo, tmp_path / "data", 5, full_every=4, prove=True, deploy="prod")
     made = versions(repo)
-    with pytest.raises(WeightsDropped, match="were given up") as caught:
+    with pytest.raises(WeightsDropped, match="were dropped") as caught:
         repo.deploy(made[1], "prod")
     assert "mvc retrain" in str(caught.value.hint)
     with pytest.raises(WeightsDropped):

@@ -104,7 +104,7 @@ def test_only_a_proven_recipe_lets_weights_go(chain: Chain) -> None:
     repo.storage.gc(grace="0")
     dropped = chain.dropped(first)
     assert dropped is not None and dropped.proven_ns is not None and "torch" in dropped.where
-    with pytest.raises(WeightsDropped, match="were given up") as caught:
+    with pytest.raises(WeightsDropped, match="were dropped") as caught:
         repo.checkout(first)
     assert f"mvc retrain {first.short} --trust-code" in str(caught.value.hint)
     with mvc.retraining(repo, first, trust=True):
@@ -171,7 +171,7 @@ def test_within_retraining_every_reader_has_the_weights(chain: Chain) -> None:
         lambda: repo.checkout(second, to=repo.root.parent / "elsewhere.safetensors"),
         lambda: repo.switch("side", create=True, start=second, force=True),
     ):
-        with pytest.raises(WeightsDropped, match="were given up") as caught:
+        with pytest.raises(WeightsDropped, match="were dropped") as caught:
             read()
         assert f"with mvc.retraining(repo, '{second.short}', trust=True)" in str(caught.value.hint)
     with mvc.retraining(repo, second, trust=True):
@@ -205,7 +205,7 @@ def test_other_files_manifests_and_what_it_carries_stay(chain: Chain, tmp_path: 
     assert recipes.code(repo, second)
     assert repo.manifest(second).root == repo.version(second).root
     found = repo.diff(first, second)  # by how much they differ is not known without them
-    assert "were given up" in found.unmeasured["model.safetensors"]
+    assert "were dropped" in found.unmeasured["model.safetensors"]
     assert {row.l2 for row in found.files[0].tensors} == {None}
     with pytest.raises(WeightsDropped):
         repo.checkout(second, to=tmp_path / "out")
@@ -221,7 +221,7 @@ def test_readers_of_checkpoints_and_files_say_that_weights_were_given_up(chain: 
 
     repo = chain.repo
     chain.lose(chain.ids[2])
-    with pytest.raises(CheckpointException, match="were given up"):
+    with pytest.raises(CheckpointException, match="were dropped"):
         dcp.load(dict(chain.states[2]), storage_reader=MvcReader(repo))
     fs, path = MvcFileSystem(), f"mvc://{repo.root}@HEAD/model.safetensors"
     for read in (

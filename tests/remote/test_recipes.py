@@ -114,7 +114,7 @@ def test_a_recipe_alone_reaches_a_third_repository_and_is_trained_again_there(
         gone = dropped(repo, story.trained)
         assert gone is not None and gone.proven_ns is None and not gone.stored
         assert "not proven" in str(gone)
-        with pytest.raises(WeightsDropped, match="were given up"):
+        with pytest.raises(WeightsDropped, match="were dropped"):
             repo.checkout(story.trained)
         assert sound(repo)
     assert set(recipes.code(third, story.trained)) == set(recipes.code(story.author, story.trained))

@@ -79,7 +79,7 @@ LONELY: dict[str, Callable[[Any], object]] = {
 }
 
 OTHERS: dict[str, Callable[[Any], object]] = {
-    "produced_by is empty: it names the lossy pipeline that made the state": (
+    "produced_by is empty: it names the lossy pipeline that produced the state": (
         lambda repo: repo.commit(STATE, options=mvc.CommitOptions(produced_by=""))
     ),
     "layer_seconds is a number of seconds, 0 or more, not nan": (
@@ -92,14 +92,16 @@ OTHERS: dict[str, Callable[[Any], object]] = {
     "metrics is of type list: it must be a mapping": (
         lambda repo: record(repo, None, every=lambda: ["acc"])
     ),
-    "the output takes no bytes: I/O operation on closed file": (
+    "the output is not a writable binary stream: I/O operation on closed file": (
         lambda repo: repo.checkout(to=closed())
     ),
-    "the output takes no bytes: string argument expected": (
+    "the output is not a writable binary stream: string argument expected": (
         lambda repo: repo.checkout(to=io.StringIO())
     ),
-    "the output takes no bytes: write": lambda repo: repo.checkout(to=read_only(repo)),
-    "the output takes no bytes: 'int' object": lambda repo: repo.checkout(to=5),
+    "the output is not a writable binary stream: write": lambda repo: repo.checkout(
+        to=read_only(repo)
+    ),
+    "the output is not a writable binary stream: 'int' object": lambda repo: repo.checkout(to=5),
     "accuracy_drop is 1, but without lossy": lambda repo: mvc.Requirements(accuracy_drop=1),
 }
 
@@ -201,9 +203,7 @@ def test_open_or_init_makes_a_repository_once(tmp_path: Path) -> None:
 
 def test_an_empty_state_is_not_committed_by_mistake(repo: Any) -> None:
     for act in (lambda: repo.commit({}), lambda: repo.commit(states={"a": {}, "b": STATE})):
-        with pytest.raises(
-            WrongUsage, match="is empty, and would take the place of what may be stored there"
-        ):
+        with pytest.raises(WrongUsage, match="is empty and would replace a stored one"):
             act()
     assert len(repo.log()) == 2
     repo.commit({}, options=mvc.CommitOptions(allow_empty=True))
@@ -285,7 +285,7 @@ def test_an_empty_version_to_stdout(mvc_: Mvc, repo: Any) -> None:
     mvc_("commit", "--allow-empty", "-m", "x")
     with mvc.Repository.open(mvc_.folder) as empty, pytest.raises(WrongUsage) as caught:
         empty.checkout(to=io.BytesIO())
-    assert "but 0 are to be written" in caught.value.message
+    assert "but 0 match" in caught.value.message
 
 
 # -- values that are not finite, and names of temporary files ------------------------------

@@ -75,7 +75,7 @@ def refused(file: Path, text: str) -> InvalidConfig:
         ("just text\n", "section"),
         ("a: b: c\n", "line 1"),
         ("x: !!python/object/apply:os.system ['true']\n", "line 1"),
-        ("a: &a {b: *a}\n", "not YAML"),
+        ("a: &a {b: *a}\n", "not valid YAML"),
     ],
 )
 def test_a_bad_file_is_refused_by_name(tmp_path: Path, text: str, named: str) -> None:

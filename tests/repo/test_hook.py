@@ -259,7 +259,9 @@ def test_a_repository_cannot_set_it(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(repo.root)
     refused = Mvc(repo.root, capsys)("config", "deploy.hook", f"touch {tmp_path}/ran", code=3).err
-    assert refused.startswith("mvc: deploy.hook is a personal setting, which a repository cannot set")
+    assert refused.startswith(
+        "mvc: deploy.hook is a personal setting, which a repository cannot set"
+    )
     assert "hint: set it with 'mvc config --user deploy.hook ...'" in refused
     for setting in (f"hook: touch {tmp_path}/ran", "hook_timeout: 3"):
         (repo.root / ".mvc/config.yaml").write_text(f"deploy:\n  {setting}\n")
@@ -283,7 +285,7 @@ def test_settings_that_cannot_be_read_do_not_stop_a_deployment(
     file = user_file(os.environ)
     file.parent.mkdir(parents=True)
     file.write_text("deploy:\n  hock: true\n")
-    with pytest.warns(HookFailed, match="deploy.hook was not run: .*names deploy.hock"):
+    with pytest.warns(HookFailed, match="deploy.hook was not run: .*sets deploy.hock"):
         made = repo.commit(VALUE, deploy="prod")
     assert repo.live("prod").commit == made.id
     file.write_text("deploy:\n  hook: exit 1\n")

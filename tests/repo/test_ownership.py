@@ -323,7 +323,7 @@ def test_settings_that_others_may_have_written_are_not_believed(
         assert hint.startswith("hint: ")
     assert file.read_bytes() == before
     monkeypatch.setattr(os, "geteuid", lambda: OTHER + 1)
-    with pytest.raises(InvalidConfig, match="is not believed"):
+    with pytest.raises(InvalidConfig, match="is ignored as unsafe"):
         Repository.open(root)
 
 

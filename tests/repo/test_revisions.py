@@ -233,9 +233,7 @@ def test_a_branch_a_tag_and_an_id_come_before_a_target(
     }
     for name, (id_, kind, full) in used.items():
         deploy(context.store, context.config, line[4], name)
-        said = (
-            f"^{name} is {kind} and a target: using {full}; target:{name} means the live version"
-        )
+        said = f"^{name} is {kind} and a target: using {full}; target:{name} means the live version"
         with pytest.warns(AmbiguousName, match=said):
             assert resolve(context.store, name) == id_
         assert resolve(context.store, f"target:{name}") == line[4]

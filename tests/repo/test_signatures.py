@@ -96,7 +96,7 @@ def test_an_entry_that_was_rewritten_is_named(repo: Repository, three: list[Comm
         found = changed.verify("prod")
         assert [each.signature.trust for each in found] == ["good", "bad", "good"]
         assert "for other content than the recorded one" in found[1].problems[0]
-        assert ["follows" in p for p in found[2].problems] == [True]
+        assert ["signed predecessor" in p for p in found[2].problems] == [True]
         (problem,) = changed.storage.fsck(full=True).problems
         assert "about a statement that is not recorded" in problem.message
 
@@ -239,7 +239,7 @@ def test_somebody_unknown(repo: Repository, three: list[CommitId], people: Peopl
         with pytest.raises(InvalidConfig, match=r"sign.allowed_signers is empty"):
             again.verify()
     people.set("allowed_signers", people.folder / "nowhere")
-    with Repository.open(repo.root) as again, pytest.raises(InvalidConfig, match="not there"):
+    with Repository.open(repo.root) as again, pytest.raises(InvalidConfig, match="does not exist"):
         again.verify()
 
 
@@ -271,7 +271,7 @@ def test_keys_that_are_not_there(repo: Repository, people: People) -> None:
     people.set("key", "")
     assert isinstance(refused(repo), CannotSign)
     people.set("key", people.folder / "nowhere")
-    assert "is not there" in refused(repo).message
+    assert "does not exist" in refused(repo).message
     people.set("key", "id_ed25519")
     assert "absolute" in refused(repo).message
     people.set("key", people.allowed)

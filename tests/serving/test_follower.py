@@ -361,7 +361,7 @@ def test_bad_arguments(repo: mvc.Repository, tmp_path: Path) -> None:
         mvc.Follower(tmp_path / "absent", "prod")
     with pytest.raises(WrongUsage, match=r"repo must be .*, not of type int"):
         mvc.Follower(3, "prod")  # type: ignore[arg-type]
-    with pytest.raises(WrongUsage, match="lies in the store"):
+    with pytest.raises(WrongUsage, match="is inside the store"):
         mvc.Follower(repo, "prod", mvc.ReplicaSink(repo.root / ".mvc" / "journal.st"))
     with pytest.raises(IoFailed, match=r"the folder .* does not exist"):
         mvc.Follower(repo, "prod", mvc.ReplicaSink(tmp_path / "absent" / "file.st"))

@@ -161,7 +161,7 @@ def test_places_of_a_file_are_checked_when_the_sink_is_made(tmp_path: Path) -> N
     mvc.Repository.init(tmp_path / "repo").close()
     (tmp_path / "link").symlink_to("repo/.mvc")
     for place in ("repo/.mvc/config.yaml", "repo/.mvc/new", "link/journal", "link"):
-        with pytest.raises(WrongUsage, match="lies in the store of a repository"):
+        with pytest.raises(WrongUsage, match="is inside the store of a repository"):
             FileSink(tmp_path / place)
     with pytest.raises(WrongUsage, match="repo is a folder"):
         FileSink(tmp_path / "repo")

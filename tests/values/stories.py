@@ -91,7 +91,7 @@ class Story:
         loss = self.draw.choice((0.0, 0.1, 0.7, 1e30, float("inf"), float("nan")))
         line = self.line
         if self.pipeline.decisions:
-            assert not self._commit(repo, state, line, loss, "decides whether a version is saved")
+            assert not self._commit(repo, state, line, loss, "decides whether to save a version")
             gone = {stage.text for stage in self.pipeline.decisions}
             words = (word.strip() for word in self.pipeline.text.split("|"))
             line = " | ".join(word for word in words if word not in gone)

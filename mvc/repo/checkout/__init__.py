@@ -1,4 +1,4 @@
-"""checkout and switch: writing a version's files, or returning its state.
+"""checkout and switch: writes a version's files, or returns its state.
 
 Decoding: ``mvc.store.recovery``.
 """

@@ -1,8 +1,8 @@
 """checkout, switch, rm: write a version's files, replaced together.
 
-A file that no named version holds is uncommitted work. If any would be lost, nothing is written
-without ``force``. Output elsewhere: ``mvc.repo.checkout.export``.
-States in memory: ``mvc.repo.checkout.states``.
+A file that no named version has is uncommitted work. If any would be lost, nothing is written
+without ``force``. Other outputs: ``mvc.repo.checkout.export``; states in memory:
+``mvc.repo.checkout.states``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mvc.io.replacement import replacing
 from mvc.limits import CHUNK, PIECE
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import check_place, check_ref, printable
-from mvc.repo.content.contents import AHEAD, ReadPart, Rooms, write_file
+from mvc.repo.content.contents import AHEAD, Buffers, ReadPart, write_file
 from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.interrupted import checking_out, planned_move
 from mvc.repo.killed import PLANS
@@ -52,14 +52,14 @@ from mvc.store.store import Store
 from mvc.text import did_you_mean, listed
 from mvc.types import Bytes, Counted, Progress
 
-_PROBE = 64  # leading bytes; most chunks of weights are told from zeros by these
+_PROBE = 64  # leading bytes: enough to see that most chunks are not zeros
 
 
 class Restored(Struct, frozen=True):
-    """The paths written, deleted and left unchanged, and the branch of HEAD (None: detached).
+    """The paths written, deleted and unchanged, and the branch of HEAD (None: detached).
 
-    ``orphans``: versions that only the detached HEAD before the checkout led to. ``left_out``:
-    training states of the version that were not written, because nobody asked for them.
+    ``orphans``: versions that only the previous detached HEAD reached. ``left_out``: omitted
+    training states of the version.
     """
 
     commit: CommitId
@@ -73,9 +73,9 @@ class Restored(Struct, frozen=True):
 
 
 class Changes(Struct, frozen=True):
-    """Files to write into ``folder``, by name, files to delete there, and those that stay.
+    """Files to write into ``folder``, files to delete there, and unchanged ones, by name.
 
-    ``commit`` is the version that has the files, if it can have given them up.
+    ``commit``: the version of the files, if its weights may be dropped.
     """
 
     commit: CommitId | None
@@ -86,25 +86,25 @@ class Changes(Struct, frozen=True):
 
 
 Further: TypeAlias = Mapping[str, tuple[int, Callable[[Callable[[int], None], WriteFile], None]]]
-"""Files by name: the bytes that one takes to make, and what writes it, and counts those bytes."""
+"""Files by name: their size in bytes, and a function that writes one and counts its bytes."""
 
 
 class RefMove(NamedTuple):
-    """A move of HEAD or a branch that is part of a checkout, and what its plan says of that."""
+    """A move of HEAD or a branch as part of a checkout, and its fields in the plan."""
 
-    said: Mapping[str, str]
+    planned: Mapping[str, str]
     make: Callable[[], object]
 
 
 def chosen(
     manifest: Manifest, paths: Sequence[str], everything: bool = False
 ) -> tuple[list[FileEntry], tuple[str, ...]]:
-    """The entries to write elsewhere, and the paths of training states that are left out.
+    """The entries to write elsewhere, and the paths of omitted training states.
 
-    These stay unless ``paths`` or ``everything`` ask for them.
+    ``paths`` or ``everything`` include training states.
     """
     if paths and everything:
-        raise WrongUsage("name paths or ask for everything, not both")
+        raise WrongUsage("name paths or set everything, not both")
     states = frozenset() if paths or everything else manifest.training_states
     entries = [e for e in manifest.under(paths) if e.path not in states]
     return entries, tuple(sorted(states))
@@ -121,7 +121,7 @@ def restore(
 ) -> Restored:
     """Writes files of a version over those of HEAD, all or some, and then moves a ref.
 
-    ``move`` says which, by where HEAD is; without it HEAD stays.
+    ``move`` returns the move for the present HEAD; without it HEAD stays.
     """
     check_worktree(store)
     with checking_out(store, store.root):
@@ -158,21 +158,21 @@ def restore_all(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Restored:
-    """Writes all files of a version and moves HEAD to ``to``: a branch's name or a commit.
+    """Writes all files of a version and moves HEAD to ``to``: a branch or a commit.
 
-    With ``create``, ``to`` is a branch that the operation which moves HEAD makes as well.
+    ``create``: the same operation creates the branch ``to``.
     """
 
     def move(before: Head) -> RefMove | None:
-        here, made = before.branch or before.commit, commit if create else None
+        at, start = before.branch or before.commit, commit if create else None
         if create and isinstance(to, str):
-            branch_change(store, to, commit)  # refuses a name before any file is written
-        if here == to:
+            branch_change(store, to, commit)  # raises before any file is written
+        if at == to:
             return None
-        return RefMove(planned_move(here, to, made=made), partial(move_head, store, to, made))
+        return RefMove(planned_move(at, to, made=start), partial(move_head, store, to, start))
 
-    done = restore(store, commit, move=move, force=force, progress=progress)
-    return replace(done, branch=to if isinstance(to, str) else None, moved_head=True)
+    restored = restore(store, commit, move=move, force=force, progress=progress)
+    return replace(restored, branch=to if isinstance(to, str) else None, moved_head=True)
 
 
 def fast_forward(
@@ -183,7 +183,7 @@ def fast_forward(
     *,
     progress: Progress | None = None,
 ) -> Restored:
-    """Moves the current branch, or a detached HEAD, on from ``at`` and writes the files.
+    """Advances the current branch, or a detached HEAD, from ``at`` and writes the files.
 
     Raises RefConflict if it has moved meanwhile, or a training records on it.
     """
@@ -210,16 +210,13 @@ def switch(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Restored | None:
-    """Writes the files of ``branch`` and moves HEAD to it.
+    """Checks out ``branch``; None if it has no version yet.
 
-    Where HEAD is at its version already, files stay as they are, changed ones too, but with
-    ``force``.
-
-    With ``create`` the branch is made at ``start`` (default HEAD), in the same operation that
-    moves HEAD: if the checkout is refused or fails, there is no branch. A branch that only a remote
-    has is made where that one has it. Returns None if the
-    branch has no version yet. Raises UnknownRevision for an unknown branch, InvalidName and
-    RefConflict for a new one, StateForgotten, WouldOverwrite.
+    If HEAD is at its version already, files stay unchanged without ``force``. ``create``: also
+    create it, at ``start`` (default HEAD), in the same operation, so a failed checkout leaves no
+    branch. A branch that only a remote has is created from its tracking ref. Raises UnknownRevision
+    for an unknown branch, InvalidName and RefConflict for a new one, StateForgotten,
+    WouldOverwrite.
     """
     check_worktree(store)
     if create and head(store.fresh()).commit is None and start is None:
@@ -229,7 +226,7 @@ def switch(
     if create:
         commit = resolve(store, HEAD if start is None else start)
     else:
-        tips = {each.name: each.commit for each in branches(store.fresh())}
+        tips = {ref.name: ref.commit for ref in branches(store.fresh())}
         if branch not in tips:
             create, tips[branch] = True, _of_remote(store, branch, tips)
         commit = tips[branch]
@@ -241,38 +238,38 @@ def switch(
 
 
 def _of_remote(store: Store, name: str, branches: Iterable[str]) -> CommitId:
-    """Where the only remote that has this branch has it. Raises UnknownRevision."""
-    found = [ref for ref in remote_refs(store.fresh()) if ref.name.partition("/")[2] == name]
-    if not found:
+    """The tip of this branch at the only remote that has it. Raises UnknownRevision."""
+    tracked = [ref for ref in remote_refs(store.fresh()) if ref.name.partition("/")[2] == name]
+    if not tracked:
         raise _no_branch(store, name, branches)
-    if len(found) > 1:
-        names = " and ".join(ref.name for ref in found)
+    if len(tracked) > 1:
+        names = " and ".join(ref.name for ref in tracked)
         raise UnknownRevision(
             f"there is no branch {name}, but {names}",
-            hint=f"say which: 'mvc switch -c {name} {found[0].name}'",
+            hint=f"choose one: 'mvc switch -c {name} {tracked[0].name}'",
         )
-    return found[0].commit
+    return tracked[0].commit
 
 
 def _no_branch(store: Store, name: str, branches: Iterable[str]) -> UnknownRevision:
-    """The error of ``switch`` for a name that is no branch, but perhaps of a version."""
+    """The error of ``switch`` for a name that is not a branch, but may be another revision."""
     shown = printable(name[:100])
     try:
         resolve(store, name)
     except MvcError:
-        hint = did_you_mean(name, branches, f"make it with 'mvc switch -c {shown}'")
+        hint = did_you_mean(name, branches, f"create it with 'mvc switch -c {shown}'")
         return UnknownRevision(f"there is no branch {shown}", hint=hint)
     return UnknownRevision(
-        f"{shown} is a version, and not a branch",
-        hint=f"'mvc checkout {shown}' goes there, 'mvc switch -c NAME {shown}' begins a branch",
+        f"{shown} is a version, not a branch",
+        hint=f"'mvc checkout {shown}' checks it out, 'mvc switch -c NAME {shown}' starts a branch",
     )
 
 
 def _present_version(store: Store, commit: CommitId | None, force: bool) -> Manifest:
-    """The manifest the working tree was written from.
+    """The manifest that the working folder was written from.
 
-    With ``force``, a HEAD that is unreadable or forgotten counts as empty. So does one whose state
-    never came, as in a clone without states: it has written nothing.
+    Empty for a HEAD whose state was never fetched, as in a clone without states; with ``force``
+    also for one that is unreadable or forgotten.
     """
     try:
         return manifests.of_commit(store, commit)
@@ -282,7 +279,7 @@ def _present_version(store: Store, commit: CommitId | None, force: bool) -> Mani
         raise
 
 
-# -- what may be overwritten or deleted: only files that a named version holds -----------
+# -- only files that a named version has may be overwritten or deleted --------------------
 
 
 def plan(
@@ -294,10 +291,10 @@ def plan(
     gone: Sequence[FileEntry] = (),
     force: bool,
 ) -> Changes:
-    """Writes ``entries`` and deletes ``gone``, where these are on disk.
+    """Plans to write ``entries`` and delete ``gone`` where the disk differs.
 
-    ``old`` is the version that the working folder was written from. Raises WouldOverwrite for a
-    file that no named version holds, unless ``force``.
+    ``old``: the version that the working folder was written from. Raises WouldOverwrite for a file
+    that no named version has, unless ``force``.
     """
     writes: dict[str, FileEntry] = {}
     deletes, unchanged, lost = [], [], []
@@ -307,18 +304,18 @@ def plan(
             unchanged.append(entry.path)
             continue
         writes[entry.path] = entry
-        if present is not None and not (force or _is_kept(store, old, present)):
+        if present is not None and not (force or _is_stored(store, old, present)):
             lost.append(entry.path)
     for entry in gone:
         present = _present(store, entry.path, entry)
         if present is not None:
             deletes.append(entry.path)
-            if not (force or _is_kept(store, old, present)):
+            if not (force or _is_stored(store, old, present)):
                 lost.append(entry.path)
     if lost:
         raise WouldOverwrite(
-            f"{listed(lost, 1)} would be overwritten, but holds work that is not committed",
-            hint="commit it, if need be on a branch of its own ('mvc switch -c NAME'), or move it "
+            f"{listed(lost, 1)} has uncommitted work that would be lost",
+            hint="commit it, possibly on a new branch ('mvc switch -c NAME'), or move it "
             "away"
             + (
                 f"; 'mvc checkout -f HEAD {shlex.join(lost)}' discards the changes"
@@ -330,7 +327,7 @@ def plan(
     return Changes(commit, store.root, writes, deletes, unchanged=tuple(unchanged))
 
 
-def _is_kept(store: Store, old: Manifest, present: FileEntry | Literal["no file"]) -> bool:
+def _is_stored(store: Store, old: Manifest, present: FileEntry | Literal["no file"]) -> bool:
     """Whether a named version has this file at its path."""
     if not isinstance(present, FileEntry):
         return False
@@ -347,15 +344,15 @@ def _present(store: Store, path: str, like: FileEntry) -> FileEntry | Literal["n
 
 
 def _refuse_links(fs: FileSystem, root: Path, paths: Iterable[str]) -> None:
-    """Raises WouldOverwrite if a folder on the way to a path is a symbolic link, or a file.
+    """Raises WouldOverwrite if a parent folder of a path is a symbolic link, or a file.
 
-    Writing and deleting refuse these as well; this check comes before the first file.
+    Writing and deleting refuse these too; this check runs before the first file is written.
     """
     parents = {parent for path in paths for parent in PurePosixPath(path).parents}
     for parent in sorted(parents - {PurePosixPath(".")}):
         identity = fs.stat(root / parent, follow=False)
         if identity is not None and (identity.is_symlink or identity.is_file):
-            kind = "a symbolic link" if identity.is_symlink else "a file and no folder"
+            kind = "a symbolic link" if identity.is_symlink else "a file, not a folder"
             raise WouldOverwrite(
                 f"{parent} is {kind}: nothing is written through it",
                 hint="check out elsewhere with -o",
@@ -375,21 +372,21 @@ def apply(
     further: Further = MappingProxyType({}),
     copied: Mapping[bytes, ReadPart] = MappingProxyType({}),
 ) -> tuple[str, ...]:
-    """Writes all files, then deletes; returns the names that are gone (``replacing``).
+    """Writes all files, then deletes; returns the deleted names (``replacing``).
 
-    ``further``: files that no version has; no plan completes them. ``copied``: as of ``fill_file``;
-    these contents are computed one after the other, with the memory of one piece.
+    ``further``: files that no version has; no plan completes them. ``copied``: see ``fill_file``;
+    computed one after another, with the memory of one piece. ``planned``: the next command
+    completes the work of a killed process, if the repository is writable (``mvc.io.replacement``).
 
-    Raises WeightsDropped once the first file could be made, so that nobody trains for a place that
-    takes no file. ``planned``: the next command completes what a killed process leaves, if the
-    repository can be written (``mvc.io.replacement``).
+    Raises WeightsDropped only after the first file was created, so that nobody trains for an output
+    that is not writable.
     """
     entries, commit = changes.writes, changes.commit
     for name in entries:
         check_place(name)
     sizes = (*(entry.size for entry in entries.values()), *(n for n, _ in further.values()))
     written, recovery = Counted(progress, sum(sizes)), store.recovery
-    rooms = Rooms(1 if copied else AHEAD + 1)
+    buffers = Buffers(1 if copied else AHEAD + 1)
 
     def fill(name: str, file: WriteFile) -> None:
         entry = entries[name]
@@ -400,24 +397,24 @@ def apply(
             entry,
             file,
             progress=partial(written.add, step=entry.path),
-            rooms=rooms,
+            buffers=buffers,
             copied=copied,
         )
 
     fills = {name: partial(fill, name) for name in entries}
-    others = {n: partial(write, partial(written.add, step=n)) for n, (_, write) in further.items()}
+    extra = {n: partial(write, partial(written.add, step=n)) for n, (_, write) in further.items()}
     checks = {name: entry.content_id.hex() for name, entry in entries.items()}
     with (
         recovery.by_products.keeping(),
         replacing(
             store.fs,
             changes.folder,
-            {**fills, **others},
+            {**fills, **extra},
             [name for name in changes.deletes if not is_foreign(name)],
             plans=store.folder / PLANS if planned and store.writable else None,
             inside=changes.folder == store.root,
-            checks={**checks, **dict.fromkeys(others, "")},
-            then=None if move is None else move.said,
+            checks={**checks, **dict.fromkeys(extra, "")},
+            then=None if move is None else move.planned,
             version="" if commit is None else commit.hex(),
         ) as deleted,
     ):
@@ -431,28 +428,28 @@ def fill_file(
     entry: FileEntry,
     file: WriteFile,
     progress: Callable[[int], None] | None = None,
-    rooms: Rooms | None = None,
+    buffers: Buffers | None = None,
     copied: Mapping[bytes, ReadPart] = {},
 ) -> None:
     """Writes a file of a version to a new file; zeros become holes.
 
-    Every byte of it is verified, but those of contents that are ``copied``.
+    Verifies every byte except contents in ``copied``.
     """
     write_at = partial(_write_sparse, file)
-    write = partial(write_file, recovery, entry, write_at, rooms=rooms, copied=copied)
+    write = partial(write_file, recovery, entry, write_at, buffers=buffers, copied=copied)
     try:
         write(progress=progress, check=False)
     except DamagedData:
         if all(content.spec.nbytes <= PIECE for content in entry.contents):
-            raise  # all was checked
-        file.truncate(0)  # what is not zero may have been written where holes are to be
+            raise  # all bytes were verified
+        file.truncate(0)  # bytes of the failed attempt may be where holes belong
         write()
     if file.size() < entry.size:  # it ends with a hole
         file.truncate(entry.size)
 
 
 def _write_sparse(file: WriteFile, offset: int, data: Bytes) -> None:
-    """Writes ``data`` to a new file, except chunks that are all zero: a hole reads as zeros."""
+    """Writes ``data`` to a new file, but leaves holes for chunks of zeros."""
     view = memoryview(data)
     written = 0
     for start in range(0, len(view) - CHUNK + 1, CHUNK):

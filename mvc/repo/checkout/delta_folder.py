@@ -1,6 +1,6 @@
-"""What changed between two versions of a model, in the format that inference engines exchange.
+"""The difference of two versions of a model, in the format of inference engines.
 
-A Hugging Face folder whose shards hold zstd frames of ``new ^ old``, with the checksum of each
+A Hugging Face folder whose shards contain zstd frames of ``new ^ old``, with the checksum of each
 tensor's new bytes (docs/commands/checkout.md, "A delta for an engine").
 """
 
@@ -29,14 +29,14 @@ from mvc.repo.checkout.states import SAFETENSORS
 from mvc.store.recovery.recover import Recovery, mismatch, piece_reader
 
 Changes: TypeAlias = dict[str, tuple[Content, Content]]
-"""Tensors by name: as the new version has them, and as the base has them."""
+"""Tensors by name: their contents in the new version and in the base."""
 
 _SHARD, _INDEX = ".safetensors", "model.safetensors.index.json"
-_MARK = "delta_encoding"  # the key of the index that tells a delta from a whole model
-_NUMBERED = "weight_v"  # the folders that SGLang and slime read
+_MARK = "delta_encoding"  # the key of the index that marks a delta
+_NUMBERED = "weight_v"  # prefix of folders for SGLang and slime
 _LONGEST = (10**15, 10**15, "f" * 64)
-# Most of a sparse difference is zeros: only the search for the cheapest parse writes a run of them
-# as one match of the byte before. In dense ones it finds little, and takes very long.
+# A sparse difference is mostly zeros; only the optimal parser writes a run of them as one match.
+# For dense differences it gains little and is very slow.
 _SPARSE = zstandard.ZstdCompressionParameters(
     threads=cpu_count(),
     strategy=zstandard.STRATEGY_BTOPT,
@@ -48,15 +48,15 @@ _SPARSE = zstandard.ZstdCompressionParameters(
     target_length=4095,
 )
 _DENSE = zstandard.ZstdCompressionParameters.from_level(1, threads=cpu_count())
-_SPARSE_SHARE = 32  # of so many bytes at most one has changed
+_SPARSE_SHARE = 32  # sparse: at most one byte in 32 has changed
 
 
 def compared(
     new: Sequence[FileEntry], old: Sequence[FileEntry]
 ) -> tuple[list[Changes], dict[str, FileEntry]]:
-    """The changed tensors of each file with weights, and the other changed files of the folder.
+    """The changed tensors of each weights file, and the other changed files of the folder.
 
-    Raises WrongUsage for what the format cannot say.
+    Raises WrongUsage for changes that the format cannot express.
     """
     (tensors, files), (base, base_files) = _model(new), _model(old)
     changed = {
@@ -64,15 +64,15 @@ def compared(
         for name, entry in files.items()
         if name not in base_files or base_files[name].content_id != entry.content_id
     }
-    kinds, base_kinds = ({(name, c.spec) for name, c in each.items()} for each in (tensors, base))
+    kinds, base_kinds = ({(name, c.spec) for name, c in side.items()} for side in (tensors, base))
     odd = {name for name, _ in kinds ^ base_kinds} | {n for n in changed if n.endswith(_SHARD)}
     if odd:
         raise WrongUsage(
-            f"a delta cannot say what became of {printable(min(odd))}: only of tensors that both "
-            "versions have, with one dtype and shape",
-            hint="check the version out whole, without --delta-from",
+            f"a delta cannot express the change of {printable(min(odd))}: both versions must "
+            "have the tensor, with equal dtype and shape",
+            hint="check out the whole version, without --delta-from",
         )
-    by_file = [[each.key for each in entry.tensors] for entry in new if entry.format in SAFETENSORS]
+    by_file = [[t.key for t in entry.tensors] for entry in new if entry.format in SAFETENSORS]
     shards = [
         {name: (tensors[name], base[name]) for name in names if tensors[name].id != base[name].id}
         for names in by_file
@@ -81,13 +81,13 @@ def compared(
 
 
 def _model(entries: Sequence[FileEntry]) -> tuple[dict[str, Content], dict[str, FileEntry]]:
-    """The tensors of a model by name, and the other files of its folder by their names there."""
+    """The tensors of a model by name, and the other files of its folder by name."""
     weights = [entry for entry in entries if entry.format in SAFETENSORS]
-    tensors = {each.key: e.contents[each.content] for e in weights for each in e.tensors}
+    tensors = {t.key: e.contents[t.content] for e in weights for t in e.tensors}
     folders = {e.path.rpartition("/")[0] for e in weights}
     if len(folders) != 1 or len(tensors) < sum(len(entry.tensors) for entry in weights):
         raise WrongUsage(
-            "a delta is of one model: safetensors files in one folder, without a name twice",
+            "a delta needs one model: safetensors files in one folder, with unique tensor names",
             hint="name the folder or the file of the model after the revision",
         )
     inside = f"{folders.pop()}/".removeprefix("/")
@@ -97,28 +97,28 @@ def _model(entries: Sequence[FileEntry]) -> tuple[dict[str, Content], dict[str, 
 
 
 def metadata(name: str, version: str, base: str) -> dict[str, str]:
-    """That of the index in a folder ``name``: ``weight_v000007`` leads there from 000006."""
+    """Metadata of the index in a folder ``name``; ``weight_v000007`` is a delta from 000006."""
     ids = {"version": version, "base_version": base}
-    said = {f"mvc_{key}": text for key, text in ids.items()}
+    own = {f"mvc_{key}": text for key, text in ids.items()}
     number = name.removeprefix(_NUMBERED)
     if number != name and number.isdecimal() and int(number):
         ids = {"version": f"{int(number):06d}", "base_version": f"{int(number) - 1:06d}"}
-    return {**ids, _MARK: "xor", "compression_format": "zstd", "checksum_format": "blake3", **said}
+    return {**ids, _MARK: "xor", "compression_format": "zstd", "checksum_format": "blake3", **own}
 
 
 def is_delta(fs: FileSystem, folder: Path) -> bool:
-    """Whether this is a folder with a delta, and not a whole model."""
+    """Whether a folder contains a delta instead of a whole model."""
     with suppress(MvcError), fs.open_read(folder / _INDEX) as file:
-        return f'"{_MARK}"'.encode() in file.read(0, 1000)  # the metadata come first
+        return f'"{_MARK}"'.encode() in file.read(0, 1000)  # the index begins with the metadata
     return False
 
 
-def writers(recovery: Recovery, shards: Sequence[Changes], said: Mapping[str, str]) -> Further:
-    """The shards, and the index last."""
+def writers(recovery: Recovery, shards: Sequence[Changes], metadata: Mapping[str, str]) -> Further:
+    """The files of a delta: the shards, then the index."""
     count = len(shards)
-    named = {f"model-{i:05d}-of-{count:05d}{_SHARD}": each for i, each in enumerate(shards)}
+    named = {f"model-{i:05d}-of-{count:05d}{_SHARD}": c for i, c in enumerate(shards)}
     weight_map = {key: name for name, changes in named.items() for key in changes}
-    text = json.dumps({"metadata": said, "weight_map": weight_map}, indent=2)
+    text = json.dumps({"metadata": metadata, "weight_map": weight_map}, indent=2)
     sizes = {name: sum(new.spec.nbytes for new, _ in c.values()) for name, c in named.items()}
     return {
         **{name: (sizes[name], partial(_write_shard, recovery, c)) for name, c in named.items()},
@@ -129,21 +129,21 @@ def writers(recovery: Recovery, shards: Sequence[Changes], said: Mapping[str, st
 def _write_shard(
     recovery: Recovery, changes: Changes, advance: Callable[[int], None], file: WriteFile
 ) -> None:
-    """Writes the frames behind room for the header, which needs their sizes, and then that."""
-    file.position = room = len(_header(dict.fromkeys(changes, _LONGEST)))
+    """Writes the frames after space for the header, which needs their sizes, then the header."""
+    file.position = space = len(_header(dict.fromkeys(changes, _LONGEST)))
     frames = {}
     for name, (new, old) in changes.items():
-        start, checksum = file.position - room, blake3(max_threads=hash_threads(parallel=True))
+        start, checksum = file.position - space, blake3(max_threads=hash_threads(parallel=True))
         for part, frame in _frame(recovery, new, old):
             checksum.update(part)
             file.write(frame)
             advance(len(part))
-        frames[name] = start, file.position - room, checksum.hexdigest()
-    file.write_at(0, _header(frames, room))
+        frames[name] = start, file.position - space, checksum.hexdigest()
+    file.write_at(0, _header(frames, space))
 
 
 def _header(frames: Mapping[str, tuple[int, int, str]], size: int = LENGTH_BYTES) -> bytes:
-    """What stands before frames, given by first byte, end and checksum; of ``size`` bytes."""
+    """A safetensors header of ``size`` bytes, for frames given as (start, end, checksum)."""
     entries = {
         name: {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}
         for name, (start, end, _) in frames.items()
@@ -153,7 +153,9 @@ def _header(frames: Mapping[str, tuple[int, int, str]], size: int = LENGTH_BYTES
 
 
 def _frame(recovery: Recovery, new: Content, old: Content) -> Iterator[tuple[memoryview, bytes]]:
-    """Parts of a tensor, and what each adds to its frame. Raises DamagedData for wrong bytes."""
+    """Parts of a tensor, each with its addition to the frame. Raises DamagedData for wrong
+    bytes.
+    """
     readers = (
         verify_pieces(c.id, c.spec, piece_reader(recovery.piece, c.id, c.spec), mismatch(c.id))
         for c in (new, old)

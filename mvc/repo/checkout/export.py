@@ -1,6 +1,6 @@
-"""Writes a version elsewhere: to a file, into a folder that may be served, or to a stream.
+"""Writes a version elsewhere: to a file, a folder that may be in use, or a stream.
 
-HEAD and the working tree stay as they are.
+HEAD and the working folder do not change.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CHUNK = 1 << 20
 
 
 class WriteOptions(Struct, frozen=True, kw_only=True):
-    """How ``Repository.checkout`` writes files."""
+    """Options of ``Repository.checkout`` for writing files."""
 
     force: bool = False
     everything: bool = False
@@ -58,11 +58,11 @@ def export(
     derived: Manifest | None = None,
     parts: Mapping[bytes, ReadPart] = MappingProxyType({}),
 ) -> Restored:
-    """Writes to a folder, which exists or whose name ends in ``/`` or has no suffix, or to a file.
+    """Writes a version to a folder (existing, or without suffix, or ending in ``/``) or a file.
 
-    Without ``paths`` and ``everything``, training states beside their models are left out. With
-    ``delta_from``, the folder gets what changed since that version (``delta_folder``). The files
-    are those of ``commit``, or those of ``derived``, whose contents among ``parts`` are computed.
+    Without ``paths`` and ``everything``, omits training states. ``delta_from``: the folder receives
+    the changes since that version (``delta_folder``). ``derived``: write these files instead of
+    those of ``commit``; contents in ``parts`` are computed.
     """
     force, delete, progress = options.force, options.delete, options.progress
     fs, output = store.fs, Path(to)
@@ -72,22 +72,26 @@ def export(
         manifest = manifests.of_commit(store, commit) if derived is None else derived
         entries, left_out = chosen(manifest, paths, options.everything)
         if delete and paths:
-            raise WrongUsage("delete is for a whole version: name no paths with it")
+            raise WrongUsage("delete needs the whole version: do not name paths")
         branch = head_if_known(store.fresh()).branch
-        done = Restored(commit, (), (), (), branch=branch, moved_head=False, left_out=left_out)
+        restored = Restored(commit, (), (), (), branch=branch, moved_head=False, left_out=left_out)
         if options.delta_from is not None:
             if options.everything or options.atomic_dir or delete:
-                raise WrongUsage("delta_from goes without everything, atomic_dir and delete")
+                raise WrongUsage(
+                    "delta_from does not combine with everything, atomic_dir and delete"
+                )
             base = chosen(manifests.of_commit(store, options.delta_from), paths)[0]
             check_available(store, options.delta_from, base)
             check_available(store, commit, entries)
             changed, files = delta_folder.compared(entries, base)
-            said = delta_folder.metadata(output.name, commit.hex(), options.delta_from.hex())
-            shards = delta_folder.writers(store.recovery, changed, said)
+            metadata = delta_folder.metadata(output.name, commit.hex(), options.delta_from.hex())
+            shards = delta_folder.writers(store.recovery, changed, metadata)
             with _new_folder(fs, output, force) as new:
                 changes = Changes(None, new, files)
                 apply(store, changes, further=shards, progress=progress, planned=False)
-            return replace(done, written=tuple(str(output / name) for name in (*files, *shards)))
+            return replace(
+                restored, written=tuple(str(output / name) for name in (*files, *shards))
+            )
         if options.atomic_dir:
             make_folder(fs, output.parent)
             swapped = SwappedFolder(fs, output)
@@ -95,22 +99,22 @@ def export(
                 changes = Changes(commit, new, {e.path: e for e in entries})
                 apply(store, changes, progress=progress, planned=False)
                 swapped.lead_to(new.name)
-            return replace(done, written=tuple(str(output / e.path) for e in entries))
+            return replace(restored, written=tuple(str(output / e.path) for e in entries))
         identity = fs.stat(output)
         is_dir = identity is not None and identity.is_dir
         if not (as_folder or delete):
             folder, named = output.parent, {output.name: _only(entries, printable(str(output)))}
         elif identity is not None and not is_dir:
             raise WrongUsage(
-                f"{printable(str(output))} is a file, and not a folder to write into",
-                hint="name a folder that is not there yet, or a file with a suffix",
+                f"{printable(str(output))} is a file, not a folder",
+                hint="name a folder, or a file with a suffix",
             )
         else:
             folder, named = output, {entry.path: entry for entry in entries}
-        _refuse_taken(fs, [folder / name for name in named], force)
+        _refuse_existing(fs, [folder / name for name in named], force)
         extra = _extra(store, output, entries, force) if delete and is_dir else []
-        with removing_if_failed(fs) as made:
-            make_folder(fs, folder, created=made)
+        with removing_if_failed(fs) as created:
+            make_folder(fs, folder, created=created)
             real = fs.realpath(folder)
             changes = Changes(commit, real, named, extra)
             deleted = apply(
@@ -118,7 +122,7 @@ def export(
             )
         _remove_emptied(fs, real, deleted)
         return replace(
-            done,
+            restored,
             written=tuple(str(folder / name) for name in named),
             deleted=tuple(str(folder / name) for name in deleted),
         )
@@ -131,19 +135,19 @@ def export_to(
     stream: BinaryIO,
     options: WriteOptions,
 ) -> Restored:
-    """Writes one file to an open binary stream, once all of its bytes are verified.
+    """Writes one file to an open binary stream, after verifying all its bytes.
 
-    It is first written to a temporary file. Raises WrongUsage unless ``paths`` (or the version, its
-    training states left out) name exactly one file, and for what takes no bytes.
+    It is first written to a temporary file. Raises WrongUsage unless ``paths`` (or the version
+    without training states) name exactly one file, and for a stream that is not writable in binary.
     """
     if options != WriteOptions(force=options.force, progress=options.progress):
-        raise WrongUsage("a stream takes one file")
+        raise WrongUsage("a stream receives one file, without further options")
     try:
         stream.write(b"")
-    except (AttributeError, TypeError, ValueError) as error:  # text, closed, only for reading
+    except (AttributeError, TypeError, ValueError) as error:  # a text stream, closed, or read-only
         raise WrongUsage(
-            f"the output takes no bytes: {error}",
-            hint="pass a path, or a stream that is open for writing bytes",
+            f"the output is not a writable binary stream: {error}",
+            hint="pass a path, or a stream opened with mode 'wb'",
         ) from None
     entries, left_out = chosen(manifests.of_commit(store, commit), paths)
     entry = _only(entries, "a stream")
@@ -161,44 +165,44 @@ def export_to(
 
 
 def _only(entries: Sequence[FileEntry], output: str) -> FileEntry:
-    """The entry that is written to an output for one file."""
+    """The only entry, for an output of one file."""
     if len(entries) != 1:
         names = ", ".join(printable(e.path) for e in entries[:10])
         raise WrongUsage(
-            f"{output} takes one file, but {len(entries)} are to be written",
+            f"{output} receives one file, but {len(entries)} match",
             hint=f"name one of {names}, or a folder that ends in /" if entries else None,
         )
     return entries[0]
 
 
-def _refuse_taken(fs: FileSystem, places: Sequence[Path], force: bool) -> None:
-    taken = [] if force else [str(p) for p in places if fs.stat(p) is not None]
-    if taken:
-        raise WouldOverwrite(f"{taken[0]} exists already", hint="add -f to replace it")
+def _refuse_existing(fs: FileSystem, paths: Sequence[Path], force: bool) -> None:
+    existing = [] if force else [str(p) for p in paths if fs.stat(p) is not None]
+    if existing:
+        raise WouldOverwrite(f"{existing[0]} exists already", hint="add -f to replace it")
 
 
-# -- deleting what the version lacks ---------------------------------------------------
+# -- deleting other files -------------------------------------------------------------
 
 
 def _extra(store: Store, output: Path, entries: Sequence[FileEntry], force: bool) -> list[str]:
-    """The files and links below ``output`` that are not ``entries``.
+    """The files and links below ``output`` that are not among ``entries``.
 
-    Raises WrongUsage for a folder with a repository in it, WouldOverwrite without ``force``.
+    Raises WrongUsage for a folder that contains a repository, WouldOverwrite without ``force``.
     """
     fs, real = store.fs, store.fs.realpath(output)
     wanted = {e.path for e in entries}
-    found = [name for name in _files_below(fs, real) if name not in wanted]
-    if found and not force:
+    extra = [name for name in _files_below(fs, real) if name not in wanted]
+    if extra and not force:
         raise WouldOverwrite(
-            f"{listed([printable(str(output / name)) for name in found], 1)} would be deleted",
-            hint="add -f to delete what the version lacks",
+            f"{listed([printable(str(output / name)) for name in extra], 1)} would be deleted",
+            hint="add -f to delete files that the version lacks",
         )
-    return found
+    return extra
 
 
 def _files_below(fs: FileSystem, folder: Path) -> list[str]:
-    """Names of all files and links; folders of version control and temporary files are skipped."""
-    found, waiting = [], [""]
+    """All files and links below a folder, except temporary files and version control folders."""
+    names, waiting = [], [""]
     while waiting:
         at = waiting.pop()
         for entry in fs.list(folder / at):
@@ -206,17 +210,17 @@ def _files_below(fs: FileSystem, folder: Path) -> list[str]:
             identity = fs.stat(folder / name, follow=False)
             if entry.lower() == ".mvc":
                 raise WrongUsage(
-                    f"{printable(str(folder / at))} holds a repository: nothing is deleted there",
-                    hint="name a folder of its own for the version",
+                    f"{printable(str(folder / at))} contains a repository: deleting is refused",
+                    hint="use a separate folder for the version",
                 )
-            passed = entry.startswith(TEMPORARY) or is_control_folder(fs, folder / name)
-            if identity is None or passed:
+            skipped = entry.startswith(TEMPORARY) or is_control_folder(fs, folder / name)
+            if identity is None or skipped:
                 continue
             if identity.is_dir:
                 waiting.append(name)
             else:
-                found.append(name)
-    return sorted(found)
+                names.append(name)
+    return sorted(names)
 
 
 def _remove_emptied(fs: FileSystem, folder: Path, deleted: Sequence[str]) -> None:
@@ -226,28 +230,28 @@ def _remove_emptied(fs: FileSystem, folder: Path, deleted: Sequence[str]) -> Non
             fs.remove_dir(parent)
 
 
-# -- a folder that says what changed ---------------------------------------------------
+# -- a folder with a delta -------------------------------------------------------------
 
 
 @contextmanager
 def _new_folder(fs: FileSystem, output: Path, force: bool) -> Iterator[Path]:
-    """A new folder that gets the name ``output`` at the end of the block.
+    """A new folder that is renamed to ``output`` at the end of the block.
 
-    Raises WouldOverwrite for what stands there; with ``force`` a delta is replaced.
+    Raises WouldOverwrite for an existing file or folder; ``force`` replaces a delta.
     """
-    place = fs.realpath(output)
-    taken = fs.stat(place) is not None
-    if taken and not (force and delta_folder.is_delta(fs, place)):
+    real = fs.realpath(output)
+    exists = fs.stat(real) is not None
+    if exists and not (force and delta_folder.is_delta(fs, real)):
         raise WouldOverwrite(
             f"{printable(str(output))} exists already",
-            hint="-f replaces a folder with a delta, and nothing else",
+            hint="-f only replaces a folder that contains a delta",
         )
-    with removing_if_failed(fs) as made:
-        new = place.with_name(f"{TEMPORARY}{os.urandom(8).hex()}")
-        make_folder(fs, new, created=made)
+    with removing_if_failed(fs) as created:
+        new = real.with_name(f"{TEMPORARY}{os.urandom(8).hex()}")
+        make_folder(fs, new, created=created)
         yield new
-        if taken:
-            fs.replace(place, new.with_suffix(".old"))
+        if exists:
+            fs.replace(real, new.with_suffix(".old"))
             fs.remove_tree(new.with_suffix(".old"))
-        fs.replace(new, place)
-    fs.sync_dir(place.parent)
+        fs.replace(new, real)
+    fs.sync_dir(real.parent)

@@ -1,4 +1,4 @@
-"""Where files are written: what the name of a place means, and that it is in no store."""
+"""Checks of output paths: file or folder, and outside of any store."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from mvc.names import SCRATCH, printable
 
 
 def refuse_store(fs: FileSystem, output: Path) -> None:
-    """Raises WrongUsage for a path inside the ``.mvc`` of any repository, but a scratch folder.
+    """Raises WrongUsage for a path inside the ``.mvc`` of any repository, except a scratch folder.
 
-    Symbolic links are followed. Case is ignored, because some file systems ignore it.
+    Follows symbolic links. Ignores case, as some file systems do.
     """
     identity = fs.stat(output)
     if identity is not None and identity.is_dir:
-        real = fs.realpath(output)  # what is written would lie in it
+        real = fs.realpath(output)  # files are written into it
     else:
         real = fs.realpath(output.parent) / output.name  # a link itself is replaced
-    for place in (real, *real.parents):
-        inside = real.relative_to(place).parts[:1]
+    for folder in (real, *real.parents):
+        inside = real.relative_to(folder).parts[:1]
         if (
-            place.name.lower() == ".mvc"
+            folder.name.lower() == ".mvc"
             and inside != (SCRATCH,)
-            and fs.stat(place / "journal") is not None
+            and fs.stat(folder / "journal") is not None
         ):
             raise WrongUsage(
-                f"{printable(str(output))} lies in the store of a repository",
+                f"{printable(str(output))} is inside the store of a repository",
                 hint="name a file outside of .mvc",
             )
 
 
 def refuse_nameless(output: Path) -> None:
-    """Raises WrongUsage for ``.``, ``..`` and ``/``, beside which nothing can be written."""
+    """Raises WrongUsage for ``.``, ``..`` and ``/``, which cannot be replaced."""
     if output.name in {"", ".."}:
-        raise WrongUsage(f"{output} has no name of its own", hint="name a place in it")
+        raise WrongUsage(f"{output} cannot be replaced", hint="name a file or folder in it")
 
 
 def names_folder(fs: FileSystem, output: str | PathLike[str]) -> bool:
     """Whether an output means a folder: its name ends in ``/`` or has no suffix.
 
-    What is there already stays what it is.
+    An existing file or folder keeps its kind.
     """
-    text, place = str(output), Path(output)
-    identity = None if text.endswith("/") else fs.stat(place)
+    text, path = str(output), Path(output)
+    identity = None if text.endswith("/") else fs.stat(path)
     if identity is not None:
         return identity.is_dir
-    return text.endswith("/") or not place.suffix
+    return text.endswith("/") or not path.suffix
 
 
 def refuse_slash(output: str | PathLike[str]) -> None:
-    """Raises WrongUsage for a name that ends in ``/``, where only a file can be written."""
+    """Raises WrongUsage for a name that ends in ``/`` if only one file is written."""
     if str(output).endswith("/"):
         raise WrongUsage(
-            f"{printable(str(output))} names a folder, and one file is to be written",
+            f"{printable(str(output))} names a folder, but one file is written",
             hint="name a file",
         )

@@ -1,4 +1,4 @@
-"""Files of a version, read without writing them out first."""
+"""Files of a version, read without writing them to disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mvc.types import Bytes
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-_TOGETHER = 8 * MIB  # contents of a file that are recovered in one go: a record's worth
+_TOGETHER = 8 * MIB  # contents recovered together: the size of a record
 
 
 def open_file(store: Store, commit: CommitId, path: str) -> VersionFile:
@@ -37,7 +37,7 @@ def open_file(store: Store, commit: CommitId, path: str) -> VersionFile:
     if entry is None:
         raise UnknownPath(
             f"{commit.short} has no file {printable(path)}",
-            hint="'mvc ls REVISION' lists what a version holds",
+            hint="'mvc ls REVISION' lists the files of a version",
         )
     check_available(store, commit, [entry])
     return VersionFile(store, entry)
@@ -53,10 +53,10 @@ class _Part(NamedTuple):
 
 
 class VersionFile(io.RawIOBase):
-    """A binary file to read, at any place and in several threads; also its tensors, by key.
+    """A read-only binary file with random access, usable in several threads; also tensors by key.
 
-    Only what is asked for is recovered, each content as a whole, because its hash proves it. The
-    contents that were read last are kept.
+    Recovers only what is read, each content as a whole to verify its hash. Caches the contents read
+    last.
     """
 
     mode = "rb"
@@ -66,18 +66,18 @@ class VersionFile(io.RawIOBase):
         self.entry = entry
         self.size = entry.size
         self.path = self.name = entry.path
-        self._store = store  # its recovery is another one once packs were rewritten
+        self._store = store  # not its recovery, which changes when packs are rewritten
         self._at = 0
         self._parts = _parts(entry)
         self._lock = threading.RLock()
         self._skeleton: bytes | None = None
         self._summing: set[Check] = set()
-        self._recovered: dict[int, memoryview] = {}  # contents, those that were read last
+        self._recovered: dict[int, memoryview] = {}  # the contents read last
 
     def tensors(self, keys: Collection[str], library: str = "torch") -> dict[str, Any]:
-        """Some tensors of a model file, as ``torch`` or ``numpy`` has them, recovered together.
+        """Some tensors of a model file, for ``torch`` or ``numpy``, recovered together.
 
-        Raises UnknownPath for a key that it lacks.
+        Raises UnknownPath for an unknown key.
         """
         wanted = {tensor.content for tensor in self.entry.tensors if tensor.key in keys}
         contents = in_memory(self._store.recovery, self.entry, wanted)
@@ -89,9 +89,9 @@ class VersionFile(io.RawIOBase):
         return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 
     def nested(self, leaf: Callable[[str, str], object]) -> Any:
-        """The structure of the state, with ``leaf(tag, key)`` in the place of each tensor.
+        """The structure of the state, with ``leaf(tag, key)`` instead of each tensor.
 
-        ``tag`` is torch, numpy or scalar. A file that has no structure is a dictionary by keys.
+        ``tag``: torch, numpy or scalar. A file without structure is a dictionary by keys.
         """
         if self.entry.format != "state":
             return {tensor.key: leaf("torch", tensor.key) for tensor in self.entry.tensors}
@@ -109,7 +109,7 @@ class VersionFile(io.RawIOBase):
         return self._skeleton
 
     def why_opaque(self) -> tuple[str, str]:
-        """Why the tensors of an opaque file are not known, and how to save it so that they are."""
+        """Why an opaque file's tensors are unknown, and how to save it instead."""
         from mvc.adapters.files.detect import why_opaque
 
         return why_opaque(StoredBytes(self._store.recovery, self.entry), self.path)
@@ -123,7 +123,7 @@ class VersionFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         at = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence] + offset
         if at < 0:
-            raise ValueError("a place before the beginning of the file")
+            raise ValueError("a position before the start of the file")
         self._at = at
         return at
 
@@ -135,14 +135,16 @@ class VersionFile(io.RawIOBase):
         return count
 
     def read(self, size: int | None = -1, /) -> bytes:
-        left = max(0, self.size - self._at)  # what a damaged file asks for is not allocated
+        left = max(0, self.size - self._at)  # never allocate what a damaged file claims
         return super().read(left if size is None or size < 0 else min(size, left)) or b""
 
     def readall(self) -> bytes:
         return self.read()
 
     def read_into(self, start: int, out: memoryview) -> int:
-        """Fills ``out`` from ``start`` on; how many bytes that are, fewer only at the end."""
+        """Fills ``out`` from offset ``start``; returns the number of bytes, fewer only at the
+        end.
+        """
         done = 0
         first = bisect_right(self._parts, start, key=attrgetter("start")) - 1
         for index in range(max(first, 0), len(self._parts)):
@@ -168,7 +170,7 @@ class VersionFile(io.RawIOBase):
         return memoryview(self.skeleton())[part.at : part.at + part.length]
 
     def _content(self, index: int) -> memoryview:
-        """A content; the following ones come along as long as they are small together."""
+        """A content; following small contents are recovered with it."""
         wanted = self._parts[index].at
         if wanted not in self._recovered:
             chosen, total = set[int](), 0
@@ -197,16 +199,16 @@ class VersionFile(io.RawIOBase):
 
 
 def _parts(entry: FileEntry) -> list[_Part]:
-    """All bytes of a file: contents, checksums, which follow from the rest, and the skeleton."""
+    """All parts of a file in order: contents, checksums (computed), and runs of the skeleton."""
     every = (
         *(_Part(c.offset, c.spec.nbytes, "content", i) for i, c in enumerate(entry.contents)),
         *(_Part(c.position, CHECK_BYTES, "check", i) for i, c in enumerate(entry.checks)),
     )
-    found = sorted(part for part in every if part.length)
-    runs = gaps([(part.start, part.length) for part in found], entry.size)
+    stored = sorted(part for part in every if part.length)
+    runs = gaps([(part.start, part.length) for part in stored], entry.size)
     done = 0  # bytes of the skeleton, which has zeros for checksums
     parts = []
-    for part in sorted([*found, *(_Part(start, length, "skeleton", 0) for start, length in runs)]):
+    for part in sorted([*stored, *(_Part(start, length, "skeleton", 0) for start, length in runs)]):
         parts.append(part if part.kind != "skeleton" else part._replace(at=done))
         done += part.length if part.kind != "content" else 0
     return parts

@@ -1,7 +1,7 @@
-"""A version's state in memory: of one file, or of the files of a sharded model together.
+"""A version's state in memory: of one file, or of all shards of a sharded model.
 
-A sharded model is a folder with an index (``model.safetensors.index.json``) that says which
-tensor lies in which file, as Hugging Face writes it.
+A sharded model is a folder with an index (``model.safetensors.index.json``) that maps tensors to
+files, as written by Hugging Face.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mvc.repo.lookup.availability import check_available
 from mvc.store.store import Store
 
 SAFETENSORS = frozenset({"safetensors", "state"})
-"""The formats of safetensors files: any, and one that a state became."""
+"""Formats stored as safetensors: files, and Python states."""
 _INDEX = ".index.json"
 DEFAULT_INDEX = DEFAULT_STATE + _INDEX
 
@@ -30,8 +30,8 @@ DEFAULT_INDEX = DEFAULT_STATE + _INDEX
 def load_state(store: Store, commit: CommitId, path: str | None = None) -> Any:
     """A version's state in memory: nested as it was committed, or {key: tensor} of a file.
 
-    ``path`` may be the folder or the index of a sharded model; its shards are one state then.
-    Raises UnknownRevision, UnknownPath, BadModelFile, StateForgotten, WeightsDropped, DamagedData.
+    ``path`` may be the folder or the index of a sharded model, whose shards are one state. Raises
+    UnknownRevision, UnknownPath, BadModelFile, StateForgotten, WeightsDropped, DamagedData.
     """
     manifest = manifests.of_commit(store, commit)
     index = index_of(manifest, path)
@@ -43,42 +43,42 @@ def load_state(store: Store, commit: CommitId, path: str | None = None) -> Any:
 
 
 def within(folder: str | None, name: str) -> str:
-    """The path of a file in a folder, by default in the version's own."""
+    """The path of a file in a folder; None is the version's top folder."""
     return str(PurePosixPath(folder or ".", name))
 
 
 def index_of(manifest: Manifest, path: str | None) -> FileEntry | None:
-    """The index of the sharded model that is asked for; None if a single file is."""
+    """The index if ``path`` means a sharded model; None if it means a single file."""
     if path is not None and path in manifest.by_path:
         return manifest.by_path[path] if path.endswith(_INDEX) else None
     if path is None and sum(bool(e.tensors) for e in manifest.entries) < 2:
         return None
     inside = manifest.directly_in(path or ".")
-    found = {e.path: e for e in inside if e.path.endswith(_INDEX)}
+    indexes = {e.path: e for e in inside if e.path.endswith(_INDEX)}
     whole = within(path, DEFAULT_STATE)
-    if not found or whole in manifest.by_path:
+    if not indexes or whole in manifest.by_path:
         return None
     default = within(path, DEFAULT_INDEX)
-    if len(found) > 1 and default not in found:
+    if len(indexes) > 1 and default not in indexes:
         raise UnknownPath(
-            f"{path or 'the version'} has several indexes: {', '.join(found)}",
+            f"{path or 'the version'} has several indexes: {', '.join(indexes)}",
             hint="name one of them",
         )
-    return found.get(default) or next(iter(found.values()))
+    return indexes.get(default) or next(iter(indexes.values()))
 
 
 def _joined(store: Store, commit: CommitId, manifest: Manifest, index: FileEntry) -> dict[str, Any]:
-    """The tensors that an index names, in its order. Only their bytes are decoded."""
+    """The tensors that an index names, in its order; decodes only their contents."""
     shard_of = read_index(store, index)["weight_map"]
     shards: dict[str, list[str]] = {}
     for key, name in shard_of.items():
         shards.setdefault(within(str(PurePosixPath(index.path).parent), name), []).append(key)
-    found: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
     for path, keys in shards.items():
         entry = manifest.by_path.get(path)
         if entry is None:
             raise UnknownPath(
-                f"the version lacks {printable(path)}, which {index.path} names",
+                f"the version lacks the shard {printable(path)} that {index.path} names",
                 hint="commit the whole folder of a sharded model",
             )
         check_available(store, commit, [entry])
@@ -86,15 +86,15 @@ def _joined(store: Store, commit: CommitId, manifest: Manifest, index: FileEntry
         contents = in_memory(
             store.recovery, entry, {t.content for t in entry.tensors if t.key in wanted}
         )
-        found |= values(entry, contents.__getitem__, keys, "torch")
-    return {key: found[key] for key in shard_of}
+        tensors |= values(entry, contents.__getitem__, keys, "torch")
+    return {key: tensors[key] for key in shard_of}
 
 
 def read_index(store: Store, index: FileEntry) -> dict[str, Any]:
-    """An index, whose ``weight_map`` says which file holds which tensor. Raises BadModelFile."""
+    """An index; its ``weight_map`` maps tensors to files. Raises BadModelFile."""
     wrong = BadModelFile(
         f"{index.path} is not the index of a sharded model",
-        hint='it needs a "weight_map" from names of tensors to files; or name one of the files',
+        hint='it needs a "weight_map" from tensor names to files; or name one of the files',
     )
     if index.size > MAX_SAFETENSORS_HEADER:
         raise wrong

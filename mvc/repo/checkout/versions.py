@@ -1,7 +1,7 @@
-"""Iterates over versions in order; each is decoded once, from the previous one.
+"""Iterates over versions in order; each is decoded once, from its predecessor.
 
-A thread decodes the next version while the caller uses this one. At most two states are in
-memory besides those that the caller keeps.
+A thread decodes the next version while the caller uses this one. At most two states are in memory,
+besides those that the caller keeps.
 """
 
 from __future__ import annotations
@@ -44,25 +44,24 @@ def iter_versions(
     on_error: str = "raise",
     absent: Callable[[StateForgotten], None] | None = None,
 ) -> Iterator[tuple[Version, Any]]:
-    """Versions with their states, oldest first; ``Repository.iter_versions`` says more.
+    """``Repository.iter_versions``; times in ns since 1970, both inclusive.
 
-    ``absent`` brings a state that is not here, or raises its error.
-    Times in nanoseconds since 1970, both included. Raises UnknownRevision, UnknownTarget and
-    WrongUsage at once.
+    ``absent``: fetches an absent state, or raises its error. Raises UnknownRevision, UnknownTarget
+    and WrongUsage at once.
     """
     if on_error not in ON_ERROR:
-        raise WrongUsage(f"on_error is {on_error!r}", hint="it takes " + ", ".join(ON_ERROR))
+        raise WrongUsage(f"on_error is {on_error!r}", hint="use one of " + ", ".join(ON_ERROR))
     if since is not None and until is not None and since > until:
         raise WrongUsage("since is later than until")
     if keys is not None:
         keys = [keys] if isinstance(keys, str) else list(keys)
-    found: list[Version] = []
+    chosen: list[Version] = []
     if target is None:
-        found += [*in_range(store, rev, since, until)][::-1]
+        chosen += [*in_range(store, rev, since, until)][::-1]
     else:
-        made = on_target(store.fresh(), check_target(store.snapshot, target), until=until)
-        late = takewhile(lambda deployed: since is None or deployed.time_ns >= since, made)
-        found += [deployed for deployed in late if not deployed.retracted][::-1]
+        every = on_target(store.fresh(), check_target(store.snapshot, target), until=until)
+        late = takewhile(lambda deployed: since is None or deployed.time_ns >= since, every)
+        chosen += [deployed for deployed in late if not deployed.retracted][::-1]
     decoder = _Decoder(store, path, keys)
 
     def load(version: Version) -> Any:
@@ -74,7 +73,7 @@ def iter_versions(
             absent(error)
             return decoder.load(version)
 
-    return _ahead(found, load, on_error)
+    return _ahead(chosen, load, on_error)
 
 
 def _ahead(
@@ -102,8 +101,7 @@ def _ahead(
 class _Decoder:
     """Decodes a version from the contents of the previous one.
 
-    The caller has those arrays, too, and may modify them; the hashes of the next version detect
-    that.
+    The caller has the same arrays and may modify them; the hashes of the next version detect that.
     """
 
     def __init__(self, store: Store, path: str | None, keys: Collection[str] | None) -> None:
@@ -111,7 +109,7 @@ class _Decoder:
         self._path = path
         self._keys = keys
         self._manifests = ManifestStream(store)
-        self._held: dict[bytes, memoryview] = {}
+        self._previous: dict[bytes, memoryview] = {}
         self._skeleton: tuple[bytes | None, bytes] = (None, b"")
 
     def load(self, version: Version) -> Any:
@@ -129,16 +127,16 @@ class _Decoder:
             raise type(error)(f"version {id_.short}: {error.message}", hint=error.hint) from error
 
     def _state(self, entry: FileEntry) -> Any:
-        kept: Collection[int] = range(len(entry.contents))
+        wanted: Collection[int] = range(len(entry.contents))
         if self._keys is not None:
-            kept = sorted({each.content for each in entry.tensors if each.key in self._keys})
-        out = {i: np.empty(entry.contents[i].spec.nbytes, np.uint8).data for i in kept}
+            wanted = sorted({t.content for t in entry.tensors if t.key in self._keys})
+        out = {i: np.empty(entry.contents[i].spec.nbytes, np.uint8).data for i in wanted}
         contents = {i: entry.contents[i] for i in out}
         requests = [Request(c.id, c.spec, out[i]) for i, c in contents.items()]
         recovery = self._store.recovery
-        if not recovery.fill_from(self._held, requests):  # the caller may have modified the arrays
+        if not recovery.fill_from(self._previous, requests):  # the caller may have changed them
             recovery.fill(requests)
-        self._held = {c.id: out[i] for i, c in contents.items()}
+        self._previous = {c.id: out[i] for i, c in contents.items()}
         if entry.skeleton != self._skeleton[0]:  # most versions share it
             self._skeleton = entry.skeleton, skeleton_of(self._store.recovery, entry)
         skeleton = self._skeleton[1]

@@ -1,7 +1,7 @@
-"""commit: store a version. Encodes outside any lock, then publishes under the journal's lock.
+"""commit: stores a version. Encodes outside any lock, then publishes under the journal's lock.
 
-Concurrent commits all succeed: the one that publishes second gets the first as its parent, and
-takes the paths it did not change from there.
+Concurrent commits all succeed: the later one gets the earlier one as its parent, and inherits the
+paths it did not change.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _TRIES = 8
 
 
 def commit(store: Store, config: Config, recent: Recent, request: CommitRequest) -> CommitResult:
-    """Stores files as a new version on the current branch; durable when it returns.
+    """Stores files as a new version on the current branch; durable on return.
 
-    Raises as ``Repository.commit``; NothingToCommit only without ``allow_empty``.
+    Raises the errors of ``Repository.commit``; NothingToCommit only without ``allow_empty``.
     """
     check_request(request)
     if request.deploy is not None and request.guard is None:
@@ -41,16 +41,16 @@ def commit(store: Store, config: Config, recent: Recent, request: CommitRequest)
     inputs = gather(store, config, request)
     store.now_ns()
     inputs = serve_first(store, config, inputs)
-    done = _committed(store, config, recent, inputs)
+    result = _committed(store, config, recent, inputs)
     if inputs.production is not None:
         from mvc.repo.commit.production_files import write_production  # rarely needed
 
-        write_production(store, done, inputs.production, request.files)
-    return done
+        write_production(store, result, inputs.production, request.files)
+    return result
 
 
 def _committed(store: Store, config: Config, recent: Recent, inputs: Inputs) -> CommitResult:
-    """Tries again if what the version builds on was collected meanwhile."""
+    """Retries if a version that the commit builds on was collected meanwhile."""
     budget = cache_bytes(str(config.get("python.keep_base")))
     with recent.caches.lock:
         cached = [change.path for change in inputs.changes if change.cached]
@@ -65,7 +65,7 @@ def _committed(store: Store, config: Config, recent: Recent, inputs: Inputs) -> 
                 if not isinstance(error, ConcurrentRewrite):
                     raise
     raise Busy(
-        "what this commit builds on was collected again and again while it ran",
+        "gc collected the versions that this commit builds on, several times while it ran",
         hint="run gc less often, or with a longer grace",
     )
 
@@ -76,9 +76,9 @@ def _attempt(store: Store, config: Config, recent: Recent, inputs: Inputs) -> Co
     how = signing(store, request.options.sign, version=True, deployment=deploys)
     generation = min([graph.generation, *(cache.generation for cache in caches.values())])
     at = tip_of(store, request)
-    others = request.options.parents
-    parent = manifests.of_commit(store, at.commit or next(reversed(others), None))
-    first = manifests.if_kept(store, others[0]) if others and not at.commit else None
+    further = request.options.parents
+    parent = manifests.of_commit(store, at.commit or next(reversed(further), None))
+    first = manifests.if_kept(store, further[0]) if further and not at.commit else None
     policy = storage_policy(store, config, recent, inputs=inputs, parent=parent)
     store.require()
     for cache in caches.values():
@@ -91,7 +91,7 @@ def _attempt(store: Store, config: Config, recent: Recent, inputs: Inputs) -> Co
                 raise _nothing(inputs)
 
             def make(moment: int) -> Entry:
-                """Runs under the journal's lock: the parent is the tip of now."""
+                """Runs under the journal's lock: the parent is the present tip."""
                 nonlocal version
                 now = tip_of(store, request)
                 if now != version.at:
@@ -107,8 +107,8 @@ def _attempt(store: Store, config: Config, recent: Recent, inputs: Inputs) -> Co
             raise
     manifests.remember(version.manifest.id, version.manifest)
     entry, deployed = recorded.entry, None
-    for made in entry.deployments:
-        deployed = recorded_as(store.snapshot, made.target, recorded.sequence)
+    for deployment in entry.deployments:
+        deployed = recorded_as(store.snapshot, deployment.target, recorded.sequence)
     if request.guard is not None:
         request.guard.committed(deployed)
     stored = sum(region.length for region in entry.regions)
@@ -133,10 +133,10 @@ def _attempt(store: Store, config: Config, recent: Recent, inputs: Inputs) -> Co
 def _nothing(inputs: Inputs) -> NothingToCommit:
     reduced, deploy = inputs.produced_by is not None, inputs.request.target
     return NothingToCommit(
-        "nothing to commit: the production weights are those that HEAD has"
+        "nothing to commit: the production weights equal those of HEAD"
         if reduced
         else "nothing to commit: no tracked path differs from HEAD",
         hint=("'mvc checkout HEAD PATH -o FILE' writes them; " if reduced else "")
         + (f"'mvc deploy HEAD {deploy}' deploys HEAD; " if deploy is not None else "")
-        + "to record a version all the same, add --allow-empty",
+        + "to record a version nevertheless, add --allow-empty",
     )

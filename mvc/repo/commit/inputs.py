@@ -1,4 +1,4 @@
-"""The files of a commit: Python states, files on disk, and what a lossy pipeline does to them."""
+"""The files of a commit: Python states, files on disk, and their lossy reduction."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from mvc.store.store import Store
 
 
 class Inputs(Struct, frozen=True):
-    """The files of a commit and what else it records.
+    """The files of a commit and its other data.
 
-    ``produced_by`` is the lossy pipeline that makes some of them; ``state`` a state that is
-    committed as it is. ``production``: the files on disk whose production weights are written
-    afterwards, as they are now.
+    ``produced_by``: the lossy pipeline that produces some of them. ``state``: a state committed
+    unchanged. ``production``: files on disk that are replaced by their production weights
+    afterwards, with their present identities.
     """
 
     request: CommitRequest
@@ -63,13 +63,13 @@ class Inputs(Struct, frozen=True):
 
     @property
     def attachments(self) -> dict[str, Attachment]:
-        """What the version carries beside its files, the patch of the code with it."""
+        """All attachments of the version, including the patch of the code."""
         patch = {PATCH: self.code.patch} if self.code.patch else {}
         return {**self.request.attachments, **patch}
 
     @property
     def attached(self) -> dict[str, StateFile]:
-        """The same as files, by the paths that they have in the version."""
+        """The attachments as files, by their paths in the version."""
         return {
             attached_path(n): StateFile.of_bytes(g) if isinstance(g, bytes) else StateFile.of(g)
             for n, g in self.attachments.items()
@@ -77,34 +77,34 @@ class Inputs(Struct, frozen=True):
 
 
 def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:
-    """Finds the files of a commit, and what reduces which of them; a file is opened later.
+    """Finds the files of a commit and their reducers; files are opened later.
 
-    Raises WrongUsage, and as ``of_files`` and ``refuse_incomplete``.
+    Raises WrongUsage, and the errors of ``_of_files`` and ``refuse_incomplete``.
     """
     given, read, reads = request.given, request.files, request.reads
     changes = _of_files(store, request.paths, read, request.options) if reads else []
     named = {change.path for change in changes if change.open is not None}
     on_disk = {
         **{c.path: store.root / c.path if c.path in named else None for c in changes},
-        **{path: each for path, each in given.items() if isinstance(each, Path | None)},
+        **{path: file for path, file in given.items() if isinstance(file, Path | None)},
     }
     whole = request.deploy is not None and not request.options.anyway
     if whole and (reads or any(on_disk.values())):
         refuse_incomplete(store, tip_of(store, request).commit, on_disk)
     states = {request.path}
-    for path, each in given.items():
-        if isinstance(each, Path):
-            open_ = partial(open_file, store.fs, each, path, strict=not read.opaque)
+    for path, content in given.items():
+        if isinstance(content, Path):
+            open_ = partial(open_file, store.fs, content, path, strict=not read.opaque)
             changes.append(Change(path, open_))
-        elif isinstance(each, Mapping) and path.endswith("/"):
+        elif isinstance(content, Mapping) and path.endswith("/"):
             from mvc.repo.commit.shards import divided  # rarely needed
 
-            files = divided(store, tip_of(store, request).commit, path, each)
+            files = divided(store, tip_of(store, request).commit, path, content)
             changes += [Change.of(name, file) for name, file in files.items()]
             if path == request.path:
                 states = {name for name, file in files.items() if isinstance(file, Mapping)}
         else:
-            changes.append(Change.of(path, each))
+            changes.append(Change.of(path, content))
     check_places(changes)
     code = request.options.code or _code_now(store, config, patch=request.options.patch)
     live: Any = given.get(request.path)
@@ -113,21 +113,23 @@ def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:
     if text is None and reduced:
         setting = str(config.get("commit.pipeline"))
         text = setting if written or Pipeline.parse(setting).forward_only else None
-    made = not reads and all(isinstance(e, StateFile | FileEntry | None) for e in given.values())
-    reducer = None if made else _reducer(request, text)
+    is_final = not reads and all(
+        isinstance(content, StateFile | FileEntry | None) for content in given.values()
+    )
+    reducer = None if is_final else _reducer(request, text)
     if reducer is None:
         if written:
-            raise WrongUsage("output and in_place are for lossy pipelines")
+            raise WrongUsage("output and in_place need a lossy pipeline")
         state = live if isinstance(live, Mapping) and not reads else None
         return Inputs(request, changes, code, produced_by=request.options.produced_by, state=state)
     if not (reads or reduced):
         raise WrongUsage(
-            f"a lossy pipeline reduces the state at {request.path}, which is not given",
-            hint="name its path with path=, or commit with pipeline='lossless'",
+            f"a lossy pipeline reduces the state at {request.path}, but there is none",
+            hint="name the state's path with path=, or commit with pipeline='lossless'",
         )
     changes = [replace(c, reducer=reducer) if c.path in reduced else c for c in changes]
     production = None
-    # Training goes on from its own weights: an approximation is only written on request.
+    # Training continues from its own weights: an approximation is only written on request.
     if reads and (written or not reducer.pipeline.forward_only):
         from mvc.repo.commit.production_files import check_output  # rarely needed
 
@@ -137,7 +139,7 @@ def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:
 
 
 def tip_of(store: Store, request: CommitRequest) -> Head:
-    """The tip that the commit is made on: of HEAD, or of the requested branch or tag."""
+    """The tip to commit on: of HEAD, or of the requested branch or tag."""
     if request.options.detached:
         return Head(None, request.options.parent)
     if request.options.tag is not None:
@@ -146,46 +148,46 @@ def tip_of(store: Store, request: CommitRequest) -> Head:
 
 
 def _reducer(request: CommitRequest, text: str | None) -> Reducer | None:
-    """What reduces weights as the pipeline ``text`` says; None if that only codes.
+    """The reducer of the pipeline ``text``; None if it only encodes.
 
-    Raises WrongUsage if the pipeline has a save decision: a commit always saves.
+    Raises WrongUsage for a pipeline with a save decision: a commit always saves.
     """
     options, pipeline = request.options, Pipeline.parse(text or "lossless")
-    makes = pipeline.decisions or pipeline.lossy or pipeline.forward_only
-    if options.produced_by is not None or not makes:
+    reduces = pipeline.decisions or pipeline.lossy or pipeline.forward_only
+    if options.produced_by is not None or not reduces:
         if options.exact:
-            raise WrongUsage("exact is for lossy pipelines")
+            raise WrongUsage("exact needs a lossy pipeline")
         return None
     if pipeline.decisions:
-        decided = {each.text for each in pipeline.decisions}
+        decided = {stage.text for stage in pipeline.decisions}
         words = [word.strip() for word in pipeline.text.split("|")]
         rest = " | ".join(word for word in words if word not in decided)
         origin = "" if request.pipeline else f"commit.pipeline is {text}: "
         raise WrongUsage(
-            f"{origin}stage {pipeline.decisions[0].text} decides whether a version is saved, and a "
+            f"{origin}stage {pipeline.decisions[0].text} decides whether to save a version, but a "
             "commit always saves",
-            hint=f"use mvc.Recorder, which decides, or leave out stage and bound: {rest}",
+            hint=f"use mvc.Recorder, which decides, or omit stage and bound: {rest}",
         )
     return Reducer(pipeline, frozenset(options.exact))
 
 
 class PatchMissing(MvcWarning):
-    """The patch that the setting ``commit.patch`` asks for could not be had."""
+    """The patch requested by the setting ``commit.patch`` is not available."""
 
 
 def _code_now(store: Store, config: Config, *, patch: bool | None) -> GitCode:
-    """The git work tree around the repository; its patch as the settings say, if None.
+    """The git work tree around the repository; ``patch`` None: as the settings say.
 
-    Raises WrongUsage, IoFailed or NotInstalled for a patch that ``patch`` asks for and that cannot
-    be had; where only the settings ask for it, this is a warning (PatchMissing).
+    If the patch is not available, raises WrongUsage, IoFailed or NotInstalled if ``patch`` requests
+    it, and warns (PatchMissing) if only the settings do.
     """
     asked = bool(config.get("commit.patch")) if patch is None else patch
     code = git_code(store.fs, store.root, patch=asked, again=bool(patch))
     if code.problem is not None:
         if patch:
             raise code.problem
-        said = f"the version is recorded without its patch (commit.patch): {code.problem.message}"
-        warnings.warn(said, PatchMissing, stacklevel=4)
+        problem = f"the version is recorded without its patch (commit.patch): {code.problem}"
+        warnings.warn(problem, PatchMissing, stacklevel=4)
     return code
 
 
@@ -195,16 +197,14 @@ def _code_now(store: Store, config: Config, *, patch: bool | None) -> GitCode:
 def _of_files(
     store: Store, given: object, files: FileOptions, options: CommitOptions
 ) -> list[Change]:
-    """The files at the paths ``given``; a folder means its content.
+    """The changes for the paths ``given``; a folder means its content.
 
-    A tracked path that is named, or lies in a folder that is named, leaves the version if it has no
-    file; a state that Python recorded in such a folder stays. ``files.all`` adds each tracked path
-    whose file was modified, takes out each at whose place is nothing, and takes a file among those
-    named that has the bytes of a missing one as its new name; other files that are not tracked may
-    be copies, and the missing one stays tracked. Raises WrongUsage if no path is named and none
-    leaves, unless ``options.allow_empty``, and UnknownPath for a symbolic link that leads nowhere.
-    A truncated model file raises BadModelFile when it is opened, unless ``files.opaque``, or unless
-    HEAD has one at its path: then ``opaque`` was chosen before.
+    A tracked path named, or inside a named folder, is removed if it has no file; Python states in a
+    folder remain. ``files.all`` adds modified tracked files, removes tracked paths without a file,
+    and treats a named file with the bytes of a missing one as its new name. Raises WrongUsage if
+    there is nothing to commit, unless ``options.allow_empty``, and UnknownPath for a dead symbolic
+    link. A truncated model file raises BadModelFile when opened, unless ``files.opaque``, or HEAD
+    has such a file at its path.
     """
     fs, root = store.fs, store.root
     names, gone = list[str](), list[str]()
@@ -212,15 +212,16 @@ def _of_files(
     tracked = manifests.of_commit(store, at.commit).by_path
     if files.all and at.branch != head(store.fresh()).branch:
         raise WrongUsage(
-            "all is for the current branch: it compares files with HEAD", hint="name the files"
+            "all works on the current branch only, because it compares with HEAD",
+            hint="name the files",
         )
     if given is not None:
         cwd, paths = files.cwd or fs.cwd(), paths_of(given)
         names, gone = worktree.expand(store, paths, cwd, tracked)
         if not names and all(fs.stat(cwd / path) is not None for path in paths):
-            raise WrongUsage("no files to commit", hint="-a takes out missing ones; see .mvcignore")
+            raise WrongUsage("no files to commit", hint="-a removes missing ones; see .mvcignore")
     elif not (files.all or options.allow_empty):
-        raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
+        raise WrongUsage("nothing to commit: name paths, or add -a for all tracked ones")
     changed = status(store).changes if files.all else ()
     _refuse_older(store, [change for change in changed if change.path not in names])
     names += [change.path for change in changed if change.kind == "modified"]
@@ -231,15 +232,15 @@ def _of_files(
         _refuse_unnamed(changed)
 
     def open_(name: str) -> AbstractContextManager[StateFile]:
-        unless = partial(_was_kept_opaque, store, name)
+        unless = partial(_was_opaque, store, name)
         return open_file(fs, root / name, name, strict=not files.opaque, unless=unless)
 
-    kept = [Change(n, partial(open_, n)) for n in dict.fromkeys(names)]
-    return [*kept, *(Change(n, None) for n in dict.fromkeys(gone))]
+    stored = [Change(n, partial(open_, n)) for n in dict.fromkeys(names)]
+    return [*stored, *(Change(n, None) for n in dict.fromkeys(gone))]
 
 
 def _refuse_older(store: Store, changed: Sequence[FileChange]) -> None:
-    """Raises WouldOverwrite if a file of an older version would replace a state from Python.
+    """Raises WouldOverwrite if a file of an older version would replace a Python state.
 
     The training that recorded the state did not write the file.
     """
@@ -248,14 +249,14 @@ def _refuse_older(store: Store, changed: Sequence[FileChange]) -> None:
         if change.same_as is not None and worktree.is_python_state(tracked[change.path]):
             name = printable(change.path)
             raise WouldOverwrite(
-                f"{name} is as in version {change.same_as.short}, older than HEAD, which was "
-                "recorded from Python",
-                hint=f"'mvc checkout HEAD {name}' updates the file; 'mvc commit {name}' records it",
+                f"{name} has the content of version {change.same_as.short}, older than HEAD, "
+                "which was recorded from Python",
+                hint=f"'mvc checkout HEAD {name}' updates the file; 'mvc commit {name}' commits it",
             )
 
 
 def _refuse_unnamed(changed: Sequence[FileChange]) -> None:
-    """Raises NothingToCommit with the way to record a new name, where that is all there is."""
+    """Raises NothingToCommit with the command to record a new name, if one is the only change."""
     for change in changed:
         if change.kind == "renamed":
             new, old = printable(change.path), printable(change.old)
@@ -265,8 +266,8 @@ def _refuse_unnamed(changed: Sequence[FileChange]) -> None:
             )
 
 
-def _was_kept_opaque(store: Store, name: str) -> bool:
-    """Whether HEAD holds a file at this path that only ``opaque`` could have let in."""
+def _was_opaque(store: Store, name: str) -> bool:
+    """Whether HEAD has an invalid model file at this path, which only ``opaque`` accepts."""
     with suppress(DamagedData, StateForgotten):
         entry = manifests.of_commit(store, head(store.fresh()).commit).by_path.get(name)
         if entry is not None and entry.format == "opaque":
@@ -278,7 +279,7 @@ def _was_kept_opaque(store: Store, name: str) -> bool:
 
 
 def paths_of(given: object) -> list[Path]:
-    """One path or several, as a list. Raises WrongUsage for anything else."""
+    """One path or several, as a list. Raises WrongUsage for other types."""
     if isinstance(given, str | PathLike):
         return [Path(given)]
     if not isinstance(given, Sequence | Set | Iterator) or isinstance(given, bytes | bytearray):
@@ -292,10 +293,10 @@ def paths_of(given: object) -> list[Path]:
 
 def _refused(given: object, before: str) -> WrongUsage:
     name = type(given).__name__
-    hint = "name a tensor by a mapping: {'weight': tensor}"
+    hint = "give tensors names in a mapping: {'weight': tensor}"
     if callable(getattr(given, "state_dict", None)):
         hint = "pass its tensors: model.state_dict()"
     return WrongUsage(
-        f"commit takes a mapping of tensors, or paths of files and folders, not {before}a {name}",
+        f"commit needs a mapping of tensors, or paths of files and folders, not {before}a {name}",
         hint=hint,
     )

@@ -1,4 +1,4 @@
-"""The version that a commit proposes on top of a tip, and the journal entry that publishes it."""
+"""The version that a commit proposes on a tip, and the journal entry that publishes it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from mvc.times import local_zone_minutes
 
 
 class Proposal(Struct, frozen=True):
-    """The version on top of ``at``, whose manifest is ``parent``; durable in ``regions``."""
+    """The version on ``at``; ``parent``: its parent's manifest; stored in ``regions``."""
 
     at: Head
     parent: Manifest
@@ -44,14 +44,14 @@ class Proposal(Struct, frozen=True):
 def propose(store: Store, written: Written, at: Head) -> Proposal:
     """Stores the version's manifest and makes everything durable.
 
-    It has the parent's paths, less the removed ones, with the committed ones.
+    The manifest has the parent's paths without the removed ones, plus the committed ones.
     """
     objects, parent = written.objects, manifests.of_commit(store, at.commit)
     manifest = _manifest(
         store, written.inputs, at, entries=written.entries, attached=written.attached
     )
     if not objects.holds(manifest.id):
-        with proof_of("what the version holds"):
+        with proof_of("the version's manifest"):
             prove_equal(Manifest.decode(manifest.encoded).all_entries, manifest.all_entries)
             prove_equal(Manifest.id_of(manifest.encoded), manifest.id)
         store.require(manifest.features)
@@ -68,10 +68,10 @@ def _manifest(
     entries: Mapping[str, FileEntry],
     attached: Mapping[str, FileEntry],
 ) -> Manifest:
-    """What the version on top of ``at`` holds, with these entries of its changes."""
+    """The manifest of the version on ``at``, with these entries of its changes."""
     parent = manifests.of_commit(store, at.commit)
     gone = {change.path for change in inputs.changes if change.path not in entries}
-    whole = inputs.request.options.tag is not None  # a tag's version has what it is given, no more
+    whole = inputs.request.options.tag is not None  # a tag's version has only the committed files
     paths = {e.path: e for e in parent.entries if e.path not in gone and not whole}
     for path in displaced(store, {*paths, *entries}, entries.keys()):
         del paths[path]
@@ -82,9 +82,9 @@ def _manifest(
 
 
 def serve_first(store: Store, config: Config, inputs: Inputs) -> Inputs:
-    """Has ``before`` serve the version, which goes live now; nothing of it is stored yet.
+    """Calls ``before`` with the version that goes live, before storing it.
 
-    It gets the id that the version has unless another one gets on its branch first.
+    The version gets the id passed to ``before`` unless another commit reaches its branch first.
     """
     request, at, entries = inputs.request, tip_of(store, inputs.request), dict[str, FileEntry]()
     serve = request.options.before
@@ -92,8 +92,8 @@ def serve_first(store: Store, config: Config, inputs: Inputs) -> Inputs:
         return inputs
     if any(change.reducer or change.stored for change in inputs.changes):
         raise WrongUsage(
-            "before serves a state that is stored as it is given",
-            hint="reduce it first, or serve what commit returns",
+            "before= needs a state that is stored unchanged",
+            hint="reduce the state first, or serve the result of commit",
         )
     for change in inputs.changes:
         if change.open is not None:
@@ -105,16 +105,16 @@ def serve_first(store: Store, config: Config, inputs: Inputs) -> Inputs:
     manifest = _manifest(store, inputs, at, entries=entries, attached=attached)
     if not request.options.allow_empty and manifest.id == manifests.of_commit(store, at.commit).id:
         return inputs
-    made = _commit(store, config, replace(inputs, request=request), at, manifest=manifest, now=now)
+    draft = _commit(store, config, replace(inputs, request=request), at, manifest=manifest, now=now)
     now = store.now_ns()
-    serve(made.id, now)
+    serve(draft.id, now)
     return replace(inputs, request=replace(request, deploy_time_ns=now))
 
 
 def displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
-    """Those of ``paths`` that are folders of ``committed`` files now, or lay in their place.
+    """The ``paths`` that ``committed`` files replace: folders of theirs, or files at their folders.
 
-    Raises WrongUsage where no file on disk tells which of the two is meant.
+    Raises WrongUsage if no file on disk decides which of the two is meant.
     """
     fs, displaced = store.fs, set[str]()
     for file, inside in nested(paths):
@@ -125,11 +125,11 @@ def displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
                     if other == inside and inside not in committed:
                         raise WrongUsage(
                             f"{file} is a folder in this version, with {inside}",
-                            hint=f"for all of a sharded state path='{file}/', with / at its end",
+                            hint=f"write a sharded state with path='{file}/', which ends in /",
                         )
                     raise WrongUsage(
                         f"{file} cannot be a file and the folder of {inside} in one version",
-                        hint=f"name another path, or take the tracked one out: 'mvc commit {other}'"
+                        hint=f"name another path, or remove the tracked one: 'mvc commit {other}'"
                         if other not in committed
                         else "give one of them another path",
                     )
@@ -138,7 +138,7 @@ def displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
 
 
 def nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
-    """Paths with others that lie in them: no version can have both."""
+    """Pairs of paths where the second is inside the first: no version can have both."""
     return (
         (folder, path)
         for path in sorted(paths)
@@ -150,8 +150,8 @@ def nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
 def check_recoverable(graph: Graph, objects: ObjectWriter, manifest: Manifest) -> None:
     """Raises ConcurrentRewrite unless all of a version is added by ``objects`` or recoverable.
 
-    A commit reuses stored objects and stores deltas against them. If the journal was replaced
-    since the commit began, gc may have removed them.
+    A commit reuses stored contents and stores deltas from them. If the journal was replaced since
+    the commit began, gc may have removed them.
     """
     sizes: dict[bytes, int] = {manifest.id: 0}
     for entry in manifest.all_entries:
@@ -166,16 +166,16 @@ def check_recoverable(graph: Graph, objects: ObjectWriter, manifest: Manifest) -
 def entry_of(
     store: Store, config: Config, written: Written, proposal: Proposal, *, now: int
 ) -> Entry:
-    """What publishes the version at the moment ``now``; valid only under the journal's lock."""
+    """The entry that publishes the version at ``now``; valid only under the journal's lock."""
     request, at = written.inputs.request, proposal.at
-    made = _commit(store, config, written.inputs, at, manifest=proposal.manifest, now=now)
+    commit = _commit(store, config, written.inputs, at, manifest=proposal.manifest, now=now)
     statements: tuple[Deployment, ...] = ()
     guard, target = request.guard, request.target
     if target is not None and (guard is None or guard.allows()):
         moment = now if request.deploy_time_ns is None else request.deploy_time_ns
         check_deployment(target, moment)
         deployment = Deployment(
-            subject=made.id,
+            subject=commit.id,
             author=config.author,
             target=target,
             time_ns=moment,
@@ -184,12 +184,12 @@ def entry_of(
         statements = (deployment,)
     tag = request.options.tag
     name = BRANCH + at.branch if at.branch else HEAD
-    ref = RefChange(name if tag is None else TAG + tag, at.commit, made.id)
+    ref = RefChange(name if tag is None else TAG + tag, at.commit, commit.id)
     return Entry(
         "commit",
         now,
         regions=proposal.regions,
-        commits=(made,),
+        commits=(commit,),
         refs=() if request.options.detached else (ref,),
         marks=_marks(proposal, written.entries),
         statements=statements,
@@ -199,7 +199,7 @@ def entry_of(
 def _commit(
     store: Store, config: Config, inputs: Inputs, at: Head, *, manifest: Manifest, now: int
 ) -> Commit:
-    """The commit of a version. Raises if what it names is not there, or it was forgotten itself."""
+    """The commit of a version. Raises for unknown parents or needs, and for a forgotten version."""
     request, head = inputs.request, at.commit
     for parent in request.options.parents:
         commits.get(store.snapshot, parent)
@@ -207,7 +207,7 @@ def _commit(
         commits.get(store.snapshot, needed)
         availability.check_kept(store, needed)
     time_ns = now if request.time_ns is None else request.time_ns
-    made = Commit(
+    commit = Commit(
         manifest=manifest.id,
         root=manifest.root,
         parents=tuple(dict.fromkeys((*((head,) if head else ()), *request.options.parents))),
@@ -224,18 +224,18 @@ def _commit(
         needs=tuple(sorted(set(request.options.needs))),
         attached=tuple(sorted({name.split("/")[0] for name in inputs.attachments})),
     )
-    if availability.forgotten(store, made.id) is not None:
+    if availability.forgotten(store, commit.id) is not None:
         raise StateForgotten(
-            f"this very version, {made.id.short}, was forgotten",
-            hint="with another message or time it is another version",
+            f"this exact version, {commit.id.short}, was forgotten",
+            hint="change the message or the time to make a new version",
         )
-    return made
+    return commit
 
 
 def _recorded_pipeline(config: Config, inputs: Inputs) -> str:
     """The pipeline that the commit records: a preset's name if there is one, else the text.
 
-    A lossy pipeline is recorded only if the weights were produced by it.
+    A lossy pipeline is recorded only if it produced the weights.
     """
     text = inputs.produced_by or inputs.request.pipeline or str(config.get("commit.pipeline"))
     pipeline = Pipeline.parse(text)

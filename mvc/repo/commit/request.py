@@ -38,49 +38,38 @@ if TYPE_CHECKING:
 
 
 class CommitOptions(Struct, frozen=True, kw_only=True):
-    """The rarer arguments of ``Repository.commit``.
+    """Rarely used arguments of ``Repository.commit``.
 
-    ``max_recovery`` bounds the seconds that recovering this version may take, in place of the
-    setting ``store.max_recovery``. ``author`` (default: the setting ``user.name``) and ``time``
-    (default: now) are what the log shows. ``allow_empty``: whether a version that equals its
-    parent is committed, by default if a mapping is committed or deployed; and whether a mapping
-    may be empty, by default not. ``progress`` is called with bytes done, bytes in total and the
-    path. ``branch`` gets the version (default: the current one); if HEAD is elsewhere, HEAD and
-    the working folder stay as they are. It must have a version or be the current branch, unless
-    ``new_branch``: then this version may be its first, without a parent.
+    ``author``, ``time``: for the log (default: the setting ``user.name``, and now).
+    ``allow_empty``: commit a version equal to its parent (default: only for a mapping or a
+    deployment), and accept an empty mapping. ``progress``: called with bytes done, bytes in total
+    and the path. ``branch``: the branch to advance (default: the current one); another branch
+    leaves HEAD and working folder unchanged; it must have a version unless ``new_branch``, which
+    starts it without a parent. ``tag``: advance this tag instead; its version contains only the
+    committed files. ``detached``: advance no ref; the version follows ``parent`` (or nothing) until
+    ``Repository.branch``, ``tag`` or ``advance`` names it, and runs no hook. ``parents``: further
+    parents, for averages and merges; the tip remains the first. ``needs``: further versions that a
+    replay needs.
 
-    ``run`` names the training that the version belongs to. ``code`` is the git work tree around the
-    repository as an earlier ``CommitResult`` has it, by default as it is now. ``patch``: whether
-    the version carries as ``code.patch`` what its code differs by from the git commit around the
-    repository, by default as the setting ``commit.patch`` says. True raises
-    WrongUsage, IoFailed or NotInstalled if the patch cannot be had; the setting warns.
+    ``at``: when the version went live on the target ``deploy`` (default: now). ``push``: send the
+    deployment as ``Repository.deploy`` does; if the remote refuses it, only the version is
+    recorded. ``anyway``: deploy an incomplete model. ``sign``: sign version and deployment with
+    your SSH key (default: your settings; docs/signatures.md). ``recording``: the training that
+    makes the version; it stops deploying after others deploy.
 
-    ``at`` is when the version went live on the target that ``deploy`` names (default: now).
-    ``push`` sends the deployment as ``Repository.deploy`` does; if the remote refuses it, only the
-    version is recorded.
-    ``anyway`` deploys files that are a part of a model, instead of raising BadModelFile.
-    ``sign``: whether the version, and its deployment, are signed with your SSH key, by default as
-    your settings say (docs/signatures.md).
-    ``reset_point`` stores every tensor in full.
+    ``run``: the training's name. ``code``: the git work tree, as in an earlier ``CommitResult``
+    (default: read now). ``patch``: attach the difference from the git commit as ``code.patch``
+    (default: the setting ``commit.patch``); if it is not available, True raises WrongUsage,
+    IoFailed or NotInstalled, the setting warns.
 
-    For lossy pipelines: tensors that ``exact`` names are not changed. ``produced_by`` says that the
-    state has been through this pipeline already.
+    ``max_recovery``: most seconds to recover this version, instead of ``store.max_recovery``.
+    ``reset_point``: store every tensor in full. ``exact``: tensors that a lossy pipeline must not
+    change. ``produced_by``: the lossy pipeline that already produced the state.
 
-    ``parents`` are further versions that this one continues, as those that it averages or merges;
-    the tip stays the first parent, and each counts once.
-    ``needs`` are the versions beside the parents without which this one cannot be made again. With
-    ``tag`` this tag gets the version, in place of a branch: its parent is the one that the tag
-    names, and its files are those that are committed, no others.
-
-    ``detached``: the version comes after ``parent``, or has none, and no ref leads to it until
-    ``Repository.branch``, ``tag`` or ``advance`` names it; its deployment runs no hook.
-
-    ``before`` serves the version before it is stored: it is called with the version's id and the
-    time, which then is that of the deployment. Only for what is stored as it is given. If it
-    raises, nothing is committed. If the commit fails, or the process ends, nothing is known of the
-    version. If somebody else commits to the branch meanwhile, the result has another id.
-
-    ``recording`` is the training that makes the version; it yields to others who deploy.
+    ``before``: called with the version's id and time, before it is stored, to serve it; the time
+    becomes that of the deployment. Only for states stored unchanged. If it raises, nothing is
+    committed. If the commit fails afterwards, the version is unknown; if another commit reaches the
+    branch first, the result has another id.
     """
 
     max_recovery: float | None = None
@@ -109,27 +98,24 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     parent: CommitId | None = None
 
     def __post_init__(self) -> None:
-        """Raises WrongUsage for a ``produced_by`` of no stage, and for two places of a version."""
-        places = (self.branch is not None, self.tag is not None, self.detached)
-        if sum(places) > 1 or (self.parent is not None and not self.detached):
-            raise WrongUsage(
-                "a version is for a branch, for a tag, or detached; parent is for detached ones"
-            )
+        """Raises WrongUsage for an empty ``produced_by``, and for two refs to advance."""
+        refs = (self.branch is not None, self.tag is not None, self.detached)
+        if sum(refs) > 1 or (self.parent is not None and not self.detached):
+            raise WrongUsage("use only one of branch, tag and detached; parent needs detached")
         if self.produced_by is not None and not self.produced_by.strip():
             raise WrongUsage(
-                "produced_by is empty: it names the lossy pipeline that made the state",
-                hint="leave it out for a state that no pipeline changed",
+                "produced_by is empty: it names the lossy pipeline that produced the state",
+                hint="omit it for a state that no pipeline changed",
             )
 
 
 class FileOptions(Struct, frozen=True, kw_only=True):
     """How ``Repository.commit`` reads files.
 
-    ``all`` adds every tracked path whose file was modified; a file that is named and has the bytes
-    of a missing one is its new name. ``cwd`` is the folder that relative paths start from.
-    ``opaque`` keeps a model file that is cut off as it is, instead of raising BadModelFile. The
-    production weights of a file are written to ``output``, or ``in_place`` of the file; either of
-    the two asks for them, also where the lossy pipeline is that of the settings.
+    ``all``: add modified tracked files; a named file with the bytes of a missing one is its new
+    name. ``cwd``: the folder that relative paths start from. ``opaque``: store truncated model
+    files as bytes instead of raising BadModelFile. ``output``, ``in_place``: where to write a
+    file's production weights; either also enables a lossy pipeline of the settings.
     """
 
     all: bool = False
@@ -140,17 +126,17 @@ class FileOptions(Struct, frozen=True, kw_only=True):
 
 
 Attachment: TypeAlias = bytes | Mapping[str, Any]
-"""What a version carries beside its files: bytes, or a state."""
+"""An attachment: bytes, or a state."""
 
 FileContent: TypeAlias = Mapping[str, Any] | StateFile | FileEntry | Path
-"""A file of a version: a state, a file that was made of one, one that is stored, one on disk."""
+"""A file of a version: a state, a parsed file, a stored entry, or a file on disk."""
 
 
 class Change(Struct, frozen=True):
-    """One path of the new version, whose file ``open`` gives, or ``stored`` describes.
+    """One path of the new version; its file comes from ``open``, or is ``stored`` already.
 
-    Without both the path is removed. ``cached``: its last version stays in memory, as the base of
-    the next one. ``reducer``: makes what is stored of it, after the file of the parent at its path.
+    Without both the path is removed. ``cached``: keep the version in memory as a base of the next
+    one. ``reducer``: reduces it against the parent's file at its path.
     """
 
     path: str
@@ -161,21 +147,19 @@ class Change(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: str, file: Mapping[str, Any] | StateFile | FileEntry | None) -> Self:
-        """A path with what a caller gives. A file is ``cached`` only if it lies in memory."""
+        """A path with a caller's content; files are ``cached`` only if they are in memory."""
         if file is None or isinstance(file, FileEntry):
             return cls(path, None, stored=file)
-        made = file if isinstance(file, StateFile) else StateFile.of(file)
-        return cls(path, lambda: nullcontext(made), made is not file or made.in_memory)
+        source = file if isinstance(file, StateFile) else StateFile.of(file)
+        return cls(path, lambda: nullcontext(source), source is not file or source.in_memory)
 
 
 class CommitRequest(Struct, frozen=True, kw_only=True):
-    """What to commit: ``given`` by path, and with ``reads`` the files at ``paths`` on disk.
+    """The input of a commit: ``given`` by path, and with ``reads`` the files at ``paths`` on disk.
 
-    A path that ends in ``/`` is a folder, whose files hold the state together. A lossy pipeline
-    reduces the files on disk, or else the state at ``path``. ``deploy_time_ns`` (ns
-    since 1970) is when the version went live; None means the moment of publishing, and ``time_ns``
-    likewise the commit's time. Of ``options`` those count that are not about times.
-    ``attachments`` are what the version carries beside its files, bytes or tensors by name.
+    A path that ends in ``/`` is a sharded model. A lossy pipeline reduces the files on disk, or
+    else the state at ``path``. ``deploy_time_ns``, ``time_ns``: ns since 1970, instead of the times
+    in ``options``; None means the time of publishing.
     """
 
     given: Mapping[str, FileContent | None] = field(default_factory=dict)
@@ -195,12 +179,12 @@ class CommitRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> str | None:
-        """On which the commit itself deploys; with ``push`` that comes after it."""
+        """The target that the commit itself deploys to; with ``push`` the deployment follows it."""
         return None if self.options.push else self.deploy
 
     @property
     def guard(self) -> RecordingNotice | None:
-        """What decides whether the version is deployed as well."""
+        """The training that decides whether the version is deployed too, or None."""
         recording = self.options.recording
         return recording if recording and recording.target == self.target is not None else None
 
@@ -211,42 +195,41 @@ def with_files(
     states: Mapping[str, FileContent | None] | None,
     files: FileOptions | None,
 ) -> CommitRequest:
-    """The request with what a caller gives to commit, and with ``allow_empty`` decided.
+    """The request with a caller's states and files, and ``allow_empty`` decided.
 
-    ``state`` is a mapping, of files by path or of tensors, or it names files on disk. The path of
-    a mapping may be a folder, and then ends in ``/``. Raises InvalidName, WrongUsage.
+    ``state``: a mapping of tensors, or of files by path, or paths on disk. The path of a mapping
+    may be a folder, which ends in ``/``. Raises InvalidName, WrongUsage.
     """
     first: Mapping[str, Any] = {}
     if request.path in {"", "."}:
         request = replace(request, path="./")
     if isinstance(state, Mapping):
-        by_path = any(isinstance(each, StateFile | FileEntry) for each in state.values())
+        by_path = any(isinstance(value, StateFile | FileEntry) for value in state.values())
         first = state if by_path else {request.path: state}
     if twice := first.keys() & (states or {}):
         raise WrongUsage(f"{min(twice)} is named twice")
-    given = {**first, **(states or {})}
-    for name, each in given.items():
-        if not (name.endswith("/") and isinstance(each, Mapping)):  # its files are checked later
+    contents = {**first, **(states or {})}
+    for name, content in contents.items():
+        if not (name.endswith("/") and isinstance(content, Mapping)):  # its files: checked later
             check_path(name)
     every = files is not None and files.all
     reads = not isinstance(state, Mapping) and (state is not None or every or states is None)
-    if files is not None and not (reads or any(isinstance(e, Path) for e in given.values())):
-        raise WrongUsage("files= is for paths", hint="pass the state in states= instead")
-    if not (reads or given):
-        raise WrongUsage("states names no state")
+    if files is not None and not (reads or any(isinstance(c, Path) for c in contents.values())):
+        raise WrongUsage("files= needs paths", hint="pass the state in states= instead")
+    if not (reads or contents):
+        raise WrongUsage("states is empty")
     options = request.options
-    for path, each in () if options.allow_empty else given.items():
-        if isinstance(each, Mapping) and not each:
+    for path, content in () if options.allow_empty else contents.items():
+        if isinstance(content, Mapping) and not content:
             raise WrongUsage(
-                f"the state at {path} is empty, and would take the place of what may be "
-                "stored there",
-                hint="if that is meant, pass options=mvc.CommitOptions(allow_empty=True)",
+                f"the state at {path} is empty and would replace a stored one",
+                hint="to commit it nevertheless, pass options=mvc.CommitOptions(allow_empty=True)",
             )
     if options.allow_empty is None:
         options = replace(options, allow_empty=not reads or request.deploy is not None)
     return replace(
         request,
-        given=given,
+        given=contents,
         reads=reads,
         paths=state,
         files=files or FileOptions(),
@@ -255,20 +238,22 @@ def with_files(
 
 
 def check_request(request: CommitRequest) -> None:
-    """Raises WrongUsage, InvalidName or another error of names for a request that is not valid."""
+    """Raises WrongUsage, InvalidName or another error of names for an invalid request."""
     if request.options.push and request.deploy is None:
-        raise WrongUsage("push sends a deployment", hint="name its target with deploy=")
+        raise WrongUsage(
+            "push sends a deployment, but there is none", hint="name a target with deploy="
+        )
     if request.deploy_time_ns is not None and request.deploy is None:
         raise WrongUsage("a deployment time without a deployment target")
     options, deploy = request.options, request.deploy
     if options.before is not None and request.deploy_time_ns is not None:
-        raise WrongUsage("before serves the version now: at names no other time")
+        raise WrongUsage("before= serves the version now, so at= cannot name another time")
     names = {"deployment target": deploy, "branch": options.branch, "tag": options.tag}
     for kind, name in names.items():
         if name is not None:
             check_ref(kind, name)
     if options.max_recovery is not None and not 0 < options.max_recovery < math.inf:
-        raise WrongUsage("max_recovery is a number of seconds above 0")
+        raise WrongUsage("max_recovery must be a number of seconds above 0")
     if options.author is not None:
         check_author(options.author)
     check_run(options.run)
@@ -276,18 +261,18 @@ def check_request(request: CommitRequest) -> None:
         raise WrongUsage(f"the message is longer than {MAX_MESSAGE} bytes")
     check_values(request.metrics, request.params)
     if len(set(options.needs)) > MAX_NEEDS:
-        raise WrongUsage(f"a version needs at most {MAX_NEEDS} others beside its parent")
+        raise WrongUsage(f"a version needs at most {MAX_NEEDS} further versions")
     if len(set(options.parents)) >= MAX_PARENTS:
-        raise WrongUsage(f"a version has at most {MAX_PARENTS} parents, the tip among them")
+        raise WrongUsage(f"a version has at most {MAX_PARENTS} parents, including the tip")
     if len(request.attachments) > MAX_ATTACHED:
-        raise WrongUsage(f"a version carries at most {MAX_ATTACHED} files beside its own")
-    for name, given in request.attachments.items():
-        if isinstance(given, bytes) and len(given) > MAX_ATTACHED_BYTES:
+        raise WrongUsage(f"a version has at most {MAX_ATTACHED} attachments")
+    for name, content in request.attachments.items():
+        if isinstance(content, bytes) and len(content) > MAX_ATTACHED_BYTES:
             raise WrongUsage(f"{printable(name)} has more than {MAX_ATTACHED_BYTES} bytes")
 
 
 def check_places(changes: Sequence[Change]) -> None:
-    """Raises InvalidName or WrongUsage for files that no version can have together."""
+    """Raises InvalidName or WrongUsage for files that cannot be in one version."""
     seen: set[str] = set()
     for change in changes:
         if change.path in seen:
@@ -295,6 +280,6 @@ def check_places(changes: Sequence[Change]) -> None:
         if any(map(is_temporary, change.path.split("/"))):
             raise InvalidName(
                 f"{change.path} has the name of a temporary file of mvc",
-                hint="no checkout would write it: rename it",
+                hint="rename it: checkouts do not write such files",
             )
         seen.add(check_place(change.path))

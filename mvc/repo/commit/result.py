@@ -16,11 +16,10 @@ from mvc.repo.worktree.git_code import GitCode
 
 
 class PathChange(Struct, frozen=True):
-    """What a commit did to one path.
+    """The change of one path by a commit.
 
-    ``kind`` is added, changed, unchanged, removed, or renamed: the bytes that ``renamed_from`` had.
-    ``tensors_changed`` and ``tensors`` count the tensors that differ from the parent, and all
-    tensors.
+    ``kind``: added, changed, unchanged, removed, or renamed (the bytes of ``renamed_from``).
+    ``tensors_changed``: tensors that differ from the parent; ``tensors``: all tensors.
     """
 
     path: str
@@ -33,10 +32,10 @@ class PathChange(Struct, frozen=True):
 class CommitResult(Struct, frozen=True):
     """A new version.
 
-    ``branch`` is None if HEAD is detached. ``raw_bytes`` were read, ``stored_bytes`` were added
-    to packs and journal. ``entries`` are the committed files by path. ``state`` is what to
-    deploy, bit for bit what ``checkout`` returns; None if files were committed. ``signed``: whether
-    the version or its deployment is. ``code`` is the git work tree that it was recorded with.
+    ``branch``: None if HEAD is detached. ``raw_bytes``: input bytes; ``stored_bytes``: bytes added
+    to packs and journal. ``entries``: committed files by path. ``state``: the state to deploy, bit
+    for bit that of ``checkout``; None for files. ``signed``: whether the version or its deployment
+    is. ``code``: the git work tree at recording.
     """
 
     commit: Commit
@@ -60,7 +59,7 @@ class CommitResult(Struct, frozen=True):
         return self.commit.root
 
     def __repr__(self) -> str:
-        """Short: a state would fill the screen of an interactive session."""
+        """Short: a state would fill the screen."""
         live = f" deployed to {self.deployment.target}" if self.deployment is not None else ""
         return (
             f"<CommitResult {self.id.short} on {self.branch or 'detached HEAD'}{live}: "
@@ -71,8 +70,8 @@ class CommitResult(Struct, frozen=True):
 def path_changes(
     parent: Manifest, manifest: Manifest, committed: Mapping[str, FileEntry]
 ) -> tuple[PathChange, ...]:
-    """What a version does to the paths of its parent."""
-    old, found = parent.by_path, []
+    """The changes of a version relative to its parent, by path."""
+    old, changes = parent.by_path, []
     gone = sorted(set(old) - set(manifest.by_path))
     added = [entry for path, entry in committed.items() if path not in old]
     origins = renames([old[path] for path in gone], added)
@@ -84,8 +83,8 @@ def path_changes(
             kind = "unchanged" if old[path].content_id == new.content_id else "changed"
             known = {t.key: t.id for t in old[path].tensors}
             changed = sum(known.pop(t.key, None) != t.id for t in new.tensors) + len(known)
-        found.append(PathChange(path, kind, changed, len(new.tensors), renamed_from=origin))
+        changes.append(PathChange(path, kind, changed, len(new.tensors), renamed_from=origin))
     for path in (path for path in gone if path not in origins.values()):
         count = len(old[path].tensors)
-        found.append(PathChange(path, "removed", count, count))
-    return tuple(found)
+        changes.append(PathChange(path, "removed", count, count))
+    return tuple(changes)

@@ -1,4 +1,4 @@
-"""Divides a state among the files of a folder: the other way round than ``load_state`` joins it."""
+"""Divides a state among the files of a sharded model: the inverse of ``load_state``."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from mvc.repo.lookup.availability import check_available
 from mvc.store.store import Store
 
 NEW_SHARD = 5 * 10**9
-"""Bytes of tensors in a file of a new folder, at most; as huggingface_hub has it."""
+"""Most bytes of tensors in a file of a new folder, as in huggingface_hub."""
 
 
 def divided(
     store: Store, commit: CommitId | None, folder: str, state: Mapping[str, Any]
 ) -> dict[str, Mapping[str, Any] | StateFile | FileEntry]:
-    """The files that hold ``state`` in ``folder`` after the version ``commit``, by path.
+    """The files of ``state`` in ``folder`` after the version ``commit``, by path.
 
-    A tensor stays in the file that holds it there; a new one goes to the last of these files. The
-    index says so. Raises WrongUsage for values that are no tensors and for files of other formats.
+    A tensor stays in its present file; new ones go to the last file; the index lists all. Raises
+    WrongUsage for values that are not tensors and for files of other formats.
     """
     specs, manifest = StateFile.of(state).specs, manifests.of_commit(store, commit)
-    if others := state.keys() - specs.keys():
-        other = printable(min(map(str, others)))
+    if no_tensors := state.keys() - specs.keys():
+        name = printable(min(map(str, no_tensors)))
         raise WrongUsage(
-            f"{folder} holds tensors by their names, and {other} is no tensor",
-            hint="commit other values as a file of their own, with states=",
+            f"{folder} contains tensors by name, but {name} is not a tensor",
+            hint="commit other values as a separate file, with states=",
         )
     sizes = {key: specs[key].nbytes for key in state}
     index, document, before = index_of(manifest, folder), dict[str, Any](), dict[str, str]()
@@ -56,15 +56,15 @@ def divided(
     for path, shard in shards.items():
         if path in manifest.by_path and manifest.by_path[path].format not in SAFETENSORS:
             raise WrongUsage(
-                f"{path} is no safetensors file, which a state becomes",
+                f"{path} is not a safetensors file, so it cannot store a state",
                 hint="name another folder, or commit the files themselves",
             )
         files[path] = shard
     if index is not None or len(files) > 1:
-        kept = document.get("metadata")
-        metadata = {**(kept if isinstance(kept, dict) else {}), "total_size": sum(sizes.values())}
+        old = document.get("metadata")
+        metadata = {**(old if isinstance(old, dict) else {}), "total_size": sum(sizes.values())}
         new = {**document, "metadata": metadata, "weight_map": places}
-        text = json.dumps(new, indent=2, sort_keys=True) + "\n"  # as transformers writes it
+        text = json.dumps(new, indent=2, sort_keys=True) + "\n"  # the format of transformers
         path = within(folder, DEFAULT_INDEX) if index is None else index.path
         same = index if new == document else None
         files[path] = same or StateFile.of_bytes(text.encode())
@@ -72,7 +72,7 @@ def divided(
 
 
 def _first_places(sizes: Mapping[str, int]) -> dict[str, str]:
-    """The files of a new folder by tensor: each is filled before the next one begins."""
+    """The files of a new folder by tensor: each is filled before the next one."""
     numbers, filled, number = dict[str, int](), 0, 1
     for key, size in sizes.items():
         if filled and filled + size > NEW_SHARD:

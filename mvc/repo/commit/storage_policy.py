@@ -1,12 +1,11 @@
 """Whether a commit is stored in full (a reset point) or as deltas, by the settings.
 
-With ``store.max_recovery`` (MDTT; VSOL §3.2.8), or that of the request, no version may take
-longer to recover. A chain's tail has a reset point on one side only, so a new version is stored
-in full as soon as the delta that the layout wants would pass the bound, for all blobs together;
-where all take the same time, after as many as fit into it (R'). A run of an optimizer's steps ends
-before that, where one more step would pass the bound. Without it, every
-``store.reset_interval``-th version is a reset point. With ``store.storage_weight`` one is, too,
-where the chain has cost as much as it.
+With ``store.max_recovery`` (MDTT; VSOL §3.2.8), or the request's bound, no version may take longer
+to recover. A chain's tail has a reset point on one side only, so a new version is stored in full as
+soon as its delta would exceed the bound for all contents together; with equal times that is after
+as many as fit (R'). A run of optimizer steps ends before a step that would exceed the bound.
+Without a bound every ``store.reset_interval``-th version is a reset point. With
+``store.storage_weight``, a version is also a reset point once its chain has cost as much.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.layout import RUN, Layout, before_run
 
 _FLOATS = TensorSpec("float32", ())
-_SAMPLED = 8  # blobs, the largest of a version
+_SAMPLED = 8  # the largest contents of a version
 _UNBOUNDED = 10_000  # versions in a chain whose limit is in seconds
-_PATIENCE = 1.0  # seconds that the payloads of a run may take for their number alone
+_PATIENCE = 1.0  # seconds that the number of payloads in a run may cost
 _STEP = 130e-6  # seconds to apply a predicted payload, however short it is
-_STEPPED = 5e8  # raw bytes of a run a second
+_STEPPED = 5e8  # raw bytes of a run per second
 _SHORTEST = 4  # versions in a run
 
 
 def layout_of(config: Config, bound: float | None = None) -> Layout:
-    """The layout of the settings; without an interval where recovery times are bounded.
+    """The layout of the settings; without an interval if recovery times are bounded.
 
-    ``bound``: seconds, in place of ``store.max_recovery``.
+    ``bound``: seconds, instead of ``store.max_recovery``.
     """
     text = str(config.get("store.layout"))
     if bound is not None or config.get("store.max_recovery") is not None:
@@ -61,7 +60,7 @@ def storage_policy(
     inputs: Inputs,
     parent: Manifest,
 ) -> Policy:
-    """How a commit on ``parent`` is stored. Raises InvalidConfig for a bound that none can keep."""
+    """How to store a commit on ``parent``. Raises InvalidConfig for an impossible bound."""
     get, bound = config.get, inputs.request.options.max_recovery
     pipeline = Pipeline.parse(inputs.request.pipeline or str(get("commit.pipeline"))).coding()
     layout, reset = layout_of(config, bound), inputs.request.options.reset_point
@@ -89,9 +88,9 @@ def storage_policy(
 
 
 def _run_of_many(parent: Manifest) -> int:
-    """The most versions in a run of an optimizer's steps: fewer where tensors are many and short.
+    """Most versions in a run of optimizer steps; fewer if there are many short tensors.
 
-    All payloads of a run are decoded, and each takes ``_STEP``, which saves no bytes.
+    All payloads of a run are decoded; each takes ``_STEP`` even if it saves no bytes.
     """
     payloads = sum(len(entry.contents) for entry in parent.entries)
     seconds = max(_PATIENCE, RUN * sum(entry.size for entry in parent.entries) / _STEPPED)
@@ -111,10 +110,10 @@ def _is_paid(
     *,
     weight: float,
 ) -> bool:
-    """Whether full records now save as many seconds of decoding as they are worth.
+    """Whether full records now would save as many seconds of decoding as they cost.
 
-    Counted is one recovery of every version since the chains began, the next one included. If
-    versions go on as they did, the interval that follows is the one of the lowest price.
+    Counts one recovery of every version since the chains began, including the next one. If versions
+    continue like that, the resulting interval has the lowest price.
     """
     sequence, saved, full = store.graph.next_sequence, 0.0, 0
     for chain in chains:
@@ -130,7 +129,7 @@ def _chains(
 ) -> Iterable[tuple[Link, ...]]:
     """The chains of the paths that the commit changes; those of other paths do not grow.
 
-    All that are known in memory; if none is, those of the largest blobs.
+    All chains in the cache, or else those of the largest contents.
     """
     caches = recent.caches.in_use.values()
     if known := [chain for cache in caches for chain in cache.chains()]:
@@ -138,15 +137,15 @@ def _chains(
     paths = {change.path for change in inputs.changes}
     entries = (entry for entry in parent.entries if entry.path in paths)
     contents = {c.id: c.spec.nbytes for entry in entries for c in entry.contents}
-    found = []
+    chains = []
     for id_ in nlargest(_SAMPLED, contents, key=contents.__getitem__):
-        with suppress(DamagedData):  # a damaged blob is no base of a new delta
-            found.append(store.graph.chain(id_))
-    return found
+        with suppress(DamagedData):  # a damaged content is no base of a new delta
+            chains.append(store.graph.chain(id_))
+    return chains
 
 
 class _After:
-    """How long a child of ``parent`` takes to recover that differs from it everywhere."""
+    """The recovery time of a child of ``parent`` that differs from it everywhere."""
 
     def __init__(self, store: Store, parent: Manifest, pipeline: Pipeline, layout: Layout) -> None:
         self._rates, self._graph = store.rates, store.graph
@@ -162,7 +161,7 @@ class _After:
         ]
 
     def check(self, bound: float) -> None:
-        """Raises InvalidConfig if a version that is stored in full takes longer than ``bound``."""
+        """Raises InvalidConfig if even a version stored in full exceeds ``bound``."""
         rates, full = self._rates, exactly(self._pipeline).full()
         works = [(size, rates.coding(full, size, spec)) for _, spec, _, size in self._pieces]
         least = self._version(works)
@@ -171,12 +170,12 @@ class _After:
                 f"max_recovery is {bound:g} s, but restoring a version that is stored in full "
                 f"takes {least:.2g} s here: {self._version(()):.2g} s to open the "
                 f"repository and write, {rates.decoding(works):.2g} s to decode",
-                hint="raise it ('mvc config store.max_recovery', or what this commit was given), "
+                hint="raise it ('mvc config store.max_recovery', or this commit's option), "
                 "or choose a pipeline that decodes faster",
             )
 
     def seconds(self, *, predicted: bool) -> float:
-        """Where it is stored as deltas, or as an optimizer's steps, which go on from ``parent``."""
+        """For a child stored as deltas or, if ``predicted``, as optimizer steps from ``parent``."""
         if not self._files:
             return 0.0
         walks = [
@@ -194,7 +193,7 @@ class _After:
     ) -> Sequence[PathStep]:
         """The payloads that lead to the base of a child's piece."""
         graph = self._graph
-        steps = graph.path(id_, start).steps  # of a unit's tensors together: all that is decoded
+        steps = graph.path(id_, start).steps  # includes all decoded tensors of its unit
         if self._pipeline.forward_only or (predicted and _is_predictable(spec)):
             return steps
         base = self._layout.base(before_run(graph.chain(id_, start)), graph.next_sequence)
@@ -205,5 +204,5 @@ class _After:
 
 
 def _is_predictable(spec: TensorSpec) -> bool:
-    """Whether it may belong to an optimizer's unit; a prediction takes as long as a delta."""
+    """Whether it may belong to an optimizer's unit; a prediction costs as much as a delta."""
     return spec.dtype in PREDICTED

@@ -1,4 +1,4 @@
-"""The units of an optimizer among the files of a commit, one step after those of the parent."""
+"""Units of an optimizer among the files of a commit, one step after those of the parent."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from mvc.store.store import Store
 
 _FORMATS = {"state", "torch", "safetensors"}
 _MANY = 10_000  # contents of files
-_MOST = 4096  # tensors of one shape that are compared with each other
+_MOST = 4096  # tensors of one shape to compare with each other
 
 
 class Found(Struct, frozen=True):
-    """The units of a commit, and what its files hold, for ``Trainings``."""
+    """The units of a commit, and the states of its files for ``Trainings``."""
 
     units: tuple[Unit, ...] = ()
     states: Mapping[str, FileState] = field(default_factory=dict)
@@ -54,7 +54,7 @@ def units_of(
 ) -> Found:
     """The units among the ``files`` of a commit, by path, on top of ``parent``."""
     many = sum(len(file.contents) for file in files.values()) > _MANY
-    # Weights may be infinite: a guess from them is worthless then, and no reason for a warning.
+    # Weights may be infinite; guesses from them are useless, but no reason for a warning.
     with without_collector() if many else nullcontext(), np.errstate(all="ignore"):
         return _units_of(store, recent, files, parent)
 
@@ -75,11 +75,11 @@ def _units_of(
         old = [_stored(store, recent, entry) for entry in entries.values()]
     except DamagedData:
         return Found(states=new)
-    found: list[Unit] = []
+    every: list[Unit] = []
     for step in steps(list(new.values()), old):
         weights = _weights(store, recent, step, files=chosen, entries=entries)
-        found += units(step, weights)
-    return Found(tuple(found), new)
+        every += units(step, weights)
+    return Found(tuple(every), new)
 
 
 def _stored(store: Store, recent: Recent, entry: FileEntry) -> FileState:
@@ -104,7 +104,7 @@ def _weights(
     files: Mapping[str, ParsedFile],
     entries: Mapping[str, FileEntry],
 ) -> Mapping[ParameterId, Weight]:
-    """The weights that a step moved; where that is a guess, the data decide, once a training."""
+    """The weights that a step moved; a guess is verified by the data once per training."""
     if not step.guess.unsure:
         return step.guess.weights
     known = recent.trainings.matched.get(step.key)
@@ -113,14 +113,14 @@ def _weights(
         weights = dict(step.guess.weights)
         for unsure in step.guess.unsure:
             if len(unsure.weights) <= _MOST:
-                seen = compare.matched(step, unsure)
-                taken = {weight.key for weight in seen.values()}
-                free = [weight for weight in unsure.weights if weight.key not in taken]
-                rest = [each for each in unsure.parameters if each not in seen]
-                weights |= seen | dict(zip(rest, free, strict=False))
-        known = {each: weight.key for each, weight in weights.items()}
+                matched = compare.matched(step, unsure)
+                used = {weight.key for weight in matched.values()}
+                free = [weight for weight in unsure.weights if weight.key not in used]
+                rest = [parameter for parameter in unsure.parameters if parameter not in matched]
+                weights |= matched | dict(zip(rest, free, strict=False))
+        known = {parameter: weight.key for parameter, weight in weights.items()}
         remember(recent.trainings.matched, step.key, known)
-    return {each: step.newer[key] for each, key in known.items() if key in step.newer}
+    return {parameter: step.newer[key] for parameter, key in known.items() if key in step.newer}
 
 
 class _Comparison:
@@ -134,38 +134,35 @@ class _Comparison:
         self._entries = entries
 
     def matched(self, step: Step, unsure: Unsure) -> dict[ParameterId, Weight]:
-        """Which of some parameters has which of the weights of its shape, where the data say it.
-
-        Raises DamagedData.
-        """
-        went, weights = list[Numbers](), list[Weight]()
+        """The weights of some parameters of equal shape, if the data decide. Raises DamagedData."""
+        moves, weights = list[Numbers](), list[Weight]()
         for weight in unsure.weights:
             before = step.before(weight)
             new = self._new(ContentPlace(weight.path, weight.ref.content))
             if new is None or before is None:
                 continue
             if (old := self._old(ContentPlace(before.path, before.ref.content))) is not None:
-                went.append(new - old)
+                moves.append(new - old)
                 weights.append(weight)
-        values = {each: g.values for g in step.new.groups for each in g.parameters}
+        values = {parameter: g.values for g in step.new.groups for parameter in g.parameters}
         expectations, parameters = list[Expected](), list[ParameterId]()
-        for each in unsure.parameters:
-            after = self._members(step.path, step.new.parameters[each].members, self._new)
-            earlier = step.old.parameters.get(each)
+        for parameter in unsure.parameters:
+            after = self._members(step.path, step.new.parameters[parameter].members, self._new)
+            earlier = step.old.parameters.get(parameter)
             if after is None or earlier is None or after.keys() != earlier.members.keys():
                 continue
             then = self._members(step.path, earlier.members, self._old)
-            if then is not None and (one := expected(after, then, values[each])) is not None:
+            if then is not None and (one := expected(after, then, values[parameter])) is not None:
                 expectations.append(one)
-                parameters.append(each)
-        return {parameters[i]: weights[j] for i, j in matches(went, expectations).items()}
+                parameters.append(parameter)
+        return {parameters[i]: weights[j] for i, j in matches(moves, expectations).items()}
 
     def _members(
         self, path: str, members: Mapping[str, int], read: Callable[[ContentPlace], Numbers | None]
     ) -> dict[str, Numbers] | None:
-        found = {name: read(ContentPlace(path, content)) for name, content in members.items()}
-        sound = {name: numbers for name, numbers in found.items() if numbers is not None}
-        return sound if len(sound) == len(found) else None
+        every = {name: read(ContentPlace(path, content)) for name, content in members.items()}
+        usable = {name: numbers for name, numbers in every.items() if numbers is not None}
+        return usable if len(usable) == len(every) else None
 
     def _new(self, place: ContentPlace) -> Numbers | None:
         file = self._files[place.path]

@@ -29,13 +29,13 @@ from mvc.store.writing.content_writer import ContentWriter
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.storing import Storing
 
-_HELD_OPEN = 16  # files
+_MOST_OPEN = 16  # files
 
 
 class Written(Struct, frozen=True):
-    """The stored files of ``inputs`` by path; ``raw_bytes`` were read of ``entries``.
+    """The stored files of ``inputs`` by path; ``raw_bytes``: bytes read.
 
-    ``state``: what was made of the state that was to be reduced. ``objects`` has stored them.
+    ``state``: the reduced state, if any. ``objects``: the writer that stored them.
     """
 
     inputs: Inputs
@@ -49,19 +49,19 @@ class Written(Struct, frozen=True):
 def write(
     store: Store, recent: Recent, inputs: Inputs, parent: Manifest, objects: ObjectWriter
 ) -> Written:
-    """Stores the changed files, and what the version carries beside them.
+    """Stores the changed files and the attachments.
 
-    Up to 16 files are open together, so that a tensor in one file serves as the base of its copy
-    in lower precision in another, and weights are stored with their optimizer's states.
+    Up to 16 files are open together, so that a tensor in one file can be the base of its
+    lower-precision copy in another, and weights are stored with their optimizer's states.
     """
     writer = ContentWriter(objects, inputs.request.options.progress)
     changes = [change for change in inputs.changes if change.open is not None]
-    together = len(inputs.changes) <= _HELD_OPEN
+    together = len(inputs.changes) <= _MOST_OPEN
     entries, finder, state = dict[str, FileEntry](), BaseFinder(parent), inputs.state
     for group in [changes] if together else [[change] for change in changes]:
-        stored, made = _store_together(store, recent, group, inputs, finder=finder, writer=writer)
+        stored, new = _store_together(store, recent, group, inputs, finder=finder, writer=writer)
         entries |= stored
-        state = state if made is None else {**(state or {}), **made}
+        state = state if new is None else {**(state or {}), **new}
     for change in inputs.changes:
         if change.stored is not None:
             if not availability.is_stored(store, change.stored):
@@ -83,12 +83,12 @@ def write(
 
 
 def _refuse_unknown(inputs: Inputs, entries: Mapping[str, FileEntry]) -> None:
-    """Raises UnknownPath for a name in ``exact`` that is no tensor of the files to be reduced."""
+    """Raises UnknownPath for a name in ``exact`` that no reduced file has."""
     reduced = [entries[change.path] for change in inputs.changes if change.reducer is not None]
     unknown = set(inputs.request.options.exact) - {t.key for e in reduced for t in e.tensors}
     if reduced and unknown:
         raise UnknownPath(
-            f"there is no tensor {min(unknown)} to be kept exactly", hint="'mvc ls' lists the names"
+            f"there is no tensor {min(unknown)} to store exactly", hint="'mvc ls' lists the names"
         )
 
 
@@ -101,24 +101,24 @@ def _store_together(
     *,
     writer: ContentWriter,
 ) -> tuple[dict[str, FileEntry], Any]:
-    """The stored files by path, and the state that the reducer made."""
-    with ExitStack() as held:
-        files = choose_bases(store, recent, changes, inputs, finder=finder, until=held)
+    """The stored files by path, and the reduced state."""
+    with ExitStack() as open_files:
+        files = choose_bases(store, recent, changes, inputs, finder=finder, until=open_files)
         states: Mapping[str, FileState] = {}
-        if len(inputs.changes) <= _HELD_OPEN:
+        if len(inputs.changes) <= _MOST_OPEN:
             parsed = {path: file.file for path, file in files.items()}
-            found = units_of(store, recent, parsed, finder.parent)
-            states = found.states
-            if found.units:
-                writer.put_units(found.units, files, finder.parent)
+            optimizer = units_of(store, recent, parsed, finder.parent)
+            states = optimizer.states
+            if optimizer.units:
+                writer.put_units(optimizer.units, files, finder.parent)
         entries, state = dict[str, FileEntry](), None
         for change in changes:
             file = files[change.path]
             entries[change.path] = store_file(writer, finder, file)
             if change.reducer is not None and change.cached:
                 state = {**(state or {}), **StateFile(file.file).nested()}
-        for path, each in states.items():
-            recent.trainings.states[path, entries[path].content_id] = each
+        for path, file_state in states.items():
+            recent.trainings.states[path, entries[path].content_id] = file_state
         for file in files.values():
             writer.forget(file.file)
         return entries, state
@@ -133,9 +133,9 @@ def choose_bases(
     *,
     until: ExitStack,
 ) -> dict[str, Storing]:
-    """The files by path, reduced if they are to be, with a base of each content.
+    """The files by path, reduced if requested, with a base of each content.
 
-    They are open until ``until`` ends.
+    They stay open until ``until`` ends.
     """
     files: dict[str, Storing] = {}
     for change in changes:
@@ -158,17 +158,17 @@ def _reduced(
     last: BaseCache | None,
     loss: float | None,
 ) -> StateFile:
-    """A file as its reducer makes it after the stored version ``entry``.
+    """A file reduced against the stored version ``entry``.
 
-    What is approximated has steps from that version; all is stored exactly if it cannot be
-    recovered. Tensors that ``last`` has in memory are taken from there, others are recovered.
+    Approximations are steps from that version; everything is stored exactly if it cannot be
+    recovered. Tensors cached in ``last`` are not recovered.
     """
     reducer = change.reducer
     assert reducer is not None
     forward_only, tensors = reducer.pipeline.forward_only, () if entry is None else entry.tensors
 
     def before(specs: Specs) -> dict[str, Array]:
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         missing: list[Request] = []
         for tensor in tensors:
             if tensor.view is not None or specs.get(tensor.key) != tensor.spec:
@@ -177,14 +177,14 @@ def _reduced(
             if data is None:
                 data = np.empty(tensor.spec.nbytes, np.uint8).data
                 missing.append(Request(tensor.id, tensor.spec, data))
-            found[tensor.key] = array_of(tensor.spec, data)
+            arrays[tensor.key] = array_of(tensor.spec, data)
         try:
             store.recovery.fill(missing)
         except DamagedData:
             if not forward_only:
                 raise
             return {}
-        return found
+        return arrays
 
     ids = {tensor.key: tensor.id for tensor in tensors}
     return file.reduced(reducer, before, ids, loss=loss)

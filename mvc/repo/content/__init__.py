@@ -1,4 +1,4 @@
 """The content of files: opening, recovering, comparing, finding bases.
 
-Which files the working folder has: ``mvc.repo.worktree``.
+The files of the working folder: ``mvc.repo.worktree``.
 """

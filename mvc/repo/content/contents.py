@@ -30,7 +30,7 @@ from mvc.types import Bytes
 WINDOW = PIECE // 2
 
 AHEAD = 2
-"""Steps that are recovered while another one is written: each takes the memory of two pieces."""
+"""Steps recovered while another is written; each needs the memory of two pieces."""
 
 
 def skeleton_of(recovery: Recovery, entry: FileEntry) -> bytes:
@@ -43,10 +43,7 @@ def skeleton_of(recovery: Recovery, entry: FileEntry) -> bytes:
 def in_memory(
     recovery: Recovery, entry: FileEntry, wanted: Collection[int] | None = None
 ) -> dict[int, memoryview]:
-    """Verified contents by position, each in its own writable memory.
-
-    Raises DamagedData.
-    """
+    """Verified contents by position, each in its own writable memory. Raises DamagedData."""
     chosen = range(len(entry.contents)) if wanted is None else sorted(wanted)
     out = {i: np.empty(entry.contents[i].spec.nbytes, np.uint8).data for i in chosen}
     recovery.fill(Request(entry.contents[i].id, entry.contents[i].spec, out[i]) for i in chosen)
@@ -54,14 +51,15 @@ def in_memory(
 
 
 def state_of(recovery: Recovery, entry: FileEntry) -> Any:
-    """The state of a file, as ``to_state`` makes it. Raises DamagedData."""
+    """The state of a file, made by ``to_state``. Raises DamagedData."""
     return to_state(entry, skeleton_of(recovery, entry), in_memory(recovery, entry).__getitem__)
 
 
 class StoredBytes(StoredSource):
-    """An opaque file of a version; decodes the piece that is asked for, and keeps the last one.
+    """An opaque file of a version; decodes pieces on demand and caches the last one.
 
-    What reads it back and forth gets DamagedData, since a small file can state a long walk.
+    Raises DamagedData after too many jumps between pieces, because a small file can demand endless
+    ones.
     """
 
     def __init__(self, recovery: Recovery, entry: FileEntry) -> None:
@@ -90,7 +88,7 @@ class StoredBytes(StoredSource):
                 break
             if at != self._last[0]:
                 if not self._left:
-                    raise DamagedData("its parts lie too far apart to be read from a version")
+                    raise DamagedData("its parts are too scattered to be read from a version")
                 self._left -= 1
                 piece = np.empty(size, np.uint8).data
                 self._recovery.piece(id_, start, piece)
@@ -100,9 +98,9 @@ class StoredBytes(StoredSource):
 
 
 def without_contents(recovery: Recovery, entry: FileEntry) -> Source:
-    """The file with zeros in the places of its contents, of which none is decoded.
+    """The file with zeros instead of its contents; decodes none of them.
 
-    Of a file of more than 2 GiB, which no graph has, it is empty.
+    Empty for files above 2 GiB, which no ONNX graph exceeds.
     """
     data = np.zeros(entry.size if entry.size < 1 << 31 else 0, np.uint8).data
     rest = memoryview(skeleton_of(recovery, entry) if data else b"")
@@ -112,27 +110,27 @@ def without_contents(recovery: Recovery, entry: FileEntry) -> Source:
     return MemorySource(data)
 
 
-class Rooms:
-    """The memory of some pieces, for one file after the other; they are given out in turn.
+class Buffers:
+    """The memory of some pieces, reused for all files in rotation.
 
-    With one, nothing is recovered ahead.
+    With one buffer, nothing is recovered ahead.
     """
 
     def __init__(self, count: int = AHEAD + 1) -> None:
         self.count = count
-        self._rooms = deque([memoryview(b"")] * count)
+        self._buffers = deque([memoryview(b"")] * count)
 
-    def take(self, offset: int, size: int) -> memoryview:
-        """Memory for bytes from ``offset`` of a file on, so that they can be written directly."""
+    def next(self, offset: int, size: int) -> memoryview:
+        """Memory for bytes from ``offset`` of a file on, aligned for direct writing."""
         at = offset % PAGE
-        self._rooms.rotate()
-        if len(self._rooms[0]) < at + size:
-            self._rooms[0] = aligned(PAGE + size)
-        return self._rooms[0][at : at + size]
+        self._buffers.rotate()
+        if len(self._buffers[0]) < at + size:
+            self._buffers[0] = aligned(PAGE + size)
+        return self._buffers[0][at : at + size]
 
 
 ReadPart: TypeAlias = Callable[[int, memoryview], None]
-"""Fills memory with bytes of a content from a place on, which are taken as they are."""
+"""Fills memory with bytes of a content from an offset on; they are not verified."""
 
 
 def write_file(
@@ -140,21 +138,20 @@ def write_file(
     entry: FileEntry,
     write_at: Callable[[int, Bytes], None],
     progress: Callable[[int], None] | None = None,
-    rooms: Rooms | None = None,
+    buffers: Buffers | None = None,
     *,
     copied: Mapping[bytes, ReadPart] = {},
     check: bool = True,
 ) -> None:
-    """Writes every byte of the file. Takes the memory of ``rooms``, whatever the file's size.
+    """Writes every byte of the file, with the memory of ``buffers`` for files of any size.
 
-    Contents among ``copied`` are not recovered, and not hashed.
-
-    Without ``check`` it is faster, but of a large content damage shows in its hash alone, even if
-    another way leads around it: then DamagedData is raised, and it is for the caller to begin anew.
+    Contents in ``copied`` are neither recovered nor hashed. Without ``check`` it is faster, but
+    damage of a large content is only detected by its hash at the end, even if another chain avoids
+    it: then DamagedData is raised, and the caller must start again.
     """
-    rooms = rooms or Rooms()
-    steps = _steps(recovery, entry.contents, rooms, copied, check=check)
-    with closing(_recovered(entry.contents, steps, ahead=rooms.count > 1)) as recovered:
+    buffers = buffers or Buffers()
+    steps = _steps(recovery, entry.contents, buffers, copied, check=check)
+    with closing(_recovered(entry.contents, steps, ahead=buffers.count > 1)) as recovered:
 
         def content(wanted: int, left: int) -> Iterator[memoryview]:
             while left > 0:
@@ -168,7 +165,7 @@ def write_file(
 
 
 _Part: TypeAlias = tuple[int, memoryview]
-"""Bytes of the content of this number and of those joined to it, after those of the part before."""
+"""Bytes of the content with this index and of those joined to it, following the previous part."""
 _Before: TypeAlias = Future[list[_Part]] | None
 _Step: TypeAlias = Callable[[_Before], list[_Part]]
 """Recovers some parts, given the step before it, which may still be running."""
@@ -177,13 +174,12 @@ _Step: TypeAlias = Callable[[_Before], list[_Part]]
 def _recovered(
     contents: Sequence[Content], steps: Iterator[_Step], *, ahead: bool
 ) -> Generator[_Part]:
-    """The bytes of each content in turn, which are valid until the next ones are asked for.
+    """The bytes of each content in turn, valid until the next ones are requested.
 
-    While the caller takes what a step has recovered, the next ones run, so that every processor has
-    something to do all the time.
+    The next steps run while the caller uses a step's result, so that all processors stay busy.
     """
     if not ahead or (contents and _extent(contents, range(len(contents))) <= WINDOW):
-        for step in steps:  # so few need no thread
+        for step in steps:  # too few for a thread
             yield from step(None)
         return
     with ThreadPoolExecutor(AHEAD, thread_name_prefix="mvc-ahead") as pool:
@@ -201,32 +197,34 @@ def _recovered(
 def _steps(
     recovery: Recovery,
     contents: Sequence[Content],
-    rooms: Rooms,
+    buffers: Buffers,
     copied: Mapping[bytes, ReadPart],
     *,
     check: bool,
 ) -> Iterator[_Step]:
-    """What recovers the contents, window by window, large ones piece by piece."""
+    """The steps that recover the contents, window by window, large contents by pieces."""
     for window in _windows(contents, copied):
         first, size = contents[window[0]], _extent(contents, window)
         if size > PIECE and first.id in copied:
             for start, length in pieces(first.spec):
-                room = rooms.take(first.offset + start, length)
-                yield partial(_copy, [(copied[first.id], start, room)], [(window[0], room)])
+                buffer = buffers.next(first.offset + start, length)
+                yield partial(_copy, [(copied[first.id], start, buffer)], [(window[0], buffer)])
             continue
         if size > PIECE:
             recover = partial(recovery.piece, parallel=cpu_count() > AHEAD, check=check)
-            yield from _large(recover, window[0], first, rooms)
+            yield from _large(recover, window[0], first, buffers)
             continue
-        room = rooms.take(first.offset, size)
+        buffer = buffers.next(first.offset, size)
         spans = [(contents[i].offset - first.offset, contents[i].spec.nbytes, i) for i in window]
         wanted = [
-            Request(contents[i].id, contents[i].spec, room[at : at + nbytes])
+            Request(contents[i].id, contents[i].spec, buffer[at : at + nbytes])
             for at, nbytes, i in spans
         ]
-        parts = [(i, room[at : at + nbytes]) for at, nbytes, i in joined(spans)]
+        parts = [(i, buffer[at : at + nbytes]) for at, nbytes, i in joined(spans)]
         if first.id in copied:
-            yield partial(_copy, [(copied[each.id], 0, each.out) for each in wanted], parts)
+            yield partial(
+                _copy, [(copied[request.id], 0, request.out) for request in wanted], parts
+            )
         else:
             yield partial(_fill, recovery, wanted, parts)
 
@@ -234,7 +232,7 @@ def _steps(
 def _fill(
     recovery: Recovery, wanted: Sequence[Request], parts: list[_Part], before: _Before
 ) -> list[_Part]:
-    """Recovers a window on all threads, after the one before, of which by-products may be left."""
+    """Recovers a window in all threads, after the previous one, whose by-products may help."""
     if before is not None:
         before.result()
     recovery.fill(wanted)
@@ -250,11 +248,11 @@ def _copy(
 
 
 def _large(
-    recover: Callable[[bytes, int, memoryview], None], i: int, content: Content, rooms: Rooms
+    recover: Callable[[bytes, int, memoryview], None], i: int, content: Content, buffers: Buffers
 ) -> Iterator[_Step]:
-    """Pieces of a content, several at a time, each in one thread if that occupies the processors.
+    """Pieces of a content, several in parallel, each in one thread if that suffices for all cores.
 
-    The hash is checked with the last one, before the file is published.
+    The hash is checked with the last piece, before the file is published.
     """
     hasher = BlobHasher(content.spec)
 
@@ -268,15 +266,17 @@ def _large(
         return [(i, out)]
 
     for start, length in pieces(content.spec):
-        yield partial(piece, start, rooms.take(content.offset + start, length))
+        yield partial(piece, start, buffers.next(content.offset + start, length))
 
 
 def _windows(contents: Sequence[Content], copied: Collection[bytes]) -> Iterator[range]:
-    """The contents that are recovered together, or copied: half a piece at most, or one."""
+    """Ranges of contents that are recovered, or copied, together: half a piece at most, or one
+    content.
+    """
     first = 0
     for i in range(1, len(contents)):
-        is_other = (contents[i].id in copied) != (contents[first].id in copied)
-        if is_other or _extent(contents, range(first, i + 1)) > WINDOW:
+        differs = (contents[i].id in copied) != (contents[first].id in copied)
+        if differs or _extent(contents, range(first, i + 1)) > WINDOW:
             yield range(first, i)
             first = i
     if contents:
@@ -284,6 +284,6 @@ def _windows(contents: Sequence[Content], copied: Collection[bytes]) -> Iterator
 
 
 def _extent(contents: Sequence[Content], window: range) -> int:
-    """Bytes of the file from the first of some contents to the last one."""
+    """Bytes of the file from the first of these contents to the last."""
     last = contents[window[-1]]
     return last.offset + last.spec.nbytes - contents[window[0]].offset

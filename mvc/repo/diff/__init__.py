@@ -1,4 +1,4 @@
-"""diff: two versions, or a version and files, compared tensor by tensor.
+"""diff: compares two versions, or a version and files, tensor by tensor.
 
-Comparing by hashes alone: ``mvc.repo.content.compare``.
+Comparing hashes only: ``mvc.repo.content.compare``.
 """

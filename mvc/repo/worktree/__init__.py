@@ -1,4 +1,4 @@
-"""The working folder: tracked paths, ignored paths, status, which version a file is.
+"""The working folder: tracked paths, ignored paths, status, identification of files.
 
-Writing into it: ``checkout``.
+Writing files: ``mvc.repo.checkout``.
 """

@@ -136,7 +136,9 @@ def test_an_older_file_is_refused_and_named(mvc) -> None:
         repo.commit({"w": np.ones(9)}, message="step 2")
     assert f"modified:  model.safetensors (as in {first.short}, step 1)" in mvc("status").out
     said = mvc("commit", "-a", code=3).err.splitlines()
-    assert said[0].startswith(f"mvc: model.safetensors is as in version {first.short}, older than")
+    assert said[0].startswith(
+        f"mvc: model.safetensors has the content of version {first.short}, older than"
+    )
     assert said[1].startswith("hint: 'mvc checkout HEAD model.safetensors' updates the file")
     mvc("commit", "model.safetensors")
     with Repository.open(mvc.folder) as repo:

@@ -22,7 +22,7 @@ def test_no_store_is_written_into(mvc, place: str) -> None:
     mvc.commit(1)
     mvc.write(2)
     to = f".mvc/{place}"
-    says = "lies in the store of a repository"
+    says = "is inside the store of a repository"
     untouched(mvc, *LOSSY, "-o", to, "--deploy", "prod", code=2, says=says)
     untouched(mvc, "checkout", "HEAD", "-f", "-o", to, code=2, says=says)
     untouched(mvc, "show", "HEAD", "steps", "-o", to, code=2, says=says)
@@ -42,7 +42,7 @@ def test_nor_into_a_folder_that_is_a_link_to_one(mvc) -> None:
     mvc.commit(1)
     mvc.write(2)
     (mvc.folder / "link").symlink_to(".mvc", target_is_directory=True)
-    says = "link lies in the store of a repository"
+    says = "link is inside the store of a repository"
     for command in (LOSSY, ("checkout", "HEAD", "-f"), ("show", "HEAD", "steps")):
         untouched(mvc, *command, "-o", "link", code=2, says=says)
     assert (mvc.folder / "link").is_symlink()
@@ -61,7 +61,7 @@ def test_a_folder_without_permission_comes_before_the_commit(mvc, monkeypatch) -
     mvc.commit(1)
     mvc.write(2)
     monkeypatch.setattr(FileSystem, "is_writable_dir", lambda *_: False)
-    says = "there is no permission for . to write x.safetensors into"
+    says = "no permission for . to write x.safetensors into"
     untouched(mvc, *LOSSY, "-o", "x.safetensors", "--deploy", "prod", code=3, says=says)
 
 
@@ -75,7 +75,7 @@ def test_places_that_cannot_be_written_to_come_before_the_commit(mvc) -> None:
         ("folder", 2, "folder is no file"),
         ("/dev/null", 2, "/dev/null is no file"),
         ("", 2, "an empty string is no path"),
-        ("notes.py", 3, "notes.py exists and is no model file"),
+        ("notes.py", 3, "notes.py exists and is not a model file"),
     ]:
         untouched(mvc, *LOSSY, "-o", to, "--deploy", "prod", code=code, says=says)
 
@@ -95,7 +95,7 @@ def test_production_weights_that_are_those_of_head(mvc) -> None:
     mvc(*LOSSY, "--in-place")
     mvc.write(1, w=weight + np.float32(1e-6))
     found = mvc(*LOSSY, "-o", "x.safetensors", code=1)
-    assert "the production weights are those that HEAD has" in found.err
+    assert "the production weights equal those of HEAD" in found.err
     assert "mvc checkout HEAD PATH -o FILE" in found.err
 
 

@@ -90,7 +90,7 @@ def test_who_signs_nothing_sees_nothing_of_it(mvc: Mvc, people: People) -> None:
     assert mvc("live", "prod", "--json").json["live"][0]["signature"]["trust"] == "unsigned"
     assert "sign.allowed_signers is empty" in mvc("verify", code=3).err
     assert "sign.key is empty" in mvc("deploy", "HEAD", "prod", "--sign", code=3).err
-    assert "hint: name yours" in mvc("rollback", "prod", "--sign", code=3).err
+    assert "hint: set it" in mvc("rollback", "prod", "--sign", code=3).err
 
 
 def test_wrong_usage(mvc: Mvc, three: list[str]) -> None:

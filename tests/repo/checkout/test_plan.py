@@ -39,7 +39,7 @@ def test_a_file_of_an_older_version_is_deleted(repo: Repository) -> None:
 def test_bytes_that_no_version_has_are_kept(repo: Repository) -> None:
     write_model(repo.root / "model.safetensors")
     before = (repo.root / "model.safetensors").read_bytes()
-    with pytest.raises(WouldOverwrite, match="holds work that is not committed"):
+    with pytest.raises(WouldOverwrite, match="has uncommitted work"):
         repo.checkout("HEAD~1", to=repo.root)
     assert (repo.root / "model.safetensors").read_bytes() == before
 
@@ -75,7 +75,7 @@ def test_what_only_an_undone_commit_has_is_kept(repo: Repository) -> None:
 def test_a_refused_switch_to_a_new_branch_makes_no_branch(repo: Repository) -> None:
     write_model(repo.root / "model.safetensors")
     before = repo.handle.store.snapshot.position.sequence
-    with pytest.raises(WouldOverwrite, match="holds work that is not committed"):
+    with pytest.raises(WouldOverwrite, match="has uncommitted work"):
         repo.switch("side", create=True, start="HEAD~1")
     assert [branch.name for branch in repo.refs()] == ["main"]
     assert repo.handle.store.snapshot.position.sequence == before

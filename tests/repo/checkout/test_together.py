@@ -382,11 +382,11 @@ def test_what_mvc_did_not_make_is_not_swapped(world: World, tmp_path: Path) -> N
     (tmp_path / "mine").mkdir()
     (tmp_path / "link").symlink_to("mine")
     with Repository.open(world.root) as repo:
-        with pytest.raises(WrongUsage, match="no name of its own"):
+        with pytest.raises(WrongUsage, match="cannot be replaced"):
             repo.checkout(world.ids[0], to=".", atomic_dir=True)
-        with pytest.raises(WouldOverwrite, match="no symbolic link"):
+        with pytest.raises(WouldOverwrite, match="not a symbolic link"):
             repo.checkout(world.ids[0], to=tmp_path / "folder", atomic_dir=True, force=True)
-        with pytest.raises(WouldOverwrite, match="did not make"):
+        with pytest.raises(WouldOverwrite, match="did not create"):
             repo.checkout(world.ids[0], to=tmp_path / "link", atomic_dir=True)
         repo.checkout(world.ids[0], to=tmp_path / "link", atomic_dir=True, force=True)
     assert (tmp_path / "mine").is_dir() and world.version(tmp_path / "link") == 0
@@ -424,7 +424,7 @@ def test_delete_refuses_a_folder_with_a_repository(world: World, tmp_path: Path)
     root = world.copy(tmp_path / "models")
     (root / "notes.txt").write_text("mine")
     with Repository.open(root) as repo:
-        for place, why in ((root, "for another folder"), (tmp_path, "holds a repository")):
+        for place, why in ((root, "own folder"), (tmp_path, "contains a repository")):
             with pytest.raises(WrongUsage, match=why):
                 repo.checkout(world.ids[0], to=place, delete=True, force=True)
     assert (root / "notes.txt").exists()

@@ -22,7 +22,7 @@ def test_paths_in_every_form() -> None:
 
 @pytest.mark.parametrize("given", [torch.zeros(3), torch.tensor(1.0), [torch.zeros(3)], 7, b"ab"])
 def test_what_is_no_content_is_refused(repo: Repository, given: object) -> None:
-    with pytest.raises(WrongUsage, match="commit takes a mapping of tensors, or paths"):
+    with pytest.raises(WrongUsage, match="commit needs a mapping of tensors, or paths"):
         repo.commit(given)
 
 

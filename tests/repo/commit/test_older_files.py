@@ -31,7 +31,9 @@ def repo(tmp_path: Path) -> mvc.Repository:
 
 def test_the_older_file_is_refused_and_the_version_named(repo: mvc.Repository) -> None:
     first, head = repo.find("HEAD~2"), repo.find()
-    with pytest.raises(WouldOverwrite, match=f"is as in version {first.short}, older than HEAD"):
+    with pytest.raises(
+        WouldOverwrite, match=f"has the content of version {first.short}, older than HEAD"
+    ):
         repo.commit(files=ALL)
     write_model(repo.root / "new.safetensors")
     with pytest.raises(WouldOverwrite):
@@ -61,5 +63,5 @@ def test_files_that_were_files_go_back(tmp_path: Path) -> None:
 
 
 def test_options_of_files_need_a_place_for_them(repo: mvc.Repository) -> None:
-    with pytest.raises(WrongUsage, match="are for files"):
+    with pytest.raises(WrongUsage, match="need to="):
         repo.checkout(force=True, atomic_dir=False)

@@ -57,7 +57,7 @@ def test_what_commit_reduces_is_refused(tmp_path: Path) -> None:
     options = mvc.CommitOptions(before=lambda *words: told.append(words))
     with mvc.Repository.init(tmp_path) as repo:
         for pipeline in ("xor | lsb:20", "lc:x=2"):
-            with pytest.raises(WrongUsage, match="stored as it is given"):
+            with pytest.raises(WrongUsage, match="stored unchanged"):
                 repo.commit(STATE, pipeline=pipeline, options=options)
     assert not told
 

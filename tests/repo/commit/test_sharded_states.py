@@ -197,7 +197,7 @@ def test_a_lossy_pipeline_reduces_every_shard(repo: mvc.Repository) -> None:
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({"model": {"w": torch.ones(2)}}, "tensors by their names, and model is no tensor"),
+        ({"model": {"w": torch.ones(2)}}, "tensors by name, but model is not a tensor"),
         ({"w": torch.ones(2), "epoch": 3}, "epoch is no tensor"),
         ({0: torch.ones(2)}, "0 is no tensor"),
         ({}, "the state at policy/ is empty"),
@@ -214,7 +214,7 @@ def test_other_formats_and_names(repo: mvc.Repository) -> None:
     (repo.root / "old").mkdir()
     torch.save(state, repo.root / "old/pytorch_model.bin")
     repo.commit(repo.root / "old")
-    with pytest.raises(WrongUsage, match=r"old/pytorch_model\.bin is no safetensors file"):
+    with pytest.raises(WrongUsage, match=r"old/pytorch_model\.bin is not a safetensors file"):
         repo.commit(state, path="old/")
     repo.commit(states={"two/a.safetensors": state, "two/b.safetensors": state})
     with pytest.raises(UnknownPath, match="two/ has several states"):

@@ -86,7 +86,7 @@ def test_what_is_no_file_of_a_version_is_refused(repo, given):
     ],
 )
 def test_a_version_has_one_place(places):
-    with pytest.raises(WrongUsage, match="for a branch, for a tag, or detached"):
+    with pytest.raises(WrongUsage, match="only one of branch, tag and detached"):
         mvc.CommitOptions(**places)
 
 

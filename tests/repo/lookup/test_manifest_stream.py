@@ -63,13 +63,13 @@ def test_oldest_first_newest_first_and_by_the_index(
         ids, found = ids_of(repo, history), read_records(repo.handle.store.snapshot)
         wanted = [manifests.load(repo.handle.store, id_).encoded for id_ in ids]
         recovered.clear()
-        stream = ManifestStream(repo.handle.store, kept=kept)
+        stream = ManifestStream(repo.handle.store, cached=kept)
         assert [stream.load(id_, steps(found, id_)).encoded for id_ in ids] == wanted
         assert (recovered == []) == enough
-        stream = ManifestStream(repo.handle.store, kept=kept)
+        stream = ManifestStream(repo.handle.store, cached=kept)
         assert [stream.load(id_).encoded for id_ in ids] == wanted
         assert (recovered == []) == enough
-        stream = ManifestStream(repo.handle.store, kept=kept)
+        stream = ManifestStream(repo.handle.store, cached=kept)
         assert [stream.load(id_, steps(found, id_)).encoded for id_ in ids[::-1]] == wanted[::-1]
         assert recovered
 
@@ -86,7 +86,7 @@ def test_memory_is_bounded_by_bytes(tmp_path: Path, room: int) -> None:
         ids, found = ids_of(repo, history), read_records(repo.handle.store.snapshot)
         sizes = [len(manifests.load(repo.handle.store, id_).encoded) for id_ in ids]
         for place in range(1, len(ids)):
-            stream = ManifestStream(repo.handle.store, kept_bytes=sum(sizes[-room:]))
+            stream = ManifestStream(repo.handle.store, cached_bytes=sum(sizes[-room:]))
             for id_ in (*ids, *ids):
                 stream.load(id_)
             near = stream.near(ids[place], steps(found, ids[place]))

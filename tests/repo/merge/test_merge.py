@@ -383,7 +383,7 @@ def test_a_file_in_the_place_of_a_folder_is_a_conflict(repo: Repository) -> None
     ]  # fmt: skip
     assert repo.status().clean
     before = stored(repo)
-    with pytest.raises(WouldOverwrite, match="place is a file and no folder"):
+    with pytest.raises(WouldOverwrite, match="place is a file, not a folder"):
         repo.merge("side", strategy="theirs")
     assert stored(repo) == before
     repo.merge("side", strategy="ours")
