@@ -243,7 +243,7 @@ def test_an_empty_pipeline_is_none(repo: Any) -> None:
 
 
 def test_a_name_that_no_file_can_have(repo: Any) -> None:
-    with pytest.raises(IoFailed, match="no name holds a lone surrogate"):
+    with pytest.raises(IoFailed, match="a name cannot contain a lone surrogate"):
         repo.handle.store.fs.stat(repo.root / LONE)
 
 

@@ -73,7 +73,7 @@ def test_places_that_cannot_be_written_to_come_before_the_commit(mvc) -> None:
     for to, code, says in [
         ("nodir/x.safetensors", 3, "no folder nodir"),
         ("folder", 2, "folder is not a file"),
-        ("/dev/null", 2, "/dev/null is no file"),
+        ("/dev/null", 2, "/dev/null is not a file"),
         ("", 2, "an empty string is no path"),
         ("notes.py", 3, "notes.py exists and is not a model file"),
     ]:

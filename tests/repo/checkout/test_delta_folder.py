@@ -182,7 +182,7 @@ def test_what_a_delta_cannot_say_is_refused(world: World) -> None:
         {**first, name: first[name].reshape(2, -1)},
         {**first, name: first[name].view(np.float16)},
     ):
-        with pytest.raises(WrongUsage, match="became of") as refused:
+        with pytest.raises(WrongUsage, match="cannot express the change of") as refused:
             world.delta(world.commit(other), old)
         assert "whole" in str(refused.value.hint)
     (world.root / "b").mkdir()

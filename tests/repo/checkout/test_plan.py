@@ -68,7 +68,7 @@ def test_what_only_an_undone_commit_has_is_kept(repo: Repository) -> None:
         write_model(path, seed=seed)
         repo.commit(path)
     repo.undo()
-    with pytest.raises(WouldOverwrite, match="not committed"):
+    with pytest.raises(WouldOverwrite, match="uncommitted work"):
         repo.checkout("HEAD~1", to=repo.root)
 
 

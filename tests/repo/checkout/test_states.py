@@ -118,8 +118,12 @@ def test_both_formats_in_one_folder(repo: mvc.Repository) -> None:
 @pytest.mark.parametrize(
     ("index", "error", "match"),
     [
-        ('{"weight_map": {"a": "gone.safetensors"}}', UnknownPath, "lacks base/gone.safetensors"),
-        ('{"weight_map": {"a": "../x"}}', UnknownPath, "lacks base/../x"),
+        (
+            '{"weight_map": {"a": "gone.safetensors"}}',
+            UnknownPath,
+            "lacks the shard base/gone.safetensors",
+        ),
+        ('{"weight_map": {"a": "../x"}}', UnknownPath, "lacks the shard base/../x"),
         ('{"weight_map": {"a": "model-00001-of-00002.safetensors"}}', UnknownPath, "no tensor a"),
         (
             '{"weight_map": {"\\u001b[2J": "model-00001-of-00002.safetensors"}}',
