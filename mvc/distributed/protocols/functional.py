@@ -1,7 +1,7 @@
 """Functional geometric monitoring (FGM): counters of O(1) bytes until the mean may be unsafe.
 
-docs/distributed.md says what makes a round and a sub-round. With rebalancing half of the safe zone
-is the coordinator's (``mu``), half the workers' (``lambda``).
+examples/reproduce/distributed/README.md defines rounds and sub-rounds. With rebalancing half of the
+safe zone is the coordinator's (``mu``), half the workers' (``lambda``).
 """
 
 from __future__ import annotations

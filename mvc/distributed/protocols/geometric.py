@@ -1,6 +1,6 @@
 """Geometric monitoring (GM): a worker that leaves the safe zone sends its model.
 
-Balancing (Kamp's dynamic averaging, corrected; docs/distributed.md) makes the mean grow by one
+Balancing (Kamp's dynamic averaging, corrected) makes the mean grow by one
 worker drawn at ``random``; with ``hedge`` by twice as many as there are, and by all once it would
 hold half; with ``none`` by all, at the first violation.
 """
