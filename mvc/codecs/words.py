@@ -220,7 +220,7 @@ def split(
 
 
 def _halved(data: Words, slot: str) -> list[Bytes]:
-    """Splits by halves: the narrower the words, the more of them a processor handles at once."""
+    """Splits by halves: processors handle more narrow words at once."""
     half = data.itemsize // 2
     if not half:
         return [data.view(np.uint8)]

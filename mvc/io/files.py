@@ -324,7 +324,6 @@ class FileSystem:
             return os.readlink(path)
 
     def unlink(self, path: Path, missing_ok: bool = False, *, within: Path | None = None) -> None:
-        """Deletes a file's name."""
         with translate(path, "delete"):
             try:
                 with _reach(path, within) as (name, folder):
@@ -334,7 +333,6 @@ class FileSystem:
                     raise
 
     def remove_dir(self, path: Path) -> None:
-        """Removes an empty folder."""
         with translate(path, "delete"):
             os.rmdir(path)
 
@@ -594,15 +592,12 @@ def _regular(path: Path, identity: FileIdentity) -> None:
 
 @contextmanager
 def _reach(path: Path, within: Path | None) -> Iterator[tuple[str, int | None]]:
-    """(name, descriptor of its folder) for functions with ``dir_fd``.
+    """(name, descriptor of its folder) for functions with ``dir_fd``; without ``within``: (path,
+    None).
 
-    Checking the path's folders first would prove nothing about the moment of use: one of them may
-    be replaced by a link meanwhile. So each folder is opened relative to its parent, the kernel
-    refuses a link at that moment, and the call uses the last one's descriptor (openat(2),
-    O_NOFOLLOW).
-
-    Without ``within``: the path itself and None. Otherwise ``path`` must be below ``within``;
-    IoFailed if a symbolic link is between the two. ``within`` itself may contain links.
+    ``path`` must be below ``within``; IoFailed if a symbolic link is between the two. Each folder
+    is opened relative to its parent with O_NOFOLLOW (openat(2)): checking the folders first would
+    prove nothing about the moment of use, as one may be replaced by a link meanwhile.
     """
     if within is None or path == within:
         yield os.fspath(path), None

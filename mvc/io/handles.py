@@ -314,12 +314,10 @@ class ReadAhead:
 class WriteFile(_Handle):
     """A regular file open for writing; ``position`` is the offset of the next ``write``.
 
-    Nothing is durable before ``sync`` has returned. If a flush fails, the kernel may have dropped
-    the data and marked the pages clean, so a second flush would falsely succeed. Therefore the
-    handle is poisoned: every later call except ``close`` raises SyncFailed.
-
-    Writes of LARGE bytes bypass the page cache (direct writes) if memory address and file offset
-    have the same remainder modulo PAGE (``aligned``), and the file system allows it.
+    Nothing is durable before ``sync`` returns. After a failed flush the kernel may have marked lost
+    pages clean, so that a second flush would falsely succeed: every later call but ``close`` raises
+    SyncFailed. Writes of LARGE bytes bypass the page cache if memory address and file offset have
+    the same remainder modulo PAGE (``aligned``), and the file system allows it.
     """
 
     _direct: int | None = None  # descriptor for direct writes; -1 if they are refused

@@ -1,7 +1,7 @@
 """Plans: which files a replacement of several files renames and deletes (layer 1).
 
 A plan is in the folder of its files, so that only a process that may write there can have created
-it; a *pointer* in ``.mvc`` names a plan outside of it. Both are untrusted input like everything in
+it; a *pointer* in ``.mvc`` names a plan elsewhere. Both are untrusted input like everything in
 ``.mvc``: a plan that fails a check has no effect (docs/format.md, "Plans").
 """
 

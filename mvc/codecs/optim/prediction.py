@@ -101,11 +101,10 @@ class Prediction(Struct, frozen=True):
     ) -> Bytes:
         """Writes the predicted values into ``out``, which may be ``base``; returns the signs.
 
-        All buffers have the same length, of any chunk of a piece; trailing bytes that fill no
-        element are copied from the base. ``signs``: 1 for each element with a negative gradient,
-        else 0; by default those that predict ``new`` best. ``grades``: receives each element's
-        uncertainty under a graded rule. Raises MvcError if this thread cannot compute with
-        subnormal numbers.
+        All buffers have one length; trailing bytes that fill no element are the base's. ``signs``:
+        1 for each element with a negative gradient, else 0; by default those that predict ``new``
+        best. ``grades``: receives each element's uncertainty under a graded rule. Raises MvcError
+        if this thread cannot compute with subnormal numbers.
         """
         count, rule = len(out) // self.width, self._rule
         if signs is None:

@@ -46,10 +46,9 @@ def publish(
 ) -> Recorded:
     """Appends the entry that ``make`` returns, durably.
 
-    ``make`` runs under the journal's lock with a refreshed snapshot; if it raises, the journal is
-    unchanged. Missing stamps and predecessors are filled in (``completed``). The entry's packs must
-    be durable. ``release`` is called after the entry is written, before the flush (for a pack's
-    lock). ``stored``: features that its records may need. Raises WrongUsage for an entry that
+    ``make`` runs under the journal's lock with a refreshed snapshot; if it raises, nothing is
+    written. Its packs must be durable. ``release`` (of a pack's lock) runs between writing and
+    flushing. ``stored``: features that its records may need. Raises WrongUsage for an entry that
     readers would refuse, and ReadOnly if a feature forbids this release to write.
     """
     (recorded,) = publish_all(snapshot, lambda: [make()], sync=sync, release=release, stored=stored)

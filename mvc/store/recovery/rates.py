@@ -135,7 +135,6 @@ class Rates:
         return _OPEN + files * _FILE + flushed + nbytes / _WRITE + self.decoding(verified)
 
     def _together(self, works: Sequence[tuple[int, float]]) -> float:
-        """Seconds for objects that are recovered together."""
         total = sum(nbytes for nbytes, _ in works)
         one_by_one = beside = longest = 0.0
         for nbytes, seconds in works:

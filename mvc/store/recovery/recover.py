@@ -314,7 +314,6 @@ class Recovery:
                 self.graph.exclude(damaged)
 
     def is_sound(self, step: PathStep) -> bool:
-        """Whether a payload matches its checksum."""
         try:
             self.packs.payload(step.pack, step.offset, step.header, step.member)
         except DamagedData:
@@ -368,7 +367,6 @@ class Recovery:
             self._one(request, parallel=False)
 
     def _alone(self, request: Request, path: Path) -> None:
-        """Recovers a whole object in this thread."""
         if not self._proven(request, path):
             self._one(request, parallel=False)
 

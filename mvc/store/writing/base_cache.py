@@ -50,7 +50,6 @@ class BaseCaches:
                 cache.clear()
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether ``nbytes`` more are within the budget."""
         return self.used + nbytes <= self.budget
 
     def make_room(self, nbytes: int) -> bool:
@@ -102,15 +101,13 @@ class _Cached(Struct):
 
 
 class BaseCache:
-    """The last committed version of a Python state in memory, by tensor name.
+    """The last committed version of a Python state in memory, by tensor name; empty after a failed
+    commit.
 
-    The next commit is encoded against it, so that no base is recovered. Encoding overwrites the
-    buffers chunk by chunk with the new version: the cache needs the memory of one model. Then every
-    new buffer is hashed again, so that a tensor that the caller modified during the commit is
-    detected before the version is published. After a failed commit the cache is empty.
-
-    If the budget allows a second model, the version that ``layout``'s next longer step is coded
-    against stays, too (``older``). Tensors beyond the budget are not cached.
+    The next commit is encoded against it, and chunk by chunk overwrites its buffers. Then every new
+    buffer is hashed again, to detect a tensor that the caller modified during the commit. If the
+    budget allows a second model, the version that ``layout``'s next longer step is coded against
+    stays, too (``older``). Tensors beyond the budget are not cached.
     """
 
     def __init__(self, graph: Graph, budget: BaseCaches) -> None:
@@ -218,7 +215,7 @@ class BaseCache:
     def _keep_older(self, name: str, cached: _Cached) -> _Cached | None:
         """Keeps a tensor for a later version; returns the tensor whose memory may be overwritten.
 
-        That is the older one kept so far, if any. Otherwise None if the budget allows new memory,
+        That is the previous older version, if any. Otherwise None if the budget allows new memory,
         and else the tensor itself.
         """
         before = self._older.get(name)

@@ -77,7 +77,6 @@ class StoredBase(Struct):
         return self.proven(start, out)
 
     def room(self, start: int) -> memoryview:
-        """Memory for its piece at ``start``."""
         return self.take(min(PIECE, self.spec.nbytes - start))
 
     def proven(self, start: int, out: memoryview) -> memoryview:

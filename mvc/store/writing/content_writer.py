@@ -279,7 +279,6 @@ class ContentWriter:
         self._copies.forget(file)
 
     def _note(self, storing: Storing, i: int, id_: BlobId) -> None:
-        """Records that a content is stored."""
         storing.ids[i] = id_
         self._copies.add(storing.file, i, id_)
         self.raw_bytes += storing.file.contents[i].spec.nbytes

@@ -81,8 +81,8 @@ class BasePiece(Struct, frozen=True, gc=False):
 class Choice(Struct, frozen=True, gc=False):
     """A coding: ``transform`` and pipeline (None: a patch), share of raw size, element width.
 
-    ``against``: whether it is a delta. ``encoded``: the piece as its only chunk, if all of it was
-    encoded to estimate its size. ``prediction``: the transform, if it is an optimizer's step.
+    ``against``: whether it is a delta. ``encoded``: the piece as its only chunk, if the estimate
+    encoded the whole piece. ``prediction``: the transform, if it is an optimizer's step.
     """
 
     transform: str

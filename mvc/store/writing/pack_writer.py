@@ -134,7 +134,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
             pack.lock.release()
 
     def _remove_appended(self) -> None:
-        """Removes the appended records. No entry can name them, as they are not durable.
+        """Removes the appended records, which are not durable, so that no entry can name them.
 
         The packs have been locked since they were opened, so the bytes belong to this writer. If
         this fails, the next writer of the pack truncates them.

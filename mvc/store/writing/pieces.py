@@ -62,8 +62,8 @@ class Waiting(Struct, kw_only=True):
     """A piece that will be added to the current record.
 
     ``raw``: its bytes and those of its base, which group pipelines encode at the end. ``under``:
-    the chain of the base. ``step``: what is added to the base, instead of a delta. ``inputs``:
-    first bytes of ids, as ``base``. ``next_base``: copy the piece there once it is encoded.
+    the chain of the base. ``step``: an addition to the base, instead of a delta. ``inputs``: first
+    bytes of ids, as ``base``. ``next_base``: copy the piece there once it is encoded.
     """
 
     kind: int = BLOB

@@ -3,10 +3,10 @@
 Before a journal entry names a record, its bytes are decoded and compared with the originals:
 headers, codings, checksums, chunk containers, patches, groups, approximate steps, super-steps,
 manifests and chunks. Only zstd chunks in codings of the format's first version are sampled once an
-operation has stored ``ALWAYS`` bytes, because decoding all of them takes a quarter of a commit's
+operation has stored ``ALWAYS`` bytes, because decoding each one takes a quarter of a commit's
 processor time: one in 32, and the first of every kind. A predicted chunk is always decoded, from
-the prediction computed for encoding; for one in 32 the prediction is computed again. That the
-originals match their ids is certain: the caller has hashed them.
+the prediction computed for encoding; for one in 32 the prediction is computed again. The originals
+match their ids, because the caller has hashed them.
 """
 
 from __future__ import annotations

@@ -243,7 +243,6 @@ def _predicted(rules: Rules, name: str, steps: Steps) -> memoryview:
 
 
 def _cut(steps: Steps, cut: Callable[[memoryview], memoryview]) -> Steps:
-    """The steps with ``cut`` applied to every piece."""
     new, old = (
         {name: replace(piece, data=cut(piece.data)) for name, piece in side.items()}
         for side in (steps.new, steps.old)
@@ -258,6 +257,5 @@ def _chosen(unit: Unit, dtype: str, steps: Steps) -> dict[str, ChosenRule]:
 
 
 def _arrays(pieces: Mapping[str, BasePiece], dtype: str) -> dict[str, NDArray[Any]]:
-    """Samples of tensors as numbers."""
     kind = PREDICTED[dtype]
     return {n: np.frombuffer(sample_of(p.data, _SAMPLED), kind) for n, p in pieces.items()}
