@@ -96,7 +96,7 @@ def _blocks(
 ) -> Iterator[bytes]:
     cursor = Cursor(data)
     for start in range(0, nbytes, BLOCK):
-        frame, size = cursor.take(cursor.varint()), min(BLOCK, nbytes - start)
+        frame, size = cursor.read(cursor.varint()), min(BLOCK, nbytes - start)
         yield decompress_after(frame, size, _dictionary(start, nbytes, base, extra))
     cursor.end()
 

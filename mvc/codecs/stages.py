@@ -254,7 +254,7 @@ class Blocks(StreamLayout, frozen=True):
     def decode(
         self, cursor: Cursor, words: Words, method: Compressor | None
     ) -> tuple[Words, Words | None]:
-        bitmap = np.frombuffer(cursor.take(-(-self.unit // 8)), np.uint8)
+        bitmap = np.frombuffer(cursor.read(-(-self.unit // 8)), np.uint8)
         for place in self._places(words, np.unpackbits(bitmap, count=self.unit)):
             place[:] = decode_array(cursor, place.size, method, "plane").reshape(place.shape)
         return words, None

@@ -80,9 +80,9 @@ def _raw(data: Bytes, depth: int) -> Parts:
     return [bytes((RAW,)), data.tobytes() if depth else data.data]
 
 
-def gathered(parts: Parts, take: Callable[[int], memoryview]) -> memoryview:
-    """``parts`` joined, in memory from ``take``."""
-    room, at = take(sum(map(len, parts))), 0
+def gathered(parts: Parts, allocate: Callable[[int], memoryview]) -> memoryview:
+    """``parts`` joined, in memory from ``allocate``."""
+    room, at = allocate(sum(map(len, parts))), 0
     for part in parts:
         room[at : at + len(part)] = part
         at += len(part)
@@ -118,16 +118,16 @@ def decode_stream(
     data or of the scratch buffer ``slot``; do not write to it. Raises DamagedData.
     """
     if method is None:
-        return np.frombuffer(cursor.take(count), np.uint8)
+        return np.frombuffer(cursor.read(count), np.uint8)
     if count == 0:
         return 0
     form = cursor.byte()
     if form == RAW:
-        return np.frombuffer(cursor.take(count), np.uint8)
+        return np.frombuffer(cursor.read(count), np.uint8)
     if form == CONSTANT:
         return cursor.byte()
     if form == FRAME:
-        frame = cursor.take(cursor.varint())
+        frame = cursor.read(cursor.varint())
         out = scratch_bytes(slot, count)
         method.decompress_into(frame, out)
         return out

@@ -28,9 +28,9 @@ class Cursor:
         return len(self.data) - self.position
 
     def byte(self) -> int:
-        return self.take(1)[0]
+        return self.read(1)[0]
 
-    def take(self, count: int) -> memoryview:
+    def read(self, count: int) -> memoryview:
         """The next ``count`` bytes, without a copy."""
         start, end = self.position, self.position + count
         if end > len(self.data):

@@ -57,7 +57,7 @@ def decode_group(
         count, rest = size // width, words[width]
         member, words[width] = rest[:count].view(np.uint8).data, rest[count:]
         if tail := size % width:
-            member = memoryview(bytes(member) + cursor.take(tail))
+            member = memoryview(bytes(member) + cursor.read(tail))
         out.append((member, width))
     cursor.end()
     return out

@@ -292,17 +292,17 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
             for stage in reversed(self.maps):
                 stage.back(words)
         elif shape == RAW:
-            words = np.frombuffer(cursor.take(count * width), word_type(width))
+            words = np.frombuffer(cursor.read(count * width), word_type(width))
         elif shape == GRID and self.layout.on_grid:
             full = self.operator == "none"
             words = steps.decode(cursor, state, self.method, full=full, reverse=reverse)
         elif shape in (CONSTANT, ZERO):
             words = scratch_words("delta", count, width) if out is None else out
-            value = cursor.take(width) if shape == CONSTANT else bytes(width)
+            value = cursor.read(width) if shape == CONSTANT else bytes(width)
             words.fill(int.from_bytes(value, "little"))
         else:
             raise DamagedData(f"a chunk of unknown shape {shape}")
-        tail = memoryview(bytes(size % width)) if shape == ZERO else cursor.take(size % width)
+        tail = memoryview(bytes(size % width)) if shape == ZERO else cursor.read(size % width)
         cursor.end()
         return words, marks, at, tail
 

@@ -107,7 +107,7 @@ def apply_predicted(
         words = words_of(out, prediction.width)
         guess = words.take(places)
         for cut in cuts:
-            delta = cursor.take(cursor.varint())
+            delta = cursor.read(cursor.varint())
             pipeline.apply_chunk(delta, _view(guess[cut]), width, reverse=False)
         words[places] = guess
     pipeline.apply_chunk(cursor.data[cursor.position :], out, width, reverse=False)

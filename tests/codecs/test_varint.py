@@ -21,8 +21,8 @@ def test_refuses_what_is_short_padded_or_too_large(data):
 
 def test_never_reads_past_the_end():
     cursor = Cursor(b"abc")
-    assert bytes(cursor.take(2)) == b"ab"
+    assert bytes(cursor.read(2)) == b"ab"
     with pytest.raises(DamagedData):
-        cursor.take(2)
+        cursor.read(2)
     with pytest.raises(DamagedData):
         cursor.end()

@@ -183,7 +183,7 @@ def _decode_table(cursor: Cursor) -> CodeTable:
     nbytes = cursor.byte() if count else 1
     if not 1 <= nbytes <= kind.width:
         raise DamagedData(f"numbers of {nbytes} bytes are not {kind.name}")
-    stored = np.frombuffer(cursor.take(count * nbytes), np.uint8).reshape(count, nbytes)
+    stored = np.frombuffer(cursor.read(count * nbytes), np.uint8).reshape(count, nbytes)
     rows: NDArray[np.uint8] = np.zeros((count + 1, kind.width), np.uint8)
     rows[1:, kind.width - nbytes :] = stored
     if kind.infinite(rows.view(f"<u{kind.width}")).any():

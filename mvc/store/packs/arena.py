@@ -26,7 +26,7 @@ class Arena:
         """Allocated bytes of the buffer."""
         return self._at
 
-    def take(self, size: int) -> memoryview:
+    def allocate(self, size: int) -> memoryview:
         """``size`` writable bytes, valid until ``reset``; their content is arbitrary."""
         with self._lock:
             at = self._at

@@ -65,7 +65,7 @@ class ByProducts:
             while self._size > _MOST:
                 self._drop(next(iter(self._cached)))
 
-    def take(
+    def pop(
         self, id_: bytes, start: int, nbytes: int, *, checked: bool = False
     ) -> memoryview | None:
         """Removes a piece and returns it, or None; ``checked``: only a checked one."""

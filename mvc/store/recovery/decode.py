@@ -68,7 +68,7 @@ class _Streamed:
         damaged.
         """
         step, member, place = self._step, self._step.member, self._table.place(index)
-        room = _scratch.chunks.take(place.stop - place.start)
+        room = _scratch.chunks.allocate(place.stop - place.start)
         self._hasher.update(self._packs.part(step.pack, self._at + place.start, room))
         if place.stop == member.stored and self._hasher.digest(PAYLOAD_CHECK) != member.check:
             raise DamagedData(f"{short_name(step)} does not match its checksum")
@@ -251,7 +251,7 @@ def _read(
     if streams and size > _STREAMED:
         with suppress(DamagedData):
             return _Streamed(packs, step)
-    room = _scratch.arena.take(step.member.stored)
+    room = _scratch.arena.allocate(step.member.stored)
     data = packs.payload(step.pack, step.offset, step.header, step.member, room=room, check=check)
     payload = Payload(data, size)
     if payload.chunk_size != CHUNK and size > CHUNK:

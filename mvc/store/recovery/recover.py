@@ -116,7 +116,7 @@ class Recovery:
         try:
             for request in wanted:
                 nbytes = request.spec.nbytes
-                if (piece := self.by_products.take(request.id, 0, nbytes)) is not None:
+                if (piece := self.by_products.pop(request.id, 0, nbytes)) is not None:
                     waiting.append(self.pool.submit(self._copied, request, piece))
                     continue
                 if nbytes <= SHORT and self.at_once(request):
@@ -233,7 +233,7 @@ class Recovery:
         if id_ in self._provided:
             self._begin(id_, start, out)
             return
-        if (cached := self.by_products.take(id_, start, len(out), checked=check)) is not None:
+        if (cached := self.by_products.pop(id_, start, len(out), checked=check)) is not None:
             out[:] = cached
             return
         walk = partial(self._run, outs={id_: out}, parallel=parallel, check=check)

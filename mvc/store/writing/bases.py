@@ -54,7 +54,7 @@ class StoredBase(Struct):
     id: BlobId
     spec: TensorSpec
     recovery: Recovers
-    take: Callable[[int], memoryview]
+    allocate: Callable[[int], memoryview]
     graph: Graph | None = None
     _hasher: BlobHasher | None = None
     _hashed: int = 0
@@ -77,7 +77,7 @@ class StoredBase(Struct):
         return self.proven(start, out)
 
     def room(self, start: int) -> memoryview:
-        return self.take(min(PIECE, self.spec.nbytes - start))
+        return self.allocate(min(PIECE, self.spec.nbytes - start))
 
     def proven(self, start: int, out: memoryview) -> memoryview:
         """Adds ``out``, its recovered piece at ``start``, to the hash; errors as of ``piece``."""

@@ -159,7 +159,7 @@ class ContentWriter:
         """The pieces of a unit at ``start``, of both versions. Raises DamagedData."""
         return Steps(
             {
-                n: BasePiece(bytes(m.id), m.piece(start, self.objects.take))
+                n: BasePiece(bytes(m.id), m.piece(start, self.objects.allocate))
                 for n, m in members.items()
             },
             self._older_pieces(members, start),
@@ -172,10 +172,10 @@ class ContentWriter:
         if borrowed is not None:
             member.data, member.borrowed = borrowed, True
         elif spec.nbytes > PIECE:
-            member.id = file.content_id(i, self.objects.take(PIECE))
+            member.id = file.content_id(i, self.objects.allocate(PIECE))
             return
         else:
-            member.data = self.objects.take(spec.nbytes)
+            member.data = self.objects.allocate(spec.nbytes)
             file.read(i, 0, member.data)
         member.id = file.ids[i] if file.ids else blob_id(spec, member.data, parallel=True)
 
@@ -242,7 +242,7 @@ class ContentWriter:
                 member = members[name]
                 if not member.wanted and name not in hashers:
                     continue
-                data = steps.new[name].data if steps else member.piece(start, self.objects.take)
+                data = steps.new[name].data if steps else member.piece(start, self.objects.allocate)
                 if name in hashers:
                     hashers[name].update(data)
                 piece = Piece(member.id, spec, start, data)
@@ -346,7 +346,7 @@ class ContentWriter:
         file = storing.file
         spec = file.contents[i].spec
         self.objects.make_room(PIECE)
-        id_ = file.content_id(i, self.objects.take(PIECE))
+        id_ = file.content_id(i, self.objects.allocate(PIECE))
         if not self.objects.wants(id_):
             return id_
         self.objects.begin(id_)
@@ -365,7 +365,7 @@ class ContentWriter:
 
     def _read(self, file: ParsedFile, i: int, length: int, start: int = 0) -> memoryview:
         self.objects.make_room(length)
-        part = self.objects.take(length)
+        part = self.objects.allocate(length)
         file.read(i, start, part)
         return part
 

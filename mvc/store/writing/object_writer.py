@@ -105,7 +105,7 @@ class _Room(Struct):
 class ObjectWriter:
     """Adds objects to a repository through one pack writer. Not thread-safe.
 
-    Bytes read for ``put`` (by ``take``), and recovered bases, stay in memory until ``drain``.
+    Bytes read for ``put`` (by ``allocate``), and recovered bases, stay in memory until ``drain``.
     ``policy``: how they are coded.
     """
 
@@ -135,12 +135,12 @@ class ObjectWriter:
         self._coder: ThreadPoolExecutor | None = None
         self._earlier: StoredBase | None = None  # the older base used last
 
-    def take(self, length: int) -> memoryview:
+    def allocate(self, length: int) -> memoryview:
         """Memory for bytes to ``put`` before the next ``make_room``."""
-        return self._room.read.take(length)
+        return self._room.read.allocate(length)
 
     def _base_room(self, length: int) -> memoryview:
-        return self._coding.bases.take(length)
+        return self._coding.bases.allocate(length)
 
     def make_room(self, length: int) -> None:
         """Waits until ``length`` more bytes can be read, with their bases.
@@ -289,7 +289,7 @@ class ObjectWriter:
 
         def read(start: int, length: int) -> memoryview:
             self.make_room(length)
-            part = self.take(length)
+            part = self.allocate(length)
             source.piece(id_, start, part)
             return part
 
@@ -542,20 +542,20 @@ class ObjectWriter:
             self._sampling.chunk(pipeline, choice.encoded, new, fit, width=width)
             waiting.chunks = [Encoded(choice.encoded)]
             return
-        prediction, take, sampling = choice.prediction, self._records.take, self._sampling
+        prediction, allocate, sampling = choice.prediction, self._records.allocate, self._sampling
         room = waiting.next_base.buffer[waiting.start :] if keeps and waiting.next_base else None
         waiting.copied = room is not None
 
         def encode(part: slice) -> Bytes:
             if prediction is None:
                 return encode_chunk(
-                    pipeline, new[part], None if fit is None else fit[part], width=width, take=take,
-                    sampling=sampling, keep=None if room is None else room[part],
+                    pipeline, new[part], None if fit is None else fit[part], width=width,
+                    allocate=allocate, sampling=sampling, keep=None if room is None else room[part],
                 )  # fmt: skip
             assert fit is not None
             return encode_proven_step(
                 pipeline, prediction, new[part], sources=[s[part] for s in (fit, *inputs)],
-                width=width, take=take, sampling=sampling,
+                width=width, allocate=allocate, sampling=sampling,
             )  # fmt: skip
 
         starts = range(0, len(new), CHUNK)

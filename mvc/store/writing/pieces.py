@@ -93,15 +93,15 @@ def encode_chunk(
     base: memoryview | None,
     *,
     width: int,
-    take: Callable[[int], memoryview],
+    allocate: Callable[[int], memoryview],
     sampling: Sampling,
     keep: memoryview | None = None,
 ) -> Bytes:
-    """Encodes one chunk into memory from ``take``; verifies it if ``sampling`` selects it.
+    """Encodes one chunk into memory from ``allocate``; verifies it if ``sampling`` selects it.
 
     Then the new bytes are copied to ``keep``, which may be the memory of ``base``.
     """
-    encoded = gathered(pipeline.encode_parts(new, base, width), take)
+    encoded = gathered(pipeline.encode_parts(new, base, width), allocate)
     sampling.chunk(pipeline, encoded, new, base, width=width)
     if keep is not None:
         keep[:] = new
@@ -115,12 +115,12 @@ def encode_proven_step(
     *,
     sources: Sequence[memoryview],
     width: int,
-    take: Callable[[int], memoryview],
+    allocate: Callable[[int], memoryview],
     sampling: Sampling,
 ) -> Bytes:
     """As ``encode_chunk``, from a prediction; always verified. ``sources``: base, then inputs."""
     parts, known = encode_predicted(pipeline, prediction, new, sources=sources, width=width)
-    encoded = gathered(parts, take)
+    encoded = gathered(parts, allocate)
     sampling.predicted(
         pipeline, prediction, encoded, new, sources=sources, width=width, known=known
     )

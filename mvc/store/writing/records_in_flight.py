@@ -66,9 +66,9 @@ class RecordsInFlight:
         return self._open[False].pieces
 
     @property
-    def take(self) -> Callable[[int], memoryview]:
+    def allocate(self) -> Callable[[int], memoryview]:
         """Allocates memory for chunks of the next piece that is not ``grouped``."""
-        return self._open[False].arena.take
+        return self._open[False].arena.allocate
 
     def add(self, piece: Waiting, *, grouped: bool = False) -> None:
         """Adds a piece, whose chunks may still be being encoded."""

@@ -68,12 +68,12 @@ class UnitMember(Struct):
     wanted: bool = False
     next_base: NextBase | None = None
 
-    def piece(self, start: int, take: Callable[[int], memoryview]) -> memoryview:
-        """Its bytes from ``start`` on; ``take`` allocates memory for reading."""
+    def piece(self, start: int, allocate: Callable[[int], memoryview]) -> memoryview:
+        """Its bytes from ``start`` on; ``allocate`` allocates memory for reading."""
         length = min(PIECE, self.spec.nbytes - start)
         if self.data is not None:
             return self.data[start : start + length]
-        out = take(length)
+        out = allocate(length)
         self.storing.file.read(self.content, start, out)
         return out
 

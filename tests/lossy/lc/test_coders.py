@@ -19,7 +19,7 @@ def there_and_back(coding, symbols, alphabet):
     data = b"".join(CODERS[coding].encode(symbols, alphabet))
     cursor = Cursor(data + b"end")
     found = CODERS[coding].decode(cursor, len(symbols), alphabet)
-    assert bytes(cursor.take(3)) == b"end"
+    assert bytes(cursor.read(3)) == b"end"
     assert found.tolist() == symbols.tolist()
     return len(data)
 

@@ -79,7 +79,7 @@ def decode(cursor: Cursor, count: int, alphabet: int) -> Symbols:
     if form == CONSTANT:
         return decode_constant(cursor, count, alphabet)
     if form == RAW:
-        symbols: Symbols = np.frombuffer(cursor.take(count * width), f"<u{width}")
+        symbols: Symbols = np.frombuffer(cursor.read(count * width), f"<u{width}")
     elif form == PACKED:
         symbols = packed.decode(cursor, count, alphabet)
     elif form == CODED:
@@ -192,9 +192,9 @@ def _decode_coded(cursor: Cursor, count: int, alphabet: int) -> Symbols:
         raise DamagedData("frequencies do not add up")
     stored = np.zeros((lanes, 8), np.uint8)
     width = _state_bytes(precision)
-    stored[:, :width] = np.frombuffer(cursor.take(width * lanes), np.uint8).reshape(lanes, width)
+    stored[:, :width] = np.frombuffer(cursor.read(width * lanes), np.uint8).reshape(lanes, width)
     states = stored.view("<i8").ravel().copy()
-    words = np.frombuffer(cursor.take(2 * cursor.varint()), "<u2")
+    words = np.frombuffer(cursor.read(2 * cursor.varint()), "<u2")
     letters_ = _decode(letters, frequencies, precision, state=states, words=words)
     return unpack(letters_.astype(np.uint8), together, count) if together > 1 else letters_
 

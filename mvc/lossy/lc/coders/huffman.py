@@ -93,7 +93,7 @@ def decode(cursor: Cursor, count: int, alphabet: int) -> Symbols:
     known = cursor.varint()
     if not 2 <= known <= alphabet:
         raise DamagedData("a code of too many or too few symbols")
-    halves = np.frombuffer(cursor.take(-(-known // 2)), np.uint8)
+    halves = np.frombuffer(cursor.read(-(-known // 2)), np.uint8)
     lengths = np.stack([halves & 15, halves >> 4], axis=1).ravel()
     if lengths[known:].any() or int((lengths > 0) @ (1 << MOST_BITS - lengths.astype(int))) != (
         1 << MOST_BITS
@@ -102,7 +102,7 @@ def decode(cursor: Cursor, count: int, alphabet: int) -> Symbols:
     total = cursor.varint()
     if not count <= total <= MOST_BITS * count:
         raise DamagedData("coded symbols have too many or too few bits")
-    data = np.frombuffer(cursor.take(-(-total // 8)), np.uint8)
+    data = np.frombuffer(cursor.read(-(-total // 8)), np.uint8)
     if total % 8 and int(data[-1]) & 0xFF >> total % 8:
         raise DamagedData("bits after the last symbol")
     return _read(data, total, lengths[:known], np.empty(count, symbol_type(alphabet)))

@@ -71,9 +71,9 @@ def _decode(cursor: Cursor, count: int) -> Bytes:
     if form == CONSTANT:
         return np.full(count, cursor.byte(), np.uint8)
     if form == RAW:
-        return np.frombuffer(cursor.take(count), np.uint8)
+        return np.frombuffer(cursor.read(count), np.uint8)
     if form not in (ZLIB, ZSTD):
         raise DamagedData(f"packed symbols of unknown form {form}")
     out = np.empty(count, np.uint8)
-    (_ZLIB if form == ZLIB else HUFFMAN).decompress_into(cursor.take(cursor.varint()), out)
+    (_ZLIB if form == ZLIB else HUFFMAN).decompress_into(cursor.read(cursor.varint()), out)
     return out
