@@ -175,7 +175,7 @@ def test_a_lock_that_is_held_too_long_is_busy(root: Path, monkeypatch: pytest.Mo
     context = open_handle(root)
     with (
         context.store.fs.lock(root / ".mvc/journal"),
-        pytest.raises(Busy, match=r"this process .* holds .*journal"),
+        pytest.raises(Busy, match=r"this process .* has been locking .*journal"),
     ):
         context.store.publish(lambda: note("late"))
     context.store.publish(lambda: note("next"))
