@@ -241,7 +241,9 @@ def test_a_remote_that_forgot_what_makes_a_version_again_refuses_it(
     made = stepped(repo, state(30), chain.batches(at), chain.data)
     repo.commit(state(7))
     drop(repo, made)
-    with pytest.raises(WeightsDropped, match=f"{made.short} has no weights, and {gone.short}"):
+    with pytest.raises(
+        WeightsDropped, match=f"{made.short} was sent without weights, and {gone.short}"
+    ):
         repo.push()
     repo.storage.store_weights(made)
     repo.push()
