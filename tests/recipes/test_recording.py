@@ -251,7 +251,7 @@ def test_a_model_may_be_described_by_its_architecture(repo: mvc.Repository) -> N
     ):
         run.train()
         run.train()
-    with pytest.raises(CannotRecord, match="takes arguments"):
+    with pytest.raises(CannotRecord, match="has parameters"):
         recorded(repo, model, service=nothing)
 
 

@@ -256,7 +256,7 @@ def test_a_receiver_refuses_a_step_that_nothing_makes_again(chain: Chain, lackin
     made = chain.steps[2]
     drop(chain.repo, made)
     store.fresh()
-    with pytest.raises(WeightsDropped, match=f"version {made.short} has no weights"):
+    with pytest.raises(WeightsDropped, match=f"version {made.short} was sent without weights"):
         for each in send(
             store, config, Wanted(versions=(made,)), without={getattr(chain, lacking)}
         ):

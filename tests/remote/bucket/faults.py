@@ -35,7 +35,7 @@ class Passing(Objects):
         self.call("write", name, lambda: self.inner.write(name, parts, size))
 
     def read_version(self, name: str, limit: int, known: str = "") -> Versioned | None:
-        return self.call("read_version", name, lambda: self.inner.read_version(name, limit, known))
+        return self.call("look", name, lambda: self.inner.read_version(name, limit, known))
 
     def swap(self, name: str, data: bytes, known: str) -> str | None:
         return self.call("swap", name, lambda: self.inner.swap(name, data, known))
