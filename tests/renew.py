@@ -16,6 +16,7 @@ WRITERS = (
     "tests.cli.json_outputs",
     "tests.test_public_api",
     "tests.documents.tables",
+    "tests.documents.commands",
 )
 RECORDS = ("tests/cli", "tests/public_api.txt", "docs")
 

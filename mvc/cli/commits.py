@@ -1,4 +1,4 @@
-"""How a commit is shown: as ``git log`` does, on one line, or as JSON."""
+"""Commits as text, like ``git log``, on one line, or as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mvc.api import Annotation, Commit, CommitResult, Deployed, Gone, LogEntry
 from mvc.cli.output import Output
 from mvc.cli.payload import fields, stamped
 from mvc.cli.session import Session
-from mvc.cli.transfers import tell_unsent
+from mvc.cli.transfers import note_unsent
 from mvc.errors import DamagedData, MvcError, NoDeployment
 from mvc.ids import CommitId
 from mvc.text import count, format_age, format_time, measured, one_line, printable, stored_for
@@ -24,13 +24,13 @@ IsLive: TypeAlias = Callable[[Deployed], bool]
 
 
 def live_now(session: Session) -> IsLive:
-    """Tells the deployments that are live now from the others; one look-up a target."""
+    """Returns a test for deployments that are live now; it reads each target once."""
 
     @cache
     def sequence(target: str) -> int | None:
         try:
             return session.repo.live(target).deployment.sequence
-        except (NoDeployment, DamagedData):  # none counts, or it is not known which does
+        except (NoDeployment, DamagedData):  # none counts, or the live one is unknown
             return None
 
     return lambda deployed: deployed.sequence == sequence(deployed.target)
@@ -51,21 +51,21 @@ def summary(out: Output, done: CommitResult) -> str:
 
 
 def _changed(done: CommitResult) -> str:
-    kept = [p for p in done.paths if p.kind != "removed"]
-    changed, total = sum(p.tensors_changed for p in kept), sum(p.tensors for p in kept)
+    present = [p for p in done.paths if p.kind != "removed"]
+    changed, total = sum(p.tensors_changed for p in present), sum(p.tensors for p in present)
     files = sum(p.kind != "unchanged" for p in done.paths)
     if not total:
         return f"{count(files, 'file')} changed"
     words = f"{changed:,} of {count(total, 'tensor')} changed"
-    if changed > total:  # those that are not there any more count, too
+    if changed > total:  # removed tensors count, too
         words = f"{count(changed, 'tensor')} changed or removed"
     return words if files < 2 else f"{words} in {count(files, 'file')}"
 
 
 def names_of(session: Session) -> Callable[[LogEntry], str]:
-    """Says by which names a version goes, and on which targets it is live.
+    """Returns a function that formats refs and live targets: `` (HEAD -> main, tag: v1) [prod]``.
 
-    As `` (HEAD -> main, tag: v1) [prod]``; empty for a bare commit.
+    The text is empty for a version without any.
     """
     branch, live = session.repo.head(if_known=True).branch, live_now(session)
 
@@ -83,7 +83,7 @@ def names_of(session: Session) -> Callable[[LogEntry], str]:
             session.paint(printable(d.target), "target") for d in entry.deployments if live(d)
         ]
         lists = ((" ({})", words), (" [{}]", targets))
-        return "".join(form.format(", ".join(found)) for form, found in lists if found)
+        return "".join(form.format(", ".join(texts)) for form, texts in lists if texts)
 
     return names
 
@@ -97,70 +97,67 @@ def one_liner(session: Session, entry: LogEntry, names: str) -> str:
         forgotten_on(entry.forgotten_ns, absent=entry.absent),
         "" if entry.dropped is None else str(entry.dropped),
     )
-    gone = "".join(session.paint(f" ({note})", "dim") for note in notes if note)
-    return f"{session.paint(session.id_text(entry.id), 'id')}{names} {message}{gone}"
+    suffix = "".join(session.paint(f" ({note})", "dim") for note in notes if note)
+    return f"{session.paint(session.id_text(entry.id), 'id')}{names} {message}{suffix}"
 
 
 def _related(relations: Sequence[Relation]) -> str:
-    """``fine-tuned version (2 of 320 tensors changed)``; of several models those that changed."""
+    """``fine-tuned version (2 of 320 tensors changed)``; with paths if several models changed."""
     changed = [r for r in relations if r.kind != "equal"] or relations[:1]
     if len(relations) <= 1 or changed[0].kind == "equal":
         return "".join(map(str, changed[:1]))
-    return ", ".join(f"{printable(each.path)} {each}" for each in changed)
+    return ", ".join(f"{printable(relation.path)} {relation}" for relation in changed)
 
 
-def gone(session: Session, id_: CommitId) -> Gone | None:
-    """Why the state of a version is not here; None if it is."""
-    found = session.repo.availability(id_)
-    return found if isinstance(found, Gone) else None
+def missing_state(session: Session, id_: CommitId) -> Gone | None:
+    """Why the state of a version is not stored; None if it is stored."""
+    availability = session.repo.availability(id_)
+    return availability if isinstance(availability, Gone) else None
 
 
 def forgotten_on(time_ns: int | None, absent: bool = False) -> str:
-    """``forgotten on 2026-11-21T10:00:00+01:00``; empty for a state that is stored.
-
-    ``absent``: it never came here, so nobody has forgotten it.
-    """
+    """``forgotten on 2026-11-21T10:00:00+01:00``; empty if stored. ``absent``: never received."""
     if absent:
-        return "state not here"
+        return "state absent"
     return "" if time_ns is None else f"forgotten on {format_time(time_ns, precise=False)}"
 
 
-def tell_absent(session: Session, states: int) -> None:
-    """Notes how states come that never came here."""
+def note_absent(session: Session, states: int) -> None:
+    """Prints how to fetch absent states, if any."""
     if states:
         are = "are" if states > 1 else "is"
         session.note(
-            f"{count(states, 'state')} {are} not here, because the versions were "
-            "fetched without them: 'mvc fetch REMOTE REV...' brings them"
+            f"{count(states, 'state')} {are} absent, because the versions were fetched without "
+            "states: 'mvc fetch REMOTE REV...' fetches them"
         )
 
 
 def state_json(time_ns: int | None, absent: bool) -> dict[str, Any]:
-    """Since when a state is forgotten, and whether it never came here, which is another thing."""
+    """Since when a state is forgotten, and whether it is absent: it was never received."""
     return {**stamped("forgotten", None if absent else time_ns), "absent": absent}
 
 
 def _code(commit: Commit, *, full: bool) -> str:
-    """The commit of the code, as ``git describe --dirty`` says it."""
+    """The commit of the code, in the form of ``git describe --dirty``."""
     code = printable(commit.code if full else commit.code[:10])
     return f"{code}-dirty" if commit.dirty else code
 
 
-def signed_line(session: Session, of: CommitId | Deployed) -> str | None:
-    """Who vouches for a version or a deployment; None if nobody signed it, and nobody is to."""
+def signed_line(session: Session, subject: CommitId | Deployed) -> str | None:
+    """The signature; None for an unsigned subject if ``sign.allowed_signers`` is unset."""
     try:
-        checked = session.repo.verify(of)
-    except MvcError as error:  # the answer is about more than that
+        checked = session.repo.verify(subject)
+    except MvcError as error:  # the signature is one line of the answer
         return f"not checked: {printable(error.message)}"
     if checked.trust == "unsigned" and not session.repo.config.get("sign.allowed_signers"):
         return None
     return session.paint(str(checked), "good" if checked.trust == "good" else "bad")
 
 
-def signature_of(session: Session, of: CommitId | Deployed) -> Checked | None:
-    """The same for programs; None where it cannot be checked."""
+def signature_of(session: Session, subject: CommitId | Deployed) -> Checked | None:
+    """The signature for JSON; None if it cannot be checked."""
     with suppress(MvcError):
-        return session.repo.verify(of)
+        return session.repo.verify(subject)
     return None
 
 
@@ -172,9 +169,9 @@ def details(
     signed: str | None = None,
     steps: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """The lines under a heading, message last.
+    """The lines below the heading of a commit, message last.
 
-    ``signed``: who vouches for the version. ``steps``: those that made it.
+    ``signed``: its signature. ``steps``: arguments of ``_steps``.
     """
     commit = entry.commit
     when = format_time(commit.time_ns, precise=False)
@@ -197,8 +194,8 @@ def details(
         ("Stored", "as a reset point" if entry.reset_point else None),
         ("Steps", steps and _steps(**steps)),
         ("Carries", printable(", ".join(commit.attached)) or None),
-        ("State", "not here" if entry.absent else forgotten_on(entry.forgotten_ns) or None),
-        ("Weights", None if entry.dropped is None else f"given up; {entry.dropped}"),
+        ("State", "absent" if entry.absent else forgotten_on(entry.forgotten_ns) or None),
+        ("Weights", None if entry.dropped is None else f"dropped; {entry.dropped}"),
         *(("Deployed", _deployed(d)) for d in entry.deployments),
     ]
     lines = [f"{name + ':':9} {value}" for name, value in facts if value is not None]
@@ -209,21 +206,21 @@ def details(
 
 
 def _steps(start: CommitId, batches: int, rows: int, seconds: float | None) -> str:
-    took = "not proven" if seconds is None else f"made again in about {seconds:.3g} s"
-    made = f"{count(batches, 'batch', 'batches')} of {count(rows, 'row')}"
-    return f"{made} after {start.short}, {took}"
+    took = "not proven" if seconds is None else f"replayed in about {seconds:.3g} s"
+    amount = f"{count(batches, 'batch', 'batches')} of {count(rows, 'row')}"
+    return f"{amount} after {start.short}, {took}"
 
 
 def note_line(annotation: Annotation) -> str:
     """``nightly evaluation  auc=0.91  (ada@host, 2026-11-20T10:00:00+01:00)``."""
     when = format_time(annotation.time_ns, precise=False)
     parts = (one_line(annotation.note), measured(annotation.metrics), _given(annotation.params))
-    who = f"({printable(annotation.author)}, {when})"
-    return "  ".join([*filter(None, parts), who])
+    author = f"({printable(annotation.author)}, {when})"
+    return "  ".join([*filter(None, parts), author])
 
 
 def who(author: str, sent_by: str) -> str:
-    """``ada (sent by token ci)``; once where the author is the sender."""
+    """``ada (sent by token ci)``; ``ada`` if the author is the sender."""
     sent = f"(sent by {printable(sent_by)})" if sent_by not in {"", author} else ""
     return " ".join(filter(None, (printable(author), sent)))
 
@@ -232,41 +229,41 @@ def _given(params: Mapping[str, str]) -> str:
     return "  ".join(f"{printable(k)}={printable(v)}" for k, v in sorted(params.items()))
 
 
-def tell_deployed(session: Session, schema: str, done: Deployed, words: str, **more: str) -> None:
-    """Says what the command did, ``words`` with target, commit and ``more``, or prints JSON."""
+def print_deployed(session: Session, schema: str, done: Deployed, words: str, **more: str) -> None:
+    """Prints ``words``, formatted with target, commit and ``more``, or JSON."""
     warn_of_deployment(session, done)
     if not session.answered(schema, {"deployment": done}) and not session.quiet:
         commit = session.paint(done.commit.short, "id")
         target = session.paint(printable(done.target), "target")
         when = format_time(done.time_ns)
         session.line(f"{words.format(target=target, commit=commit, **more)} at {when}")
-    tell_unsent(session, done.target)
+    note_unsent(session, done.target)
 
 
 def warn_of_deployment(session: Session, done: Deployed) -> None:
-    """Warns of what may be a mistake about a deployment, or a retraction, that was just made."""
+    """Warns of likely mistakes in a new deployment or retraction."""
     target = printable(done.target)
     process = session.repo.recorder(target=done.target)
     if process is not None:
         session.warn(
-            f"a training deploys to {target}: {process}; it goes on committing, and "
-            "stops deploying there until it is started again or calls deploy_again()"
+            f"a training deploys to {target}: {process}; it keeps committing, but stops "
+            "deploying there until it restarts or calls deploy_again()"
         )
     if done.retracted:
         return
     if done.time_ns > done.recorded_ns:
         when = format_time(done.time_ns)
-        session.warn(f"the deployment is dated {when}, in the future: it counts from then on")
+        session.warn(f"the deployment is dated {when}, in the future; it goes live then")
     if done.clock_back:
         session.warn(
-            f"the clock is behind the newest record of {target}: what is live now follows the "
-            "order of recording, '--at TIME' the times on record"
+            f"the clock is behind the newest record of {target}: the live version is the one "
+            "recorded last, but '--at TIME' uses the recorded times"
         )
-    others = [name for name in session.repo.targets() if name != done.target]
-    if others and done.replaces is None and len(session.repo.deployments(done.target)) == 1:
+    targets = [name for name in session.repo.targets() if name != done.target]
+    if targets and done.replaces is None and len(session.repo.deployments(done.target)) == 1:
         from difflib import get_close_matches
 
-        close = get_close_matches(done.target, others, n=1)
+        close = get_close_matches(done.target, targets, n=1)
         near = f"; did you mean {printable(close[0])}?" if close else ""
         session.warn(
             f"{target} is a new target{near} "
@@ -275,7 +272,7 @@ def warn_of_deployment(session: Session, done: Deployed) -> None:
 
 
 def _deployed(deployed: Deployed) -> str:
-    """With the exact time: from that on ``--at`` finds it."""
+    """With the exact time, for ``--at``."""
     taken_back = " (retracted)" if deployed.retracted else ""
     return who(
         f"{deployed.target} at {format_time(deployed.time_ns)}{taken_back}", deployed.sent_by
@@ -283,7 +280,7 @@ def _deployed(deployed: Deployed) -> str:
 
 
 def as_json(entry: LogEntry) -> dict[str, Any]:
-    """One commit with the names and deployments it goes by."""
+    """A commit with its refs, annotations and deployments."""
     return {
         **fields(entry.commit),
         **fields(entry, "metrics params annotations refs deployments sent_by"),

@@ -1,7 +1,4 @@
-"""Completion of values in the shell: names of a repository, settings, files.
-
-Imported only where a shell asks.
-"""
+"""Shell completion of values: names of a repository, settings, files."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from mvc.cli.session import Session
 from mvc.cli.topics import TOPICS
 from mvc.errors import MvcError
 
-_NEWEST = 100  # versions that are searched for names of metrics
+_NEWEST = 100  # versions searched for names of metrics
 
 _Read: TypeAlias = Callable[[Session, click.Context], Iterable[str]]
 
@@ -28,9 +25,9 @@ _Read: TypeAlias = Callable[[Session, click.Context], Iterable[str]]
 def completed(
     name: str, ctx: click.Context, param: click.Parameter, typed: str
 ) -> list[CompletionItem]:
-    """What begins with ``typed``, for a value of this name or of its first word.
+    """Values that begin with ``typed``, for a parameter of this name or of its first word.
 
-    None where there is no repository; the shell itself finds files and folders.
+    Empty without a repository. The shell itself completes files and folders.
     """
     word, *_ = re.findall(r"\w+", name) or [""]
     if kind := _ON_DISK.get(name) or _ON_DISK.get(word):
@@ -38,8 +35,8 @@ def completed(
     read = _READ.get(name) or _READ.get(word)
     if read is None:
         return param.type.shell_complete(ctx, param, typed)
-    found = [CompletionItem(each) for each in _offered(read, ctx, typed)]
-    return [*found, CompletionItem(typed, type="file")] if word in {"A", "B"} else found
+    items = [CompletionItem(text) for text in _offered(read, ctx, typed)]
+    return [*items, CompletionItem(typed, type="file")] if word in {"A", "B"} else items
 
 
 def _offered(read: _Read, ctx: click.Context, typed: str) -> list[str]:
@@ -51,8 +48,8 @@ def _offered(read: _Read, ctx: click.Context, typed: str) -> list[str]:
         return []
 
 
-def _names(found: Iterable[Any]) -> list[str]:
-    return [each.name for each in found]
+def _names(refs: Iterable[Any]) -> list[str]:
+    return [ref.name for ref in refs]
 
 
 def _actions(session: Session, ctx: click.Context) -> list[str]:
@@ -90,13 +87,13 @@ def _tensors(session: Session, rev: str) -> list[str]:
 
 
 def _revision_then(parts: Callable[[Session, str], list[str]]) -> _Read:
-    """A revision first; then, and for a moment, parts of that version."""
+    """First a revision; then, or with ``--at``, parts of that version."""
 
     def read(session: Session, ctx: click.Context) -> list[str]:
-        given, at, target = (ctx.params.get(name) for name in ("words", "at", "target"))
+        words, at, target = (ctx.params.get(name) for name in ("words", "at", "target"))
         if at is not None or target is not None:
             return parts(session, str(session.repo.find(at=at, target=target)))
-        return parts(session, given[0]) if given else _revisions(session)
+        return parts(session, words[0]) if words else _revisions(session)
 
     return read
 
@@ -138,4 +135,4 @@ _READ: dict[str, _Read] = {
     "VALUE": _values,
     "list": _actions,
 }
-"""What the shell offers for a value, by its name in the help or the first word of that."""
+"""Sources of completions, by the parameter's name in the help or the first word of that name."""

@@ -1,4 +1,4 @@
-"""The environments in which versions were made: one shown, or two compared."""
+"""Environments of versions, shown or compared."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mvc.recipes.recipe import missing_weights
 from mvc.text import count, printable
 
 _VERDICTS = {
-    "exact": "the same in everything that counts",
-    "compatible": "compatible: what differs should not change results",
+    "exact": "equal in every relevant field",
+    "compatible": "compatible: the differences should not change results",
     "different": "different: results may differ",
 }
 _SET = ("settings.", "threads.")
@@ -24,7 +24,7 @@ _STYLES = {"exact": "removed", "compatible": "changed", "ignored": "dim"}
 
 
 def show_environment(session: Session, rev: CommitId) -> None:
-    """Prints the fields of the environment that a version carries."""
+    """Prints the environment that is recorded with a version."""
     recorded = recipes.environment(session.repo, rev)
     payload = {"environment": recorded.sections, "used": sorted(recorded.used)}
     if not session.answered("mvc.show.environment/1", payload):
@@ -32,17 +32,17 @@ def show_environment(session: Session, rev: CommitId) -> None:
 
 
 def compare_environments(session: Session, rev: str, other: str | None) -> bool:
-    """Prints how the environment of ``rev`` differs from that of ``other``, or of this machine.
+    """Compares the environment of ``rev`` with that of ``other``; None: of this machine.
 
     Returns whether results may differ.
     """
     recorded = recipes.environment(session.repo, rev)
     if other is None:
-        there = capture(with_torch="torch" in recorded.sections)
+        compared_to = capture(with_torch="torch" in recorded.sections)
     else:
-        there = recipes.environment(session.repo, other)
-    compared = recorded.compare(there)
-    sections = {"environment": recorded.sections, "other": there.sections}
+        compared_to = recipes.environment(session.repo, other)
+    compared = recorded.compare(compared_to)
+    sections = {"environment": recorded.sections, "other": compared_to.sections}
     payload = fields(compared, "verdict differences") | sections
     if not session.answered("mvc.diff.environment/1", payload | {"used": sorted(recorded.used)}):
         _print(session, (rev, other), compared)
@@ -50,20 +50,19 @@ def compare_environments(session: Session, rev: str, other: str | None) -> bool:
 
 
 def trained_elsewhere(session: Session) -> int:
-    """How many versions that only a replay makes were trained where results may differ from here.
+    """Number of versions without weights whose environment may give other results than this one.
 
-    A replay sets settings and threads as recorded. A version whose environment cannot be read
-    counts.
+    Settings and threads are ignored, because a replay sets them. Unreadable environments count.
     """
-    gone = [each for each in session.repo.storage.proofs() if missing_weights(session.repo, each)]
-    if not gone:
+    versions = [d for d in session.repo.storage.proofs() if missing_weights(session.repo, d)]
+    if not versions:
         return 0
-    here, differ = capture(), 0
-    for version in gone:
+    local, differ = capture(), 0
+    for version in versions:
         exact = ["unreadable"]
         with suppress(MvcError):
-            found = recipes.environment(session.repo, version).compare(here).differences
-            exact = [each.field for each in found if each.grade == "exact"]
+            differences = recipes.environment(session.repo, version).compare(local).differences
+            exact = [d.field for d in differences if d.grade == "exact"]
         differ += not all(field.startswith(_SET) for field in exact)
     return differ
 
@@ -79,10 +78,10 @@ def _print(
     shown = [d for d in compared.differences if session.verbose or d.grade != "ignored"]
     rows = [(d.grade, d.field, d.recorded or "-", d.other or "-") for d in shown]
     styles = [_STYLES[d.grade] for d in shown]
-    titles = [*titled("grade, field, recorded"), Column(name, give="end")]
+    titles = [*titled("grade, field, recorded"), Column(name, shorten="end")]
     session.table(titles, rows, styles=styles)
     if other is None and any(d.field.startswith(_SET) for d in shown):
-        session.note("a retraining sets settings and threads as recorded before it computes")
+        session.note("a replay restores the recorded settings and threads")
     hidden = len(compared.differences) - len(shown)
     if hidden:
         session.note(f"{count(hidden, 'ignored difference')} not shown (-v lists them)")

@@ -1,4 +1,4 @@
-"""How branches and tags, and the files and tensors of a version are listed, as text and as JSON."""
+"""Lists of branches, tags, files and tensors, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ _T = TypeVar("_T", LogicalTensor, TensorDiff)
 
 
 def of_model(tensors: Sequence[_T], *, training: bool) -> list[_T]:
-    """Those that are no state of an optimizer, a scheduler or a generator, as all are of
-    ``training`` files.
+    """The tensors without those of optimizers, schedulers and random generators.
+
+    ``training``: the file is a training state, so none remains.
     """
-    return [each for each in tensors if not (training or is_training_key(each.key))]
+    return [tensor for tensor in tensors if not (training or is_training_key(tensor.key))]
 
 
-def tell_folded(out: Output, left_out: int) -> None:
-    """Says how many tensors of a file ``of_model`` left out, if any."""
+def note_hidden(out: Output, left_out: int) -> None:
+    """Prints how many tensors ``of_model`` left out, if any."""
     if left_out:
-        of = "of optimizers, schedulers and generators (-v lists them)"
-        out.line("  " + out.paint(f"{count(left_out, 'tensor')} {of}", "dim"))
+        kinds = "of optimizers, schedulers and random generators (-v lists them)"
+        out.line("  " + out.paint(f"{count(left_out, 'tensor')} {kinds}", "dim"))
 
 
 def changes(file: FileDiff) -> str:
-    """``2 changed, 12 unchanged, other bytes differ``; ``added`` of a new file."""
+    """``2 changed, 12 unchanged``; ``added`` for a new file."""
     if file.kind in {"added", "removed"}:
         return file.kind
     kinds = Counter(tensor.kind for tensor in file.tensors)
@@ -48,7 +49,7 @@ def changes(file: FileDiff) -> str:
     if file.other_changed:
         as_bytes = "differs (stored as bytes: its tensors are not compared)"
         whole = as_bytes if may_hold_tensors(file.path) else "differs"
-        words.append("other bytes differ" if file.tensors else whole)
+        words.append("bytes outside of tensors differ" if file.tensors else whole)
     return ", ".join(words) or file.kind
 
 
@@ -61,16 +62,16 @@ def file_line(out: Output, entry: FileEntry) -> str:
 
 
 def facts_of(session: Session, rev: CommitId, file: FileEntry) -> Facts:
-    """The metadata of a file, and by key how its tensors are quantised; empty if it is gone."""
+    """The metadata of a file and, by key, the quantisation of its tensors; empty if unreadable."""
     with suppress(MvcError):
         return session.repo.open_file(rev, file.path, counted=False).facts
     return {}, {}
 
 
 def why_opaque(session: Session, rev: CommitId, file: FileEntry) -> tuple[str, str] | None:
-    """Why a file has no tensors that has some by its name, and how to save it so that it has."""
+    """Why a model file is stored as opaque bytes, and how to save it with tensors."""
     if file.format == "opaque" and may_hold_tensors(file.path):
-        with suppress(MvcError):  # its state is gone
+        with suppress(MvcError):  # its state cannot be read
             return session.repo.open_file(rev, file.path, counted=False).why_opaque()
     return None
 
@@ -84,10 +85,7 @@ def tensor_table(
     full: bool = False,
     most: int | None = None,
 ) -> None:
-    """Name, dtype, shape, size and id of tensors.
-
-    ``marks``: what happened to each, by key; ``types``: how some are quantised.
-    """
+    """Prints tensors; ``marks``: their changes by key; ``types``: their quantisation by key."""
     rows = [
         (
             tensor.key,
@@ -114,29 +112,29 @@ def delete_refs(
 
 
 def make_ref(session: Session, kind: str, names: Sequence[str], make: Callable[..., Ref]) -> None:
-    """Makes the branch or tag NAME, or moves it; ``names``: NAME [REV]."""
+    """Creates or moves the branch or tag NAME; ``names``: NAME [REV]."""
     if len(names) > 2:
         raise click.UsageError(f"too many arguments: mvc {kind} NAME [REV]")
-    made = make(*names)
-    session.note(f"{kind.capitalize()} {made.name} is at {made.commit.short}")
+    ref = make(*names)
+    session.note(f"{kind.capitalize()} {ref.name} is at {ref.commit.short}")
 
 
 def print_refs(
-    session: Session, found: Sequence[Ref], style: str, *, current: str | None = None
+    session: Session, refs: Sequence[Ref], style: str, *, current: str | None = None
 ) -> None:
     """``* main  1a2b3c4d5e  message``."""
     marks = ("head", style, "id")
-    columns = [*(Column("", style=each) for each in marks), Column("", give="end")]
+    columns = [*(Column("", style=mark) for mark in marks), Column("", shorten="end")]
     rows = [
         ("*" if ref.name == current else "", ref.name, ref.commit.short, session.title(ref.commit))
-        for ref in found
+        for ref in refs
     ]
     session.table(columns, rows)
 
 
-def refs_json(session: Session, found: Sequence[Ref]) -> list[dict[str, Any]]:
-    """Name, commit, time and message of each."""
-    versions = ((ref, session.repo.version(ref.commit)) for ref in found)
+def refs_json(session: Session, refs: Sequence[Ref]) -> list[dict[str, Any]]:
+    """Name, commit, time and message of each ref."""
+    versions = ((ref, session.repo.version(ref.commit)) for ref in refs)
     return [
         {
             "name": ref.name,

@@ -1,7 +1,7 @@
-"""The entry point ``mvc``: runs the program; turns every ending into an exit code.
+"""The entry point ``mvc``: runs the program, and maps each result to an exit code.
 
-0 done, 1 the answer is no, 2 wrong usage, 3 refused or failed, 4 damaged data,
-5 busy, 130 interrupted, 141 nobody reads the output any more. A failure is one line and a hint.
+0 done, 1 the answer is no, 2 wrong usage, 3 refused or failed, 4 damaged data, 5 busy,
+130 interrupted, 141 the reader of the output has exited. A failure is one line and a hint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import click
 from msgspec import Struct
 
-from mvc.cli.catalog import instead_of
+from mvc.cli.catalog import replacement_of
 from mvc.cli.output import Output
 from mvc.cli.program import program
 from mvc.cli.session import Session
@@ -34,13 +34,13 @@ _COMPLETE = "_MVC_COMPLETE"
 
 
 def main() -> NoReturn:
-    """Runs with the process's own arguments and exits."""
+    """Runs with the arguments of the process and exits."""
     sys.exit(_flushed(run(sys.argv[1:])))
 
 
 def _flushed(code: int) -> int:
-    """Writes out what stdout holds back; what cannot be written changes the exit code."""
-    if sys.stdout is None:  # closed by whoever started the program
+    """Flushes stdout; a failure changes the exit code."""
+    if sys.stdout is None:  # closed by the parent process
         return code
     try:
         sys.stdout.flush()
@@ -51,13 +51,13 @@ def _flushed(code: int) -> int:
             code = report(describe(error), Output(), as_json=False)
     else:
         return code
-    # Python flushes once more at exit; that would fail again, and loudly.
+    # Python flushes again at exit, and would print a traceback.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command line; returns its exit code, having said why it failed."""
+    """Runs one command line; prints failures; returns the exit code."""
     _tolerate_any_text()
     instruction = os.environ.get(_COMPLETE)
     if instruction:
@@ -67,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
     session = Session()
     try:
         try:
-            with _saying_what_it_waits_for(session):
+            with _printed_warnings(session):
                 return _invoke(arguments, session)
         except BrokenPipeError:
             raise
@@ -82,20 +82,20 @@ def run(arguments: Sequence[str]) -> int:
 
 
 @contextmanager
-def _saying_what_it_waits_for(out: Output) -> Iterator[None]:
-    """Warnings of waits become lines of the program."""
+def _printed_warnings(out: Output) -> Iterator[None]:
+    """Prints warnings of mvc as lines of the program."""
     with warnings.catch_warnings():
-        others = warnings.showwarning
+        print_other = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if issubclass(category, MvcWarning):
                 say = out.note if issubclass(category, StillWaiting) else out.warn
                 say(str(message))
             else:
-                others(message, category, *where)
+                print_other(message, category, *where)
 
         warnings.simplefilter("always", MvcWarning)
-        warnings.simplefilter("default", AmbiguousName)  # once, of each name
+        warnings.simplefilter("default", AmbiguousName)  # once for each name
         warnings.showwarning = show  # type: ignore[assignment]
         yield
 
@@ -112,14 +112,14 @@ def _invoke(arguments: Sequence[str], session: Session) -> int:
 
 
 def _tolerate_any_text() -> None:
-    """Escapes the characters of names that the terminal's encoding lacks."""
+    """Escapes characters that the encoding of the terminal lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 class Failure(Struct, frozen=True):
-    """What the program says of an error; ``kind`` is a stable word for programs."""
+    """An error as the program prints it; ``kind`` is a stable word for scripts."""
 
     kind: str
     message: str
@@ -128,7 +128,7 @@ class Failure(Struct, frozen=True):
 
 
 def describe(error: BaseException) -> Failure:
-    """The failure that an exception which ends a command stands for."""
+    """The failure that the program prints for an exception."""
     if isinstance(error, MvcError):
         return Failure(error.kind, error.message, error.hint, error.exit_code)
     if isinstance(error, click.UsageError):
@@ -144,31 +144,33 @@ def describe(error: BaseException) -> Failure:
     return Failure(
         "internal-error",
         f"internal error: {type(error).__name__}: {error}",
-        "this is a bug in mvc; run the command again with --debug for the details",
+        "this is a bug in mvc; repeat the command with --debug for details",
         _FAILED,
     )
 
 
 def _usage(error: click.UsageError) -> Failure:
     path = error.ctx.command_path if error.ctx else "mvc"
-    message = " ".join(error.format_message().split()).rstrip(".")  # click lists choices in lines
+    message = " ".join(error.format_message().split()).rstrip(
+        "."
+    )  # click prints choices on several lines
     command = error.ctx.info_name if error.ctx else None
-    if isinstance(error, click.NoSuchOption) and instead_of(command, error.option_name):
-        message = f"{error.option_name} is gone: {instead_of(command, error.option_name)}"
+    if isinstance(error, click.NoSuchOption) and replacement_of(command, error.option_name):
+        message = f"{error.option_name} was removed: {replacement_of(command, error.option_name)}"
     if not message[1:2].isupper():  # START is a name
         message = message[:1].lower() + message[1:]
     return Failure("wrong-usage", message, f"see '{path} --help'", _USAGE)
 
 
-def report(found: Failure, out: Output, *, as_json: bool) -> int:
+def report(problem: Failure, out: Output, *, as_json: bool) -> int:
     """Prints a line and a hint on stderr, or one object on stdout; returns the exit code."""
     if as_json:
         try:
-            out.json("mvc.error/1", found)
-            return found.exit_code
+            out.json("mvc.error/1", problem)
+            return problem.exit_code
         except BrokenPipeError:
             raise
-        except OSError:  # stdout itself is what failed
+        except OSError:  # stdout itself has failed
             pass
-    out.problem(found.message, found.hint)
-    return found.exit_code
+    out.problem(problem.message, problem.hint)
+    return problem.exit_code

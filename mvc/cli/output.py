@@ -1,7 +1,6 @@
-"""Writes what commands say: data to stdout, everything else to stderr.
+"""Writes the output of commands: data to stdout, everything else to stderr.
 
-Plain text is the same whether coloured or not, so that what is piped is stable.
-Only this module writes, and only it imports rich, to draw on a terminal.
+Only this module writes, and only it imports rich, for progress on a terminal.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ _STYLES: dict[str, dict[str, Any]] = {
     "hint": {"fg": "cyan"},
 }
 PAGER = "MVC_PAGER"
-SOON = 0.5  # seconds that a command works before it is shown how far it is
-_NAME = 24  # characters of what is being done
+SOON = 0.5  # seconds before progress is shown
+_NAME = 24  # characters of the current item
 
 
 class Output:
-    """``color``: auto (a terminal, and NO_COLOR unset), always or never.
+    """``color``: auto (on a terminal, if NO_COLOR is unset), always or never.
 
-    ``incomplete``: why what is printed lacks something.
+    ``incomplete``: the damage because of which the output is incomplete.
     """
 
     def __init__(self, color: str = "auto") -> None:
@@ -76,7 +75,7 @@ class Output:
 
     @property
     def width(self) -> int | None:
-        """Columns that a line may have; None if the output is piped, which is never cut."""
+        """Columns of the terminal; None for piped output, which is never shortened."""
         if not self.terminal:
             return None
         from shutil import get_terminal_size
@@ -84,11 +83,11 @@ class Output:
         return max(40, get_terminal_size().columns)
 
     def paint(self, text: str, style: str | None) -> str:
-        """``text`` in one of the styles above, if colours are on."""
+        """``text`` in a style of ``_STYLES``, if colours are on."""
         return click.style(text, **_STYLES[style]) if style and self.colored and text else text
 
     def page(self) -> None:
-        """Has the lines from here on go through a pager, if stdout is a terminal."""
+        """Sends the following lines through a pager, if stdout is a terminal."""
         self._pages = _is_terminal(sys.stdout)
 
     def end_page(self) -> None:
@@ -97,7 +96,7 @@ class Output:
         self._paging.close()
 
     def _start_pager(self) -> None:
-        """``MVC_PAGER``, else ``PAGER``, else ``less`` as git has it; none if that is empty."""
+        """Starts ``MVC_PAGER``, else ``PAGER``, else ``less``; none if the variable is empty."""
         import shlex
         from shutil import which
 
@@ -114,7 +113,7 @@ class Output:
             self._pager = self._paging.enter_context(click.get_pager_file(color=self.colored))
         except (OSError, ValueError):
             if chosen is not None:
-                self.warn(f"there is no pager {printable(chosen)!r}: this is printed without one")
+                self.warn(f"the pager {printable(chosen)!r} does not exist; printing without one")
 
     def line(self, text: str = "") -> None:
         self.wipe()
@@ -125,7 +124,7 @@ class Output:
         except BrokenPipeError:
             if self._pager is None:
                 raise
-            raise click.exceptions.Exit(0) from None  # the user has seen enough
+            raise click.exceptions.Exit(0) from None  # the user has left the pager
 
     def lines(self, texts: Iterable[str]) -> None:
         for text in texts:
@@ -140,15 +139,14 @@ class Output:
         styles: Sequence[str | None] = (),
         most: int | None = None,
     ) -> None:
-        """Prints a heading and rows, or nothing for no rows; of more than ``most`` the first ones.
+        """Prints a heading and the first ``most`` rows; nothing if there are no rows.
 
-        ``columns``: their titles, as ``titled`` reads them, or more of each. ``styles``: one per
-        row, over the columns' own. Columns empty in every row are left out. On a terminal those
-        that may give are shortened.
+        ``columns``: columns, or titles as ``titled`` reads them. ``styles``: one per row; replaces
+        those of the columns. Columns that are empty in every row are omitted.
         """
         every = [*rows]
-        given = titled(columns) if isinstance(columns, str) else columns
-        cells = zip(given, *(map(printable, row) for row in every[:most]), strict=True)
+        all_columns = titled(columns) if isinstance(columns, str) else columns
+        cells = zip(all_columns, *(map(printable, row) for row in every[:most]), strict=True)
         filled = [(column, [column.title, *texts]) for column, *texts in cells if any(texts)]
         if self.width is not None:
             filled = fitted(filled, self.width - len(indent))
@@ -165,7 +163,7 @@ class Output:
         self.left_out(len(every) - len(every[:most]))
 
     def json(self, schema: str, payload: object, *, one_line: bool = False) -> None:
-        """Prints one object, of a mapping or a struct; on one line where one follows the other."""
+        """Prints one JSON object; ``one_line`` for a stream of objects."""
         from json import dumps
 
         from mvc.cli.payload import plain
@@ -176,12 +174,12 @@ class Output:
         )
 
     def left_out(self, rows: int) -> None:
-        """Says how many rows of a table are not shown, if any."""
+        """Prints the number of hidden rows, if any."""
         if rows:
             self.line(f"  ... and {rows:,} more (-v lists all)")
 
     def note(self, text: str) -> None:
-        """Prints a line for people, unless quiet."""
+        """Prints a line on stderr, unless quiet."""
         if not self.quiet:
             self._say(printable(text))
 
@@ -209,10 +207,10 @@ class Output:
 
     @contextmanager
     def progress(self, verb: str, *, counted: bool = False) -> Iterator[Progress | None]:
-        """Draws how far a command is on the terminal that stderr is, if the block takes a while.
+        """Draws a progress bar on stderr if the block takes longer than ``SOON``.
 
-        Yields what the block calls for that, from several threads, too; None if the command is
-        quiet, or nothing can be drawn. It counts bytes, or if ``counted`` a number of things.
+        Yields a thread-safe callback; None if the command is quiet or stderr is no terminal.
+        It counts bytes, or items if ``counted``.
         """
         if self.quiet or not _is_terminal(sys.stderr) or os.environ.get("TERM") == "dumb":
             yield None
@@ -220,19 +218,19 @@ class Output:
         lock, due = threading.Lock(), time.monotonic() + SOON
         bar: Bar | None = None
 
-        def tell(done: int, total: int, what: str) -> None:
+        def update(done: int, total: int, item: str) -> None:
             nonlocal bar
             with lock:
                 if time.monotonic() < due:
                     return
                 bar = bar or _bar(verb, counted=counted, colored=self._wanted(sys.stderr))
-                name = printable(what)[-_NAME:]
+                name = printable(item)[-_NAME:]
                 bar.update(bar.task_ids[0], completed=done, total=total or None, what=name)
                 self._bar = bar
                 bar.start()
 
         try:
-            yield tell
+            yield update
         finally:
             with lock:
                 due = math.inf
@@ -241,12 +239,12 @@ class Output:
     def run(
         self, verb: str, act: Callable[..., _T], *given: Any, counted: bool = False, **named: Any
     ) -> _T:
-        """What ``act`` returns, called with all that is given and the callback of ``progress``."""
+        """Calls ``act`` with the arguments and the callback of ``progress``; returns its result."""
         with self.progress(verb, counted=counted) as progress:
             return act(*given, progress=progress, **named)
 
     def wipe(self) -> None:
-        """Takes away what was drawn; each line that is printed does."""
+        """Removes the progress bar; each printed line does."""
         if self._bar is not None:
             self._bar.stop()
 

@@ -1,7 +1,7 @@
-"""JSON objects of values: the fields of a struct, under other names or in another order where told.
+"""JSON objects of structs: which fields, in which order, under which keys.
 
-``Output.json`` writes every struct so. A field is ``key``, ``key=attribute`` or, for a moment,
-``key@`` or ``key@attribute``: ISO 8601 (UTC) under ``key``, nanoseconds under ``key_ns``.
+A field is ``key``, ``key=attribute`` or, for a time, ``key@`` or ``key@attribute``: ISO 8601 (UTC)
+under ``key``, nanoseconds under ``key_ns``.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ OWN_FIELDS = {
     "recorded@deployment.recorded_ns sequence=deployment.sequence id=deployment.id "
     "retracted=deployment.retracted signature version retraction problems",
 }
-"""By class, where its JSON is not its own fields in their order."""
+"""By class, if its JSON differs from its own fields in their order."""
 
 
 def fields(value: Any, names: str = "") -> dict[str, Any]:
-    """These fields of ``value``, apart by spaces; by default all that the JSON of its class has."""
-    found: dict[str, Any] = {}
+    """These fields of ``value``, separated by spaces; by default those of its class."""
+    values: dict[str, Any] = {}
     for key, read, is_moment in _readers(names or _names(value.__class__)):
-        found |= stamped(key, read(value)) if is_moment else {key: read(value)}
-    return found
+        values |= stamped(key, read(value)) if is_moment else {key: read(value)}
+    return values
 
 
 @cache
@@ -97,7 +97,7 @@ def _names(kind: type) -> str:
 
 @cache
 def _readers(names: str) -> list[tuple[str, attrgetter[Any], bool]]:
-    """Of each field its key, what reads it, and whether it is a moment."""
+    """The key of each field, its getter, and whether it is a time."""
     readers = []
     for name in names.split():
         key, mark, path = name.partition("@" if "@" in name else "=")
@@ -107,12 +107,12 @@ def _readers(names: str) -> list[tuple[str, attrgetter[Any], bool]]:
 
 
 def stamped(key: str, time_ns: int | None) -> dict[str, str | int | None]:
-    """A moment as ISO 8601 (UTC) under ``key``, and in nanoseconds under ``key`` + ``_ns``."""
+    """A time as ISO 8601 (UTC) under ``key``, and in nanoseconds under ``key`` + ``_ns``."""
     return {key: None if time_ns is None else format_time(time_ns, 0), f"{key}_ns": time_ns}
 
 
 def plain(value: Any) -> Any:
-    """What JSON can say: ids in hexadecimal; what is no finite number as a word."""
+    """The value in types of JSON: ids in hexadecimal, NaN and infinities as words."""
     if isinstance(value, Struct):
         value = fields(value)
     if isinstance(value, Mapping):

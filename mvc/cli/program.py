@@ -1,7 +1,6 @@
 """The click program: global options, and commands that are imported when they are called.
 
-A closed table names the modules, so that ``mvc log`` pays neither for torch nor for other
-commands, and ``mvc --help`` for none (the lazy group of kedro and of click's documentation).
+So ``mvc log`` imports neither torch nor other commands, and ``mvc --help`` imports none.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from importlib import import_module
 
 import click
 
-from mvc.cli.catalog import COMMANDS, ELSEWHERE, GONE, SECTIONS, module_of
+from mvc.cli.catalog import COMMANDS, ELSEWHERE, REMOVED, SECTIONS, module_of
 from mvc.cli.session import Session
 from mvc.cli.verb import Option, completion, shared_options
 from mvc.errors import WrongUsage
@@ -39,34 +38,34 @@ class Program(click.Group):
         return name, self.named(ctx, name), args[1:]
 
     def named(self, ctx: click.Context, name: str, *topics: str) -> click.Command:
-        """The command ``name``. Raises WrongUsage for none, with the nearest command or topic."""
-        if name in GONE:
-            raise WrongUsage(f"the command {name} is gone: {GONE[name]}")
+        """The command ``name``. Raises WrongUsage, with the nearest command or topic, if none."""
+        if name in REMOVED:
+            raise WrongUsage(f"the command {name} was removed: {REMOVED[name]}")
         if name in ELSEWHERE:
             raise WrongUsage(f"there is no command {name!r}", hint=ELSEWHERE[name])
-        found = self.get_command(ctx, name)
-        if found is None:
+        command = self.get_command(ctx, name)
+        if command is None:
             from difflib import get_close_matches
 
             close = get_close_matches(name, [*COMMANDS, *topics], n=1)
             wish = f": did you mean '{close[0]}'?" if close else ""
-            what = "command or topic" if topics else "command"
-            raise click.UsageError(f"there is no {what} {name!r}{wish}", ctx)
-        return found
+            noun = "command or topic" if topics else "command"
+            raise click.UsageError(f"there is no {noun} {name!r}{wish}", ctx)
+        return command
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """One screen: daily commands with their lines, the names of the others."""
-        (_, daily), *others = SECTIONS.items()
+        """One screen: daily commands with their first lines, and the names of all other ones."""
+        (_, daily), *sections = SECTIONS.items()
         formatter.write("Usage: mvc [-C DIR] [-q|-v] COMMAND [ARGUMENTS]...\n\n")
         formatter.write(f"{self.help}\n\n")
         formatter.write_dl(list(daily.items()))
         formatter.write_paragraph()
-        formatter.write_dl([(section, ", ".join(names)) for section, names in others])
+        formatter.write_dl([(section, ", ".join(names)) for section, names in sections])
         formatter.write_paragraph()
         formatter.write(_MORE)
 
     def format_all(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Every command with its line, every global option, examples and exit codes."""
+        """Every command with its first line, every global option, topics and examples."""
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
         width = max(map(len, COMMANDS))
@@ -94,11 +93,11 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     from mvc.version import installed_version
 
     loops = "numpy" if find_spec("mvc.codecs._kernels") is None else "C"
-    click.echo(f"mvc {installed_version()} (loops in {loops})")
+    click.echo(f"mvc {installed_version()} (kernels in {loops})")
     ctx.exit()
 
 
-_MORE = "'mvc help COMMAND' explains one; 'mvc help --all' lists all, and the topics.\n"
+_MORE = "'mvc help COMMAND' explains a command; 'mvc help --all' lists all, and topics.\n"
 _EXAMPLE = (
     "mvc init",
     'mvc commit model.safetensors -m "nightly" --deploy prod',
@@ -116,7 +115,7 @@ _EXAMPLE = (
         ),
         Option(
             ("-V", "--version"), is_flag=True, is_eager=True, expose_value=False,
-            callback=_print_version, help="Show the version and which loops run, and exit.",
+            callback=_print_version, help="Print the version and the kernels in use, and exit.",
         ),
     ],
     context_settings={"max_content_width": 100},

@@ -1,4 +1,4 @@
-"""How a receipt of forgotten states is printed."""
+"""Prints receipts of forgotten states."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
 
 def print_receipt(session: Session, receipt: Receipt, only: CommitId | None = None) -> None:
-    """Who forgot which states when, why, and since when no byte is left; ``only`` of a version."""
+    """Prints a receipt, or its line for the version ``only``."""
     states = count(len(receipt.states), "state")
     by = f" by {printable(receipt.author)}" if receipt.author else ""
     when = format_time(receipt.time_ns, precise=False)
     session.line(f"Receipt {receipt.number}: {states} forgotten on {when}{by}")
-    for word, text in (("why", receipt.reason), ("rules", receipt.rules)):
+    for word, text in (("reason", receipt.reason), ("rules", receipt.rules)):
         if text:
             session.line(f"  {word}: {one_line(text)}")
     rows = [
-        (str(state.commit), "" if state.root is None else str(state.root), _gone(state))
+        (str(state.commit), "" if state.root is None else str(state.root), _deleted(state))
         for state in receipt.states
         if only in (None, state.commit)
     ]
-    session.table("version, Merkle root, bytes gone", rows, indent="  ")
+    session.table("version, Merkle root, bytes deleted", rows, indent="  ")
 
 
-def _gone(state: ForgottenState) -> str:
+def _deleted(state: ForgottenState) -> str:
     if not state.came:
-        return "never here"
+        return "never received"
     at = state.gone_ns
-    return "not yet: 'mvc gc'" if at is None else format_time(at, precise=False)
+    return "not yet: run 'mvc gc'" if at is None else format_time(at, precise=False)

@@ -1,4 +1,4 @@
-"""What checkout and switch say of the files they wrote, and of trainings that go on."""
+"""Messages of checkout and switch about written files, trainings and lost versions."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ if TYPE_CHECKING:
     from mvc.api import Restored
 
 
-def tell(session: Session, done: Restored) -> None:
-    """Says on stderr how many files were written, deleted and left; with -v which were written."""
+def print_restored(session: Session, done: Restored) -> None:
+    """Prints how many files were written, deleted and unchanged; with -v their names."""
     names = [printable(path) for path in done.written]
     named = names and (session.verbose or not names[1:])
     parts = [f"{listed(names) if named else count(len(names), 'file')} written"]
     if done.deleted:
         parts.append(f"{len(done.deleted):,} deleted")
     if done.unchanged:
-        parts.append(f"{len(done.unchanged):,} there already")
+        parts.append(f"{len(done.unchanged):,} unchanged")
     session.note(", ".join(parts))
     if done.left_out:
-        left = listed([printable(path) for path in done.left_out], 3)
-        session.note(f"left out {left}; --all writes training states, too")
+        hidden = listed([printable(path) for path in done.left_out], 3)
+        session.note(f"not written: {hidden}; --all writes training states, too")
 
 
-def tell_of_training(session: Session, *branches: str | None) -> None:
-    """Says on which of these branches a training records."""
+def note_training(session: Session, *branches: str | None) -> None:
+    """Notes on which of these branches a training records."""
     for branch in dict.fromkeys(branches):
         if session.repo.recorder(branch) is not None:
-            goes_on = f"{printable(branch or '')}, and goes on there"
-            where = "the detached HEAD, and follows it" if branch is None else goes_on
-            session.note(f"A training is recording on {where}")
+            stays = f"{printable(branch or '')}; its next versions go to that branch"
+            where = "the detached HEAD; its next versions follow HEAD" if branch is None else stays
+            session.note(f"a training records on {where}")
 
 
 def warn_of_unreached(session: Session, done: Restored) -> None:
-    """Warns of versions that only the former HEAD led to, and says how to keep them."""
-    left = done.orphans
-    if left is None:
+    """Warns of versions that only the previous HEAD reached, and how to keep them."""
+    unreached = done.orphans
+    if unreached is None:
         return
-    name, versions = left.newest.short, count(left.count, "version")
+    name, versions = unreached.newest.short, count(unreached.count, "version")
     days = f"{float(session.repo.config.get('gc.grace_days')):g} days"
     session.warn(
-        f"no branch or tag leads to {versions} now, the newest {name}; 'mvc gc' deletes what "
-        f"neither a name nor a deployment leads to for {days}"
+        f"no branch or tag reaches {versions} now (newest {name}); after {days} 'mvc gc' deletes "
+        "versions that no ref or deployment reaches"
     )
-    session.note(f"to keep what leads to {name}: mvc branch NAME {name}")
+    session.note(f"to keep {'it' if unreached.count == 1 else 'them'}: mvc branch NAME {name}")

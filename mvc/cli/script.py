@@ -1,4 +1,4 @@
-"""A file of Python that the user names on the command line, imported when it is first needed."""
+"""A Python file that the user names on the command line, imported at the first use."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _HIDDEN = "__mvc_script__"
 class Script:
     """``FILE.py[:NAME]``.
 
-    ``recorded``: its functions are to be found again by the name of their module, so the file is
-    imported as the module of its name.
+    ``recorded``: a recipe names functions by their module, so the file is imported under its own
+    name.
     """
 
     def __init__(
@@ -33,37 +33,37 @@ class Script:
         self.name = name or default
 
     def required(self, name: str) -> Any:
-        """What the code has under ``name``. Raises WrongUsage if that is nothing."""
-        found = self.get(name)
-        if found is None:
+        """The attribute ``name`` of the module. Raises WrongUsage if it is missing."""
+        value = self.get(name)
+        if value is None:
             raise WrongUsage(
                 f"{self.place} has no {name}",
                 hint="define it, or name a function: FILE.py:NAME",
             )
-        return found
+        return value
 
     def value(self, name: str) -> Any:
-        """What the function ``name`` returns, or a value of this name; None if there is none."""
-        found = self.get(name)
-        return found() if callable(found) else found
+        """The result of the function ``name``, or the value of this name; None if missing."""
+        value = self.get(name)
+        return value() if callable(value) else value
 
     def get(self, name: str) -> Any:
-        """What the code has under ``name``; None for nothing, and for a module."""
-        found = getattr(self._module, name, None)
-        return None if isinstance(found, ModuleType) else found
+        """The attribute ``name`` of the module; None if it is missing or a module."""
+        value = getattr(self._module, name, None)
+        return None if isinstance(value, ModuleType) else value
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Sends what the code prints to stderr; makes its failures one line."""
+        """Redirects stdout of the code to stderr; turns its exceptions into WrongUsage."""
         try:
             with redirect_stdout(sys.stderr):
                 yield
         except (MvcError, MemoryError):
             raise
         except (Exception, SystemExit) as error:
-            said = one_line(str(error))
+            text = one_line(str(error))
             raise WrongUsage(
-                f"{self._target} failed: {type(error).__name__}" + (f": {said}" if said else ""),
+                f"{self._target} failed: {type(error).__name__}" + (f": {text}" if text else ""),
                 hint="run it with --debug to see where",
             ) from error
 
@@ -74,7 +74,7 @@ class Script:
         if identity is None or not identity.is_file:
             raise UnknownPath(
                 f"there is no file {self.place}",
-                hint="name a file of Python, which may import what a package has",
+                hint="name a Python file; it may import packages",
             )
         file = self._fs.realpath(file)
         name = self._module_name(file) if self._recorded else _HIDDEN
@@ -87,15 +87,15 @@ class Script:
 
     def _module_name(self, file: Path) -> str:
         name = file.stem
-        there = getattr(sys.modules.get(name), "__file__", None)
-        if name in sys.stdlib_module_names or (there is not None and there != str(file)):
+        existing = getattr(sys.modules.get(name), "__file__", None)
+        if name in sys.stdlib_module_names or (existing is not None and existing != str(file)):
             raise WrongUsage(
-                f"{self.place} cannot be recorded: another module is called {name}",
-                hint="give the file another name",
+                f"{self.place} cannot be recorded: another module has the name {name}",
+                hint="rename the file",
             )
         if not name.isidentifier():
             raise WrongUsage(
-                f"{self.place} cannot be recorded: no module can be called {name}",
-                hint="give the file a name of letters, digits and _",
+                f"{self.place} cannot be recorded: {name} is not a valid module name",
+                hint="rename the file, with letters, digits and _",
             )
         return name

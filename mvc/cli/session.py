@@ -1,4 +1,4 @@
-"""What every command is given: it prints, and opens the repository at the first use."""
+"""The session of a command: its output, and the repository, opened at the first use."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from mvc.ids import CommitId, Digest
 
 _ACCESS = ("token_file", "ca_file", "program", "endpoint", "region")
-"""Options of a remote that say how to reach it."""
+"""Options of a remote that are needed to connect to it."""
 
 
 class Session(Output):
     """One run of the program. ``verbosity``: -1 quiet, 0, 1 and more with each -v.
 
-    ``as_json``: the command prints one JSON object. ``arguments``: what was typed behind ``mvc``.
+    ``as_json``: the command prints one JSON object. ``arguments``: the words after ``mvc``.
     """
 
     def __init__(self) -> None:
@@ -56,9 +56,9 @@ class Session(Output):
 
     @contextmanager
     def visiting(self, remote: str | None, *, nodes: bool = False) -> Iterator[None]:
-        """While the block runs, ``repo`` is a private copy of a remote, or of one at a URL.
+        """While the block runs, ``repo`` is a private copy of ``remote``, a name or a URL.
 
-        With ``nodes`` it has what nodes report there. None: the repository here.
+        ``nodes``: with the reports of nodes. ``remote`` None: the local repository.
         """
         if remote is None:
             yield
@@ -68,8 +68,8 @@ class Session(Output):
         url, options = remote, dict[str, str | bool]()
         if not {"/", ":"} & set(remote):
             with suppress(NotARepository):
-                found = self.repo.remotes.find(remote)
-                url, options = found.url, {name: getattr(found, name) for name in _ACCESS}
+                known = self.repo.remotes.find(remote)
+                url, options = known.url, {name: getattr(known, name) for name in _ACCESS}
         with (
             self.progress("receiving") as progress,
             visit(url, nodes=nodes, config=load, progress=progress, **options) as visited,
@@ -80,10 +80,10 @@ class Session(Output):
     def at_remote(
         self, name: str | None, act: Callable[[], int | None], *, changes: bool
     ) -> int | None:
-        """Runs ``act`` on the repository of a remote, None for the one here; returns its exit code.
+        """Runs ``act`` on the repository of a remote; None: the local one. Returns the exit code.
 
-        One in a folder is worked on as with ``mvc -C``; behind ssh the same command runs there.
-        ``changes``: whether it changes anything.
+        A folder is opened as by ``mvc -C``; over ssh the same command runs on the other machine.
+        ``changes``: whether ``act`` writes.
         """
         if name is None:
             return act()
@@ -102,50 +102,50 @@ class Session(Output):
         return remotes.maintain(name, on, changes=changes)
 
     def _without_remote(self) -> list[str]:
-        """The command as it was typed, without what came before its name and ``--remote``."""
+        """The words of the command, without global options before it and without ``--remote``."""
         name = click.get_current_context().info_name or ""
-        given = iter(self.arguments[list(self.arguments).index(name) :])
-        found = []
-        for each in given:
-            if each == "--remote":
-                next(given, None)
-            elif not each.startswith("--remote="):
-                found.append(each)
-        return found
+        words = iter(self.arguments[list(self.arguments).index(name) :])
+        rest = []
+        for word in words:
+            if word == "--remote":
+                next(words, None)
+            elif not word.startswith("--remote="):
+                rest.append(word)
+        return rest
 
     def moment_or_rev(
         self, words: tuple[str, ...], at: str | None, target: str | None
     ) -> tuple[str | None, tuple[str, ...]]:
-        """The revision that is named, or was live then, and the words after it; None for neither.
+        """The revision, by name or by ``at`` and ``target``, and the remaining words.
 
-        ``at`` and ``target`` are the options AT and TARGET.
+        The revision is None if there is neither.
         """
         if at is None and target is None:
             return (words[0], words[1:]) if words else (None, ())
-        self.repo.find(at=at, target=target)  # says what is wrong where no target is named
+        self.repo.find(at=at, target=target)  # raises if no target is named
         live = self.repo.live(target or self.repo.targets()[0], at=at)
         since = format_time(live.since_ns)
         self.note(f"{live.commit.short} was live on {live.target} from {since}")
         return str(live.commit), words
 
-    def _warn_of_interrupted(self, found: Interrupted) -> None:
-        """Says which checkouts of processes that were killed the opening has ended, and how."""
+    def _warn_of_interrupted(self, interrupted: Interrupted) -> None:
+        """Warns of interrupted checkouts that opening the repository completed or reverted."""
         replaced, given_up, alone = (
             listed([printable(str(path)) for path in paths], 3)
-            for paths in (found.replaced, found.given_up, found.left_alone)
+            for paths in (interrupted.replaced, interrupted.given_up, interrupted.left_alone)
         )
-        done = [f"{replaced} replaced" if replaced else "", "HEAD moved" * found.moved_head]
+        done = [f"{replaced} replaced" if replaced else "", "HEAD moved" * interrupted.moved_head]
         if any(done):
-            self.warn(f"completed a checkout that was interrupted: {'; '.join(filter(None, done))}")
+            self.warn(f"completed an interrupted checkout: {'; '.join(filter(None, done))}")
         if given_up:
-            more = f"; left alone, because it is not what mvc wrote: {alone}" if alone else ""
+            more = f"; not changed, because another program wrote it: {alone}" if alone else ""
             self.warn(
-                f"gave up a checkout that was interrupted: {given_up} not replaced{more}; "
+                f"cancelled an interrupted checkout: {given_up} not replaced{more}; "
                 "see 'mvc status'"
             )
 
     def answered(self, schema: str, payload: object, *, one_line: bool = False) -> bool:
-        """Prints ``payload`` if the command answers with JSON; returns whether it does."""
+        """Prints ``payload`` if ``--json`` is given; returns whether it is."""
         if self.as_json:
             self.json(schema, payload, one_line=one_line)
         return self.as_json
@@ -155,11 +155,11 @@ class Session(Output):
         return self.repo.root / ".mvc" / "config.yaml"
 
     def now_ns(self) -> int:
-        """The clock's time, even one that cannot be recorded."""
+        """The time of the clock, also beyond the range of recorded times."""
         return Clock().now_ns()
 
     def id_text(self, id_: Digest) -> str:
-        """An id's first ten digits; with -v all of them."""
+        """The first ten digits of an id; with -v all digits."""
         return str(id_) if self.verbose else id_.short
 
     def title(self, id_: CommitId) -> str:
@@ -170,51 +170,51 @@ class Session(Output):
         return ", ".join(filter(None, (id_.short, self.title(id_))))
 
     def names(self, paths: Iterable[str]) -> list[str]:
-        """Tracked names of PATHs given relative to the working folder; ``.`` for all of them."""
+        """Tracked names of PATHs, which are relative to the working folder; ``.`` for the root."""
         return [self.repo.tracked_name(path) or "." for path in paths]
 
     def tracks(self, path: str) -> bool:
-        """Whether HEAD has a file of this PATH, or files in a folder of it."""
-        with suppress(MvcError):  # a name that no path can have, or no version yet
+        """Whether HEAD has a file, or a folder with files, at this PATH."""
+        with suppress(MvcError):  # an invalid path, or no version yet
             (name,) = self.names([path])
             tracked = self.repo.manifest().by_path
-            return name == "." or any(f"{each}/".startswith(f"{name}/") for each in tracked)
+            return name == "." or any(f"{file}/".startswith(f"{name}/") for file in tracked)
         return False
 
     def from_here(self, name: str) -> str:
-        """A tracked name, or a folder's with ``/`` at its end, as a printable path from here."""
-        here = self.fs.realpath(self.fs.cwd())
-        path = os.path.relpath(self.repo.root / name, here)
+        """A tracked name as a printable path from the working folder; folders end in ``/``."""
+        folder = self.fs.realpath(self.fs.cwd())
+        path = os.path.relpath(self.repo.root / name, folder)
         return printable(path + "/" if name.endswith("/") else path)
 
     def check_output(self, output: str | Path, *, force: bool | None) -> None:
-        """Raises WouldOverwrite if the file exists, unless ``force``; None: no option says so.
+        """Raises WouldOverwrite if the file exists, unless ``force``.
 
-        Raises WrongUsage inside .mvc, and for the name of a folder.
+        ``force`` None: the command has no option -f. Raises WrongUsage in .mvc and for a folder.
         """
         from mvc.files import refuse_slash, refuse_store
 
         refuse_slash(output)
         path = Path(output)
         if path == Path():
-            raise WrongUsage("the output is empty", hint="name a file")
+            raise WrongUsage("the output name is empty", hint="name a file")
         refuse_store(self.fs, path)
         if self.fs.stat(path) is not None and not force:
             name = printable(str(path))
-            hint = "name another file" if force is None else "add -f to replace it"
-            raise WouldOverwrite(f"{name} exists already", hint=hint)
+            hint = "choose another name" if force is None else "add -f to replace it"
+            raise WouldOverwrite(f"{name} already exists", hint=hint)
 
     def exit_code(self, code: int | None) -> int:
-        """The command's ``code``; that of damage, with a warning, if the answer is incomplete."""
+        """``code``; that of damage, with a warning, if the answer is incomplete."""
         if not self.incomplete:
             return code or 0
-        self.warn(f"this is incomplete: {self.incomplete[0].message}")
+        self.warn(f"the answer is incomplete: {self.incomplete[0].message}")
         if self.incomplete[0].hint is not None:
             self.note(f"hint: {self.incomplete[0].hint}")
         return DamagedData.exit_code
 
     def close(self) -> None:
-        """Closes the repository; warns if lost journal entries may be missing in the answer."""
+        """Closes the repository; warns if the answer may lack lost journal entries."""
         repository, self._opened = self._opened, None
         if repository is not None:
             gaps = repository.gaps
@@ -226,7 +226,7 @@ class Session(Output):
 
     @contextmanager
     def working_on(self, repository: Repository) -> Iterator[None]:
-        """Has the block work on this repository, which is open already, in place of its own."""
+        """Within the block, ``repo`` is this open repository."""
         own, self._opened = self._opened, repository
         try:
             yield
@@ -235,8 +235,5 @@ class Session(Output):
 
 
 def load(file: Path | None) -> Config:
-    """The configuration with every source that the command line knows.
-
-    Variables such as MVC_STORE_RESET_INTERVAL are settings.
-    """
+    """The configuration, with environment variables such as MVC_STORE_RESET_INTERVAL."""
     return settings(file, os.environ)

@@ -1,4 +1,4 @@
-"""The columns of tables: how each looks, and what it gives where a terminal has no room."""
+"""The columns of tables: style, alignment, and shortening on narrow terminals."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ _NARROWEST = 12
 
 
 class Column(Struct, frozen=True):
-    """``right``: numbers. ``give``: what a terminal has no room for is left out, of a name in its
-    middle, of a sentence at its end; of any other column nothing is.
+    """``right``: aligned right, for numbers. ``shorten``: where a narrow terminal shortens a text,
+    in the middle (names) or at the end (sentences); empty: nowhere.
     """
 
     title: str
     right: bool = False
-    give: Literal["", "middle", "end"] = ""
+    shorten: Literal["", "middle", "end"] = ""
     style: str | None = None
 
 
 def fitted(
     columns: Sequence[tuple[Column, list[str]]], room: int
 ) -> list[tuple[Column, list[str]]]:
-    """The columns, of which those that may give are shortened, the widest first."""
+    """The columns, shortened to ``room`` where ``shorten`` permits; the widest first."""
     widths = [max(map(cell_width, texts)) for _, texts in columns]
-    giving = [i for i, (column, _) in enumerate(columns) if column.give]
+    flexible = [i for i, (column, _) in enumerate(columns) if column.shorten]
     for _ in range(sum(widths) + _GAP * (len(widths) - 1) - room):
-        widest = max(giving, key=widths.__getitem__, default=None)
+        widest = max(flexible, key=widths.__getitem__, default=None)
         if widest is None or widths[widest] <= _NARROWEST:
             break
         widths[widest] -= 1
     return [
-        (column, [_shortened(text, width, column.give) for text in texts])
+        (column, [_shortened(text, width, column.shorten) for text in texts])
         for (column, texts), width in zip(columns, widths, strict=True)
     ]
 
 
 def _shortened(text: str, width: int, where: str) -> str:
-    """Keeps both ends of a name, mostly the later one, because there tensor names differ."""
+    """Of a name the later end keeps more characters, because tensor names differ there."""
     if cell_width(text) <= width:
         return text
     start = text[: width - 1 if where == "end" else (width - 1) // 5]
@@ -60,24 +60,21 @@ _STYLES = {
 }
 _MIDDLE = ("field", "layer", "shape", "source", "tensor", "value")
 _END = (
-    "about", "changes", "meaning", "message", "recorded", "type", "what it does", "where", "who",
+    "about", "changes", "meaning", "message", "recorded", "type", "effect", "where", "who",
     "why",
 )  # fmt: skip
-_GIVES: dict[str, Literal["middle", "end"]] = {
+_SHORTENED: dict[str, Literal["middle", "end"]] = {
     **dict.fromkeys(_MIDDLE, "middle"),
     **dict.fromkeys(_END, "end"),
 }
 
 
 def titled(titles: str) -> list[Column]:
-    """Columns that look the same wherever the program prints one of this title.
-
-    A title ends in ``>`` over numbers.
-    """
+    """Columns with the style of their titles; ``>`` at the end of a title: numbers."""
     return [
         Column(
-            title := each.removesuffix(">"), each.endswith(">"), _GIVES.get(title, ""),
+            title := text.removesuffix(">"), text.endswith(">"), _SHORTENED.get(title, ""),
             _STYLES.get(title),
         )
-        for each in titles.split(", ")
+        for text in titles.split(", ")
     ]  # fmt: skip

@@ -1,7 +1,6 @@
-"""One tensor of a version, printed or saved for numpy.
+"""Prints a tensor of a version, or saves it for numpy.
 
-Numbers that numpy has no type for (bfloat16, float8) are shown and saved as float32,
-which holds each of them exactly.
+Types that numpy lacks (bfloat16, float8) are converted to float32, which is exact.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ _MOST_IN_JSON = 10_000
 
 
 def show_tensor(session: Session, rev: CommitId, name: str, output: str | None) -> None:
-    """Prints the tensor ``name`` (``KEY`` or ``PATH:KEY``), or saves it in ``output``."""
-    entry, found = _named(session, session.repo.manifest(rev), name)
+    """Prints the tensor ``name`` (``KEY`` or ``PATH:KEY``), or saves it to ``output``."""
+    entry, tensor = _named(session, session.repo.manifest(rev), name)
     if output is not None:
         session.check_output(output, force=None)
-    values = as_numpy(found.spec, session.repo.open_file(rev, entry.path).tensor_bytes(found))
+    values = as_numpy(tensor.spec, session.repo.open_file(rev, entry.path).tensor_bytes(tensor))
     if output is not None:
         file = io.BytesIO()
         np.save(file, values)
         session.fs.replace_file(
             Path(output), lambda to: to.write([file.getbuffer()]), mode=None, durable=False
         )
-        as_ = f" as {values.dtype}" if values.dtype.name != found.spec.dtype else ""
-        session.note(f"saved {found.key}{as_} in {output}")
+        as_ = f" as {values.dtype}" if values.dtype.name != tensor.spec.dtype else ""
+        session.note(f"saved {tensor.key}{as_} in {output}")
     if session.as_json:
         whole = values.size <= _MOST_IN_JSON and values.dtype.kind != "c"
         session.json(
@@ -47,22 +46,22 @@ def show_tensor(session: Session, rev: CommitId, name: str, output: str | None) 
             {
                 "commit": rev,
                 "path": entry.path,
-                **fields(found),
+                **fields(tensor),
                 "summary": _summary(values),
                 "values": values.tolist() if whole else None,
             },
         )
     elif output is None:
-        _print(session, found, values)
+        _print(session, tensor, values)
 
 
 def _named(session: Session, manifest: Manifest, name: str) -> tuple[FileEntry, LogicalTensor]:
     path, _, key = name.rpartition(":")
     tensors = [(entry, tensor) for entry in manifest.entries for tensor in entry.tensors]
-    having = [each for each in tensors if each[1].key == name]
+    having = [pair for pair in tensors if pair[1].key == name]
     if not having and path:
         (tracked,) = session.names([path])
-        having = [each for each in tensors if (each[0].path, each[1].key) == (tracked, key)]
+        having = [pair for pair in tensors if (pair[0].path, pair[1].key) == (tracked, key)]
     if len(having) == 1:
         return having[0]
     if having:
@@ -79,34 +78,34 @@ def _named(session: Session, manifest: Manifest, name: str) -> tuple[FileEntry, 
     )
 
 
-def _print(session: Session, found: LogicalTensor, values: Array) -> None:
-    spec = found.spec
-    id_ = session.paint(session.id_text(found.id), "id")
-    what = f"{spec.dtype} {shape(spec.shape)}, {size(spec.nbytes)}"
-    session.line(f"{printable(found.key)}  {what}, {id_}")
+def _print(session: Session, tensor: LogicalTensor, values: Array) -> None:
+    spec = tensor.spec
+    id_ = session.paint(session.id_text(tensor.id), "id")
+    facts = f"{spec.dtype} {shape(spec.shape)}, {size(spec.nbytes)}"
+    session.line(f"{printable(tensor.key)}  {facts}, {id_}")
     if figures := _summary(values):
         session.line("  ".join(f"{name} {number(value)}" for name, value in figures.items()))
     threshold = (
         max(values.size, 1) if session.verbose else 1000
-    )  # of more, numpy prints the corners
+    )  # numpy prints only the corners of larger arrays
     width = session.width or 100
     session.line(np.array2string(values, max_line_width=width, threshold=threshold, separator=" "))
 
 
 def _summary(values: Array) -> dict[str, float]:
-    """Least, greatest, mean, standard deviation of the finite elements; zeros; not finite."""
+    """Statistics of the finite elements, and the number of zeros and non-finite elements."""
     if not values.size or values.dtype.kind not in "fiub":
         return {}
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     if finite.size:
-        found = {
+        summary = {
             "min": float(finite.min()),
             "max": float(finite.max()),
             "mean": float(finite.mean(dtype=np.float64)),
             "std": float(finite.std(dtype=np.float64)),
         }
-    found["zeros"] = int(values.size - np.count_nonzero(values))
+    summary["zeros"] = int(values.size - np.count_nonzero(values))
     if finite.size != values.size:
-        found["not finite"] = int(values.size - finite.size)
-    return found
+        summary["not finite"] = int(values.size - finite.size)
+    return summary

@@ -1,6 +1,6 @@
-"""What ``mvc help TOPIC`` says of things that many commands take; the documentation has the same.
+"""The topics of ``mvc help TOPIC``; ``docs/commands.md`` has the same texts.
 
-Backquotes mark code; on the screen they are left out.
+Backquotes mark code; screens omit them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from mvc.times import FORMS
 
 
 class Topic(Struct, frozen=True):
-    """``forms``: what may be typed, and what each means. ``notes``: paragraphs after them."""
+    """``forms``: values and their meanings. ``notes``: paragraphs below."""
 
     title: str
     forms: dict[str, str]
@@ -22,68 +22,63 @@ TOPICS = {
     "revisions": Topic(
         "REV: naming a version",
         {
-            "1a2b3c4d5e": "the id of a commit, or its first digits (four or more)",
+            "1a2b3c4d5e": "the id of a version, or its first digits (at least four)",
             "main, v1.2": "a branch or a tag",
-            "origin/main": "where that branch, or tag, of the remote `origin` was at the last "
+            "origin/main": "a tracking ref: the branch or tag of the remote `origin` at the last "
             "fetch or push",
-            "prod": "the version that is live on the target `prod`. Branches, tags and ids go "
-            "first; a warning says so",
-            "target:prod": "the same, of the target alone; `heads/prod` and `tags/prod` are a "
-            "branch and a tag",
-            "HEAD": "the version from which the working files come",
+            "prod": "the version that is live on the target `prod`. Branches, tags and ids have "
+            "priority, with a warning",
+            "target:prod": "always the target; `heads/prod` is always a branch, `tags/prod` a tag",
+            "HEAD": "the current version",
             "HEAD~3": "the third ancestor, along first parents; `HEAD~` is `HEAD~1`",
             "HEAD^2": "the second parent; `HEAD^` is the first",
-            "main@{TIME}": "what the branch pointed to at TIME",
-            "prod@{TIME}": "what was live on the target at TIME",
+            "main@{TIME}": "the version of the branch at TIME",
+            "prod@{TIME}": "the version that was live on the target at TIME",
             "main@{1 hour ago}~2": "any combination",
-            "main..exp": "for `log` only: the versions of `exp` without those of `main`. An end "
-            "left out is `HEAD`",
+            "main..exp": "for `log` and `forget`: the versions of `exp` that are not versions of "
+            "`main`. A missing end is `HEAD`",
         },
     ),
     "times": Topic(
-        "TIME: naming a moment",
+        "TIME: naming a time",
         FORMS,
         (
-            "If a clock change makes a local time ambiguous or skips it, mvc refuses it and shows "
-            "both readings. It refuses a date whose weekday is wrong.",
-            "`--at TIME` selects the last deployment at or before TIME. Without `--at`, the rule "
-            "for what is live now also covers clocks that were set back and records made late "
-            "(`mvc help targets`).",
+            "mvc refuses a local time that a clock change skips or repeats, and shows both "
+            "readings. It refuses a date with a wrong weekday.",
+            "`--at TIME` selects the last deployment at or before TIME.",
         ),
     ),
     "targets": Topic(
         "TARGET: where versions are live",
         {
             "prod, edge/berlin": "any name: a service, a site, a group of devices",
-            "mvc deploy REV TARGET": "REV is live there from now on, or with `--at` from a TIME on",
-            "mvc deploy --list TARGET": "what was live there, and when",
-            "mvc rollback TARGET": "the version before the live one is deployed again",
-            "mvc checkout --at TIME --target TARGET": "the version that was live there at TIME",
-            "mvc diff TARGET HEAD": "a target is a REV, too: the version that is live there",
+            "mvc deploy REV TARGET": "deploys REV now, or with `--at` at TIME",
+            "mvc deploy --list TARGET": "lists the deployments",
+            "mvc rollback TARGET": "deploys the previous version again",
+            "mvc checkout --at TIME --target TARGET": "restores the version that was live at TIME",
+            "mvc diff TARGET HEAD": "a target is also a REV: its live version",
         },
         (
-            "Live now is the deployment without `--at` that was recorded last, even if the clock "
-            "was set back since; but if deployments with `--at` (or imported ones) have a later "
-            "time that has come, the last of these. So a record made today of last week does not "
-            "replace what is live, and one of next week counts from then on.",
-            "If the 256 newest records of a target all have a given time, as after the import of a "
-            "long history, the last one by time is live. Retracted deployments (`mvc deploy "
-            "--retract`) never count, but stay on record: deployments are evidence, and no command "
-            "erases them.",
+            "The live version is that of the deployment that was recorded last without `--at`, "
+            "even if the clock was set back later; but if a dated deployment (with `--at`, or "
+            "imported) has a later time that has passed, the last of these. So a deployment that "
+            "is dated last week does not replace the live version, and one that is dated next week "
+            "becomes live then. If the 256 newest deployments are all dated, the last one by time "
+            "is live. Retracted deployments never count. No command deletes the record of a "
+            "deployment.",
         ),
     ),
     "pipelines": Topic(
         "SPEC: how versions are encoded",
         {
-            "lossless": "a preset; `mvc pipeline` lists them",
+            "lossless": "a preset; `mvc pipeline` lists the presets",
             "sub | zigzag | planes | zstd:3": "stages, each with its options after a colon",
         },
         (
-            "A pipeline says how a version is written as its difference from an earlier one. The "
-            "setting `commit.pipeline` holds the one that commits use; `mvc pipeline SPEC` "
-            "explains one.",
-            "Versions are stored exactly as they are given, with every pipeline. Those that are "
-            "lossy make production weights, where these are asked for.",
+            "A pipeline encodes a version as its difference from an earlier one. Commits use the "
+            "pipeline of the setting `commit.pipeline`; `mvc pipeline SPEC` explains a pipeline.",
+            "Committed files are stored exactly, with every pipeline but lossy deltas (`lc`). A "
+            "lossy pipeline also computes production weights, on request.",
         ),
     ),
     "strategies": Topic(
@@ -92,31 +87,30 @@ TOPICS = {
             "mean": "the mean of both sides",
             "sum": "the common ancestor plus X (`--scale`, by default 1) times the change of each "
             "side",
-            "ours, theirs": "what the current branch has, or what REV has; also for files and for "
-            "tensors that are no floats",
-            "lm_head.*=ours": "for tensors of such names",
-            "adapter/*:*.bias=mean": "for tensors of such paths and names",
-            "*.json=theirs": "for files, and all tensors in them",
+            "ours, theirs": "the side of the current branch, or of REV; also for files and for "
+            "tensors without floats",
+            "lm_head.*=ours": "tensors with matching names",
+            "adapter/*:*.bias=mean": "tensors with matching paths and names",
+            "*.json=theirs": "matching files, with all their tensors",
         },
         (
-            "`mvc merge --strategy` takes one of these, and may be repeated: the last one that "
-            "matches a tensor or file counts. In a pattern `*` stands for anything, also dots and "
-            "slashes. What no strategy settles is listed, and then nothing is merged.",
+            "`mvc merge --strategy` is repeatable: the last strategy that matches a tensor or file "
+            "counts. In a pattern `*` matches any characters, also dots and slashes. If conflicts "
+            "remain, they are listed and nothing is merged.",
         ),
     ),
     "exit-codes": Topic(
         "Exit codes",
         {
             "0": "done",
-            "1": "the answer is no: there is nothing to commit, no version is found, files or "
-            "environments differ (with `--exit-code`), a merge has conflicts, two runs of a model "
-            "differ (`probe`), or nobody vouches for something (`verify`)",
+            "1": "the answer is no: nothing to commit, no such version (`identify`), differences "
+            "(`diff --exit-code`, `probe`), conflicts (`merge`), no trusted signature (`verify`)",
             "2": "wrong usage",
-            "3": "mvc refused or failed; one line says why, and a hint what to do",
+            "3": "mvc refused or failed; one line names the problem, a hint the next step",
             "4": "stored data is damaged",
-            "5": "the repository is busy: another process holds a lock for too long",
+            "5": "the repository is busy: another process has a lock",
             "130": "interrupted",
-            "141": "the reader of the output is gone (as in `mvc log | head`)",
+            "141": "the reader of the output has exited (as in `mvc log | head`)",
         },
     ),
 }

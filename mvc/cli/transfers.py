@@ -1,4 +1,4 @@
-"""How fetches and pushes are shown: a line for each ref that moved, as git writes them."""
+"""Output of fetch and push: a line for each ref that moved, as in git."""
 
 from __future__ import annotations
 
@@ -18,62 +18,60 @@ _COLUMNS = [Column(""), Column("", style="id"), Column("")]
 _MOST = 10  # versions, targets or scopes named in a line
 
 
-def tell_of_fetch(session: Session, done: Transferred, url: str) -> None:
-    """Says what a fetch brought."""
-    _tell(session, f"From {url}", done, [_row(each, each.local) for each in done.updates])
+def print_fetch(session: Session, done: Transferred, url: str) -> None:
+    """Prints the result of a fetch."""
+    _print(session, f"From {url}", done, [_row(update, update.local) for update in done.updates])
     if done.held:
         session.warn(
-            f"{_ids(done.held)}: forgotten by name at {done.remote}, and kept here for now, "
-            "because HEAD or a version without weights stands on it"
+            f"{_ids(done.held)}: forgotten at {done.remote}, but still stored here, because HEAD "
+            "or a version without weights needs it"
         )
     if done.forgotten:
-        session.note(
-            f"{_ids(done.forgotten)}: forgotten by name at {done.remote}, and from now on here"
-        )
+        session.note(f"{_ids(done.forgotten)}: forgotten at {done.remote}, and now here, too")
     if done.kept:
         session.warn(
-            f"{_ids(done.kept)}: forgotten by name at {done.remote}, and kept here: "
-            f"'mvc forget {done.kept[0].short}' forgets one here, too"
+            f"{_ids(done.kept)}: forgotten at {done.remote}, but still stored here; "
+            f"'mvc forget {done.kept[0].short}' forgets it here, too"
         )
 
 
-def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = False) -> None:
-    """Says what a push sent, or would send, and what it left out."""
-    rows = [_row(each, each.name) for each in done.updates]
-    _tell(session, f"To {url}", done, rows, sent=" would be sent" if dry_run else "")
+def print_push(session: Session, done: Pushed, url: str, *, dry_run: bool = False) -> None:
+    """Prints what a push sent, or would send, and what it did not send."""
+    rows = [_row(unsent, unsent.name) for unsent in done.updates]
+    _print(session, f"To {url}", done, rows, sent=" would be sent" if dry_run else "")
     for name in done.passed_over:
-        session.note(f"tag {name} is another version there, and stays")
+        session.note(f"not sent: the tag {name} exists on the remote with another version")
     if done.at_home:
-        session.note(f"the files of data sets stay here: {_ids(done.at_home)}")
+        session.note(f"not sent: the files of data sets (data=false): {_ids(done.at_home)}")
     for target, id_ in done.not_there:
         session.warn(
-            f"{id_.short}, live on {target} here, is not there, nor its deployment: "
-            "push a branch or a tag that leads to it"
+            f"not sent: {id_.short}, live on {target}, and its deployment; "
+            "push a branch or tag that contains it"
         )
     if done.denied:
         session.warn(
-            "not sent: what this token may not change there; it needs the scope "
+            "not sent: changes that this token may not make; they need the scope "
             f"{listed(done.denied, _MOST)}"
         )
     if done.not_forgotten:
         session.warn(
-            f"not sent: that {_ids(done.not_forgotten)} was forgotten here; forgetting it there "
+            f"not sent: {_ids(done.not_forgotten)} was forgotten here; forgetting it on the server "
             "needs the scope admin"
         )
-    for each in done.refused:
-        what = "the retraction recorded here on" if each.retracts else "the deployment here to"
+    for unsent in done.refused:
+        record = "your retraction on" if unsent.retracts else "your deployment to"
         session.warn(
-            f"not sent: {what} {each.target}; {each}. 'mvc fetch' brings it; then "
-            f"'mvc deploy VERSION {each.target}' replaces it, and with --retract drops yours"
+            f"not sent: {record} {unsent.target}; {unsent}. Run 'mvc fetch'; then 'mvc deploy "
+            f"VERSION {unsent.target}' replaces it, or with --retract withdraws yours"
         )
     if done.held:
         session.warn(
-            f"{_ids(done.held)}: forgotten by name here, and kept there for now, because something "
-            "stands on it"
+            f"{_ids(done.held)}: forgotten here, but still stored on the remote, because other "
+            "versions need it"
         )
 
 
-def _tell(
+def _print(
     session: Session,
     title: str,
     done: Transferred,
@@ -88,8 +86,8 @@ def _tell(
         return
     session.line(printable(title))
     session.table(_COLUMNS, rows, indent=" ")
-    others = max(done.operations - done.versions, 0)
-    named = ((done.versions, "version"), (others, "other operation"))
+    operations = max(done.operations - done.versions, 0)
+    named = ((done.versions, "version"), (operations, "other operation"))
     parts = [count(n, noun) for n, noun in named if n]
     if parts:
         session.line(f"{' and '.join(parts)}, {size(done.bytes)}{sent}")
@@ -103,14 +101,14 @@ def _row(update: RefUpdate, to: str) -> tuple[str, str, str]:
     name, local = _short(update.name), _short(to)
     old, new = ("" if id_ is None else id_.short for id_ in (update.old, update.new))
     arrow = f"{name} -> {local}"
-    ways = {
+    rows = {
         "new": ("*", f"new {kind}", arrow),
         "forward": ("", f"{old}..{new}", arrow),
         "forced": ("+", f"{old}...{new}", f"{arrow} (forced)"),
         "deleted": ("-", "deleted", local),
-        "kept": ("!", "kept apart", f"{arrow} ({name} is another version here)"),
+        "kept": ("!", "not replaced", f"{arrow} ({name} is another version here)"),
     }
-    return ways[update.change]
+    return rows[update.change]
 
 
 def _short(name: str) -> str:
@@ -121,21 +119,21 @@ def _ids(versions: Sequence[CommitId]) -> str:
     return listed([id_.short for id_ in versions], _MOST)
 
 
-def tell_unsent(session: Session, target: str | None = None) -> None:
-    """Says which deployments remotes lack; nothing where all is in step."""
+def note_unsent(session: Session, target: str | None = None) -> None:
+    """Prints which deployments remotes lack, if any."""
     remotes = session.repo.root / ".mvc" / "remotes.yaml"
-    if session.fs.stat(remotes) is not None:  # else spare the imports of all that knows remotes
-        for each in session.repo.remotes.unsent(target):
-            session.note(unsent_line(each))
+    if session.fs.stat(remotes) is not None:  # else skip the imports for remotes
+        for unsent in session.repo.remotes.unsent(target):
+            session.note(unsent_line(unsent))
 
 
 def unsent_line(unsent: Unsent) -> str:
-    """``prod: not sent yet to origin: 'mvc push origin' (or --push)``."""
+    """``prod: not sent yet to origin: run 'mvc push origin' (or use --push)``."""
     target, name = printable(unsent.target), printable(unsent.remote)
     if unsent.state == "not sent":
-        return f"{target}: not sent yet to {name}: 'mvc push {name}' (or --push)"
+        return f"{target}: not sent yet to {name}: run 'mvc push {name}' (or use --push)"
     live = "nothing" if unsent.there is None else unsent.there.commit.short
     return (
-        f"{target}: conflict: {live} is live at {name}, which does not take what was recorded "
-        f"here; 'mvc deploy VERSION {target}' replaces it, --retract drops yours"
+        f"{target}: conflict: {live} is live at {name}, which refuses your deployment; "
+        f"'mvc deploy VERSION {target}' replaces it, --retract withdraws yours"
     )

@@ -1,8 +1,8 @@
-"""What a command is declared with: its options as a struct, and the function that runs.
+"""Declares a command: its options as a struct, and the function that runs.
 
-A field of the struct says name, type, default and help of one option. click's parameters, and with
-them help, completion and the tables of the documentation, are made from the fields; the command
-gets the values as one typed object. Options that several commands share are below.
+A field of the struct defines name, type, default and help of one option. The parameters of click,
+help, completion and reference pages derive from the fields. The function receives the values as
+one typed object.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = [
 
 
 PathText = NewType("PathText", str)
-"""A path, or a name in the place of one, as it was typed; the shell completes files."""
+"""A path, or a name in its place, unchanged; the shell completes files."""
 _PATHS: dict[Any, Any] = {PathText: str, Path: Path}
 
 
@@ -64,23 +64,23 @@ class CommandOptions(Struct, frozen=True, kw_only=True):
 
 
 class _Declared(Struct, frozen=True):
-    """What click is given for a field, beside its name and its type.
+    """The settings of click for a field, besides its name and type.
 
-    ``needs``: fields, apart by spaces, of which one must be set if this one is. ``takes``: the only
-    ones that may be given beside it.
+    ``needs``: fields, separated by spaces, of which one must be set if this one is. ``allows``: the
+    only fields that may be set together with this one; None: any.
     """
 
     make: type[click.Parameter]
     names: tuple[str, ...]
     settings: Mapping[str, Any]
     needs: str = ""
-    takes: str | None = None
+    allows: str | None = None
 
     def parameter(self, name: str, kind: Any) -> click.Parameter:
-        """The parameter ``name`` of click; ``--name`` is added where no long name is given."""
+        """The parameter ``name`` of click; its long name defaults to ``--name``."""
         settings = dict(self.settings)
-        of = settings.pop("completes", settings.get("metavar"))
-        settings["shell_complete"] = completion(of or "")
+        completes = settings.pop("completes", settings.get("metavar"))
+        settings["shell_complete"] = completion(completes or "")
         required = True
         if NoneType in get_args(kind):
             kind, required = get_args(kind)[0], False
@@ -97,13 +97,13 @@ class _Declared(Struct, frozen=True):
         names = self.names
         if self.make is click.Argument:
             settings.setdefault("required", required and "default" not in settings)
-        elif not any(each.startswith("--") for each in names):
+        elif not any(option_name.startswith("--") for option_name in names):
             names = (*names, "--" + name.replace("_", "-"))
         return self.make((name, *names), **settings)
 
 
 class Option(click.Option):
-    """An option whose help is one line, which needs no ``inspect`` to be cleaned."""
+    """An option with one line of help, which needs no ``inspect`` to be cleaned."""
 
     def __init__(self, names: Sequence[str], *, help: str, **settings: Any) -> None:
         super().__init__(names, **settings)
@@ -111,7 +111,7 @@ class Option(click.Option):
 
 
 def completion(name: str) -> Any:
-    """What completes a value of this name in the help; what knows how is imported by then."""
+    """The completion of a parameter with this name in the help; imported at the first use."""
 
     def complete(ctx: click.Context, param: click.Parameter, typed: str) -> Any:
         from mvc.cli.completing import completed
@@ -122,11 +122,11 @@ def completion(name: str) -> Any:
 
 
 class _PathName(click.Path):
-    """A path, which an empty string is not: as a ``Path`` that would be the current folder."""
+    """Refuses the empty string, which ``Path`` reads as the current folder."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if value == "":
-            raise click.UsageError("an empty string is no path; the current folder is '.'", ctx)
+            raise click.UsageError("a path is empty; use '.' for the current folder", ctx)
         return super().convert(value, param, ctx)
 
 
@@ -137,13 +137,13 @@ def _click_type(kind: Any) -> Any:
 
 
 def argument(
-    metavar: str | None, *, needs: str = "", takes: str | None = None, **settings: Any
+    metavar: str | None, *, needs: str = "", allows: str | None = None, **settings: Any
 ) -> Any:
-    """An argument; a tuple takes several, what may be None or has a default is optional.
+    """An argument. A tuple accepts several; None in the type, or a default, makes it optional.
 
-    ``completes``: what the shell offers, by its name in ``completing``, if not by ``metavar``.
+    ``completes``: the key in ``completing``, if it is not ``metavar``.
     """
-    return _Declared(click.Argument, (), {"metavar": metavar, **settings}, needs, takes=takes)
+    return _Declared(click.Argument, (), {"metavar": metavar, **settings}, needs, allows=allows)
 
 
 def option(
@@ -151,42 +151,42 @@ def option(
     help_: str,
     *names: str,
     needs: str = "",
-    takes: str | None = None,
+    allows: str | None = None,
     **settings: Any,
 ) -> Any:
-    """An option with a value; ``completes`` as of an argument."""
-    given = {"metavar": metavar, "help": help_, **settings}
-    return _Declared(Option, names, given, needs, takes=takes)
+    """An option with a value; ``completes`` as in ``argument``."""
+    all_settings = {"metavar": metavar, "help": help_, **settings}
+    return _Declared(Option, names, all_settings, needs, allows=allows)
 
 
 def flag(
-    help_: str, *names: str, needs: str = "", takes: str | None = None, **settings: Any
+    help_: str, *names: str, needs: str = "", allows: str | None = None, **settings: Any
 ) -> Any:
-    """An option that is there or not."""
-    return option(None, help_, *names, needs=needs, takes=takes, **settings)
+    """An option without a value."""
+    return option(None, help_, *names, needs=needs, allows=allows, **settings)
 
 
 @cache
 def _fields(options: type[CommandOptions]) -> tuple[FieldInfo, ...]:
-    return msgspec.structs.fields(options)  # resolves annotations, which takes long
+    return msgspec.structs.fields(options)  # resolving annotations is slow
 
 
 def parameters(options: type[CommandOptions]) -> list[click.Parameter]:
-    """The parameters of click for the fields of ``options``, in their order."""
+    """The parameters of click for the fields of ``options``, in order."""
     return [field.default.parameter(field.name, field.type) for field in _fields(options)]
 
 
 def check_together(options: type[CommandOptions], values: Mapping[str, Any]) -> None:
-    """Raises UsageError for an option without one that it needs, or beside one it does not take."""
+    """Raises UsageError if an option lacks one that it needs, or excludes another one."""
     for field in _fields(options):
         if not _is_set(values[field.name]):
             continue
-        if field.default.takes is not None:
-            check_alone(field.name, takes=field.default.takes)
+        if field.default.allows is not None:
+            check_alone(field.name, allows=field.default.allows)
         needs = field.default.needs.split()
         if needs and not any(_is_set(values[n]) for n in needs):
             wanted = " or ".join(_spelled(name) for name in needs)
-            raise click.UsageError(f"{_spelled(field.name)} goes with {wanted}")
+            raise click.UsageError(f"{_spelled(field.name)} needs {wanted}")
 
 
 def _is_set(value: object) -> bool:
@@ -194,76 +194,75 @@ def _is_set(value: object) -> bool:
 
 
 def _spelled(name: str) -> str:
-    """How a parameter of the command is typed."""
+    """A parameter as the user types it."""
     named = next(p for p in click.get_current_context().command.params if p.name == name)
     if isinstance(named, click.Option):
         return named.opts[0]
     return re.sub(r"[][.]", "", named.human_readable_name)
 
 
-def check_alone(mode: str, *, takes: str = "") -> None:
-    """Raises UsageError for a parameter that was given beside ``mode``, but for those it takes.
+def check_alone(mode: str, *, allows: str = "") -> None:
+    """Raises UsageError if a parameter outside of ``allows`` was set together with ``mode``.
 
-    ``takes``: names apart by spaces. Where ``mode`` names a parameter, it is one of the command.
+    ``allows``: names, separated by spaces. ``mode``: a parameter of the command.
     """
     ctx = click.get_current_context()
     for parameter in ctx.command.params:
         name = parameter.name or ""
-        if not parameter.expose_value or name in {mode, *takes.split()}:
+        if not parameter.expose_value or name in {mode, *allows.split()}:
             continue
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{_spelled(mode)} does not go with {_spelled(name)}")
+            raise click.UsageError(f"{_spelled(mode)} cannot be combined with {_spelled(name)}")
 
 
-DRY_RUN = flag("Only say what would be done.", "-n")
+DRY_RUN = flag("Only print the plan.", "-n")
 FORCE_FILE = flag("Replace FILE if it exists.", "-f")
-FORCE_WORK = flag("Overwrite files that hold uncommitted work.", "-f")
+FORCE_WORK = flag("Overwrite uncommitted work.", "-f")
 AT = option("TIME", "The version that was live at TIME, instead of REV.")
-TARGET = option("T", "Where it was live; without --at, what is live there now.")
-REMOTE = option("REMOTE", "Work on the repository of this remote.")
-LIMIT = option("N", "Stop after N.", "-n", "--max-count", type=click.IntRange(min=0))
+TARGET = option("T", "The target for --at; alone: the version that is live there now.")
+REMOTE = option("REMOTE", "Run on the repository of this remote.")
+LIMIT = option("N", "Print at most N versions.", "-n", "--max-count", type=click.IntRange(min=0))
 
 
 def reason(needs: str = "") -> Any:
     """``--reason REASON``, for operations that are evidence."""
-    what = "Why: stays on record, as does who."
-    return option("REASON", what, "-m", "--reason", needs=needs)
+    return option("REASON", "The reason, recorded with the author.", "-m", "--reason", needs=needs)
 
 
 def sign(needs: str = "") -> Any:
-    """``--sign``, and ``--no-sign`` where the settings say to."""
-    what = "Sign it with your SSH key, or do not, whatever your settings say."
-    return flag(what, "--sign/--no-sign", needs=needs, default=None)
+    """``--sign`` and ``--no-sign``, which override the settings."""
+    words = "Sign with your SSH key, or not; overrides the settings."
+    return flag(words, "--sign/--no-sign", needs=needs, default=None)
 
 
 def _pairs(
     kind: type[float] | type[str], _: click.Context, param: click.Parameter, texts: Sequence[str]
 ) -> dict[str, Any]:
     """``K=V`` pairs, each name once. Raises UsageError."""
-    what, found = param.opts[-1].lstrip("-"), dict[str, Any]()
+    noun, pairs = param.opts[-1].lstrip("-"), dict[str, Any]()
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise click.UsageError(f"a {what} is NAME=VALUE, not {text!r}")
-        if name in found:
-            raise click.UsageError(f"the {what} {name!r} is given twice")
+            raise click.UsageError(f"--{noun} needs NAME=VALUE, not {text!r}")
+        if name in pairs:
+            raise click.UsageError(f"the {noun} {name!r} is set twice")
         try:
-            found[name] = kind(value)
+            pairs[name] = kind(value)
         except ValueError:
-            raise click.UsageError(f"{what} {name!r} is not a number: {value!r}") from None
-    return found
+            raise click.UsageError(f"{noun} {name!r} is not a number: {value!r}") from None
+    return pairs
 
 
 def nbytes(text: str) -> int:
     """Reads ``40MB``, ``1.5 GiB`` (units of 1000 or of 1024) or ``123456``. Raises UsageError."""
-    found = parse_size(text)
-    if found is None:
-        raise click.UsageError(f"a size is written 40MB, 1.5GiB or 123456, not {text!r}")
-    return found
+    size = parse_size(text)
+    if size is None:
+        raise click.UsageError(f"{text!r} is not a size; write 40MB, 1.5GiB or 123456")
+    return size
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    """Sets what an option that every command has says; the defaults change nothing."""
+    """Stores a shared option in the session; a default changes nothing."""
     session = ctx.ensure_object(Session)
     if not value:
         return
@@ -280,24 +279,24 @@ def _option(*names: str, **settings: Any) -> click.Option:
 
 
 def shared_options(*, hidden: bool) -> list[click.Option]:
-    """Options of the program that every command takes as well."""
+    """Options of the program that every command accepts, too."""
     option = partial(_option, hidden=hidden)
     colors = click.Choice(["auto", "always", "never"])
     return [
-        option("-q", "--quiet", is_flag=True, help="Say nothing but data, warnings and errors."),
+        option("-q", "--quiet", is_flag=True, help="Print only data, warnings and errors."),
         option(
-            "-v", "--verbose", "verbosity", count=True, help="Show more: full ids, every tensor."
+            "-v", "--verbose", "verbosity", count=True, help="Print more: full ids, every tensor."
         ),
-        option("--color", type=colors, help="Colour: on a terminal (auto), always or never."),
-        option("-P", "--no-pager", is_flag=True, help="Do not show long output page by page."),
-        option("--debug", is_flag=True, help="Show a traceback when something fails."),
+        option("--color", type=colors, help="Colours: on a terminal (auto), always or never."),
+        option("-P", "--no-pager", is_flag=True, help="Print long output without a pager."),
+        option("--debug", is_flag=True, help="Print a traceback after a failure."),
     ]
 
 
 class Verb(click.Command):
-    """A command with an example in its help; takes ``-q -v --color --debug`` after its name too.
+    """A command with an example in its help, and with the shared options.
 
-    With ``json`` it takes ``--json``: one object on stdout, errors included.
+    ``json``: adds ``--json``, which prints one object on stdout, also for errors.
     """
 
     def __init__(self, *args: Any, example: str, json: bool, **kwargs: Any) -> None:
@@ -315,7 +314,7 @@ class Verb(click.Command):
             return super().parse_args(ctx, self._with_counts(args))
 
     def _with_counts(self, args: list[str]) -> list[str]:
-        """``-5`` as ``-n5``, as git has it, where -n takes a number."""
+        """Replaces ``-5`` by ``-n5``, as git does, if -n has a number."""
         options = [p for p in self.params if isinstance(p, click.Option)]
         takers = {name for p in options if not (p.is_flag or p.count) for name in p.opts}
         if "-n" not in takers:
@@ -338,11 +337,11 @@ def verb(
     json: bool = True,
     pages: bool = False,
 ) -> Callable[[Callable[..., int | None]], Verb]:
-    """Makes a command of a function that is given the Session and the values of its options.
+    """Turns a function of the session and the option values into a command.
 
-    The function returns the exit code, None for 0. The command is called as its module is. Its
-    help is its line in ``COMMANDS`` and what the module's docstring says after its own first line.
-    With ``pages`` its output goes through a pager.
+    The function returns the exit code, None for 0. The module names the command. Its help is its
+    line in ``COMMANDS``, and the docstring of the module after the first line.
+    ``pages``: output goes through a pager.
     """
 
     def decorate(function: Callable[..., int | None]) -> Verb:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
@@ -37,18 +36,6 @@ READING = [n for n in COMMANDS if n not in {"completion", "help", "switch"}]
 def test_takes_json(name: str) -> None:
     command = import_module(module_of(name)).command
     assert "--json" in {option for p in command.params for option in p.opts}
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_synopsis_of_the_page_has_every_option(name: str) -> None:
-    page = Path(__file__).parents[2] / "docs" / "commands" / f"{name}.md"
-    synopsis = page.read_text().split("```")[1]
-    command = import_module(module_of(name)).command
-    for parameter in command.params:
-        shown = not getattr(parameter, "hidden", False) and "--help" not in parameter.opts
-        if shown and parameter.param_type_name == "option":
-            named = [rf"{re.escape(option)}(?![\w-])" for option in parameter.opts]
-            assert re.search("|".join(named), synopsis), f"the synopsis lacks {parameter.opts}"
 
 
 def test_options_and_arguments_are_counted() -> None:

@@ -76,7 +76,7 @@ def test_steps_that_stay_are_told(mvc) -> None:
             bits = bits ^ np.where(rng.random(bits.shape) < 0.02, 1 << bit, 0).astype(np.uint32)
     mvc("deploy", "HEAD~2", "prod")
     mvc("forget", "--unused", "prod", "-f")
-    assert "as a base of others (phantoms)" in mvc("gc").out
+    assert "as a base of other contents" in mvc("gc").out
     assert mvc("gc", "--json").json["phantoms"] > 0
 
 
@@ -113,7 +113,7 @@ def test_quarantine_of_a_forgotten_state_goes_and_is_told(mvc) -> None:
     place.mkdir()
     (place / "00000001-8.pack").write_bytes(b"mvcpack1" + bytes(1000))
     mvc("forget", ids[1], "-f")
-    what = " 1.01 kB of .mvc/quarantine, which may hold bytes of forgotten states"
+    what = " 1.01 kB of .mvc/quarantine, which may contain bytes of forgotten states"
     assert f"Would delete{what}" in mvc("gc", "-n").out.splitlines()
     done = mvc("gc", "--json").json
     assert (done["quarantined_bytes"], done["quarantine_deleted_bytes"]) == (0, 1008)

@@ -52,7 +52,7 @@ def is_gone(mvc: Mvc) -> bool:
 
 def test_diff_compares_by_hashes(gone: Mvc) -> None:
     said = gone("diff", "HEAD~1", "HEAD")
-    assert "compared by hashes only" in said.err
+    assert "only hashes are compared" in said.err
     gone(*shlex.split(hint(said).split("'")[1].replace("REV", "HEAD"))[1:])
     assert not gone("diff", "HEAD~1", "HEAD", "--json").json["unmeasured"]
 
@@ -63,7 +63,7 @@ def test_nothing_runs_without_a_word_and_nothing_runs_twice(gone: Mvc) -> None:
     assert gone("retrain", "HEAD", *WITH, "--json").json["versions"][0]["made"] == "stored"
     assert gone("retrain", "HEAD", *WITH, "--json").json["versions"][0]["made"] == "proven"
     written = gone("checkout", "HEAD", "-o", "all", "--model").err
-    assert "all/load.py loads it" in written
+    assert "all/load.py loads the model" in written
 
 
 NET = """
@@ -138,7 +138,7 @@ def test_forget_stores_weights_again_that_are_still_there(mvc: Mvc) -> None:
         held = repo.commit(state, message="the same weights").id
         assert held != run.result.id
     said = mvc("forget", str(base), "-f")
-    assert f"{run.result.id.short} keeps its weights after all" in said.err
+    assert f"{run.result.id.short} become stored again" in said.err
     mvc("gc", "--grace", 0)
     assert mvc("log", "--json").json["commits"][1]["dropped"] is None
     mvc("checkout", run.result.id, "-o", "again.safetensors")
@@ -243,18 +243,18 @@ def dropped(mvc: Mvc) -> Iterator[str]:
 
 def test_given_up_weights_are_told_and_need_a_word_to_be_trained(mvc: Mvc, dropped: str) -> None:
     assert "recoverable by retraining" in mvc("log", "-n", 1, "--oneline").out
-    assert "given up; recoverable by retraining" in mvc("show", dropped).out
+    assert "dropped; recoverable by retraining" in mvc("show", dropped).out
     assert mvc("log", "-n", 1, "--json").json["commits"][0]["dropped"]["path"] == (
         "model.safetensors"
     )
-    assert "1 by retraining" in mvc("stats").out
+    assert "1 by replay" in mvc("stats").out
     assert mvc("stats", "--json").json["dropped"] == 1
     assert "recoverable by retraining" in mvc("fsck").err
     assert "dropped" in mvc("undo", "--list").out
     mvc("retrain", dropped)  # the base has the same weights here: nothing is trained
     assert "retraining" not in mvc("log", "-n", 1, "--oneline").out
     mvc("retrain", dropped, *WITH)
-    assert "given up: the weights of" in mvc("forget", "--weights", dropped).err
+    assert "dropped: the weights of" in mvc("forget", "--weights", dropped).err
 
 
 def test_versions_without_a_recipe_are_refused(mvc: Mvc) -> None:

@@ -46,7 +46,7 @@ def test_no_arguments_means_help(tmp_path: Path) -> None:
 def test_the_version_says_which_loops_run(mvc: Mvc, monkeypatch: pytest.MonkeyPatch) -> None:
     for loops, found in (("numpy", None), ("C", "kernels")):
         monkeypatch.setattr("importlib.util.find_spec", {"mvc.codecs._kernels": found}.get)
-        expected = f"mvc {__version__} (loops in {loops})\n"
+        expected = f"mvc {__version__} (kernels in {loops})\n"
         assert mvc("--version").out == mvc("-V").out == expected
 
 
@@ -346,7 +346,7 @@ def test_an_empty_string_is_no_path(mvc, line: list[str]) -> None:
     mvc.commit(1)
     mvc.write(2)
     before = mvc("log", "--json").out
-    assert "empty string is no path" in mvc(*line, code=2).err
+    assert "a path is empty" in mvc(*line, code=2).err
     assert mvc("log", "--json").out == before
 
 

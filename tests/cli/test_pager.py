@@ -90,7 +90,7 @@ def test_what_is_piped_is_never_paged(folder: Path) -> None:
 def test_a_pager_that_is_missing_is_done_without(folder: Path, missing: str) -> None:
     shown, code = typed(folder, "log", "--oneline", MVC_PAGER=missing)
     assert code == 0 and "value 0" in shown
-    assert shown.count(f"there is no pager {missing!r}: this is printed without one") == 1
+    assert shown.count(f"the pager {missing!r} does not exist; printing without one") == 1
     shown, code = typed(folder, "log", "--oneline", PATH="/nowhere")
     assert code == 0 and "value 0" in shown and "pager" not in shown
 

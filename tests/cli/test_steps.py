@@ -25,11 +25,11 @@ def made(mvc: Mvc, tmp_path: Path) -> list[str]:
 
 def test_forget_proves_a_range_and_names_what_keeps_its_weights(mvc: Mvc, made: list[str]) -> None:
     assert "--trust-code" in mvc("forget", "--weights", f"{made[0]}..main", code=3).err
-    assert "goes with --weights" in mvc("forget", "main", "--trust-code", code=2).err
+    assert "needs --weights" in mvc("forget", "main", "--trust-code", code=2).err
     said = mvc("forget", "--weights", f"{made[0]}..main", "--trust-code").err
-    assert f"kept: the weights of {made[3][:10]}: a full state" in said
-    assert f"kept: the weights of {made[4][:10]}: HEAD" in said
-    assert f"given up: the weights of {made[2][:10]}, {made[1][:10]}" in said
+    assert f"stored: the weights of {made[3][:10]}: a full state" in said
+    assert f"stored: the weights of {made[4][:10]}: HEAD" in said
+    assert f"dropped: the weights of {made[2][:10]}, {made[1][:10]}" in said
     again = mvc("forget", "--weights", made[1], made[3], "--json").json["versions"]
     assert [each["version"] for each in again if each["kept"]] == [made[3]]
 
@@ -42,7 +42,7 @@ def test_show_says_what_makes_a_version_and_prints_the_code_of_its_full_state(
         in mvc("show", made[2]).out
     )
     mvc("retrain", made[2], "--trust-code")
-    assert f"after {made[0][:10]}, made again in about " in mvc("show", made[2]).out
+    assert f"after {made[0][:10]}, replayed in about " in mvc("show", made[2]).out
     assert mvc("show", made[2], "--json").json["steps"]["batches"] == 2
     assert mvc("show", made[0], "--json").json["steps"] is None
     code = mvc("show", made[2], "--code").out
@@ -64,7 +64,7 @@ def test_retrain_says_whether_a_tolerance_was_needed(mvc: Mvc, tmp_path: Path) -
     with library.Repository.open(mvc.folder) as repo:
         recorded(repo, tmp_path / "data", 2, recipe=unseeded)
     said = mvc("retrain", "HEAD", "--trust-code", "--tolerance", "5").err
-    assert "again within " in said and "not proven" in said
+    assert "replayed " in said and "not proven" in said
     assert "replayed within " in mvc("show", "HEAD").out
     told = mvc("retrain", "HEAD", "--trust-code", "--tolerance", "5", "--json").json["versions"]
     assert told[0]["made"] == "near" and 0 < told[0]["distance"] <= 5

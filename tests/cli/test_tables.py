@@ -8,7 +8,7 @@ from mvc.cli.output import Output
 from mvc.cli.tables import Column
 from mvc.text import cell_width
 
-COLUMNS = (Column("tensor", give="middle"), Column("size", right=True), Column("note"))
+COLUMNS = (Column("tensor", shorten="middle"), Column("size", right=True), Column("note"))
 
 
 class Fixed(Output):
@@ -52,14 +52,14 @@ def test_fits_the_terminal_and_keeps_both_ends(capsys, width: int, part: str) ->
 
 
 def test_what_may_not_be_cut_is_whole(capsys) -> None:
-    columns = [Column("tensor", give="middle"), Column("id"), Column("other")]
+    columns = [Column("tensor", shorten="middle"), Column("id"), Column("other")]
     Fixed(40).table(columns, [("encoder." * 20, "1a" * 16, "2b" * 16)])
     line = capsys.readouterr().out.splitlines()[1]
     assert len(line.split()[0]) == 12 and line.split()[1:] == ["1a" * 16, "2b" * 16]
 
 
 def test_sentences_are_cut_at_their_end(capsys) -> None:
-    Fixed(40).table([Column("key"), Column("meaning", give="end")], [("k", "a word " * 20)])
+    Fixed(40).table([Column("key"), Column("meaning", shorten="end")], [("k", "a word " * 20)])
     line = capsys.readouterr().out.splitlines()[1]
     assert line.startswith("k    a word a word")
     assert line.endswith("…")

@@ -14,7 +14,7 @@ def test_the_branch_that_head_leaves_and_comes_to(mvc, branch: str) -> None:
     mvc.commit(2)
     if branch != "main":
         mvc("switch", "-c", branch)
-    told = f"A training is recording on {branch}, and goes on there\n"
+    told = f"a training records on {branch}; its next versions go to that branch\n"
     context = open_handle(mvc.folder)
     with announce(context.store, branch):
         assert mvc("checkout", "HEAD~1").err.count(told) == 1
@@ -35,7 +35,10 @@ def test_a_detached_head(mvc) -> None:
     mvc("checkout", "HEAD~0")
     context = open_handle(mvc.folder)
     with announce(context.store, None):
-        assert "recording on the detached HEAD, and follows it" in mvc("switch", "main").err
+        assert (
+            "records on the detached HEAD; its next versions follow HEAD"
+            in mvc("switch", "main").err
+        )
     assert "recording" not in mvc("switch", "main").err
     context.store.close()
 
@@ -48,7 +51,7 @@ def test_what_moves_head_or_deploys_beside_a_training(mvc) -> None:
     mvc("deploy", "HEAD", "prod")
     mvc("switch", "-c", "aside")
     switched = mvc("undo", "--list", "--json").json["operations"][0]["number"]
-    told = "A training is recording on main, and goes on there\n"
+    told = "a training records on main; its next versions go to that branch\n"
     context = open_handle(mvc.folder)
     with announce(context.store, "main"):
         assert "training" not in mvc("rollback", "prod").err  # it deploys to no target
@@ -57,7 +60,7 @@ def test_what_moves_head_or_deploys_beside_a_training(mvc) -> None:
         for arguments in (["deploy", "HEAD"], ["rollback"]):
             said = mvc(*arguments, "prod").err
             assert said.count("a training deploys to prod: this process (") == 1
-            assert "stops deploying there until it is started again" in said
+            assert "stops deploying there until it restarts" in said
         assert "training" not in mvc("deploy", "HEAD", "staging").err
     assert "training" not in mvc("deploy", "HEAD", "prod").err
     context.store.close()

@@ -1,8 +1,7 @@
 """What the site has otherwise than the repository: a hook of mkdocs (``mkdocs.yml``).
 
-Pages are written to be read in the repository. The site also has those that lie outside of
-``docs``, with their links turned; a table of options on the page of each command, and a page of
-the public names, both from their definitions.
+Pages are written for the repository. The site also has pages from outside of ``docs``, with
+their links turned, and a page of the public names.
 """
 
 from __future__ import annotations
@@ -11,22 +10,16 @@ import os
 import posixpath
 import re
 import sys
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import click
 
 ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # for tests; mkdocs is a program of its own
 
 import mvc  # noqa: E402
-from mvc.cli.catalog import SECTIONS, module_of  # noqa: E402
-from mvc.cli.program import program  # noqa: E402
+from mvc.cli.catalog import SECTIONS  # noqa: E402
 from tests.documents.pages import anchor, outside_of_code  # noqa: E402
-from tests.documents.tables import option_rows  # noqa: E402
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -106,19 +99,6 @@ def without_comments(text: str) -> str:
     return outside_of_code(text, lambda prose: _COMMENT.sub("", prose))
 
 
-def with_options(text: str, command: str) -> str:
-    """The page of a command with the table of its options, below its synopsis."""
-    verb = import_module(module_of(command)).command
-    with click.Context(verb, parent=click.Context(program), info_name=command):
-        rows = option_rows([p for p in verb.params if "--help" not in p.opts])
-    if not rows:
-        return text
-    table = "\n".join(["## Options", "", "| option | meaning |", "|---|---|", *rows])
-    before, heading, after = text.partition("\n## ")
-    shared = "The [global options](../commands.md#global-options) may follow the command, too."
-    return f"{before.rstrip()}\n\n{table}\n\n{shared}\n{heading}{after}"
-
-
 def api() -> str:
     """A page of every public name, for mkdocstrings."""
     names = [f"mvc.{name}" for name in mvc.__all__ if name != "__version__"]
@@ -162,10 +142,4 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     uri = page.file.src_uri
     if uri == API:
         return markdown
-    folder, _, name = uri.removesuffix(".md").rpartition("/")
-    changes: list[Callable[[str], str]] = [without_comments, with_plain_pipes]
-    if folder == "commands":
-        changes.insert(0, lambda text: with_options(text, name))
-    for change in (*changes, lambda text: turned(text, uri, config.repo_url or "")):
-        markdown = change(markdown)
-    return markdown
+    return turned(with_plain_pipes(without_comments(markdown)), uri, config.repo_url or "")

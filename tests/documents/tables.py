@@ -1,15 +1,13 @@
-"""Writes what ``docs/commands.md`` has in common with the program.
+"""Writes the parts of ``docs/commands.md`` that come from the program.
 
-``python -m tests.documents.tables`` writes it into the page: the tables of commands and of global
-options, and a section for each topic of ``mvc help``. The options of a command are said by its
-``--help`` alone.
+``python -m tests.documents.tables`` writes the lists of commands and of global options, and the
+sections of the topics of ``mvc help`` that no other page explains.
 """
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -19,72 +17,52 @@ from mvc.cli.program import program
 from mvc.cli.topics import TOPICS, Topic
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
-_OPTIONS = "| option | meaning |"
-_COMMANDS = "| command | what it does |"
+_TOPICS = ("exit-codes", "revisions", "times", "targets")
+_OPTIONS, _COMMANDS = "## Global options\n\n", "# The command line\n\n"
 
 
 def rendered() -> str:
-    """The page with the tables and topics that the program has now."""
-    text = _with_table(PAGE.read_text(encoding="utf-8"), _COMMANDS, _command_rows())
+    """The page with the lists and topics that the program has now."""
+    text = _with_list(PAGE.read_text(encoding="utf-8"), _COMMANDS, _commands())
     with click.Context(program, **program.context_settings) as context:
-        text = _with_table(text, _OPTIONS, option_rows(program.get_params(context)))
-    for topic in TOPICS.values():
-        text = _with_topic(text, topic)
+        records = [p.get_help_record(context) for p in program.get_params(context)]
+    options = [f"- `{record[0]}`: {record[1]}" for record in records if record]
+    text = _with_list(text, _OPTIONS, options)
+    for name in _TOPICS:
+        text = _with_topic(text, TOPICS[name])
     return text
 
 
 def _with_topic(text: str, topic: Topic) -> str:
     """The text with the section of this topic."""
-    before, found, after = text.partition(f"\n## {topic.title}\n")
-    assert found, f"the page lacks the section {topic.title!r}"
+    before, heading, after = text.partition(f"\n## {topic.title}\n")
+    assert heading, f"the page lacks the section {topic.title!r}"
     rest = after[after.index("\n## ") :] if "\n## " in after else ""
     rows = [
-        f"| {', '.join(f'`{_cell(form)}`' for form in forms.split(', '))} | {_cell(meaning)} |"
+        f"- {', '.join(f'`{form}`' for form in forms.split(', '))}: {meaning}"
         for forms, meaning in topic.forms.items()
     ]
-    table = "\n".join(["| form | meaning |", "|---|---|", *rows])
     notes = [textwrap.fill(note, 118, break_on_hyphens=False) for note in topic.notes]
-    return before + found + "\n" + "\n\n".join([table, *notes]) + "\n" + rest
+    return before + heading + "\n" + "\n\n".join(["\n".join(rows), *notes]) + "\n" + rest
 
 
-def _with_table(text: str, header: str, rows: list[str]) -> str:
-    """The text with these rows below the first table of this header."""
-    before, found, after = text.partition(header + "\n")
-    assert found, f"the page lacks the table {header!r}"
-    rest = re.sub(r"\A(\|.*\n)+", "", after)
-    return before + "\n".join([header, "|---|---|", *rows]) + "\n" + rest
+def _with_list(text: str, heading: str, rows: list[str]) -> str:
+    """The text with this list below the heading."""
+    before, heading, after = text.partition(heading)
+    assert heading, "the page lacks a heading"
+    rest = re.sub(r"\A(-.*\n)+", "", after)
+    return before + heading + "\n".join(rows) + "\n" + rest
 
 
-def _command_rows() -> list[str]:
-    rows = []
-    for section, commands in SECTIONS.items():
-        rows.append(f"| **{section}** | |")
-        rows += [f"| [{name}](commands/{name}.md) | {line} |" for name, line in commands.items()]
-    return rows
+def _commands() -> list[str]:
+    """As ``mvc --help``: daily commands with their first lines, and the names of all other ones."""
+    (_, daily), *sections = SECTIONS.items()
+    rows = [f"- {_link(name)}: {line}" for name, line in daily.items()]
+    return rows + [f"- {title}: {', '.join(map(_link, names))}" for title, names in sections]
 
 
-def option_rows(parameters: Sequence[click.Parameter]) -> list[str]:
-    return [
-        f"| {_names(option)} | {_cell(option.help or '')} |"
-        for option in parameters
-        if isinstance(option, click.Option) and not option.hidden
-    ]
-
-
-def _names(option: click.Option) -> str:
-    names = ", ".join(f"`{name}`" for name in option.opts)
-    if option.secondary_opts:
-        names += " / " + ", ".join(f"`{name}`" for name in option.secondary_opts)
-    if option.is_flag or option.count:
-        return names
-    if option.metavar is None:
-        assert isinstance(option.type, click.Choice), f"{option.name} needs a metavar"
-        return f"{names} `{_cell('|'.join(option.type.choices))}`"
-    return f"{names} `{_cell(option.metavar)}`"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", r"\|").replace("<", "&lt;")
+def _link(name: str) -> str:
+    return f"[{name}](commands/{name}.md)"
 
 
 if __name__ == "__main__":

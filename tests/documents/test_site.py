@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
-import click
 import pytest
 
-from mvc.cli.catalog import COMMANDS, module_of
 from tests.documents import site
 
 ROOT = Path(site.__file__).parents[2]
@@ -39,17 +36,6 @@ def test_links_lead_to_places_of_the_site(page: str, text: str, there: str) -> N
 
 def test_without_a_known_address_the_text_of_a_link_stays() -> None:
     assert site.turned("see [`a`](../pyproject.toml)", "limits.md", "") == "see `a`"
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_page_of_a_command_says_all_its_options(name: str) -> None:
-    page = (ROOT / "docs/commands" / f"{name}.md").read_text(encoding="utf-8")
-    found = site.with_options(page, name)
-    assert found.startswith(page.partition("\n## ")[0].rstrip())
-    assert found.rstrip().endswith(page.partition("\n## ")[2].rstrip())
-    for option in import_module(module_of(name)).command.params:
-        if isinstance(option, click.Option) and not option.hidden and "--help" not in option.opts:
-            assert f"`{option.opts[-1]}`" in found.partition("## Options")[2]
 
 
 def test_a_pipe_in_the_code_of_a_cell_is_one() -> None:

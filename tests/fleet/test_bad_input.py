@@ -90,7 +90,7 @@ def test_a_state_that_was_forgotten(mvc: Mvc, remote: Repository) -> None:
     remote.storage.forget("HEAD")
     assert "was forgotten" in said(mvc, words(remote))
     remote.rollback("prod")
-    assert "is what is live on prod" in mvc(*words(remote)).err
+    assert "is in sync with prod" in mvc(*words(remote)).err
 
 
 def test_a_state_that_never_came(mvc: Mvc, remote: Repository, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_command_that_fails_or_hangs(
     (line,) = done.err.splitlines()
     assert line.startswith(f"mvc: warning: {FILE} is ") and message in line
     assert FILE in done.out  # it is the new version all the same
-    assert mvc(*words(remote, "--exec", "true")).err.endswith("is what is live on prod\n")
+    assert mvc(*words(remote, "--exec", "true")).err.endswith("is in sync with prod\n")
 
 
 def test_two_followers_of_one_file(mvc: Mvc, remote: Repository) -> None:

@@ -59,7 +59,7 @@ def test_once_says_what_it_did(repo: Repository, tmp_path: Path) -> None:
     out, errors = (done := program(*words, cwd=tmp_path)).communicate(timeout=60)
     assert (done.returncode, errors) == (0, "") and version[:10] in out
     out, errors = (done := program(*words, cwd=tmp_path)).communicate(timeout=60)
-    assert (done.returncode, out) == (0, "") and "is what is live on prod" in errors
+    assert (done.returncode, out) == (0, "") and "is in sync with prod" in errors
     assert os.stat(tmp_path / "model.safetensors").st_size > 8000
 
 

@@ -104,7 +104,7 @@ def test_nothing_is_said_to_be_sent_that_was_refused(three: Pair, to: str) -> No
         assert [each.target for each in done.refused] == ["prod"] and done.is_short
         assert (done.targets, done.operations, done.is_news) == ((), 0, False)
     said = run(bob, "push", str(server.root) if to == "url" else to, code=3)
-    assert "not sent: the deployment here to prod" in said and "'mvc fetch' brings it" in said
+    assert "not sent: your deployment to prod" in said and "Run 'mvc fetch'" in said
     assert "with deployments" not in said and "up to date" not in said
     bob.deploy("HEAD", "edge")  # what is taken is counted beside it
     done = bob.push()
@@ -262,7 +262,7 @@ def test_scene_rollback_in_a_clone(scene: Pair) -> None:
     server, ada, bob = scene
     run(ada, "deploy", "HEAD", "prod", "--push")
     run(bob, "fetch")
-    assert "not sent yet to origin: 'mvc push origin'" in run(bob, "rollback", "prod")
+    assert "not sent yet to origin: run 'mvc push origin'" in run(bob, "rollback", "prod")
     assert server.live("prod").commit == ada.find("HEAD")
     for words in (["status"], ["live", "prod"], ["log"]):
         assert "not sent yet to origin" in run(bob, *words)
@@ -295,7 +295,7 @@ def test_scene_stale_rollback(scene: Pair) -> None:
 def test_a_commit_that_deploys_says_what_is_not_sent(three: Pair) -> None:
     server, _, bob = three
     (bob.root / "m.bin").write_bytes(b"one")
-    assert "not sent yet to origin: 'mvc push origin' (or --push)" in run(
+    assert "not sent yet to origin: run 'mvc push origin' (or use --push)" in run(
         bob, "commit", "m.bin", "--deploy", "prod"
     )
     run(bob, "push")
@@ -304,7 +304,7 @@ def test_a_commit_that_deploys_says_what_is_not_sent(three: Pair) -> None:
     assert "not sent" not in said and "'mvc push' sends the branch" in said
     assert server.live("prod").commit == bob.find("HEAD") and state(bob) == "in step"
     assert "not sent" not in run(bob, "commit", "--allow-empty", "-m", "no deployment")
-    assert "--push goes with --deploy" in run(bob, "commit", "-a", "--push", code=2)
+    assert "--push needs --deploy" in run(bob, "commit", "-a", "--push", code=2)
 
 
 def test_a_commit_stays_without_the_deployment_that_a_remote_refuses(three: Pair) -> None:

@@ -260,7 +260,7 @@ def test_seconds_on_the_command_line_are_finite(mvc_: Mvc, seconds: str) -> None
 def test_a_name_is_given_once(mvc_: Mvc, what: str) -> None:
     pairs = (f"--{what}", "x=1", f"--{what}", "x=2")
     said = mvc_("commit", "--allow-empty", *pairs, code=2).err
-    assert f"the {what} 'x' is given twice" in said
+    assert f"the {what} 'x' is set twice" in said
 
 
 @pytest.mark.parametrize("what", ["param", "metric"])

@@ -125,7 +125,7 @@ def test_who_forgets_without_admin_is_not_locked_out(
         with Repository.open(tmp_path / "ada") as ada:
             record(ada, 3)
             ada.annotate("HEAD", note="good")
-        assert f"not sent: that {forgotten} was forgotten here; forgetting" in run("push", code=3)
+        assert f"not sent: {forgotten} was forgotten here; forgetting" in run("push", code=3)
         assert there() == [False] * 4
         with Repository.open(folder / "models") as repo:
             assert [each.note for each in repo.annotations("main")] == ["good"]

@@ -1,4 +1,1 @@
-"""A folder for each section of ``mvc help --all``, in it one module a command, with ``command``.
-
-Loaded by ``mvc.cli.program`` on demand.
-"""
+"""One folder for each section of ``mvc help --all``, with one module for each command."""

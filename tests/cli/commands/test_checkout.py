@@ -42,7 +42,7 @@ def recorded(mvc):
 def test_one_model_is_written_to_the_file_that_is_named(recorded) -> None:
     result = recorded("checkout", "--target", "prod", "--at", "now", "-o", "live.safetensors")
     assert (recorded.folder / "live.safetensors").is_file()
-    assert "left out model.training.safetensors; --all writes" in result.err
+    assert "not written: model.training.safetensors; --all writes" in result.err
     assert list(load_file(recorded.folder / "live.safetensors")) == ["w"]
     found = recorded("checkout", "HEAD", "-o", "x.safetensors", "--json").json
     assert found["left_out"] == ["model.training.safetensors"]
@@ -110,7 +110,7 @@ def test_a_whole_model(mvc) -> None:
         id_ = commit_model(repo, made, path="net.safetensors").id
     said = mvc("checkout", "--model", "HEAD").err
     folder = mvc.folder / f"model-{id_.short}"
-    assert "5 files written" in said and f"{folder.name}/load.py loads it" in said
+    assert "5 files written" in said and f"{folder.name}/load.py loads the model" in said
     assert sorted(path.name for path in folder.iterdir()) == [
         "environment.json", "load.py", "model.json", "model.safetensors", "net.safetensors",
     ]  # fmt: skip
@@ -163,7 +163,7 @@ def test_a_remote_may_be_named(elsewhere) -> None:
 
 def test_what_cannot_be_written_of_a_remote(elsewhere) -> None:
     said = elsewhere("checkout", "--remote", "../work", "main", code=2).err
-    assert "--remote goes with -o" in said
+    assert "--remote needs -o" in said
     said = elsewhere("checkout", "--remote", "../nowhere", "main", "-o", "x", code=3).err
     assert "there is no folder" in said
     said = elsewhere("checkout", "--remote", "../work", "nope", "-o", "x", code=3).err

@@ -28,7 +28,7 @@ def test_a_model_whose_tensors_cannot_be_named_is_told(mvc) -> None:
     torch.save({"a\nb": torch.ones(3)}, mvc.folder / "odd.pt")
     torch.save({"a": torch.ones(3)}, mvc.folder / "usual.pt")
     made = mvc("commit", "odd.pt", "usual.pt")
-    assert "opaque, so its tensors are not compared: odd.pt (a tensor's name contains" in made.err
+    assert "stored as bytes (tensors not compared): odd.pt (a tensor's name contains" in made.err
     assert "usual.pt" not in made.err
     torch.save({"a\nb": torch.zeros(3)}, mvc.folder / "odd.pt")
     assert "odd.pt" not in mvc("commit", "-a").err  # once is enough
@@ -42,15 +42,15 @@ def test_opaque_models_are_named_in_a_line_for_each_reason(mvc) -> None:
         _write(mvc, f"net/{name}", b"{}")
     said = mvc("commit", ".").err.splitlines()
     assert said == [
-        "opaque, so its tensors are not compared: c00.pt, c01.pt, c02.pt and 57 more (a tensor's "
+        "stored as bytes (tensors not compared): c00.pt, c01.pt, c02.pt and 57 more (a tensor's "
         "name contains a control character: a\\nb; give the tensor another name)",
-        "opaque, so its tensors are not compared: net/0.msgpack, net/1.msgpack, net/10.msgpack and "
+        "stored as bytes (tensors not compared): net/0.msgpack, net/1.msgpack, net/10.msgpack and "
         "57 more (it is of no format that mvc reads; save it with safetensors)",
     ]
     for n in range(9):  # each lacks another number of bytes
         torch.save({f"{'x' * n}\nb": torch.ones(3)}, mvc.folder / f"odd{n}.pt")
     said = mvc("commit", ".").err.splitlines()
-    assert len(said) == 6 and said[-1] == "4 further reasons of opaque files: 'mvc ls' names them"
+    assert len(said) == 6 and said[-1] == "stored as bytes for 4 more reasons: 'mvc ls' lists them"
 
 
 def test_a_folder_of_orbax_is_named_once(mvc) -> None:
@@ -60,11 +60,11 @@ def test_a_folder_of_orbax_is_named_once(mvc) -> None:
         for part in parts:
             _write(mvc, f"{folder}/{part}", b"\x28\xb5\x2f\xfd" + folder.encode())
     assert mvc("commit", "ckpt").err.splitlines() == [
-        "opaque, so its tensors are not compared: ckpt/100/, ckpt/200/ (Orbax compresses arrays; "
+        "stored as bytes (tensors not compared): ckpt/100/, ckpt/200/ (Orbax compresses arrays; "
         "export them with safetensors.flax.save_file)"
     ]
     _write(mvc, "manifest.ocdbt", b"x")
-    assert "not compared: ./ (Orbax" in mvc("commit", "manifest.ocdbt").err
+    assert "not compared): ./ (Orbax" in mvc("commit", "manifest.ocdbt").err
 
 
 @pytest.mark.parametrize("suffix", MODELS)
@@ -91,7 +91,7 @@ def test_a_model_that_becomes_opaque_is_named(mvc) -> None:
     model = mvc.folder / "model.safetensors"
     model.write_bytes(b"other")
     said = mvc("commit", "-a", "--opaque", "-m", "x").err
-    assert "opaque, so its tensors are not compared: model.safetensors (" in said
+    assert "stored as bytes (tensors not compared): model.safetensors (" in said
     model.write_bytes(b"again")
     assert "opaque" not in mvc("commit", "-a", "--opaque", "-m", "y").err
 

@@ -121,7 +121,7 @@ def is_given_up(folder: Path, rev: str = "HEAD") -> bool:
 
 def test_weights_are_kept_unless_it_is_asked_for(trained: Mvc) -> None:
     done = commit(trained)
-    said = re.search(r"kept the weights .* made the same; '(mvc .*)' gives them up", done.err)
+    said = re.search(r"stored the weights .* reproduced them; '(mvc .*)' drops them", done.err)
     assert said is not None
     assert not is_given_up(trained.folder)
     assert "not proven" not in trained("show", "HEAD").out
@@ -131,7 +131,7 @@ def test_weights_are_kept_unless_it_is_asked_for(trained: Mvc) -> None:
     trained("config", "store.storage_weight", "1e12")  # then asked for by its price
     Path("numbers.txt").write_text("1\n2\n3\n4\n5\n7\n")
     retrain("numbers.txt")
-    assert "gave up the weights" in commit(trained).err
+    assert "dropped the weights" in commit(trained).err
 
 
 def test_a_proven_version_gives_its_weights_up_and_keeps_the_file(trained: Mvc) -> None:
@@ -143,7 +143,7 @@ def test_a_proven_version_gives_its_weights_up_and_keeps_the_file(trained: Mvc) 
     trained("forget", "--weights", "HEAD")
     assert is_given_up(trained.folder)
     assert Path("model.safetensors").read_bytes() == before
-    assert "Tracked files are as in HEAD" in trained("status").out
+    assert "Tracked files equal HEAD" in trained("status").out
     log = trained("log", "-n", 1).out
     assert "proven" in log and "acc" in log and "not proven" not in log
     trained("gc", "--grace", 0)
@@ -173,7 +173,7 @@ def test_a_replay_that_makes_other_weights_keeps_them_and_says_how_far_off(train
 
 def test_without_a_replay_nothing_is_proven_and_nothing_given_up(trained: Mvc) -> None:
     done = commit(trained, "--no-verify", name=":differs")
-    said = re.search(r"kept the weights .* is not proven; '(mvc .*)' proves it", done.err)
+    said = re.search(r"stored the weights .* is not proven; '(mvc .*)' proves it", done.err)
     assert said is not None
     assert not is_given_up(trained.folder)
     refused = trained(*shlex.split(said[1])[1:], code=3)
@@ -231,13 +231,15 @@ def test_a_training_that_fails_and_one_that_does_not_fit_are_told(trained: Mvc) 
 
 def test_what_does_not_go_with_it_is_refused(trained: Mvc) -> None:
     for more in (["-a"], ["--reset-point"], ["--author", "me"], ["--pipeline", "lossless"]):
-        assert f"--provenance does not go with {more[0]}" in commit(trained, *more, code=2).err
-    assert "goes with --provenance" in trained("commit", "--no-verify", code=2).err
-    assert "goes with --provenance" in trained("commit", "--data", "x", code=2).err
+        assert (
+            f"--provenance cannot be combined with {more[0]}" in commit(trained, *more, code=2).err
+        )
+    assert "needs --provenance" in trained("commit", "--no-verify", code=2).err
+    assert "needs --provenance" in trained("commit", "--data", "x", code=2).err
     refused = trained("commit", "--provenance", "finetune.py", code=2)
-    assert "name the one file that the training made" in refused.err
+    assert "name one PATH: the file that the training wrote" in refused.err
     refused = commit(trained, "--data", "a=numbers.txt", code=2)
-    assert "several data sets have names" in refused.err
+    assert "several data sets need names" in refused.err
     refused = commit(trained, "--no-verify", name=":Service", code=2)
     assert "service is the class Service" in refused.err
     Path("json.py").write_text(FINETUNE)

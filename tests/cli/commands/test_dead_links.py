@@ -34,7 +34,7 @@ def test_status_shows_the_rest_and_lists_it(linked: Mvc) -> None:
         f"L {name}" for name in dead(linked)
     ]
     said = linked("status").out
-    assert "Symbolic links that lead nowhere (a commit refuses them):\n" in said
+    assert "Broken symbolic links (a commit refuses them):\n" in said
     assert all(f"\n  {name}\n" in said for name in dead(linked))
     found = linked("status", "--json")
     assert found.json["dead_links"] == dead(linked)

@@ -72,7 +72,7 @@ def test_versions_without_weights_are_compared_by_hashes(mvc) -> None:
         repo.storage.gc(grace="0")
     done = mvc("diff", "HEAD~1", "HEAD")
     assert "1 changed" in done.out
-    assert "compared by hashes only: the weights of version" in " ".join(done.err.split())
+    assert "only hashes are compared: the weights of version" in " ".join(done.err.split())
     found = mvc("diff", "HEAD~1", "HEAD", "--json").json
     assert "were dropped" in found["unmeasured"]["model.safetensors"]
     assert found["files"][0]["tensors"][0]["l2"] is None

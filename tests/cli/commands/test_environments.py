@@ -48,7 +48,7 @@ def test_rows_fit_the_width(recorded, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_this_machine(recorded) -> None:
     same = recorded("diff", "--environment", "--exit-code")
-    assert same.out == "HEAD and this machine: the same in everything that counts\n"
+    assert same.out == "HEAD and this machine: equal in every relevant field\n"
     found = recorded("diff", "--environment", "HEAD~1", "--json").json
     assert found["schema"] == "mvc.diff.environment/1" and found["verdict"] == "different"
     assert found["differences"][0] == {
@@ -66,7 +66,7 @@ def test_a_version_without_environment(mvc) -> None:
 
 
 def test_what_a_retraining_sets_is_no_obstacle(recorded) -> None:
-    words = "a retraining sets settings and threads as recorded"
+    words = "a replay restores the recorded settings and threads"
     assert words not in recorded("diff", "--environment").err
     torch.use_deterministic_algorithms(True)
     try:

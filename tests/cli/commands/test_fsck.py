@@ -29,7 +29,7 @@ def test_a_journal_older_than_its_index_needs_consent(mvc) -> None:
     mvc("fsck", "--rebuild-index")
     (mvc.folder / ".mvc/journal").write_bytes(old)
     assert "--rebuild-index" in mvc("log", code=4).err
-    assert "given up" in mvc("fsck", "--rebuild-index").err
+    assert "discarded" in mvc("fsck", "--rebuild-index").err
     assert mvc("show", "--id", "HEAD").out.strip() == first
     shutil.rmtree(mvc.folder / ".mvc/index.lmdb")
     assert mvc("show", "--id", "HEAD").out.strip() == first
@@ -72,7 +72,7 @@ def test_repair_of_what_nothing_heals(mvc) -> None:
     assert plain.out.endswith(f"\n1 of 1 version cannot be recovered: {id_[:10]}\n")
     mvc.commit(2)
     said = mvc("fsck", "--repair", code=4).out
-    why = "nothing could be healed (try --from with another BACKUP)\nlost "
+    why = "nothing could be repaired (try --from with another backup)\nlost "
     assert said.startswith(why)
     assert f"1 of 2 versions cannot be recovered: {id_[:10]}" in said
 
@@ -90,7 +90,7 @@ def test_a_missing_pack_is_one_line_and_what_it_takes_is_counted(mvc) -> None:
     reach = " ".join(id_[:10] for id_ in ids)
     assert others[-1] == f"3 of 3 versions cannot be recovered: {reach}"
     said = mvc("fsck", "--repair", code=4).out
-    why = "nothing could be healed (try --from with another BACKUP)\n"
+    why = "nothing could be repaired (try --from with another backup)\n"
     assert said.startswith(why)
     shutil.copytree(mvc.folder / ".mvc", mvc.folder.parent / "backup")
     said = mvc("fsck", "--repair", "--from", mvc.folder.parent / "backup", code=4).out
@@ -102,7 +102,7 @@ def test_damage_that_takes_no_version_away(mvc) -> None:
     smash(mvc.folder / ".mvc/journal", 30)
     said = mvc("fsck", code=4).out.splitlines()
     assert said[0].startswith("journal (byte 0): one of the two copies of entry 0")
-    assert said[-1] == "nothing is lost of the 1 version in the journal's readable entries"
+    assert said[-1] == "nothing is lost: 1 version in readable journal entries"
 
 
 def test_repair_from_another_repository(mvc) -> None:
@@ -141,7 +141,7 @@ def test_a_clone_is_repaired_from_a_new_clone(mvc: Mvc, tmp_path: Path) -> None:
     (mvc.folder / "model.safetensors").unlink()
     for words in ([], ["--repair"], ["--repair"]):
         said = mvc("fsck", *words, code=4).err
-        assert "with --from DIR also what a backup or a new clone has" in said
+        assert "with --from DIR also from a backup or a new clone" in said
     mvc("clone", tmp_path / "server", tmp_path / "new")
     assert "healed object" in mvc("fsck", "--repair", "--from", tmp_path / "new").out
     assert mvc("fsck", "--full").code == 0

@@ -26,7 +26,7 @@ def test_the_nearest_version(mvc) -> None:
     assert result.err == "no version has the state of near.pt\n"
     first, second = result.out.splitlines()
     assert first.startswith(f"nearest: {id_[:10]} model.safetensors  ")
-    same = f"{len(state) - 1} of {len(state)} tensors are those of this version"
+    same = f"{len(state) - 1} of {len(state)} tensors equal those of this version"
     assert second == f"  {same}; mvc diff {id_[:10]} near.pt"
     found = mvc("identify", "near.pt", "--json", code=1).json
     assert found["versions"] == [] and found["nearest"]["commit"] == id_

@@ -33,7 +33,7 @@ def test_an_interruption_says_what_was_kept(mvc, monkeypatch) -> None:
 
     monkeypatch.setattr(import_, "import_checkpoints", interrupted)
     err = mvc("import", mvc.folder / "runs", code=130).err
-    assert "2 versions imported so far, and kept; the same command again goes on" in err
+    assert "2 versions imported so far; repeat the command to continue" in err
     monkeypatch.undo()
     monkeypatch.chdir(mvc.folder)
     assert "1 version imported" in mvc("import", mvc.folder / "runs").out
@@ -65,7 +65,7 @@ def test_a_torn_checkpoint_is_named_by_its_folder(mvc, torn: Path) -> None:
 
 def test_torn_checkpoints_are_skipped_and_listed(mvc, torn: Path) -> None:
     done = mvc("import", "--skip-broken", "run")
-    assert "warning: skipped (no sound models): run/checkpoint-1" in done.err
+    assert "warning: skipped (invalid model files): run/checkpoint-1" in done.err
     assert done.out.startswith("4 versions imported")
     again = mvc("import", "--skip-broken", "run", "--json").json
     assert [Path(path).name for path in again["broken"]] == ["checkpoint-1"]
@@ -75,7 +75,7 @@ def test_torn_checkpoints_are_skipped_and_listed(mvc, torn: Path) -> None:
 
 def test_only_torn_checkpoints(mvc, torn: Path) -> None:
     done = mvc("import", "--skip-broken", "run/checkpoint-1")
-    assert "skipped (no sound models)" in done.err and "nothing imported" in done.out
+    assert "skipped (invalid model files)" in done.err and "nothing imported" in done.out
 
 
 def test_an_ambiguous_time_in_a_name_is_named(mvc, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_the_setting_is_told(mvc: Mvc) -> None:
     for step in range(2):
         write(file, step)
         said = mvc("commit", "model.safetensors", "-m", f"step {step}").err
-        assert "Approximated: commit.pipeline is lc" in said
+        assert "stored approximately: commit.pipeline is lc" in said
     assert "modified" in mvc("status").out  # the file is not what HEAD holds
     (mvc.folder / "notes.txt").write_text("no tensors")
     assert "Approximated" not in mvc("commit", "notes.txt").err

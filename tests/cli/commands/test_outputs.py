@@ -74,7 +74,7 @@ def test_places_that_cannot_be_written_to_come_before_the_commit(mvc) -> None:
         ("nodir/x.safetensors", 3, "no folder nodir"),
         ("folder", 2, "folder is not a file"),
         ("/dev/null", 2, "/dev/null is not a file"),
-        ("", 2, "an empty string is no path"),
+        ("", 2, "a path is empty"),
         ("notes.py", 3, "notes.py exists and is not a model file"),
     ]:
         untouched(mvc, *LOSSY, "-o", to, "--deploy", "prod", code=code, says=says)
@@ -113,7 +113,7 @@ def test_a_lossy_setting_stores_exactly_unless_production_weights_are_asked_for(
     for value in (1.0, 1.3):
         mvc.write(value)
         said = mvc("commit", "model.safetensors").err
-        assert "Stored exactly: commit.pipeline is vsol-0-fast" in said and "--in-place" in said
+        assert "stored exactly: commit.pipeline is vsol-0-fast" in said and "--in-place" in said
         assert mvc("diff", "--exit-code").code == 0
     mvc.write(2.6)
     assert "Stored exactly" not in mvc("commit", "-a", "--in-place").err

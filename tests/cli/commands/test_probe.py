@@ -161,7 +161,7 @@ def test_weights_of_a_version(script) -> None:
         (["net.py:number"], 2, "the model is of type int"),
         (["none.py"], 3, "there is no file none.py"),
         (["no.such.package:model"], 3, "there is no file no.such.package"),
-        (["net.py", "--input", "3xx"], 2, "a shape is written 1x3x224x224, not '3xx'"),
+        (["net.py", "--input", "3xx"], 2, "'3xx' is not a shape; write 1x3x224x224"),
         (["net.py", "--seed", "-1"], 2, "--seed"),
         (["net.py", "--threads", "0"], 2, "--threads"),
         (["net.py", "--only", "none,7"], 2, "no layer that runs has the name none, 7"),

@@ -24,7 +24,7 @@ def test_report_replaces_its_own_page_and_another_file_only_if_told(history) -> 
     history("commit", ".", code=1)
     (history.folder / "r.html").write_text("<!doctype html><p>mine")
     assert "r.html" in history("status").out
-    assert "r.html exists already" in history("report", "-o", "r.html", code=3).err
+    assert "r.html already exists" in history("report", "-o", "r.html", code=3).err
     found = history("report", "-o", "r.html", "-f", "--json").json
     assert found["bytes"] == (history.folder / "r.html").stat().st_size
     assert history("report", "-o", "-").out.startswith("<!doctype html>")

@@ -44,20 +44,20 @@ def test_a_scope_that_matches_no_repository_is_named(mvc: Mvc) -> None:
     scopes = "read,team/models:read,team/*:push:main,team/model:read,models:deploy:prod,metrics"
     said = mvc("-C", "served", "serve", "token", "add", "b", "--scope", scopes).err
     warned = [line for line in said.splitlines() if "no repository" in line]
-    assert [line.rpartition("the scope ")[2] for line in warned] == [
-        "team/model:read gives", "models:deploy:prod gives",
+    assert [line.rpartition("the scope ")[2].rpartition(" no ")[0] for line in warned] == [
+        "team/model:read matches", "models:deploy:prod matches",
     ]  # fmt: skip
     inside = mvc(
         "-C", "served/team/models", "serve", "token", "add", "c", "--scope", "models:read,read"
     )
-    assert "the scope models:read gives" in inside.err
+    assert "the scope models:read matches" in inside.err
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("", "name the folder"),
-        ("one two", "name the folder"),
+        ("", "name one FOLDER"),
+        ("one two", "name one FOLDER"),
         ("none", "none is not a folder"),
         (". --listen 0.0.0.0:7433", "which requires TLS"),
         (". --listen example.org:80", "which requires TLS"),
@@ -65,16 +65,16 @@ def test_a_scope_that_matches_no_repository_is_named(mvc: Mvc) -> None:
         (". --listen 127.0.0.1:99999", "is not an address"),
         (". --tls-key k.pem", "needs --tls-cert"),
         (". --tls-cert none.pem", "its key: no such file"),
-        (". --quota much", "a size is written"),
-        (". --scope read", "does not go with --scope"),
-        ("--stdio . --listen 127.0.0.1:1", "--stdio does not go with --listen"),
+        (". --quota much", "is not a size"),
+        (". --scope read", "cannot be combined with --scope"),
+        ("--stdio . --listen 127.0.0.1:1", "--stdio cannot be combined with --listen"),
         ("--stdio . --scope write", "'write' is not a scope"),
         ("token add", "token add NAME"),
         ("token add x", "name 1 to 100 scopes with --scope"),
         ("token add x --scope write", "'write' is not a scope"),
         ("token add x/y --scope read", "the name of a token"),
         ("token remove x", "no token 'x'"),
-        ("token list --scope read", "does not go with --scope"),
+        ("token list --scope read", "cannot be combined with --scope"),
     ],
 )
 def test_what_cannot_be_served_is_one_clear_line(mvc: Mvc, words: str, says: str) -> None:
@@ -91,7 +91,7 @@ def test_an_address_that_is_taken_is_named(mvc: Mvc) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         failed = mvc("serve", ".", "--listen", address, code=3)
-    assert "'mvc -C . serve token add NAME --scope read' makes one" in failed.err
+    assert "'mvc -C . serve token add NAME --scope read'" in failed.err
     assert f"cannot listen on {address}: address already in use" in failed.err
 
 

@@ -18,7 +18,7 @@ def test_long_lists_are_cut_unless_verbose(mvc) -> None:
 def test_what_a_version_carries(mvc, monkeypatch, tmp_path) -> None:
     mvc.commit(1)
     assert "Carries:" not in mvc("show").out
-    assert mvc("show", "--code").err == "the version carries no source files\n"
+    assert mvc("show", "--code").err == "the version has no source files\n"
     project = Project(tmp_path / "project", monkeypatch)
     project.write({"shown.py": "from torch import nn\n# red \x1b[31m\n\n\nclass Named(nn.Linear):\n"
                    "\tpass\n"})  # fmt: skip
@@ -32,7 +32,7 @@ def test_what_a_version_carries(mvc, monkeypatch, tmp_path) -> None:
         "code", "environment.json", "model.json",
     ]  # fmt: skip
     assert mvc("show", "--code").out.splitlines() == [
-        "# builds the model: shown.Named(in_features=3, out_features=2)",
+        "# call that builds the model: shown.Named(in_features=3, out_features=2)",
         "", "# code/shown.py",
         "from torch import nn", "# red \\x1b[31m", "", "", "class Named(nn.Linear):", "\tpass",
     ]  # fmt: skip
@@ -74,7 +74,7 @@ def test_saved_values_are_the_same(mvc) -> None:
     loaded = np.load(mvc.folder / "w.npy")
     assert loaded.dtype == value.dtype
     assert loaded.tobytes() == value.tobytes()
-    assert "exists already" in mvc("show", "HEAD", "w", "-o", "w.npy", code=3).err
+    assert "already exists" in mvc("show", "HEAD", "w", "-o", "w.npy", code=3).err
 
 
 def test_bfloat16_is_widened_exactly(mvc) -> None:

@@ -46,7 +46,7 @@ def test_a_push_without_a_state_must_be_meant(few: Mvc) -> None:
     assert result.out.startswith("To ") and "1 version, " in result.out
     assert few("push", "backup", "--states", "HEAD~1").err == "Everything up to date\n"
     assert few("push", "backup", "--states", "HEAD~2", code=3).err.startswith("mvc: the state of")
-    assert "--states does not go with" in few("push", "-f", "--states", "HEAD", code=2).err
+    assert "--states cannot be combined with" in few("push", "-f", "--states", "HEAD", code=2).err
 
 
 def test_data_that_stay_at_home_are_named(few: Mvc, tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_data_that_stay_at_home_are_named(few: Mvc, tmp_path: Path) -> None:
     few("import", "--data", tmp_path / "rows.csv")
     few("push", "backup")
     result = few("push", "backup", "data/rows.csv")
-    assert result.err.startswith("the files of data sets stay here: ")
+    assert result.err.startswith("not sent: the files of data sets (data=false): ")
     few("push", "-q", "backup", "--states", "data/rows.csv")
 
 

@@ -94,6 +94,8 @@ def test_who_signs_nothing_sees_nothing_of_it(mvc: Mvc, people: People) -> None:
 
 
 def test_wrong_usage(mvc: Mvc, three: list[str]) -> None:
-    assert "does not go with --target" in mvc("verify", "HEAD", "--target", "prod", code=2).err
-    assert "goes with REV" in mvc("deploy", "--list", "--sign", code=2).err
+    assert (
+        "cannot be combined with --target" in mvc("verify", "HEAD", "--target", "prod", code=2).err
+    )
+    assert "needs REV" in mvc("deploy", "--list", "--sign", code=2).err
     mvc("verify", "--target", "nowhere", code=3)

@@ -62,7 +62,7 @@ def test_only_head_was_left_to_move(world: World, tmp_path: Path) -> None:
     assert killed(restore_in(root, world.ids[0]), on("write", "journal"))
     assert world.version(root) == 0
     first = spawn("status", cwd=root)
-    assert first.stderr.splitlines()[0].endswith("a checkout that was interrupted: HEAD moved")
+    assert first.stderr.splitlines()[0].endswith("an interrupted checkout: HEAD moved")
     assert spawn("status", cwd=root).stderr == ""
     with Repository.open(root) as repo:
         assert str(repo.find()) == world.ids[0] and repo.status().clean
@@ -148,8 +148,9 @@ def test_undo_after_a_killed_checkout_takes_back_that_or_nothing(
                 seen["begun"] += 1
                 assert waiting and newest == "commit" and world.version(root) == 1
                 assert done.stderr.splitlines()[-2:] == [
-                    "mvc: the interrupted checkout is taken back, and nothing else was undone",
-                    "hint: 'mvc undo' takes back the newest operation of 'mvc undo --list', too",
+                    "mvc: the interrupted checkout was cancelled; nothing else was undone",
+                    "hint: repeat 'mvc undo' to undo the newest operation of 'mvc undo --list', "
+                    "too",
                 ]
                 assert repo.status().clean
                 assert spawn("undo", cwd=root).stdout.startswith("Undid operation 2 (commit)")

@@ -491,7 +491,7 @@ def test_what_a_killed_checkout_left_is_verified_before_it_is_renamed(
     monkeypatch.chdir(root)
     assert run(["log"]) == 0
     said = capsys.readouterr().err
-    assert "gave up a checkout that was interrupted" in said and said.count("\n") == 1
+    assert "cancelled an interrupted checkout" in said and said.count("\n") == 1
     assert all(str(root / name) in said for name in SHARDS[1:])
     assert world.shards(root) == [0, 1, 1] and not list(root.glob(".mvc-tmp-*"))
     assert run(["log"]) == 0 and not capsys.readouterr().err
@@ -504,13 +504,13 @@ def test_a_checkout_that_is_taken_back_is_told(
     act = restore_in(root, world.ids[0])
     monkeypatch.chdir(root)
     for when, told, left in (
-        (on("sync_dir", "models"), "gave up", 1),  # all is written, but the plan is not ready yet
+        (on("sync_dir", "models"), "cancelled", 1),  # all is written, but the plan is not ready yet
         (on("replace", SHARDS[1]), "completed", 0),
     ):
         assert killed(act, when)
         assert run(["log"]) == 0
         said = capsys.readouterr().err
-        assert f"{told} a checkout that was interrupted" in said and said.count("\n") == 1
+        assert f"{told} an interrupted checkout" in said and said.count("\n") == 1
         assert world.version(root) == left
 
 

@@ -1,4 +1,7 @@
-"""``mvc branch``."""
+"""``mvc branch``.
+
+Without arguments, the branches are listed. REV is HEAD by default.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,11 @@ from mvc.cli.verb import CommandOptions, Session, argument, flag, verb
 
 class _BranchOptions(CommandOptions, frozen=True, kw_only=True):
     names: tuple[str, ...] = argument("[NAME [REV]]", completes="BRANCH")
-    delete: bool = flag("Delete NAME; refuse if versions would be lost.", "-d", takes="names force")
-    move: bool = flag("Rename: 'mvc branch -m [OLD] NEW'.", "-m")
-    force: bool = flag("Move or replace an existing branch; delete in any case.", "-f")
+    delete: bool = flag(
+        "Delete branches; refuse if versions would be lost.", "-d", allows="names force"
+    )
+    move: bool = flag("Rename a branch: 'mvc branch -m [OLD] NEW'.", "-m")
+    force: bool = flag("Move or replace an existing branch; delete it in any case.", "-f")
 
 
 @verb("mvc branch experiment HEAD~3", _BranchOptions)
@@ -35,13 +40,13 @@ def _rename(session: Session, names: tuple[str, ...], force: bool) -> None:
         raise click.UsageError("rename with: mvc branch -m [OLD] NEW")
     old = names[0] if len(names) == 2 else session.repo.head().branch
     if old is None:
-        raise click.UsageError("HEAD is on no branch: name the branch to rename")
+        raise click.UsageError("HEAD is detached: name the branch to rename")
     session.repo.rename_branch(old, names[-1], force=force)
     session.note(f"Renamed branch {old} to {names[-1]}")
 
 
 def _list(session: Session) -> None:
-    found, current = session.repo.refs(), session.repo.head().branch
-    payload = {"current": current, "branches": refs_json(session, found)}
+    branches, current = session.repo.refs(), session.repo.head().branch
+    payload = {"current": current, "branches": refs_json(session, branches)}
     if not session.answered("mvc.branch/1", payload):
-        print_refs(session, found, "branch", current=current)
+        print_refs(session, branches, "branch", current=current)

@@ -1,17 +1,17 @@
 """``mvc merge``.
 
-What one side changed since the nearest common ancestor comes from there. A tensor, or a
-file without tensors, that both sides changed is a conflict: it is listed with the size of
-each side's change, and nothing is written, unless a strategy settles it. mean is that of
-both sides, sum the ancestor plus X times each side's change; ours and theirs settle files,
-too. PATTERN names tensors, as NAME or PATH:NAME, or files; the last option that matches
-counts. Where HEAD is an ancestor of REV, the branch moves forward.
+A tensor that one side changed since the nearest common ancestor comes from that side. A tensor,
+or a file without tensors, that both sides changed is a conflict. Conflicts are listed, and
+nothing is written, unless a strategy settles them: mean of both sides; sum, the ancestor plus X
+times each change; ours or theirs, for files, too. PATTERN selects tensors (NAME or PATH:NAME) or
+files; the last option that matches counts. If HEAD is an ancestor of REV, the branch only moves
+forward.
 """
 
 from __future__ import annotations
 
 from mvc.api import Conflict
-from mvc.cli.restored import tell
+from mvc.cli.restored import print_restored
 from mvc.cli.verb import CommandOptions, Session, argument, option, verb
 from mvc.text import count, number, percent, printable
 
@@ -23,7 +23,7 @@ class _MergeOptions(CommandOptions, frozen=True, kw_only=True):
     strategy: tuple[str, ...] = option(
         "[PATTERN=]HOW", "Settle conflicts by mean, ours, theirs or sum.", "-s"
     )
-    scale: float = option("X", "The factor of sum.", default=1.0)
+    scale: float = option("X", "The factor X of sum.", default=1.0)
 
 
 @verb("mvc merge experiment --strategy mean --strategy 'lm_head.*=ours'", _MergeOptions)
@@ -32,7 +32,7 @@ def command(session: Session, args: _MergeOptions) -> int:
         "merging", session.repo.merge, args.rev, strategy=args.strategy, scale=args.scale
     )
     for rule in done.unused:
-        session.warn(f"{rule} fits no conflict")
+        session.warn(f"{rule} matches no conflict")
     branch, rev = printable(done.branch or "HEAD"), printable(args.rev)
     if session.answered("mvc.merge/1", done):
         return int(bool(done.conflicts))
@@ -40,22 +40,22 @@ def command(session: Session, args: _MergeOptions) -> int:
     if done.conflicts:
         session.line(f"{count(len(done.conflicts), 'conflict')}: nothing is merged")
         session.note(
-            "hint: --strategy ours or theirs settles any conflict, mean and sum those of floats; "
-            "PATTERN=HOW some"
+            "hint: --strategy ours or theirs settles any conflict, mean or sum those of floats; "
+            "PATTERN=HOW settles matching ones"
         )
     elif done.restored is None or done.new is None:
         session.note(f"{branch} is up to date with {rev}")
     else:
-        what = "Fast-forward" if done.base == done.old else f"Merged {rev} into"
+        action = "Fast-forward" if done.base == done.old else f"Merged {rev} into"
         session.note(
-            f"{what} {branch}: {done.old.short if done.old else 'nothing'}..{done.new.short}"
+            f"{action} {branch}: {done.old.short if done.old else 'nothing'}..{done.new.short}"
         )
-        tell(session, done.restored)
+        print_restored(session, done.restored)
     return int(bool(done.conflicts))
 
 
 def _row(conflict: Conflict) -> tuple[str, ...]:
-    """Of each side the share of elements that it changed, or what it did, and the L2 norm."""
+    """The changed share of elements (or the kind of change) and the L2 norm of each side."""
     ours, theirs = (
         (
             row.kind if row.changed_share is None else percent(row.changed_share, 1),

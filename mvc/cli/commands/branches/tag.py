@@ -1,4 +1,7 @@
-"""``mvc tag``."""
+"""``mvc tag``.
+
+Without arguments, the tags are listed. REV is HEAD by default.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from mvc.cli.verb import CommandOptions, Session, argument, flag, verb
 
 class _TagOptions(CommandOptions, frozen=True, kw_only=True):
     names: tuple[str, ...] = argument("[NAME [REV]]", completes="TAG")
-    delete: bool = flag("Delete the tags NAME.", "-d")
-    force: bool = flag("Move a tag that exists.", "-f")
+    delete: bool = flag("Delete tags.", "-d")
+    force: bool = flag("Move an existing tag.", "-f")
 
 
 @verb("mvc tag v1.2 HEAD~1", _TagOptions)

@@ -1,1 +1,1 @@
-"""The commands of every day."""
+"""Daily commands."""

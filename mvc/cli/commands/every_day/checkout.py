@@ -1,8 +1,10 @@
 """``mvc checkout``.
 
-All files of the version are written and HEAD moves to it. With PATHs only those are
-written, with -o they are written elsewhere, and HEAD stays where it is. Every file is
-verified before the first one is replaced.
+With a REV alone, all files of the version are written, tracked files that it lacks are deleted,
+and HEAD moves to it. With PATHs only these files are written; with -o they are written
+elsewhere. Then HEAD does not move. --at or --target select the version by deployment. Every file
+is verified before the first one is replaced. The next mvc command completes an interrupted
+checkout.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import click
 
 import mvc.recipes as recipes
 from mvc.api import Restored
-from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
+from mvc.cli.restored import note_training, print_restored, warn_of_unreached
 from mvc.cli.verb import (
     AT,
     FORCE_WORK,
@@ -38,18 +40,18 @@ class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
     at: str | None = AT
     target: str | None = TARGET
     remote: PathText | None = option(
-        "REMOTE|URL", "Of this remote, or the repository at URL; needs -o.", needs="output"
+        "REMOTE|URL", "Read from a remote, or the repository at URL; needs -o.", needs="output"
     )
     output: PathText | None = option(
-        "FILE|DIR", "Write there, leave HEAD and files alone; - is stdout.", "-o"
+        "FILE|DIR", "Write to FILE or DIR, and do not move HEAD; - is stdout.", "-o"
     )
-    everything: bool = flag("With -o: training states, too.", "--all", needs="output")
-    atomic_dir: bool = flag("With -o DIR: swap the whole folder in one step.", needs="output")
+    everything: bool = flag("With -o: write training states, too.", "--all", needs="output")
+    atomic_dir: bool = flag("With -o DIR: replace the whole folder in one step.", needs="output")
     delete: bool = flag("With -o DIR: delete files that the version lacks.", needs="output")
     delta_from: str | None = option(
-        "BASE", "With -o DIR: what changed since BASE, as engines exchange it.", needs="output"
+        "BASE", "With -o DIR: write a delta from BASE for inference engines.", needs="output"
     )
-    whole: bool = flag("Write the model's code beside its weights, into -o DIR.", "--model")
+    whole: bool = flag("Write weights and the code of the model into -o DIR.", "--model")
     force: bool = FORCE_WORK
 
 
@@ -63,19 +65,21 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
     before = session.repo.head(if_known=True).branch
     rev, paths = session.moment_or_rev(args.words, args.at, args.target)
     if rev is None:
-        raise click.UsageError("name a REV, or a moment with --at TIME")
+        raise click.UsageError("name a REV, or a time with --at TIME")
     names = session.names(paths) if args.remote is None else list(paths)
     if args.whole:
-        others = (args.everything, args.atomic_dir, args.delete, args.delta_from, names)
-        if any(others) or args.output == "-":
-            raise click.UsageError("--model writes a whole version into -o DIR, and nothing else")
+        excluded = (args.everything, args.atomic_dir, args.delete, args.delta_from, names)
+        if any(excluded) or args.output == "-":
+            raise click.UsageError(
+                "--model writes a whole version; its only options are -o DIR and -f"
+            )
         _write_model(session, rev, args.output, force=args.force)
         return
     done = _restore(session, rev, names, args)
     if done.moved_head:
-        tell_of_training(session, before, done.branch)
+        note_training(session, before, done.branch)
     if not session.as_json:
-        tell(session, done)
+        print_restored(session, done)
         if done.moved_head:
             on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
             title = session.title(done.commit)
@@ -85,7 +89,7 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
 
 
 def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOptions) -> Restored:
-    """Writes files; for a path in the place of a revision the error says how to write it."""
+    """Writes files. If REV is a tracked path, the hint of the error restores that path."""
     to = _stdout(session) if args.output == "-" else args.output or session.repo.root
     try:
         done: Restored = session.run(
@@ -108,7 +112,7 @@ def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOp
 
 
 def _write_model(session: Session, rev: str, output: str | None, *, force: bool) -> None:
-    """Writes code and weights into a folder, and says so."""
+    """Writes code and weights into a folder."""
     from mvc.models.export import export_model  # it imports numpy
 
     commit = session.repo.find(rev)
@@ -117,17 +121,17 @@ def _write_model(session: Session, rev: str, output: str | None, *, force: bool)
     call = recipes.model(session.repo, commit).call
     if session.answered("mvc.checkout/1", fields(done) | {"model": call, "folder": folder}):
         return
-    tell(session, done)
+    print_restored(session, done)
     name = printable(folder)
     session.note(
-        f"{name}/code holds what builds the model, {name}/load.py loads it: read them first"
+        f"{name}/load.py loads the model with the code in {name}/code: read both before you run it"
     )
 
 
 def _stdout(session: Session) -> BinaryIO:
-    """Where ``-o -`` writes a file. Raises UsageError where it would do no good."""
+    """The stream of ``-o -``. Raises UsageError for a terminal, and with ``--json``."""
     if session.as_json:
         raise click.UsageError("-o - and --json both write to stdout")
     if sys.stdout.isatty():
-        raise click.UsageError("stdout is a terminal: send it to a file or a program")
+        raise click.UsageError("stdout is a terminal: redirect it to a file or a program")
     return sys.stdout.buffer

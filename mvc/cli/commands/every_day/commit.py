@@ -1,14 +1,13 @@
 """``mvc commit``.
 
-PATHs are recorded as they are now; a folder means its content, so that tracked files
-which are gone from it leave the version. Other tracked files keep their content of HEAD.
-When the command ends, the version is on disk.
+Records PATHs; a folder means all files in it. A tracked file below PATH that is missing on disk
+leaves the version. Other tracked files keep their content of HEAD. The version is durable when
+the command ends.
 
-A lossy pipeline makes production weights, against what HEAD holds: they are what is
-recorded and what is to be deployed, so say with -o or --in-place where they go.
-
-With --provenance, SCRIPT says how PATH came from what HEAD holds: a function NAME (train by
-default) and the functions model() and optimizer(parameters). A replay of it proves that.
+A lossy pipeline computes production weights from the file and HEAD, and records these: -o or
+--in-place defines where they are written. With --provenance, SCRIPT defines how PATH was trained
+from HEAD: a function NAME (default: train), and the functions model() and optimizer(parameters).
+A replay proves this recipe.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from mvc.api import CommitOptions, CommitResult, FileEntry, FileOptions, version
 from mvc.cli.commits import summary, warn_of_deployment
 from mvc.cli.listing import why_opaque
 from mvc.cli.script import Script
-from mvc.cli.transfers import tell_unsent
+from mvc.cli.transfers import note_unsent
 from mvc.cli.verb import (
     CommandOptions,
     PathText,
@@ -50,35 +49,35 @@ _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
 
 class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     paths: tuple[PathText, ...] = argument("[PATH]...", completes="FILE")
-    every: bool = flag("Take every tracked file that changed.", "-a", "--all")
-    message: str | None = option("MSG", "Say what this version is; - reads it from stdin.", "-m")
-    metrics: dict[str, float] = option("K=V", "Keep a number with it.", "--metric")
-    params: dict[str, str] = option("K=V", "Keep a setting with it.", "--param")
-    run: str = option("NAME", "The training that made it.", default="")
-    deploy: str | None = option("TARGET", "Record that it goes live on TARGET.")
-    at: str | None = option("TIME", "When it went live, if not now.", needs="deploy")
+    every: bool = flag("Commit every tracked file that changed.", "-a", "--all")
+    message: str | None = option("MSG", "The message; - reads it from stdin.", "-m")
+    metrics: dict[str, float] = option("K=V", "Record a number (repeatable).", "--metric")
+    params: dict[str, str] = option("K=V", "Record a text (repeatable).", "--param")
+    run: str = option("NAME", "The training run of the version.", default="")
+    deploy: str | None = option("TARGET", "Record that the version goes live on TARGET.")
+    at: str | None = option("TIME", "The time of the deployment, if not now.", needs="deploy")
     push: bool = flag("Send the deployment at once; if refused, only commit.", needs="deploy")
-    anyway: bool = flag("Deploy it although a file of its model is missing.", needs="deploy")
+    anyway: bool = flag("Deploy even if a file of the model is missing.", needs="deploy")
     sign: bool | None = sign()
-    pipeline: str | None = option("SPEC|PRESET", "How to store what changed.")
+    pipeline: str | None = option("SPEC|PRESET", "The encoding of changed tensors.")
     output: PathText | None = option(
-        "FILE", "With a lossy pipeline: where to write the production weights.", "-o"
+        "FILE", "With a lossy pipeline: write the production weights to FILE.", "-o"
     )
     in_place: bool = flag("With a lossy pipeline: write them over the committed file.")
     exact: tuple[str, ...] = option("TENSOR", "A tensor that a lossy pipeline must not change.")
-    reset_point: bool = flag("Store it in full, without deltas.")
-    author: str | None = option("NAME", "Who made it, if not user.name.")
-    date: str | None = option("TIME", "When it was made, if not now.")
-    opaque: bool = flag("Keep a model file that is cut off as it is.")
+    reset_point: bool = flag("Store the version in full, without deltas.")
+    author: str | None = option("NAME", "The author, if not user.name.")
+    date: str | None = option("TIME", "The time of the version, if not now.")
+    opaque: bool = flag("Store a truncated model file as bytes.")
     allow_empty: bool = flag("Commit even if nothing differs from HEAD.")
     provenance: str | None = option(
         "SCRIPT[:NAME]",
-        "Keep how PATH was trained, and prove it by a replay.",
-        takes="paths message metrics params deploy data no_verify",
+        "Record the training of PATH, and prove it by a replay.",
+        allows="paths message metrics params deploy data no_verify",
     )
     data: tuple[PathText, ...] = option(
         "[NAME=]PATH",
-        "With --provenance: a file or folder that the training reads.",
+        "With --provenance: a file or folder that the training reads (repeatable).",
         completes="FILE",
         needs="provenance",
     )
@@ -101,15 +100,15 @@ def command(session: Session, args: _CommitOptions) -> None:
         _record(session, args, args.provenance, recorded)
         return
     done = _commit(session, args, recorded)
-    _tell(session, args, done, {"weights": "stored"})
+    _show(session, args, done, {"weights": "stored"})
     if not (session.as_json or args.pipeline or args.output or args.in_place):
-        _tell_of_setting(session, done)
+        _note_setting(session, done)
     if args.output is not None:
         session.note(f"the production weights are in {args.output}")
 
 
-def _tell(session: Session, args: _CommitOptions, done: CommitResult, more: dict[str, Any]) -> None:
-    """Says what was recorded; in JSON with ``more``."""
+def _show(session: Session, args: _CommitOptions, done: CommitResult, more: dict[str, Any]) -> None:
+    """Prints the result; in JSON with ``more``."""
     if done.deployment is not None:
         warn_of_deployment(session, done.deployment)
     same_as = _same_as(session, done)
@@ -118,21 +117,21 @@ def _tell(session: Session, args: _CommitOptions, done: CommitResult, more: dict
     if not session.quiet:
         _print(session, done, same_as)
     if done.deployment is not None:
-        tell_unsent(session, done.deployment.target)
+        note_unsent(session, done.deployment.target)
         if args.push:
             session.note("only the deployed version was sent; 'mvc push' sends the branch")
 
 
-def _what_became(done: CommitResult, args: _CommitOptions, *, gave_up: bool) -> str:
-    """What the replay has shown, and whether the weights are kept."""
+def _verdict(done: CommitResult, args: _CommitOptions, *, dropped: bool) -> str:
+    """The result of the replay, and whether the weights stay stored."""
     version = done.id.short
-    if gave_up:
-        return f"gave up the weights of {version}: the replay made the same weights; the file stays"
+    if dropped:
+        return f"dropped the weights of {version}: the replay reproduced them; the file stays"
     if args.no_verify:
         prove = f"'mvc retrain {version} --trust-code'"
-        return f"kept the weights of {version}: its recipe is not proven; {prove} proves it"
+        return f"stored the weights of {version}: the recipe is not proven; {prove} proves it"
     later = f"'mvc forget --weights {version}'"
-    return f"kept the weights of {version}: the replay made the same; {later} gives them up"
+    return f"stored the weights of {version}: the replay reproduced them; {later} drops them"
 
 
 def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) -> CommitResult:
@@ -161,7 +160,7 @@ def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) ->
 
 def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]) -> None:
     session.line(summary(session, done))
-    for path in done.paths:  # the set of files, as git shows it; with -v every file
+    for path in done.paths:  # like git: only added, removed and renamed files; with -v every file
         if session.verbose or path.kind in {"added", "removed", "renamed"}:
             word = session.paint(f"{path.kind:9}", _STYLES.get(path.kind, "changed"))
             was = f" (was {printable(path.renamed_from)})" if path.renamed_from else ""
@@ -170,48 +169,48 @@ def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]
     files = [file for path, file in done.entries.items() if path in new]
     _name_opaque(session, done.id, [file for file in files if file.format == "opaque"])
     for name, version in same_as.items():
-        session.note(f"{name} is what it was in {session.named(version)}")
+        session.note(f"{name} equals {session.named(version)}")
 
 
 def _name_opaque(session: Session, version: CommitId, files: Sequence[FileEntry]) -> None:
-    """Names files and folders whose tensors are not known, in a line for each reason."""
+    """Prints files and folders that are stored as bytes, one line for each reason."""
     reasons = defaultdict[tuple[str, str], list[str]](list)
     paths = [PurePosixPath(file.path) for file in files]
     folders = {path.parent for path in paths if path.name in _ORBAX}
     for folder in sorted(folder for folder in folders if folders.isdisjoint(folder.parents)):
         reasons[_OF_ORBAX].append(f"{folder}/")
     for file in files:
-        if found := why_opaque(session, version, file):
-            reasons[found].append(file.path)
+        if reason := why_opaque(session, version, file):
+            reasons[reason].append(file.path)
     for (why, how), names in islice(reasons.items(), _MOST_REASONS):
         shown = listed(names, _MOST_NAMES)
-        session.note(f"opaque, so its tensors are not compared: {shown} ({why}; {how})")
+        session.note(f"stored as bytes (tensors not compared): {shown} ({why}; {how})")
     if (more := len(reasons) - _MOST_REASONS) > 0:
-        session.note(f"{count(more, 'further reason')} of opaque files: 'mvc ls' names them")
+        session.note(f"stored as bytes for {count(more, 'more reason')}: 'mvc ls' lists them")
 
 
 # -- with a recipe ---------------------------------------------------------------------------
 
 
 def _data(texts: Iterable[str]) -> str | dict[str, str] | None:
-    """The data sets that ``--data`` names; a path alone is what the training gets as ``data``."""
+    """The data sets of ``--data``, by name; a single path without a name is a string."""
     pairs = [text.partition("=") for text in texts]
     named = {name: path for name, equals, path in pairs if equals}
     if len(named) == len(pairs):
         return named or None
     if len(pairs) > 1:
-        raise click.UsageError("several data sets have names, each one: --data NAME=PATH")
+        raise click.UsageError("several data sets need names: --data NAME=PATH")
     return pairs[0][0]
 
 
 def _record(session: Session, args: _CommitOptions, target: str, recorded: dict[str, Any]) -> None:
-    """Commits a file with the recipe in the script ``target``, and proves that."""
+    """Commits a file with the recipe in the script ``target``, and proves the recipe."""
     from mvc.recipes.making import constructed
     from mvc.recipes.verbs import record
     from mvc.training.resume import load
 
     if len(args.paths) != 1:
-        raise click.UsageError("name the one file that the training made")
+        raise click.UsageError("name one PATH: the file that the training wrote")
     (path,) = args.paths
     (name,) = session.names([path])
     script = Script(target, session.fs, "train", recorded=True)
@@ -221,13 +220,13 @@ def _record(session: Session, args: _CommitOptions, target: str, recorded: dict[
                 base = session.repo.manifest("HEAD").by_path
             except UnknownRevision as error:
                 raise UnknownRevision(
-                    "there is no version yet that the training could have begun with",
-                    hint="commit the weights before training first",
+                    "there is no version yet from which the training could start",
+                    hint="first commit the initial weights",
                 ) from error
             service, make = script.required(script.name), script.required("model")
             if not callable(make):
                 raise WrongUsage(
-                    f"model of {script.place} is no function", hint="write def model():"
+                    f"model in {script.place} is not a function", hint="define: def model():"
                 )
             model, optimizer = constructed(make), script.get("optimizer")
             load(session.repo, model, "HEAD", path=name if name in base else None)
@@ -247,16 +246,16 @@ def _record(session: Session, args: _CommitOptions, target: str, recorded: dict[
                 run.trained(path)
         except MvcError:
             if run.result is not None and not session.as_json:
-                _tell(session, args, run.result, {})
+                _show(session, args, run.result, {})
             raise
     assert run.result is not None
-    _tell(session, args, run.result, {"weights": "given up" if run.gave_up else "stored"})
+    _show(session, args, run.result, {"weights": "given up" if run.gave_up else "stored"})
     if not session.as_json:
-        session.note(_what_became(run.result, args, gave_up=run.gave_up))
+        session.note(_verdict(run.result, args, dropped=run.gave_up))
 
 
-def _tell_of_setting(session: Session, done: CommitResult) -> None:
-    """Says that a pipeline of the settings approximates, or that a lossy one does not act."""
+def _note_setting(session: Session, done: CommitResult) -> None:
+    """Notes whether ``commit.pipeline`` has approximated the version, or had no effect."""
     from mvc.pipelines import Pipeline
 
     text = str(session.repo.config.get("commit.pipeline"))
@@ -264,17 +263,17 @@ def _tell_of_setting(session: Session, done: CommitResult) -> None:
     if not any(entry.tensors for entry in done.entries.values()):
         return
     if pipeline.forward_only:
-        session.note(f"Approximated: commit.pipeline is {text}")
+        session.note(f"stored approximately: commit.pipeline is {text}")
     elif pipeline.lossy or pipeline.decisions:
         session.note(
-            f"Stored exactly: commit.pipeline is {text}, whose production weights are "
-            "made with -o FILE or --in-place"
+            f"stored exactly: commit.pipeline is {text}; add -o FILE or --in-place to compute "
+            "production weights"
         )
 
 
 def _same_as(session: Session, done: CommitResult) -> dict[str, CommitId]:
-    """Changed paths whose state is no new one, with the newest other version that has it."""
+    """Changed paths whose state existed before, with the newest other version that has it."""
     changed = [path.path for path in done.paths if path.kind == "changed"]
     entries = session.repo.manifest(done.id).by_path if changed else {}
-    found = {p: version_with(session.repo, entries[p], besides=done.id) for p in changed}
-    return {path: version for path, version in found.items() if version is not None}
+    versions = {p: version_with(session.repo, entries[p], besides=done.id) for p in changed}
+    return {path: version for path, version in versions.items() if version is not None}

@@ -1,8 +1,8 @@
 """``mvc deploy``.
 
-Without REV and TARGET, or with --list, the deployments are listed, newest first: what is
-live now is marked, retracted ones stay listed. With --retract, the newest deployment of
-REV on TARGET, or the one at TIME, no longer counts; it stays on record.
+Without REV and TARGET, or with --list, the deployments are listed, newest first. The live one is
+marked, and retracted ones stay in the list. With --retract, the newest deployment of REV on
+TARGET, or the one at TIME, no longer counts; its record stays.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from mvc.api import Deployed
 from mvc.cli.commits import (
     IsLive,
     forgotten_on,
-    gone,
     live_now,
+    missing_state,
+    print_deployed,
     state_json,
-    tell_deployed,
     who,
 )
 from mvc.cli.verb import (
@@ -35,14 +35,14 @@ from mvc.text import format_time, one_line
 class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str | None = argument("[REV]")
     target: str | None = argument("[TARGET]")
-    at: str | None = option("TIME", "When it went live, if not now.", needs="rev")
-    retract: bool = flag("Record that this deployment did not happen.", needs="rev")
+    at: str | None = option("TIME", "The time of the deployment, if not now.", needs="rev")
+    retract: bool = flag("Withdraw the deployment: record that it did not happen.", needs="rev")
     reason: str | None = reason("rev")
     sign: bool | None = sign("rev")
-    anyway: bool = flag("Also if the target is protected, or the model lacks a file.")
-    push: bool = flag("Send it to the remote first; record nothing if it is refused.", needs="rev")
+    anyway: bool = flag("Deploy even if the target is protected or the model lacks a file.")
+    push: bool = flag("Send it to the remote first; if refused, record nothing.", needs="rev")
     listed: str | None = option(
-        "[TARGET]", "List the deployments, of one TARGET or all.", "--list", "-l", takes="",
+        "[TARGET]", "List the deployments of TARGET, or all.", "--list", "-l", allows="",
         is_flag=False, flag_value="",
     )  # fmt: skip
 
@@ -54,9 +54,8 @@ def command(session: Session, args: _DeployOptions) -> None:
         return
     if args.target is None:
         raise WrongUsage(
-            "name the TARGET, too",
-            hint=f"mvc deploy {args.rev} TARGET; "
-            "'mvc deploy --list TARGET' lists the deployments of one",
+            "TARGET is missing",
+            hint=f"mvc deploy {args.rev} TARGET; 'mvc deploy --list TARGET' lists deployments",
         )
 
     done = (session.repo.retract if args.retract else session.repo.deploy)(
@@ -71,28 +70,28 @@ def command(session: Session, args: _DeployOptions) -> None:
     made_ns = session.repo.version(done.commit).time_ns
     if done.dated and not done.retracted and done.time_ns < made_ns:
         session.warn(
-            f"the deployment is dated {format_time(done.time_ns)}, but {done.commit.short} was "
-            f"made after that, at {format_time(made_ns)}"
+            f"the deployment is dated {format_time(done.time_ns)}, but {done.commit.short} is "
+            f"newer: {format_time(made_ns)}"
         )
     words = "Retracted {commit} on {target}" if args.retract else "Deployed {commit} to {target}"
-    tell_deployed(session, "mvc.deploy/1", done, words)
+    print_deployed(session, "mvc.deploy/1", done, words)
 
 
 def _print_deployments(session: Session, target: str | None) -> None:
-    found = session.repo.deployments(target, incomplete=session.incomplete)[::-1]
+    listed = session.repo.deployments(target, incomplete=session.incomplete)[::-1]
     live = live_now(session)
     if session.as_json:
-        rows = [fields(d) | {"live": live(d)} | state_json(*_state(session, d)) for d in found]
+        rows = [fields(d) | {"live": live(d)} | state_json(*_state(session, d)) for d in listed]
         session.json("mvc.deploy.list/1", {"deployments": rows})
-    elif found:
-        styles = ["dim" if d.retracted else None for d in found]
+    elif listed:
+        styles = ["dim" if d.retracted else None for d in listed]
         session.table(
             "time, target, commit, state, who, why, message",
-            [_row(session, d, live) for d in found],
+            [_row(session, d, live) for d in listed],
             styles=styles,
         )
     elif not session.incomplete:
-        session.note("nothing was deployed yet")
+        session.note("no deployments yet")
 
 
 def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
@@ -100,7 +99,7 @@ def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
     states = [state, forgotten_on(*_state(session, deployed))]
     try:
         message = session.title(deployed.commit)
-    except DamagedData:  # the deployment is on record, but the commit's own entry is lost
+    except DamagedData:  # the journal entry of the commit is lost
         message = "(lost)"
     return (
         format_time(deployed.time_ns),
@@ -114,5 +113,5 @@ def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
 
 
 def _state(session: Session, deployed: Deployed) -> tuple[int | None, bool]:
-    left = gone(session, deployed.commit)
-    return (left.time_ns, left.why == "absent") if left else (None, False)
+    missing = missing_state(session, deployed.commit)
+    return (missing.time_ns, missing.why == "absent") if missing else (None, False)

@@ -1,17 +1,15 @@
 """``mvc live``.
 
-Now or at TIME, on TARGET or on every target: the version, since when and until when it was
-live, its message and metrics, who deployed it and why. With --between everything that was
-live in that time, both ends included; the first is what was live at A already. With --nodes
-the newest report of each node: the version and since when by its own clock, how far it is
-behind what is live, and how far its clock is off.
+Prints the version of TARGET, or of every target, with the time from when until when it was live,
+its message and metrics, and the author and reason of the deployment. --between lists the oldest
+version first, which was live at A already. --nodes lists the newest report of each node.
 """
 
 from __future__ import annotations
 
 from mvc.api import Live, NodeStatus, nodes
 from mvc.cli.commits import IsLive, live_now, note_line, signature_of, signed_line, who
-from mvc.cli.transfers import tell_unsent
+from mvc.cli.transfers import note_unsent
 from mvc.cli.verb import CommandOptions, PathText, Session, argument, fields, flag, option, verb
 from mvc.names import is_report, printable
 from mvc.text import count, format_age, format_time, measured, one_line
@@ -19,41 +17,41 @@ from mvc.text import count, format_age, format_time, measured, one_line
 
 class _LiveOptions(CommandOptions, frozen=True, kw_only=True):
     target: str | None = argument("[TARGET]")
-    at: str | None = option("TIME", "What was live at TIME, not now.")
+    at: str | None = option("TIME", "Show the version that was live at TIME.")
     between: tuple[str, str] | None = option(
-        "A B", "Everything that was live from A to B.", nargs=2, takes="target remote"
+        "A B", "List the versions that were live from A to B.", nargs=2, allows="target remote"
     )
-    nodes: bool = flag("What each node reports that it serves.", takes="target remote")
-    remote: PathText | None = option("REMOTE|URL", "At this remote, or the repository at URL.")
+    nodes: bool = flag("List the version that each node reports.", allows="target remote")
+    remote: PathText | None = option("REMOTE|URL", "Ask this remote, or the repository at URL.")
 
 
 @verb('mvc live prod --at "2026-11-20 10:00"', _LiveOptions)
 def command(session: Session, args: _LiveOptions) -> None:
     with session.visiting(args.remote, nodes=args.nodes or is_report(args.target or "")):
-        _tell(session, args)
+        _print(session, args)
 
 
-def _tell(session: Session, args: _LiveOptions) -> None:
+def _print(session: Session, args: _LiveOptions) -> None:
     if args.nodes:
         _show_nodes(session, args.target)
         return
-    found = _found(session, args)
+    lives = _found(session, args)
     if session.as_json:
         answers = [
-            fields(each) | {"signature": signature_of(session, each.deployment)} for each in found
+            fields(live) | {"signature": signature_of(session, live.deployment)} for live in lives
         ]
         session.json("mvc.live/1", {"live": answers})
         return
     is_now = live_now(session)
-    if not found:
+    if not lives:
         session.note("nothing was live then" if args.at or args.between else "nothing is live")
     elif args.target is None or args.between is not None:
-        rows = [_row(session, each, is_now) for each in found]
+        rows = [_row(session, live, is_now) for live in lives]
         session.table("target, version, since, until, who, why, metrics, message", rows)
     else:
-        session.lines(_lines(session, found[0], is_now))
+        session.lines(_lines(session, lives[0], is_now))
     if args.remote is None:
-        tell_unsent(session, args.target)
+        note_unsent(session, args.target)
 
 
 def _found(session: Session, args: _LiveOptions) -> tuple[Live, ...]:
@@ -99,51 +97,51 @@ def _until(session: Session, live: Live, is_now: IsLive) -> str:
     if live.until_ns is not None:
         to_come = " (to come)" if live.until_ns > session.now_ns() else ""
         return format_time(live.until_ns) + to_come
-    return "still live" if is_now(live.deployment) else "nothing later is on record"
+    return "still live" if is_now(live.deployment) else "no later record"
 
 
-# -- what nodes serve
+# -- reports of nodes
 
 
 def _show_nodes(session: Session, target: str | None) -> None:
-    """Prints the newest report of each node, or of those that follow ``target``."""
-    found = nodes(session.repo, target)
-    if session.answered("mvc.live.nodes/1", {"nodes": found}):
+    """Prints the newest report of each node, or of each node that follows ``target``."""
+    statuses = nodes(session.repo, target)
+    if session.answered("mvc.live.nodes/1", {"nodes": statuses}):
         return
     session.table(
         "node, target, version, since, behind, clock, silent since",
-        [_node(session, each) for each in found],
+        [_node(session, status) for status in statuses],
     )
-    if not found:
-        session.note("no node has reported what it serves")
+    if not statuses:
+        session.note("no node has reported yet")
 
 
-def _node(session: Session, each: NodeStatus) -> tuple[str, ...]:
-    silent = each.silent_since_ns
+def _node(session: Session, status: NodeStatus) -> tuple[str, ...]:
+    silent = status.silent_since_ns
     return (
-        each.node,
-        each.target,
-        session.id_text(each.commit),
-        format_time(each.since_ns, precise=session.verbose),
-        _behind(each),
-        _clock(each) if each.is_clock_off else "",
+        status.node,
+        status.target,
+        session.id_text(status.commit),
+        format_time(status.since_ns, precise=session.verbose),
+        _behind(status),
+        _clock(status) if status.is_clock_off else "",
         "" if silent is None else format_time(silent, precise=session.verbose),
     )
 
 
-def _behind(each: NodeStatus) -> str:
-    if each.live is None:
+def _behind(status: NodeStatus) -> str:
+    if status.live is None:
         return "nothing is live"
-    if not each.is_behind or each.live_ns is None:
+    if not status.is_behind or status.live_ns is None:
         return ""
-    ago = format_age(each.live_ns, each.now_ns).removesuffix(" ago")
-    if each.behind is None:
+    ago = format_age(status.live_ns, status.now_ns).removesuffix(" ago")
+    if status.behind is None:
         return f"not deployed there, {ago}"
-    return f"{count(each.behind, 'deployment')}, {ago}"
+    return f"{count(status.behind, 'deployment')}, {ago}"
 
 
-def _clock(each: NodeStatus) -> str:
-    if each.ahead_ms is None:
+def _clock(status: NodeStatus) -> str:
+    if status.ahead_ms is None:
         return ""
-    by = format_age(0, abs(each.ahead_ms) * 10**6).removesuffix(" ago")
-    return f"{by} {'ahead' if each.ahead_ms > 0 else 'behind'}"
+    by = format_age(0, abs(status.ahead_ms) * 10**6).removesuffix(" ago")
+    return f"{by} {'ahead' if status.ahead_ms > 0 else 'behind'}"

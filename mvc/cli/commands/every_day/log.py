@@ -1,9 +1,9 @@
 """``mvc log``.
 
-Newest first. A..B means the versions of B without those of A. With PATHs, only versions
-that changed one of them. In a CONDITION numbers compare as numbers; and, or, not,
-parentheses and texts in quotes are understood. With --graph each run is a line of its
-own. With --target, TIMEs are those of the deployments.
+The newest version is first. A..B lists the versions of B that are not versions of A. With PATHs,
+only versions that changed one of them are listed. A CONDITION compares numbers as numbers, and
+knows and, or, not, parentheses and texts in quotes. With --graph each run has its own line.
+With --target, --since and --until apply to the times of deployments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mvc.cli.commits import (
     one_liner,
 )
 from mvc.cli.tables import Column, titled
-from mvc.cli.transfers import tell_unsent
+from mvc.cli.transfers import note_unsent
 from mvc.cli.verb import LIMIT, CommandOptions, PathText, Session, argument, flag, option, verb
 from mvc.errors import UnknownRevision
 from mvc.ids import CommitId
@@ -34,23 +34,23 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str | None = argument("[REV]")
     paths: tuple[PathText, ...] = argument("[PATH]...")
     limit: int | None = LIMIT
-    every: bool = flag("The versions of all branches and tags, not only of REV.", "--all")
-    oneline: bool = flag("One line a version.")
+    every: bool = flag("List the versions of all branches and tags.", "--all")
+    oneline: bool = flag("Print one line for each version.")
     graph: bool = flag(
-        "Draw how versions follow each other.",
-        takes="rev paths limit every oneline where grep target since until",
+        "Draw the graph of versions.",
+        allows="rev paths limit every oneline where grep target since until",
     )
-    as_table: bool = flag("A table with a column for each metric and param.", "--metrics")
-    where: str | None = option("CONDITION", "Only those: 'auc > 0.9 and lr < 1e-3'.")
-    grep: str | None = option("REGEX", "Only those with it in message, notes, run or params.")
+    as_table: bool = flag("Print a table with a column for each metric and param.", "--metrics")
+    where: str | None = option("CONDITION", "Filter: 'auc > 0.9 and lr < 1e-3'.")
+    grep: str | None = option("REGEX", "Filter by message, notes, run and params.")
     sort: str | None = option(
         "NAME",
-        "Order by a metric or param, highest first; -NAME: lowest first.",
+        "Sort by a metric or param, highest first; -NAME: lowest first.",
         completes="ORDER",
     )
     target: str | None = option("T", "Only versions that were deployed to T.")
-    since: str | None = option("TIME", "Not older than TIME.")
-    until: str | None = option("TIME", "Not newer than TIME.")
+    since: str | None = option("TIME", "Only versions since TIME.")
+    until: str | None = option("TIME", "Only versions until TIME.")
 
 
 @verb("mvc log -n 20 --oneline", _LogOptions, pages=True)
@@ -79,13 +79,13 @@ def command(session: Session, args: _LogOptions) -> None:
         plain = (GraphRow(entry, "", "", ()) for entry in entries)
         _print(session, graph_lines(entries) if args.graph else plain, args)
     if not session.as_json:
-        tell_unsent(session)
+        note_unsent(session)
 
 
 def _rev_and_paths(
     session: Session, rev: str | None, paths: tuple[str, ...]
 ) -> tuple[str, tuple[str, ...]]:
-    """The revision, HEAD if the first argument names no version but a file."""
+    """The revision; HEAD if the first argument is a file and no version."""
     if rev is None:
         return "HEAD", paths
     try:
@@ -104,10 +104,10 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
     params = _names(entry.params for entry in rows)
     params.sort(key=lambda name: len({e.params.get(name) for e in rows}) == 1)
     measured = [Column(printable(name), right=True) for name in metrics]
-    given = [Column(printable(name), give="end") for name in params]
-    message = Column("message", give="end")
+    texts = [Column(printable(name), shorten="end") for name in params]
+    message = Column("message", shorten="end")
     session.table(
-        [*titled("version, refs, live on, date"), *measured, *given, message],
+        [*titled("version, refs, live on, date"), *measured, *texts, message],
         [
             (
                 session.id_text(entry.id),
@@ -124,8 +124,8 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
 
 
 def _names(values: Iterable[Mapping[str, object]]) -> list[str]:
-    """The names of metrics or params, those that most versions have first."""
-    counts = Counter(name for each in values for name in each)
+    """The names of metrics or params, the most frequent first."""
+    counts = Counter(name for mapping in values for name in mapping)
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 
@@ -147,13 +147,12 @@ def _print(session: Session, rows: Iterable[GraphRow], args: _LogOptions) -> Non
         session.lines(row.links)
 
 
-# -- the graph: a column for the next version expected on each line of descent; columns that merge
-# -- and shift are an idea of ``git log --graph``
+# -- the graph, as in ``git log --graph``: each column waits for the next version of its line
 
 
 class GraphRow(Struct, frozen=True):
-    """The drawing before a version's ``first`` line, before the ``rest`` of its lines, and the
-    lines of ``links`` after it.
+    """The drawing before the ``first`` line of a version, before the ``rest`` of its lines, and
+    ``links``: the lines below it.
     """
 
     entry: LogEntry
@@ -163,7 +162,7 @@ class GraphRow(Struct, frozen=True):
 
 
 def graph_lines(entries: Iterable[LogEntry]) -> Iterator[GraphRow]:
-    """One row a version. Versions left out of ``entries`` leave their column open."""
+    """One row for each version. The column of a version outside of ``entries`` stays open."""
     shown, columns = list(entries), list[CommitId]()
     behind = _behind(shown)
     for entry in shown:
@@ -176,16 +175,16 @@ def graph_lines(entries: Iterable[LogEntry]) -> Iterator[GraphRow]:
 
 
 def _behind(entries: Sequence[LogEntry]) -> dict[CommitId, tuple[CommitId, ...]]:
-    """What comes next in the line of each version: its parents, but where runs share a branch.
+    """The versions that follow each version in its line: its parents, unless runs share a branch.
 
-    There each run is a line, and so are the versions of no run. The first version of a run goes on
-    with the one of no run before it; where it begins a branch of its own, with its parent.
+    On a shared branch each run is a line, and the versions without a run are one. The first version
+    of a run is followed by the last version without a run; after a fork, by its parent.
     """
     commits = {entry.id: entry.commit for entry in entries}
     behind = {id_: commit.parents for id_, commit in commits.items()}
     before = {id_: [p for p in parents[:1] if p in commits] for id_, parents in behind.items()}
     children = Counter(parent for parents in before.values() for parent in parents)
-    newest: dict[CommitId, dict[str, CommitId]] = {}  # up to a version: the newest of each run
+    newest: dict[CommitId, dict[str, CommitId]] = {}  # of each run, up to a version
     for id_ in TopologicalSorter(before).static_order():
         run, known = commits[id_].run, dict[str, CommitId]()
         for parent in before[id_]:  # one at most
@@ -200,7 +199,7 @@ def _behind(entries: Sequence[LogEntry]) -> dict[CommitId, tuple[CommitId, ...]]
 
 
 def _replace(columns: list[CommitId], at: int, parents: tuple[CommitId, ...]) -> Iterator[str]:
-    """Puts a version's parents in its place; yields the lines that show it."""
+    """Replaces a version by its parents; yields the lines that draw this."""
     if not parents:
         width = len(columns)
         del columns[at]
@@ -216,7 +215,7 @@ def _replace(columns: list[CommitId], at: int, parents: tuple[CommitId, ...]) ->
 
 
 def _joined(columns: list[CommitId]) -> Iterator[str]:
-    """Joins columns that expect the same version; yields the lines that show it."""
+    """Joins columns that wait for the same version; yields the lines that draw this."""
     place = 1
     while place < len(columns):
         first = columns.index(columns[place])

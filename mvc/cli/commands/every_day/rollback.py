@@ -1,33 +1,33 @@
 """``mvc rollback``.
 
-Records that the version before the live one went live again. Another rollback goes one
-further back, never to a version that was just left. Branches, HEAD and files stay as they
-are.
+Records that the version before the live one went live again. The next rollback goes one version
+further back, never to a version that a rollback just left. Branches, HEAD and files do not
+change.
 """
 
 from __future__ import annotations
 
 import click
 
-from mvc.cli.commits import tell_deployed
+from mvc.cli.commits import print_deployed
 from mvc.cli.verb import CommandOptions, Session, argument, flag, option, reason, sign, verb
 from mvc.ids import CommitId
 
 
 class _RollbackOptions(CommandOptions, frozen=True, kw_only=True):
     target: str = argument("TARGET")
-    rev: str | None = option("REV", "Go back to REV, which was live there.", "--to")
+    rev: str | None = option("REV", "Deploy REV, which was live on TARGET before.", "--to")
     reason: str | None = reason()
     sign: bool | None = sign()
     steps: int | None = option(
         "N",
         "Go N versions back.",
         type=click.IntRange(min=1),
-        takes="target reason sign anyway push remote",
+        allows="target reason sign anyway push remote",
     )
-    anyway: bool = flag("Also if the target is protected (deploy.protect).")
-    push: bool = flag("Send it to the remote first; record nothing if it is refused.")
-    remote: str | None = option("REMOTE", "Go by the record of REMOTE, and send it there.")
+    anyway: bool = flag("Deploy even if the target is protected (deploy.protect).")
+    push: bool = flag("Send it to the remote first; if refused, record nothing.")
+    remote: str | None = option("REMOTE", "Roll back the deployments of REMOTE, and send it there.")
 
 
 @verb("mvc rollback prod", _RollbackOptions)
@@ -42,13 +42,13 @@ def command(session: Session, args: _RollbackOptions) -> None:
         push=args.push,
         remote=args.remote,
     )
-    left, now_live = _titled(session, done.left), _titled(session, done.commit)
-    tell_deployed(
+    previous, now_live = _titled(session, done.left), _titled(session, done.commit)
+    print_deployed(
         session,
         "mvc.rollback/1",
         done,
         "Rolled back {target} from {left} to {now_live}",
-        left=left,
+        left=previous,
         now_live=now_live,
     )
 

@@ -1,10 +1,9 @@
 """``mvc show``.
 
-REV is HEAD by default. The files and tensors listed are those that differ from the first
-parent; -v lists all. Predicted is what is stored as an optimizer's step; -v marks it. With a
-TENSOR its values are printed, with -v all of them; bfloat16 and float8, which numpy lacks, as
-float32, which holds them exactly. Where several files have a TENSOR, it is PATH:TENSOR. 'mvc help
-revisions' says how a REV is named.
+REV is HEAD by default. Files and tensors that differ from the first parent are listed; -v lists
+all. 'predicted' tensors are stored as an optimizer's step. With a TENSOR its values are printed,
+with -v all of them, bfloat16 and float8 as float32. If several files have the TENSOR, name it
+PATH:TENSOR. 'mvc help revisions' explains REV.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ import click
 import mvc.recipes as recipes
 from mvc.api import FileDiff, FileEntry, LogEntry, LogOptions
 from mvc.cli.commits import as_json as commit_json
-from mvc.cli.commits import details, gone, names_of, signed_line
+from mvc.cli.commits import details, missing_state, names_of, signed_line
 from mvc.cli.listing import (
     Facts,
     changes,
     facts_of,
     file_line,
+    note_hidden,
     of_model,
-    tell_folded,
     tensor_table,
 )
 from mvc.cli.receipts import print_receipt
@@ -54,9 +53,9 @@ class _ShowOptions(CommandOptions, frozen=True, kw_only=True):
     words: tuple[str, ...] = argument("[REV] [TENSOR]")
     at: str | None = AT
     target: str | None = TARGET
-    ids: bool = flag("Print the full id, of one REV or several.", "--id", takes="words at target")
-    code: bool = flag("Print the code that it carries and what would run.", takes="words at target")
-    environment: bool = flag("Print the environment in which it was made.", takes="words at target")
+    ids: bool = flag("Print only the full id of each REV.", "--id", allows="words at target")
+    code: bool = flag("Print its code, and the calls of its recipe.", allows="words at target")
+    environment: bool = flag("Print its environment.", allows="words at target")
     output: PathText | None = option(
         "FILE.npy", "With TENSOR: save the values for numpy.load.", "-o"
     )
@@ -73,12 +72,12 @@ def command(session: Session, args: _ShowOptions) -> None:
         raise click.UsageError("name one TENSOR")
     if more:
         if args.code or args.environment:
-            raise click.UsageError("--code and --environment take no TENSOR")
+            raise click.UsageError("--code and --environment cannot be combined with a TENSOR")
         from mvc.cli.tensor import show_tensor  # needs numpy
 
         show_tensor(session, rev, more[0], args.output)
     elif args.output is not None:
-        raise click.UsageError("-o goes with a TENSOR")
+        raise click.UsageError("-o needs a TENSOR")
     elif args.code:
         _show_code(session, rev)
     elif args.environment:
@@ -93,8 +92,8 @@ def _print_ids(session: Session, args: _ShowOptions) -> None:
     moment = args.at is not None or args.target is not None
     revs = args.words or ((None,) if moment else ("HEAD",))
     ids = [session.repo.find(rev, at=args.at, target=args.target) for rev in revs]
-    found = [{"rev": rev, "id": id_} for rev, id_ in zip(revs, ids, strict=True)]
-    if not session.answered("mvc.show.id/1", {"revisions": found}):
+    revisions = [{"rev": rev, "id": id_} for rev, id_ in zip(revs, ids, strict=True)]
+    if not session.answered("mvc.show.id/1", {"revisions": revisions}):
         session.lines(map(str, ids))
 
 
@@ -116,17 +115,17 @@ def _print_version(session: Session, rev: CommitId) -> None:
     )
     if stored:
         if entry.changes is None:
-            left = gone(session, entry.commit.parents[0])
-            way = f"; {left.way}" if left and left.way else ""
-            session.note(f"what it changed is not known: its parent cannot be read{way}")
+            missing = missing_state(session, entry.commit.parents[0])
+            hint = f"; {missing.way}" if missing and missing.way else ""
+            session.note(f"changes are unknown: the parent cannot be read{hint}")
         _print_files(session, entry.id, files, entry.changes or {}, predicted=predicted)
         return
     for receipt in session.repo.storage.receipts():
         if any(state.commit == entry.id for state in receipt.states):
             session.line()
             print_receipt(session, receipt, entry.id)
-    if (left := gone(session, entry.id)) and left.way:
-        session.note(left.way)
+    if (missing := missing_state(session, entry.id)) and missing.way:
+        session.note(missing.way)
 
 
 def _print_files(
@@ -164,24 +163,24 @@ def _print_file(
     training: bool,
 ) -> None:
     """``predicted``: the tensors that are stored as an optimizer's step."""
-    what = "" if change is None else changes(change)
+    changed = "" if change is None else changes(change)
     steps = f"{len(predicted)} predicted" if predicted else ""
-    session.line(", ".join(filter(None, (file_line(session, file), what, steps))))
+    session.line(", ".join(filter(None, (file_line(session, file), changed, steps))))
     most = None if session.verbose else _FIRST
     longest = None if session.verbose else _LONGEST
     metadata = ((name, str(value)[:longest]) for name, value in facts[0].items())
-    session.table([Column("metadata"), Column("", give="end")], metadata, indent="  ", most=most)
+    session.table([Column("metadata"), Column("", shorten="end")], metadata, indent="  ", most=most)
     marks = _marks(change) | dict.fromkeys(predicted, "predicted")
     tensors = [t for t in file.tensors if session.verbose or t.key in marks]
     shown = tensors if session.verbose else of_model(tensors, training=training)
     tensor_table(session, shown, marks, types=facts[1], full=session.verbosity > 1, most=most)
-    tell_folded(session, len(tensors) - len(shown))
+    note_hidden(session, len(tensors) - len(shown))
 
 
 def _marks(change: FileDiff | None) -> dict[str, str]:
-    """The kind of change of each tensor that is not as in the parent, by its key."""
+    """The kind of change of each tensor that differs from the parent, by key."""
     tensors = () if change is None else change.tensors
-    return {each.key: each.kind for each in tensors if each.kind not in {"unchanged", "removed"}}
+    return {t.key: t.kind for t in tensors if t.kind not in {"unchanged", "removed"}}
 
 
 def _removed(changed: Mapping[str, FileDiff]) -> list[str]:
@@ -194,9 +193,9 @@ def _json(
     predicted: Mapping[str, Sequence[str]],
     facts: Mapping[str, Facts],
 ) -> dict[str, Any]:
-    """The version; ``changed`` and ``removed`` are null where its parent cannot be read."""
-    known, found = entry.changes, commit_json(entry) | fields(entry, "reset_point relations")
-    found["files"] = [
+    """The version; ``changed`` and ``removed`` are null if its parent cannot be read."""
+    known, payload = entry.changes, commit_json(entry) | fields(entry, "reset_point relations")
+    payload["files"] = [
         fields(file)
         | {
             "renamed_from": known and known[file.path].renamed_from,
@@ -207,12 +206,12 @@ def _json(
         }
         for file in files
     ]
-    found["removed"] = None if known is None else _removed(known)
-    return found
+    payload["removed"] = None if known is None else _removed(known)
+    return payload
 
 
 def _show_code(session: Session, rev: CommitId) -> None:
-    """Prints what ``load_model`` and ``retrain`` would run; nothing is run here."""
+    """Prints the code that ``load_model`` and ``retrain`` would run, without running it."""
     code = recipes.code(session.repo, rev)
     files = {name: data.decode("utf-8", "replace") for name, data in code.items()}
     carrier = recipes.carrier_of(session.repo, rev)
@@ -223,9 +222,9 @@ def _show_code(session: Session, rev: CommitId) -> None:
     if session.answered("mvc.show.code/1", {"call": call, "calls": shown, "code": files}):
         return
     if call is not None:
-        session.line(session.paint(f"# builds the model: {call}", "heading"))
+        session.line(session.paint(f"# call that builds the model: {call}", "heading"))
     if calls:
-        session.line(session.paint("# trains it again (*: of installed code)", "heading"))
+        session.line(session.paint("# calls of the recipe (*: code that is not stored)", "heading"))
         session.lines(f"{' ' if each.stored else '*'} {each.text}" for each in calls)
     for name, text in files.items():
         session.line()
@@ -235,4 +234,4 @@ def _show_code(session: Session, rev: CommitId) -> None:
             for line in StringIO(text, newline=None)
         )
     if not files:
-        session.note("the version carries no source files")
+        session.note("the version has no source files")

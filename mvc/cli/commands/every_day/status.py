@@ -1,6 +1,7 @@
 """``mvc status``.
 
-A folder in which no file is tracked is one line; -v lists its files.
+Files are compared with HEAD by content. A folder without tracked files is one line; -v lists
+its files.
 """
 
 from __future__ import annotations
@@ -13,34 +14,34 @@ from mvc.cli.verb import CommandOptions, Session, fields, flag, verb
 from mvc.text import count, printable
 
 _SECTIONS = {
-    "work": "Changed (use 'mvc commit -a', or 'mvc checkout -f HEAD PATH'):",
-    "renamed": "Under another name (use 'mvc commit -a NAME', or 'mvc checkout HEAD PATH'):",
-    "older": "As in another version ('mvc checkout HEAD PATH' updates a file, 'mvc commit PATH' "
-    "goes back):",
-    "missing": "Missing (use 'mvc checkout HEAD PATH', or 'mvc commit -a'):",
+    "work": "Changed ('mvc commit -a' records, 'mvc checkout -f HEAD PATH' discards):",
+    "renamed": "Renamed ('mvc commit -a NAME' records the new name):",
+    "older": "Older than HEAD ('mvc checkout HEAD PATH' updates a file; 'mvc commit PATH' records "
+    "the older state):",
+    "missing": "Missing ('mvc checkout HEAD PATH' restores, 'mvc commit -a' removes):",
 }
-_NOT_WRITTEN = "Recorded from Python, not written as a file ('mvc checkout HEAD PATH' does):"
-_DEAD = "Symbolic links that lead nowhere (a commit refuses them):"
+_NOT_WRITTEN = "Recorded from Python, without a file ('mvc checkout HEAD PATH' writes it):"
+_DEAD = "Broken symbolic links (a commit refuses them):"
 _MARKS = {"modified": "M", "missing": "!", "renamed": "R"}
 _STYLES = {"modified": "changed", "missing": "removed", "renamed": "changed"}
 
 
 class _StatusOptions(CommandOptions, frozen=True, kw_only=True):
-    short: bool = flag("One line a file: M, !, R, ?, L.", "-s")
+    short: bool = flag("One line for each file: M, !, R, ?, L.", "-s")
 
 
 @verb("mvc status", _StatusOptions)
 def command(session: Session, args: _StatusOptions) -> None:
-    found = session.repo.status()
-    changed = [c for c in found.changes if c.kind != "unchanged" and not c.not_written]
+    status = session.repo.status()
+    changed = [c for c in status.changes if c.kind != "unchanged" and not c.not_written]
     if session.as_json:
         remotes = session.repo.remotes
-        more = {"tracking": remotes.tracking(found.branch), "unsent": remotes.unsent()}
-        session.json("mvc.status/1", fields(found) | more)
+        more = {"tracking": remotes.tracking(status.branch), "unsent": remotes.unsent()}
+        session.json("mvc.status/1", fields(status) | more)
     elif args.short:
-        _print_short(session, found, changed)
+        _print_short(session, status, changed)
     else:
-        _print_long(session, found, changed)
+        _print_long(session, status, changed)
 
 
 def _print_short(session: Session, status: Status, changed: Sequence[FileChange]) -> None:
@@ -56,7 +57,7 @@ def _print_short(session: Session, status: Status, changed: Sequence[FileChange]
 def _print_long(session: Session, status: Status, changed: Sequence[FileChange]) -> None:
     if status.branch is not None:
         session.line(
-            f"On branch {session.paint(printable(status.branch), 'branch')}{_apart(session)}"
+            f"On branch {session.paint(printable(status.branch), 'branch')}{_tracking(session)}"
         )
     elif status.head is not None:
         session.line(f"HEAD detached at {session.paint(status.head.short, 'id')}")
@@ -68,7 +69,7 @@ def _print_long(session: Session, status: Status, changed: Sequence[FileChange])
     }
     for title, paths in (
         (_NOT_WRITTEN, [change.path for change in status.changes if change.not_written]),
-        ("Not tracked (use 'mvc commit PATH'):", _untracked(session, status)),
+        ("Not tracked ('mvc commit PATH' adds):", _untracked(session, status)),
         (_DEAD, status.dead_links),
     ):
         sections[title] = [f"  {session.paint(session.from_here(p), 'removed')}" for p in paths]
@@ -77,23 +78,23 @@ def _print_long(session: Session, status: Status, changed: Sequence[FileChange])
     for title, lines in sections.items():
         session.lines(["", title, *lines] if lines else ())
     if not changed and status.head is not None:
-        session.line("Tracked files are as in HEAD")
+        session.line("Tracked files equal HEAD")
 
 
-def _apart(session: Session) -> str:
-    """How the current branch stands to that of its remote, as of the last fetch or push."""
-    found = session.repo.remotes.tracking()
-    if found is None:
+def _tracking(session: Session) -> str:
+    """The difference between the current branch and its tracking ref."""
+    tracking = session.repo.remotes.tracking()
+    if tracking is None:
         return ""
-    theirs = printable(f"{found.remote}/{found.branch}")
-    if found.ahead and found.behind:
-        ahead, behind = count(found.ahead, "version"), count(found.behind, "version")
-        return f", apart from {theirs}: {ahead} here, {behind} there"
-    if found.ahead:
-        return f", {count(found.ahead, 'version')} ahead of {theirs} (use 'mvc push')"
-    if found.behind:
-        return f", {count(found.behind, 'version')} behind {theirs} (use 'mvc pull')"
-    return f", as {theirs}"
+    theirs = printable(f"{tracking.remote}/{tracking.branch}")
+    if tracking.ahead and tracking.behind:
+        ahead, behind = count(tracking.ahead, "version"), count(tracking.behind, "version")
+        return f", diverged from {theirs} ({ahead} here, {behind} there)"
+    if tracking.ahead:
+        return f", {count(tracking.ahead, 'version')} ahead of {theirs} (use 'mvc push')"
+    if tracking.behind:
+        return f", {count(tracking.behind, 'version')} behind {theirs} (use 'mvc pull')"
+    return f", equal to {theirs}"
 
 
 def _untracked(session: Session, status: Status) -> Sequence[str]:
@@ -109,7 +110,7 @@ def _of(change: FileChange) -> str:
 def _line(session: Session, change: FileChange) -> str:
     detail = change.detail
     if change.same_as is not None:
-        detail = f"as in {session.named(change.same_as)}"
+        detail = f"equals {session.named(change.same_as)}"
     word = session.paint(f"{change.kind + ':':10}", _STYLES[change.kind])
-    of = f" ({printable(detail)})" if detail else ""
-    return f"  {word} {session.from_here(change.path)}{of}"
+    suffix = f" ({printable(detail)})" if detail else ""
+    return f"  {word} {session.from_here(change.path)}{suffix}"

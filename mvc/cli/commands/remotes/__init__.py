@@ -1,1 +1,1 @@
-"""Commands that reach other repositories."""
+"""Commands that connect to other repositories."""

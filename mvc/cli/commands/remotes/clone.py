@@ -1,7 +1,7 @@
 """``mvc clone``.
 
-The clone calls the other repository origin. DIR is by default the last part of the URL. What was
-interrupted goes on with the same command.
+The clone names the other repository origin. The default DIR is the last part of URL. After an
+interruption, the same command continues.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mvc.api import CloneOptions, clone_into
-from mvc.cli.restored import tell
+from mvc.cli.restored import print_restored
 from mvc.cli.session import load
 from mvc.cli.verb import CommandOptions, PathText, Session, argument, flag, option, verb
 from mvc.text import count, printable, size
@@ -18,13 +18,13 @@ from mvc.text import count, printable, size
 class _CloneOptions(CommandOptions, frozen=True, kw_only=True):
     url: PathText = argument("URL")
     folder: Path | None = argument("[DIR]")
-    branch: str | None = option("BRANCH", "The branch to begin with.", "-b")
+    branch: str | None = option("BRANCH", "Check out BRANCH.", "-b")
     states: str = option(
-        "STATES", "Whose states come along: all, none, live or last:N.", default="all"
+        "STATES", "The states to fetch: all (default), none, live or last:N.", default="all"
     )
-    bare: bool = flag("Without working files, for others to push to.")
+    bare: bool = flag("Create a bare repository, without working files, to push to.")
     options: dict[str, str] = option(
-        "K=V", "An option of the remote, as of 'remote add' (repeatable).", "-o", "--option"
+        "K=V", "An option of the remote, as for 'mvc remote add' (repeatable).", "-o", "--option"
     )
 
 
@@ -36,22 +36,22 @@ def command(session: Session, args: _CloneOptions) -> None:
     done = session.run("receiving", clone_into, args.url, args.folder, options=options, config=load)
     if session.answered("mvc.clone/1", done):
         return
-    came = done.fetched
+    fetched = done.fetched
     kind = "bare repository" if args.bare else "repository"
     session.note(
-        f"Cloned into the {kind} {done.folder}: {count(came.versions, 'version')}, "
-        f"{size(came.bytes)}"
+        f"Cloned into the {kind} {done.folder}: {count(fetched.versions, 'version')}, "
+        f"{size(fetched.bytes)}"
     )
     if done.head is None:
-        hint = "" if not came.updates else "; 'mvc switch NAME' goes to one of its branches"
+        hint = "" if not fetched.updates else "; 'mvc switch NAME' switches to another branch"
         session.warn(f"{done.branch} has no version yet: no files were written{hint}")
         return
     at = "HEAD detached" if done.branch is None else f"On branch {printable(done.branch)}"
     session.note(f"{at}, at {done.head.short}")
     if done.restored is not None:
-        tell(session, done.restored)
+        print_restored(session, done.restored)
     elif not args.bare:
         session.note(
-            f"the state of {done.head.short} did not come along: no files were written; "
-            f"'mvc fetch origin {done.head.short}' brings it, 'mvc checkout HEAD' writes it"
+            f"no files were written, because the state of {done.head.short} was not fetched: "
+            f"run 'mvc fetch origin {done.head.short}', then 'mvc checkout HEAD'"
         )

@@ -1,24 +1,24 @@
 """``mvc fetch``.
 
-Branches of REMOTE are then known as REMOTE/NAME; your own branches and files stay as they are.
-Without REMOTE it is origin, or the only remote. With REVs only their states come, which are here
-without them.
+Branches of REMOTE become REMOTE/NAME here; your branches and files do not change. The default
+REMOTE is origin, or the only remote. With REVs, only the absent states of these versions are
+fetched.
 """
 
 from __future__ import annotations
 
 from mvc.api import LogOptions
-from mvc.cli.commits import tell_absent
-from mvc.cli.transfers import tell_of_fetch
+from mvc.cli.commits import note_absent
+from mvc.cli.transfers import print_fetch
 from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
 
 
 class _FetchOptions(CommandOptions, frozen=True, kw_only=True):
     remote: str | None = argument("[REMOTE]")
     versions: tuple[str, ...] = argument("[REV]...")
-    prune: bool = flag("Forget branches that are gone there.", "-p")
-    states: str | None = option("STATES", "Whose states come along: all, none, live or last:N.")
-    nodes: bool = flag("Bring what nodes report there as well.")
+    prune: bool = flag("Delete REMOTE/NAME of branches that the remote deleted.", "-p")
+    states: str | None = option("STATES", "The states to fetch: all, none, live or last:N.")
+    nodes: bool = flag("Fetch the reports of nodes, too.")
 
 
 @verb("mvc fetch origin", _FetchOptions)
@@ -35,8 +35,8 @@ def command(session: Session, args: _FetchOptions) -> None:
     )
     if session.answered("mvc.fetch/1", done):
         return
-    tell_of_fetch(session, done, remote.url)
+    print_fetch(session, done, remote.url)
     if args.states == "all":
-        tell_absent(
-            session, sum(each.absent for each in session.repo.log("HEAD", LogOptions(every=True)))
+        note_absent(
+            session, sum(entry.absent for entry in session.repo.log("HEAD", LogOptions(every=True)))
         )

@@ -1,9 +1,9 @@
 """``mvc follow``.
 
-Keeps FILE, or the folder DIR/, the version that is live on TARGET of the repository at SOURCE: a
-folder, ssh, https or a bucket. No repository is needed here. Each version comes as a delta, is
-proven, and replaces the one before in one step; a rollback comes like a deployment. It goes on
-until it is ended, also after the remote was away.
+Keeps FILE, or the folder DIR/, in sync with the version that is live on TARGET of the repository
+at SOURCE: a folder, ssh, https or a bucket. No local repository is needed. Each version arrives
+as a delta, is verified, and replaces the previous one in one step; so does a rollback. The
+command runs until it is stopped.
 """
 
 from __future__ import annotations
@@ -26,37 +26,41 @@ _SECONDS = click.FloatRange(0, 86_400, min_open=True)
 class _FollowOptions(CommandOptions, frozen=True, kw_only=True):
     source: PathText = argument("SOURCE")
     target: str = argument("TARGET")
-    output: PathText = option("FILE|DIR/", "The file or folder that is kept.", "-o", required=True)
+    output: PathText = option("FILE|DIR/", "The local file, or folder DIR/.", "-o", required=True)
     path: tuple[PathText, ...] = option(
-        "PATH", "A file of the version; with DIR/ also what is below (repeatable)."
+        "PATH", "A file of the version; with DIR/ also a folder (repeatable)."
     )
-    node: str = option("NAME", "Report as node NAME what is served.", "--as", default="")
-    in_place: bool = flag("Write over the old bytes; nobody may read them meanwhile.")
-    once: bool = flag("Return as soon as it is what is live.")
-    prepare: str = option("CMD", "Run by a shell before each swap; if it fails, none.", default="")
-    command: str | None = option("CMD", "Run by a shell after each swap.", "--exec")
-    required: bool = flag("Go back if CMD of --exec fails.", "--exec-required", needs="command")
+    node: str = option("NAME", "Report the served version as node NAME.", "--as", default="")
+    in_place: bool = flag("Write over the old bytes; readers must be paused meanwhile.")
+    once: bool = flag("Update once, and exit.")
+    prepare: str = option(
+        "CMD", "Shell command before each swap; cancels it on failure.", default=""
+    )
+    command: str | None = option("CMD", "Shell command after each swap.", "--exec")
+    required: bool = flag(
+        "Revert the swap if the command of --exec fails.", "--exec-required", needs="command"
+    )
     timeout: float = option(
-        "SECONDS", "End a CMD after so long.", "--exec-timeout", type=_SECONDS, default=EXEC_SECONDS
+        "SECONDS", "Time limit of a CMD.", "--exec-timeout", type=_SECONDS, default=EXEC_SECONDS
     )
     verify: Literal["changed", "full"] = option(
-        "changed|full", "What is read of the version before: all, with full.", default="changed"
+        "changed|full",
+        "Verify changed tensors, or the full old version, at each swap.",
+        default="changed",
     )
-    interval: float | None = option(
-        "SECONDS", "Seconds between two looks, in place of waiting at the remote.", type=_SECONDS
-    )
+    interval: float | None = option("SECONDS", "Poll the remote at this interval.", type=_SECONDS)
     options: dict[str, str] = option(
-        "K=V", "An option of the remote, as of 'remote add' (repeatable).", "-O", "--option"
+        "K=V", "An option of the remote, as for 'mvc remote add' (repeatable).", "-O", "--option"
     )
 
 
 class _Ended(BaseException):
-    """SIGTERM has come."""
+    """SIGTERM was received."""
 
 
 @verb("mvc follow https://models.lab/net prod -o net.safetensors", _FollowOptions)
 def command(session: Session, args: _FollowOptions) -> None:
-    def tell(done: Followed) -> None:
+    def print_swap(done: Followed) -> None:
         if session.answered("mvc.follow/1", done, one_line=True):
             return
         when = format_time(done.swapped_ns, precise=session.verbose)
@@ -75,7 +79,7 @@ def command(session: Session, args: _FollowOptions) -> None:
         in_place=args.in_place,
     )
     with Follower(
-        args.source, args.target, sink, on_change=tell, note=session.note, remote=args.options
+        args.source, args.target, sink, on_change=print_swap, note=session.note, remote=args.options
     ) as follower:
         if not args.once:
             before = signal.signal(signal.SIGTERM, _end)
@@ -86,7 +90,7 @@ def command(session: Session, args: _FollowOptions) -> None:
             finally:
                 signal.signal(signal.SIGTERM, before)
         elif follower.poll() is None:
-            session.note(f"{printable(args.output)} is what is live on {printable(args.target)}")
+            session.note(f"{printable(args.output)} is in sync with {printable(args.target)}")
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:

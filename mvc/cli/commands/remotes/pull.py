@@ -1,13 +1,13 @@
 """``mvc pull``.
 
-The branch of the same name at REMOTE must lead on from yours. Files that hold work which is not
-committed are not overwritten: then nothing moves.
+The branch of the same name at REMOTE must be ahead of yours. If the pull would overwrite
+uncommitted work, nothing changes.
 """
 
 from __future__ import annotations
 
-from mvc.cli.restored import tell
-from mvc.cli.transfers import tell_of_fetch
+from mvc.cli.restored import print_restored
+from mvc.cli.transfers import print_fetch
 from mvc.cli.verb import CommandOptions, Session, argument, verb
 from mvc.text import count, printable
 
@@ -23,12 +23,12 @@ def command(session: Session, args: _PullOptions) -> None:
     if session.answered("mvc.pull/1", done):
         return
     if done.fetched.is_news:
-        tell_of_fetch(session, done.fetched, remote.url)
+        print_fetch(session, done.fetched, remote.url)
     if done.restored is None:
-        branch, there = printable(done.branch), printable(remote.name)
+        branch, name = printable(done.branch), printable(remote.name)
         more = f": {count(done.ahead, 'version')} to push" if done.ahead else ""
-        session.note(f"{branch} is up to date with {there}/{branch}{more}")
+        session.note(f"{branch} is up to date with {name}/{branch}{more}")
         return
     old = "nothing" if done.old is None else done.old.short
     session.note(f"Fast-forward {done.branch}: {old}..{done.new.short}")
-    tell(session, done.restored)
+    print_restored(session, done.restored)

@@ -1,7 +1,7 @@
 """``mvc remote``.
 
-'remote add NAME URL' names one: a folder, or a URL such as ssh://HOST/PATH or s3://BUCKET. Nothing
-is fetched yet. 'remote show' asks one, or a URL, what it has.
+'remote add NAME URL' names a repository: a folder, or a URL such as ssh://HOST/PATH or
+s3://BUCKET. It fetches nothing. 'remote show' lists the refs of a remote or a URL.
 """
 
 from __future__ import annotations
@@ -21,92 +21,95 @@ class _RemoteOptions(CommandOptions, frozen=True, kw_only=True):
         "K=V", "With add: lazy=true, data=false, states=last:5, ... (repeatable).",
         "-o", "--option", needs="words",
     )  # fmt: skip
-    force: bool = flag("With add: change a remote that is there.", "-f", needs="words")
+    force: bool = flag("With add: change an existing remote.", "-f", needs="words")
 
 
 @verb("mvc remote add origin /srv/models", _RemoteOptions)
 def command(session: Session, args: _RemoteOptions) -> None:
     words = args.words or ("list",)
     if words[0] != "add" and (args.options or args.force):
-        raise click.UsageError("-o and -f go with add")
+        raise click.UsageError("-o and -f need 'remote add'")
     match words:
         case ("add", name, url):
             _add(session, name, url, args)
         case ("remove", name):
-            gone = session.repo.remotes.remove(name)
-            session.note(f"Removed {gone.name}; what it brought stays until 'mvc gc'")
+            removed = session.repo.remotes.remove(name)
+            session.note(f"Removed {removed.name}; its versions stay until 'mvc gc'")
         case ("show",) | ("show", _):
             _show(session, *words[1:])
             return
         case ("list",):
             pass
         case _:
-            raise click.UsageError("mvc remote [list | add NAME URL | remove NAME | show [NAME]]")
+            raise click.UsageError("use list, add NAME URL, remove NAME or show [NAME|URL]")
     if session.as_json or words[0] == "list":
         _list(session)
 
 
 def _add(session: Session, name: str, url: str, args: _RemoteOptions) -> None:
     if "force" in args.options:
-        raise click.UsageError("force is -f")
+        raise click.UsageError("use -f, not -o force")
     remotes = session.repo.remotes
-    made = remotes.add(name, url, force=args.force, **args.options)
-    session.note(f"{made.name} is {made.url}")
-    if made.scheme == "file":
+    added = remotes.add(name, url, force=args.force, **args.options)
+    session.note(f"{added.name} is {added.url}")
+    if added.scheme == "file":
         try:
-            remotes.folder(made.name)
+            remotes.folder(added.name)
         except MvcError as error:
             session.warn(str(error))
 
 
 def _list(session: Session) -> None:
-    found = session.repo.remotes.list()
-    if session.answered("mvc.remote/1", {"remotes": found}):
+    remotes = session.repo.remotes.list()
+    if session.answered("mvc.remote/1", {"remotes": remotes}):
         return
     rows = []
-    for each in found:
-        told = {key: value for key, value in fields(each).items() if key not in {"name", "url"}}
-        usual = fields(type(each)(each.url))
-        given = [f"{key}={value}".lower() for key, value in told.items() if value != usual[key]]
-        rows.append((each.name, each.url, " ".join(given)))
+    for remote in remotes:
+        values = {key: value for key, value in fields(remote).items() if key not in {"name", "url"}}
+        usual = fields(type(remote)(remote.url))
+        changed = [f"{key}={value}".lower() for key, value in values.items() if value != usual[key]]
+        rows.append((remote.name, remote.url, " ".join(changed)))
     session.table("remote, url, options", rows)
     if not rows:
-        session.note("No remotes yet: name one with 'mvc remote add origin URL'")
+        session.note("No remotes yet: add one with 'mvc remote add origin URL'")
 
 
 def _show(session: Session, name: str | None = None) -> None:
-    here = dict[tuple[str, str], CommitId]()  # by kind and name
+    known = dict[tuple[str, str], CommitId]()  # by kind and name
     try:
         remote = session.repo.remotes.find(name)
     except NotARepository:
         if name is None:
             raise
-        remote, found = None, refs_of(name)
+        remote, refs = None, refs_of(name)
     else:
-        found = session.repo.remotes.show(name)
-        here = _known(session, remote.name if remote else "")
-    there = {
-        **{("branch", each): commit for each, commit in found.branches.items()},
-        **{("tag", each): commit for each, commit in found.tags.items()},
+        refs = session.repo.remotes.show(name)
+        known = _known(session, remote.name if remote else "")
+    listed = {
+        **{("branch", branch): commit for branch, commit in refs.branches.items()},
+        **{("tag", branch): commit for branch, commit in refs.tags.items()},
     }
-    gone = sorted(each for kind, each in here.keys() - there.keys() if kind == "branch")
-    if session.answered("mvc.remote.show/1", {"remote": remote, **fields(found), "gone": gone}):
+    deleted = sorted(branch for kind, branch in known.keys() - listed.keys() if kind == "branch")
+    if session.answered("mvc.remote.show/1", {"remote": remote, **fields(refs), "gone": deleted}):
         return
-    kind = "bare" if found.bare else "with working files"
+    kind = "bare" if refs.bare else "with working files"
     title = f"{printable(remote.name)}: " if remote is not None and remote.name else ""
-    session.line(f"{title}{printable(found.url)}, {kind}")
-    head = found.head if isinstance(found.head, str) else "detached"
+    session.line(f"{title}{printable(refs.url)}, {kind}")
+    head = refs.head if isinstance(refs.head, str) else "detached"
     session.line(f"HEAD: {printable(head)}")
     rows = []
-    for named, commit in there.items():
-        state = "same here" if here.get(named) == commit else "another here"
-        rows.append((*named, session.id_text(commit), state if named in here else "new"))
-    rows += [("branch", each, session.id_text(here["branch", each]), "gone there") for each in gone]
+    for named, commit in listed.items():
+        state = "same here" if known.get(named) == commit else "differs here"
+        rows.append((*named, session.id_text(commit), state if named in known else "new"))
+    rows += [
+        ("branch", branch, session.id_text(known["branch", branch]), "deleted there")
+        for branch in deleted
+    ]
     session.table("kind, name, version, state", rows)
 
 
 def _known(session: Session, remote: str) -> dict[tuple[str, str], CommitId]:
-    """The branches of a remote as of the last fetch or push, and the tags here."""
+    """The tracking refs of a remote, and the local tags."""
     branches = session.repo.refs("remote", remote=remote) if remote else []
     return {
         **{("branch", ref.name.partition("/")[2]): ref.commit for ref in branches},

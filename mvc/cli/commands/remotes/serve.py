@@ -1,8 +1,8 @@
 """``mvc serve``.
 
-Serves the repository in FOLDER, or each one below it, as http://HOST/NAME, to holders of a token.
-'token add' prints a new token for the folder, which is this one unless -C names another; its hash
-is kept. With --stdio it answers on its input and output, as ssh starts it.
+Serves the repository in FOLDER, or each repository below it, as http://HOST/NAME. Clients need a
+token. 'token add' prints a new token for the current folder (-C FOLDER for another) and stores
+only its hash. --stdio serves FOLDER on standard input and output, as ssh starts it.
 """
 
 from __future__ import annotations
@@ -38,15 +38,13 @@ class _ServeOptions(CommandOptions, frozen=True, kw_only=True):
         "FOLDER | token add NAME | token list | token remove NAME"
     )
     listen: str | None = option("ADDRESS", "HOST:PORT or unix:PATH; by default 127.0.0.1:7433.")
-    tls_cert: Path | None = option("FILE", "The certificate's chain, in PEM form.")
-    tls_key: Path | None = option("FILE", "Its key, unless it stands in the same file.")
-    quota: int | None = option(
-        "SIZE", "The most bytes that a repository may take, as 20GB.", type=nbytes
-    )
-    stdio: bool = flag("Answer on standard input and output.", takes="words scope quota")
+    tls_cert: Path | None = option("FILE", "The certificate chain, in PEM format.")
+    tls_key: Path | None = option("FILE", "The private key, if it is not in the same file.")
+    quota: int | None = option("SIZE", "The size limit of a repository, such as 20GB.", type=nbytes)
+    stdio: bool = flag("Serve on standard input and output.", allows="words scope quota")
     scope: tuple[str, ...] = option(
         "SCOPE",
-        "What it may do: read, push:GLOB, deploy:GLOB, metrics or admin, with REPO: in front.",
+        "The rights: read, push:GLOB, deploy:GLOB, metrics or admin; REPO: in front limits one.",
     )
     days: int = option(
         "N", f"Days until the token expires; by default {DAYS}.",
@@ -60,7 +58,7 @@ def command(session: Session, args: _ServeOptions) -> None:
     if first == "token" and rest:
         _token(session, rest, args)
     elif len(args.words) != 1:
-        raise click.UsageError("name the folder to serve")
+        raise click.UsageError("name one FOLDER to serve")
     elif args.stdio:
         from mvc.server.stdio import serve_stdio
 
@@ -70,7 +68,7 @@ def command(session: Session, args: _ServeOptions) -> None:
 
 
 def _serve(session: Session, folder: Path, args: _ServeOptions) -> None:
-    check_alone("words", takes="listen tls_cert tls_key quota")
+    check_alone("words", allows="listen tls_cert tls_key quota")
     from mvc.server.listening import ADDRESS, Listening, serve
 
     how = Listening(
@@ -82,14 +80,14 @@ def _serve(session: Session, folder: Path, args: _ServeOptions) -> None:
     )
     if session.fs.stat(folder) is not None and not Tokens(session.fs, folder).all():
         add = f"'mvc -C {printable(str(folder))} serve token add NAME --scope read'"
-        session.warn(f"there is no token yet, so nobody is let in: {add} makes one")
+        session.warn(f"there is no token yet, so no client can connect: run {add}")
     if not session.quiet:
         _print_requests()
     serve(how, ready=lambda url: session.note(f"serving {folder} at {url}"))
 
 
 def _print_requests() -> None:
-    """Prints each record of the server's logger on stderr: UTC time, message."""
+    """Prints the log of the server on stderr: UTC time, message."""
     lines = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
     lines.converter = time.gmtime
     handler = logging.StreamHandler()
@@ -103,18 +101,16 @@ def _token(session: Session, words: Sequence[str], args: _ServeOptions) -> None:
     tokens = Tokens(session.fs, Path())
     match words:
         case ["add", name]:
-            check_alone("words", takes="scope days")
+            check_alone("words", allows="scope days")
             text = tokens.add(name, args.scope, args.days)
-            here, names = printable(str(session.fs.cwd())), list(names_in(session.fs, Path()))
+            folder, names = printable(str(session.fs.cwd())), list(names_in(session.fs, Path()))
             for scope in scopes.parse_scopes(args.scope) if names else ():
                 if not any(scopes.within([scope], name) for name in names):
-                    session.warn(
-                        f"no repository in {here} has the name that the scope {scope} gives"
-                    )
+                    session.warn(f"the scope {scope} matches no repository in {folder}")
             if not names:
                 session.warn(
-                    f"there is no repository in {here} or below: a token counts in the folder that "
-                    "is served, 'mvc -C FOLDER serve token add'"
+                    f"there is no repository in {folder} or below: create the token in the served "
+                    "folder, with 'mvc -C FOLDER serve token add'"
                 )
             if session.answered("mvc.serve.token/1", {"name": name, "token": text}):
                 return
@@ -130,18 +126,18 @@ def _token(session: Session, words: Sequence[str], args: _ServeOptions) -> None:
             if session.as_json:
                 _list(session, tokens)
         case _:
-            raise click.UsageError("token add NAME, token list or token remove NAME")
+            raise click.UsageError("use token add NAME, token list or token remove NAME")
 
 
 def _list(session: Session, tokens: Tokens) -> None:
     rows = [
         {
-            **fields(each, "name scopes"),
-            **stamped("made", each.made * 10**9),
-            **stamped("expires", each.expires * 10**9),
-            "expired": tokens.has_expired(each),
+            **fields(token, "name scopes"),
+            **stamped("made", token.made * 10**9),
+            **stamped("expires", token.expires * 10**9),
+            "expired": tokens.has_expired(token),
         }
-        for each in tokens.all()
+        for token in tokens.all()
     ]
     if not session.answered("mvc.serve.tokens/1", {"tokens": rows}):
         session.table(

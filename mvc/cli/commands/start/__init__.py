@@ -1,1 +1,1 @@
-"""Commands that begin something, and explain."""
+"""Commands that create repositories, configure and explain."""

@@ -1,6 +1,6 @@
 """``mvc completion``.
 
-It completes commands, options, revisions, targets, paths, tensors, settings and presets.
+The script completes commands, options, revisions, targets, paths, tensors, settings and presets.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class _Bash(BashComplete):
-    """click's own script drops the names it was given where files are possible, too."""
+    """The script of click drops plain values if files are possible, too."""
 
     source_template = _BASH
 

@@ -1,7 +1,7 @@
 """``mvc config``.
 
-Without KEY all settings are listed, each with where its value comes from: default,
-user file, repository file, environment (MVC_STORE_RESET_INTERVAL), flag; later ones win.
+Without KEY, all settings are listed with their source: default, user file, repository file,
+environment (such as MVC_STORE_RESET_INTERVAL) or flag. A later source overrides earlier ones.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from mvc.names import printable
 class _ConfigOptions(CommandOptions, frozen=True, kw_only=True):
     key: str | None = argument("[KEY]")
     value: str | None = argument("[VALUE]")
-    user: bool = flag("Change your own file, not the repository's.")
-    unset: bool = flag("Take KEY out of the file.", needs="key", takes="key user")
+    user: bool = flag("Change your user file, not the file of the repository.")
+    unset: bool = flag("Remove KEY from the file.", needs="key", allows="key user")
 
 
 @verb("mvc config store.reset_interval 50", _ConfigOptions)
@@ -27,7 +27,7 @@ def command(session: Session, args: _ConfigOptions) -> None:
     if args.key is None or (args.value is None and not args.unset):
         try:
             config = session.repo.config
-        except NotARepository:  # the settings that apply to all
+        except NotARepository:  # user settings and defaults
             config = load(None)
         _print(session, config, args.key)
         return

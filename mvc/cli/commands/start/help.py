@@ -1,6 +1,6 @@
 """``mvc help``.
 
-Without a TOPIC, the commands of every day.
+Without an argument, the daily commands are listed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mvc.cli.verb import CommandOptions, Session, argument, flag, verb
 
 class _HelpOptions(CommandOptions, frozen=True, kw_only=True):
     topic: str | None = argument("[COMMAND|TOPIC]")
-    every: bool = flag("List all commands and global options.", "--all", takes="")
+    every: bool = flag("List all commands and global options.", "--all", allows="")
 
 
 @verb("mvc help revisions", _HelpOptions, json=False)

@@ -1,6 +1,6 @@
 """``mvc init``.
 
-It lives in the folder .mvc inside DIR, which is made if it is not there.
+The repository is the folder .mvc inside DIR. A missing DIR is created.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from mvc.cli.verb import CommandOptions, PathText, Session, argument, flag, opti
 
 class _InitOptions(CommandOptions, frozen=True, kw_only=True):
     folder: PathText = argument("[DIR]", default=".")
-    branch: str | None = option("NAME", "Name of the first branch.", "-b")
-    bare: bool = flag("Without working files, for others to push to.")
+    branch: str | None = option("NAME", "The name of the first branch.", "-b")
+    bare: bool = flag("Create a bare repository, without working files, to push to.")
     shared: Literal["group", "all"] | None = option(
-        "[group|all]", "Let the folder's group write, with all others read, whatever the umask.",
+        "[group|all]", "Let the group of the folder write; with all, let all users read.",
         is_flag=False, flag_value="group",
     )  # fmt: skip
 
@@ -32,8 +32,8 @@ def command(session: Session, args: _InitOptions) -> None:
         networked = session.fs.is_network_filesystem(repository.root)
     if networked:
         session.warn(
-            f"{where} is on a network file system: locks and durable writes hold "
-            "only as far as it keeps them (docs/limits.md)"
+            f"{where} is on a network file system, which may not support locks and durable writes "
+            "(docs/limits.md)"
         )
     if not session.answered("mvc.init/1", {"path": where, "branch": first, "bare": args.bare}):
         kind = "bare mvc" if args.bare else "mvc"

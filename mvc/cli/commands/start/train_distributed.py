@@ -1,9 +1,9 @@
 """``mvc train-distributed``.
 
-Starts K processes of SCRIPT by torch's launcher. SCRIPT takes part by
-'with mvc.distributed.join(model) as worker'. Every global model is a commit that is deployed
-to the target. ARGUMENTS are the script's; options of its own follow '--'. The settings of --option
-are those of mvc.distributed.join.
+Starts K processes of SCRIPT with torch's launcher. SCRIPT joins the training by
+'with mvc.distributed.join(model) as worker'. Every global model is committed and deployed to the
+target. ARGUMENTS go to the script; its own options follow '--'. --option sets a setting of
+mvc.distributed.join.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ class _TrainDistributedOptions(CommandOptions, frozen=True, kw_only=True):
     arguments: tuple[str, ...] = argument("[ARGUMENTS]...", type=click.UNPROCESSED)
     workers: int = option(
         "K",
-        "The number of training processes, at least 2.",
+        "The number of processes, at least 2.",
         type=click.IntRange(2, 1024),
         required=True,
     )
     protocol: str | None = option(
         "NAME",
-        f"{', '.join(PROTOCOLS)}; by default fgm, and fgm-nesterov without a threshold.",
+        f"{', '.join(PROTOCOLS)}; by default fgm, without a threshold fgm-nesterov.",
     )
     options: dict[str, str] = option(
-        "K=V", "Another setting: rho=0.3, every=8, up=int8, push=origin, resume=true, ...",
+        "K=V", "A setting: rho=0.3, every=8, up=int8, push=origin, resume=true, ...",
         "-O", "--option",
     )  # fmt: skip
-    repo: PathText | None = option("DIR", "The repository; by default that of this folder.")
-    target: str | None = option("T", "The target of global models; by default global.")
-    branch: str | None = option("NAME", "The branch of global models, made if missing.")
+    repo: PathText | None = option("DIR", "The repository, by default that of this folder.")
+    target: str | None = option("T", "The target of global models, by default global.")
+    branch: str | None = option("NAME", "The branch of global models; it is created if missing.")
 
 
 @verb("mvc train-distributed train.py --workers 4", _TrainDistributedOptions)
@@ -48,18 +48,18 @@ def command(session: Session, args: _TrainDistributedOptions) -> None:
         "protocol": args.protocol, "repo": args.repo, "target": args.target, "branch": args.branch,
     }  # fmt: skip
     settings = args.options | {name: value for name, value in named.items() if value is not None}
-    given = checked(settings, strict=False)
-    if "protocol" in given:  # the rest may be up to the script
-        protocol_of({"rate": 1.0, **given})
-    if "repo" in given:
-        given["repo"] = str(Path(given["repo"]).absolute())
-        with Repository.open(given["repo"]) as repo:
-            if "push" in given:
-                repo.remotes.find(given["push"])
+    launch_settings = checked(settings, strict=False)
+    if "protocol" in launch_settings:  # the script may set the rest
+        protocol_of({"rate": 1.0, **launch_settings})
+    if "repo" in launch_settings:
+        launch_settings["repo"] = str(Path(launch_settings["repo"]).absolute())
+        with Repository.open(launch_settings["repo"]) as repo:
+            if "push" in launch_settings:
+                repo.remotes.find(launch_settings["push"])
     from mvc.distributed.runner.launch import launch  # imports torch
 
     level = logging.INFO - 10 * session.verbosity
-    done = launch(args.script, args.arguments, args.workers, given, level=level)
+    done = launch(args.script, args.arguments, args.workers, launch_settings, level=level)
     if session.as_json:
         session.json("mvc.train-distributed/1", done)
     elif session.verbosity >= 0:

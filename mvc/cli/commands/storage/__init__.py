@@ -1,1 +1,1 @@
-"""Commands for what is stored, and how."""
+"""Commands that maintain the storage."""

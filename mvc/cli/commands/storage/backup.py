@@ -1,8 +1,8 @@
 """``mvc backup``.
 
-Others may commit meanwhile. Every byte that is new is read back and checked before the copy counts;
-what was interrupted goes on with the same command. 'mvc restore' makes a repository of the copy.
-In a served folder, each repository below it and the tokens are copied.
+Other processes may commit meanwhile. Every new byte is read back and checked before the copy
+counts. After an interruption, the same command continues. 'mvc restore' creates a repository
+from the copy. In a served folder, each repository below it and the tokens are copied.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def command(session: Session, args: _BackupOptions) -> None:
         _back_up(session, args.folder)
         return
     if fs.realpath(args.folder).is_relative_to(fs.realpath(Path())):
-        raise WrongUsage(f"{args.folder} lies in the served folder", hint="name one outside of it")
+        raise WrongUsage(f"{args.folder} is inside the served folder", hint="name a folder outside")
     for name in names_in(fs, Path(), limit=float("inf")):
         with Repository.open(name, discover=False, config=load) as one, session.working_on(one):
             _back_up(session, args.folder / name, one_line=True)
     fs.write_atomic(args.folder / FILE, fs.read_bytes(Path(FILE), LARGEST), mode=0o600)
     if not session.as_json:
-        session.note(f"{args.folder / FILE} holds the tokens")
+        session.note(f"{args.folder / FILE} contains the tokens")
 
 
 def _back_up(session: Session, folder: Path, *, one_line: bool = False) -> None:
     done = session.run("copying", session.repo.storage.backup, folder)
     if not session.answered("mvc.backup/1", done, one_line=one_line):
         session.note(
-            f"{folder} holds {count(done.versions, 'version')}, "
+            f"{folder} has {count(done.versions, 'version')}, "
             f"{size(done.bytes)}; {size(done.copied)} were copied and checked"
         )

@@ -1,8 +1,8 @@
 """``mvc forget``.
 
-Either of those named, or of those that the rules give up. Commits, ids and history stay; the
-next 'mvc gc' removes the bytes. With --weights a recipe must make them again: a version that
-somebody asks for is trained by 'mvc retrain'.
+Deletes the states of the REVs, or of the versions that the rules select. Commits, ids and
+history stay; the next 'mvc gc' removes the bytes. With --weights, only weights that a recipe can
+replay are dropped; 'mvc retrain' stores them again.
 """
 
 from __future__ import annotations
@@ -38,34 +38,32 @@ _AT_LEAST_1 = click.IntRange(min=1)
 class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
     rev: tuple[str, ...] = argument("[REV...]")
     weights: bool = flag(
-        "Only the weights that a proven recipe makes again; the recipes stay.",
-        takes="rev trust_code reason remote",
+        "Drop only weights that a proven recipe can replay.",
+        allows="rev trust_code reason remote",
     )
     trust_code: bool = flag(
-        "With --weights: run the stored code of each REV to prove its steps.", needs="weights"
+        "With --weights: run the stored code of each REV to prove it.", needs="weights"
     )
-    unused: str | None = option(
-        "TARGET", "Forget the versions that no deployment on TARGET served."
-    )
-    unqueried: bool = flag("Forget the versions that were never asked for.")
+    unused: str | None = option("TARGET", "Forget versions that were never deployed to TARGET.")
+    unqueried: bool = flag("Forget versions whose state was never read.")
     listed: bool = flag(
-        "Print the receipts of what was forgotten, and forget nothing.",
+        "Print the receipts of forgotten states.",
         "--list",
-        takes="rev remote",
+        allows="rev remote",
     )
-    keep_last: int | None = option("N", "Keep the last N.", type=_AT_LEAST_1)
+    keep_last: int | None = option("N", "Keep the last N versions.", type=_AT_LEAST_1)
     keep_hourly: int | None = option(
-        "N", "Keep the last of each of the last N hours that have any.", type=_AT_LEAST_1
+        "N", "Keep the last of each hour, for the last N hours with versions.", type=_AT_LEAST_1
     )
     keep_daily: int | None = option(
-        "N", "Keep the last of each of the last N days that have any.", type=_AT_LEAST_1
+        "N", "Keep the last of each day, for the last N days with versions.", type=_AT_LEAST_1
     )
     keep_best: tuple[str, ...] = option(
-        "METRIC:N", "Keep the N with the highest METRIC; -METRIC:N: the lowest."
+        "METRIC:N", "Keep the N versions with the highest METRIC; -METRIC:N: the lowest."
     )
     dry_run: bool = DRY_RUN
     reason: str | None = reason()
-    force: bool = flag("Do not ask; needed without a terminal.", "-f")
+    force: bool = flag("Do not ask; required without a terminal.", "-f")
     remote: str | None = REMOTE
 
 
@@ -101,7 +99,7 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
             "this cannot be undone, and stdin is no terminal",
             hint="preview it with -n, confirm it with -f",
         )
-    cost = session.run("looking at", storage.preview, chosen, counted=True)
+    cost = session.run("checking", storage.preview, chosen, counted=True)
     if not session.as_json:
         if asks or args.dry_run or session.verbosity >= 0:
             _print(session, chosen, cost)
@@ -112,10 +110,14 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
     if not args.dry_run:
         chosen = storage.forget(chosen, reason=args.reason or "")
     receipts = () if chosen.number is None else storage.receipts()
-    made = [each for each in receipts if each.number == chosen.number]
-    told = {"dry_run": args.dry_run, "number": chosen.number, "receipt": made[0] if made else None}
-    if not session.answered("mvc.forget/1", told | _json(chosen, cost)):
-        for receipt in made:
+    new = [each for each in receipts if each.number == chosen.number]
+    head = {
+        "dry_run": args.dry_run,
+        "number": chosen.number,
+        "receipt": new[0] if new else None,
+    }
+    if not session.answered("mvc.forget/1", head | _json(chosen, cost)):
+        for receipt in new:
             session.note(
                 f"Forgot {count(len(receipt.states), 'state')}; 'mvc gc' removes the bytes"
             )
@@ -126,7 +128,7 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
 
 def _drop_weights(session: Session, args: _ForgetOptions) -> None:
     if not args.rev:
-        raise click.UsageError("name the versions whose weights go")
+        raise click.UsageError("name the versions whose weights are dropped")
     done = session.run(
         "proving",
         recipes.drop_weights,
@@ -141,22 +143,22 @@ def _drop_weights(session: Session, args: _ForgetOptions) -> None:
     for why in dict.fromkeys(done.values()):
         ids = [id_.short for id_ in done if done[id_] == why]
         names = listed(ids, None if session.verbose else _FIRST)
-        text = f"kept: the weights of {names}: {why}"
-        gone = f"given up: the weights of {names}; 'mvc gc' deletes what no other version has"
-        session.note(gone if why is None else text)
+        kept = f"stored: the weights of {names}: {why}"
+        dropped = f"dropped: the weights of {names}; 'mvc gc' deletes their bytes"
+        session.note(dropped if why is None else kept)
 
 
 def _print_receipts(session: Session, revs: tuple[str, ...]) -> None:
     wanted = {session.repo.find(rev) for rev in revs}
-    found = [
+    receipts = [
         receipt
         for receipt in session.repo.storage.receipts()
         if not wanted or wanted & {state.commit for state in receipt.states}
     ]
-    if not session.answered("mvc.forget.list/1", {"receipts": found}):
-        for receipt in found:
+    if not session.answered("mvc.forget.list/1", {"receipts": receipts}):
+        for receipt in receipts:
             print_receipt(session, receipt)
-        if not found:
+        if not receipts:
             session.note("nothing was forgotten")
 
 
@@ -167,37 +169,38 @@ def _warn(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
         )
     for short in chosen.short:
         session.warn(
-            f"{count(short.have, 'version')} of the {short.best.count:,} to keep "
+            f"only {count(short.have, 'version')} of the {short.best.count:,} to keep "
             f"{'has' if short.have == 1 else 'have'} the metric {short.best.metric}; "
-            f"{count(len(short.without), 'version')} without it "
-            f"{'is' if len(short.without) == 1 else 'are'} to be forgotten"
+            f"{count(len(short.without), 'version')} without it will be forgotten"
         )
 
 
 def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
     if chosen.queries_since_ns is not None:
         since = format_time(chosen.queries_since_ns, precise=False)
-        session.note(f"Queries are recorded since {since}; versions older than that stay")
+        session.note(f"reads are recorded since {since}; older versions stay")
     for id_ in chosen.restored:
-        session.note(f"{id_.short} keeps its weights after all: what it was trained from goes")
+        session.note(
+            f"the weights of {id_.short} become stored again, because its base is forgotten"
+        )
     for id_ in chosen.already:
-        session.note(f"the state of {id_.short} was forgotten already")
+        session.note(f"the state of {id_.short} is already forgotten")
     if not chosen.commits:
         if not chosen.already:
             session.line("Nothing to forget")
         return
     session.line(f"{count(len(chosen.commits), 'state')} to forget:")
     session.table(
-        "version, time, message, live on, also of",
+        "version, time, message, live on, same state",
         [_row(session, commit, cost) for commit in chosen.commits],
         indent="  ",
         most=None if session.verbose else _FIRST,
     )
     session.line(
-        f"{count(cost.tensors, 'tensor')} and {count(cost.files, 'file')} go; "
+        f"{count(cost.tensors, 'tensor')} and {count(cost.files, 'file')} will be deleted; "
         f"{cost.shared + cost.shared_files:,} stay, because other versions have them"
     )
-    freed = "what is not known, because something is damaged"
+    freed = "an unknown size, because something is damaged"
     if cost.collection is not None:
         freed = f"about {size(max(cost.collection.freed, 0))}"
     session.line(f"The next 'mvc gc' frees {freed}")

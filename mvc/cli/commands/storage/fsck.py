@@ -1,7 +1,7 @@
 """``mvc fsck``.
 
-Names what is damaged, the versions it touches, and those that cannot be recovered. The
-exit code is 4 if anything is damaged, with --repair if anything still is.
+Lists damage, the versions that it affects, and the versions that cannot be recovered. The exit
+code is 4 if there is damage, with --repair if damage remains.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from mvc.api import FsckReport, Problem, Repaired, heal, rebuild_index
-from mvc.cli.commits import tell_absent
+from mvc.cli.commits import note_absent
 from mvc.cli.environments import trained_elsewhere
 from mvc.cli.session import load
 from mvc.cli.verb import REMOTE, CommandOptions, Session, fields, flag, option, verb
@@ -26,14 +26,14 @@ _FIRST = 10
 
 class _FsckOptions(CommandOptions, frozen=True, kw_only=True):
     full: bool = flag("Also recover and hash every tensor.")
-    repair: bool = flag("Restore what a copy holds; quarantine the rest.")
+    repair: bool = flag("Repair from copies; quarantine bytes that cannot be repaired.")
     other: Path | None = option(
         "DIR",
-        "With --repair: a repository or backup that may hold what is damaged here.",
+        "With --repair: also read from this repository or backup.",
         "--from",
         needs="repair",
     )
-    rebuild: bool = flag("Rebuild the index from the journal first.", "--rebuild-index")
+    rebuild: bool = flag("First rebuild the index from the journal.", "--rebuild-index")
     remote: str | None = REMOTE
 
 
@@ -44,35 +44,35 @@ def command(session: Session, args: _FsckOptions) -> int | None:
     repairs = args.repair or args.rebuild
     if repairs and args.remote and session.repo.remotes.find(args.remote).is_bucket:
         raise RemoteRefused(
-            "a bucket is checked, not repaired",
-            hint="put objects that are damaged back from a copy, or push to a new bucket",
+            "--repair does not work on a bucket",
+            hint="restore damaged objects from a copy, or push to a new bucket",
         )
     return session.at_remote(args.remote, lambda: _fsck(session, args), changes=repairs)
 
 
 def _fsck(session: Session, args: _FsckOptions) -> int:
-    told: dict[str, Any] = {}
+    repaired: dict[str, Any] = {}
     if args.repair:
         done = session.run(
             "repairing", heal, other=args.other, full=args.full, rebuild=args.rebuild, config=load
         )
         report, lost = done.after, done.lost
-        told = fields(done, "healed quarantined freed_bytes=freed")
+        repaired = fields(done, "healed quarantined freed_bytes=freed")
     else:
         lost = rebuild_index(config=load) if args.rebuild else None
         report = session.run("checking", session.repo.storage.fsck, full=args.full)
     if lost is not None:
-        session.warn(f"{lost}; they are given up, and the index is rebuilt")
+        session.warn(f"{lost}; they were discarded, and the index was rebuilt")
     if args.rebuild:
         session.note("the index was rebuilt")
-    if not session.answered("mvc.fsck/1", fields(report) | told):
+    if not session.answered("mvc.fsck/1", fields(report) | repaired):
         if args.repair:
             _print_repaired(session, done)
         _print(session, report)
         if not (report.sound or args.other):
             session.note(
-                "'mvc fsck --repair' heals what another record or copy here still holds, "
-                "with --from DIR also what a backup or a new clone has"
+                "'mvc fsck --repair' repairs from other records in this repository, with "
+                "--from DIR also from a backup or a new clone"
             )
     return 0 if report.sound else DamagedData.exit_code
 
@@ -86,10 +86,10 @@ def _print_repaired(session: Session, done: Repaired) -> None:
     )
     session.left_out(len(done.healed) - len(healed))
     session.lines(
-        f"{bad} quarantine/{kept.file}: {printable(kept.why)}" for kept in done.quarantined
+        f"{bad} quarantine/{each.file}: {printable(each.why)}" for each in done.quarantined
     )
     if not (done.healed or done.quarantined):
-        undone = "nothing could be healed (try --from with another BACKUP)"
+        undone = "nothing could be repaired (try --from with another backup)"
         session.line("nothing to repair" if done.after.sound else undone)
 
 
@@ -98,32 +98,32 @@ def _print(session: Session, report: FsckReport) -> None:
         _print_problem(session, problem)
     for note in report.notes:
         session.note(f"note: {note}")
-    missing = {"forgotten": report.forgotten, "not here": report.absent}
+    missing = {"forgotten": report.forgotten, "absent": report.absent}
     words = ", ".join(f"{number:,} {word}" for word, number in missing.items() if number)
-    gone = f" ({words})" if words else ""
-    looked = (
-        f"{count(report.versions, 'version')}{gone}, {count(report.objects, 'object')}, "
+    not_stored = f" ({words})" if words else ""
+    checked = (
+        f"{count(report.versions, 'version')}{not_stored}, {count(report.objects, 'content')}, "
         f"{count(report.records, 'record')}, {size(report.checked_bytes)} checked"
     )
     if report.sound:
-        session.line(f"{session.paint('Sound', 'good')}: {looked}")
-        tell_absent(session, report.absent)
+        session.line(f"{session.paint('Sound', 'good')}: {checked}")
+        note_absent(session, report.absent)
         if elsewhere := trained_elsewhere(session):
             session.note(
                 f"note: {count(elsewhere, 'version')} without weights: trained in another "
-                "environment than this one, where a replay may not make them again"
+                "environment; a replay on this machine may not reproduce them"
             )
         if not report.full:
             session.note("every stored byte was checked; --full recovers every tensor as well")
         return
-    found = session.paint(count(len(report.problems), "problem"), "bad")
-    session.line(f"{found}: {looked}")
+    problems = session.paint(count(len(report.problems), "problem"), "bad")
+    session.line(f"{problems}: {checked}")
     total = count(report.versions - report.forgotten - report.absent, "version")
     if report.lost:
         ids = _ids(session, report.lost)
         session.line(f"{len(report.lost):,} of {total} cannot be recovered: {ids}")
     else:
-        session.line(f"nothing is lost of the {total} in the journal's readable entries")
+        session.line(f"nothing is lost: {total} in readable journal entries")
 
 
 def _print_problem(session: Session, problem: Problem) -> None:
@@ -133,10 +133,10 @@ def _print_problem(session: Session, problem: Problem) -> None:
     session.line(f"{title}{where}: {printable(problem.message)}")
     if problem.versions:
         touched = count(len(problem.versions), "version")
-        session.line(f"  touches {touched}: {_ids(session, problem.versions)}")
+        session.line(f"  affects {touched}: {_ids(session, problem.versions)}")
     if problem.tensors:
         most = None if session.verbose else _FIRST
-        session.line(f"  holds {listed([printable(t) for t in problem.tensors], most)}")
+        session.line(f"  contains {listed([printable(t) for t in problem.tensors], most)}")
 
 
 def _ids(session: Session, versions: Sequence[CommitId]) -> str:
@@ -149,5 +149,5 @@ def _short(name: str) -> str:
 
 
 def _titled(kind: str, name: str) -> str:
-    """``journal entry 3``, and not ``format format``."""
+    """``journal entry 3``; ``format``, not ``format format``."""
     return kind if not name or name == kind else f"{kind} {name}"

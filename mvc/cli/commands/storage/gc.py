@@ -1,7 +1,7 @@
 """``mvc gc``.
 
-Refs, HEAD, deployments and the operations within the grace lead to versions. States that
-were forgotten go at once.
+Versions are reachable from refs, HEAD, deployments and the operations of the grace period.
+Forgotten states are deleted at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class _GcOptions(CommandOptions, frozen=True, kw_only=True):
     dry_run: bool = DRY_RUN
     reason: str | None = reason()
     grace: str | None = option(
-        "DURATION", "Keep what operations of the last DURATION left behind (14d, 36h, 0)."
+        "DURATION", "Keep versions of operations of the last DURATION (14d, 36h, 0)."
     )
     remote: str | None = REMOTE
 
@@ -38,27 +38,27 @@ def _gc(session: Session, args: _GcOptions, *, bucket: bool) -> None:
         reason=args.reason or "",
         counted=True,
     )
-    told = session.answered("mvc.gc/1", {"dry_run": args.dry_run} | fields(done))
-    if not told and (args.dry_run or not session.quiet):
+    answered = session.answered("mvc.gc/1", {"dry_run": args.dry_run} | fields(done))
+    if not answered and (args.dry_run or not session.quiet):
         _print(session, done, dry_run=args.dry_run, bucket=bucket)
 
 
 def _print(session: Session, done: Collection, *, dry_run: bool, bucket: bool) -> None:
     deleted, freed = ("Would delete", "Would free about") if dry_run else ("Deleted", "Freed")
-    gone = {"version": len(done.commits), "object": done.objects, "operation": done.operations}
-    named = ", ".join(count(n, noun) for noun, n in gone.items() if n)
+    counts = {"version": len(done.commits), "content": done.objects, "operation": done.operations}
+    named = ", ".join(count(n, noun) for noun, n in counts.items() if n)
     if named:
         session.line(f"{deleted} unreachable: {named}")
     if done.recoded:
-        session.line(f"Encoded again, because a base is deleted: {count(done.recoded, 'object')}")
+        session.line(f"Encoded again, because a base is deleted: {count(done.recoded, 'content')}")
     if done.phantoms:
-        kept = count(done.phantoms, "object")
-        session.line(f"Kept as a base of others (phantoms), which is cheaper: {kept}")
+        bases = count(done.phantoms, "unreachable content")
+        session.line(f"Stored as a base of other contents, which takes less space: {bases}")
     if bucket and done.freed > 0:
         session.line(
-            f"To be freed: {size(done.freed)} of {size(done.before)}. A bucket keeps what is "
-            f"dropped for {BUCKET_DAYS} days, forgotten states too; a 'mvc gc --remote' after that "
-            "deletes it"
+            f"To be freed: {size(done.freed)} of {size(done.before)}. A bucket keeps deleted "
+            f"contents for {BUCKET_DAYS} days, forgotten states too; a later 'mvc gc --remote' "
+            "deletes them"
         )
     elif done.freed > 0:
         session.line(f"{freed} {size(done.freed)} of {size(done.before)}")
@@ -66,11 +66,11 @@ def _print(session: Session, done: Collection, *, dry_run: bool, bucket: bool) -
         session.line("Nothing to collect")
     if done.unquarantined:
         session.line(
-            f"{deleted} {size(done.unquarantined)} of .mvc/quarantine, which may hold bytes of "
+            f"{deleted} {size(done.unquarantined)} of .mvc/quarantine, which may contain bytes of "
             "forgotten states"
         )
     if done.quarantined:
         session.note(
-            f"{size(done.quarantined)} in .mvc/quarantine stay, which repairs have put aside; "
-            "delete the folder when nothing is missed any more"
+            f"{size(done.quarantined)} of earlier repairs stay in .mvc/quarantine; delete the "
+            "folder if you need no further repair"
         )

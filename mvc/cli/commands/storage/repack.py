@@ -1,9 +1,8 @@
 """``mvc repack``.
 
-Names, ids and contents stay as they are; only storage and speed of recovery change.
-Without an aim the settings are applied: store.storage_weight, else store.max_recovery,
-else store.layout.
---add and --remove take several versions: the REVs that follow go with them.
+Names, ids and contents do not change; storage and recovery time do. Without an aim, the settings
+apply: store.storage_weight, else store.max_recovery, else store.layout. --add and --remove
+accept several versions: the REVs that follow belong to them.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
     rev: tuple[str, ...] = argument("[REV...]")
     dry_run: bool = DRY_RUN
     reason: str | None = reason()
-    interval: int | None = option("R", "A reset point every R commits.")
+    interval: int | None = option("R", "Aim: a reset point every R commits.")
     max_recovery: float | None = option(
-        "SECONDS", "The least storage that recovers every version in SECONDS."
+        "SECONDS", "Aim: the least storage that recovers every version in SECONDS."
     )
     max_size: int | None = option(
-        "BYTES", "The fastest recovery in BYTES (40MB, 40MiB).", type=nbytes
+        "BYTES", "Aim: the fastest recovery in BYTES (40MB, 40MiB).", type=nbytes
     )
     add: tuple[str, ...] = option("REV...", "Make these versions reset points.")
     remove: tuple[str, ...] = option("REV...", "Make these reset points ordinary versions.")
-    add_queried: int | None = option("N", "Make the N versions asked for most often reset points.")
+    add_queried: int | None = option("N", "Make the N most frequently read versions reset points.")
     remote: str | None = REMOTE
 
 
@@ -62,8 +61,8 @@ def _repack(session: Session, args: _RepackOptions) -> None:
     proven = bool(session.repo.storage.proofs())
     if proven and (late := recipes.late(session.repo)):
         session.warn(
-            f"made again, {_listed(session, late)} would take longer than store.max_recovery: "
-            f"'mvc retrain {late[0].short} --trust-code' stores the weights of one again"
+            f"a replay of {_listed(session, late)} takes longer than store.max_recovery: "
+            f"'mvc retrain {late[0].short} --trust-code' stores weights again"
         )
     done = session.run(
         "repacking",
@@ -79,8 +78,8 @@ def _repack(session: Session, args: _RepackOptions) -> None:
         dry_run=args.dry_run,
         counted=True,
     )
-    told = {"goal": str(done.plan.goal), "dry_run": args.dry_run, "changed": done.now is not None}
-    answered = session.answered("mvc.repack/1", told | fields(done))
+    head = {"goal": str(done.plan.goal), "dry_run": args.dry_run, "changed": done.now is not None}
+    answered = session.answered("mvc.repack/1", head | fields(done))
     if not answered and (args.dry_run or not session.quiet):
         _print(session, done)
 
@@ -94,18 +93,18 @@ def _print(session: Session, done: Repacked) -> None:
         "add": plan.added,
         "remove": plan.removed,
     }
-    for what, ids in named.items():
+    for action, ids in named.items():
         if ids:
-            session.line(f"{what:8}{count(len(ids), 'reset point')}: {_listed(session, ids)}")
+            session.line(f"{action:8}{count(len(ids), 'reset point')}: {_listed(session, ids)}")
     codings = {
         "write": (plan.full_added, plan.deltas_added),
         "drop": (plan.full_removed, plan.deltas_removed),
     }
-    for what, (full, deltas) in codings.items():
+    for action, (full, deltas) in codings.items():
         if full or deltas:
-            session.line(f"{what:8}{count(full, 'full tensor')}, {count(deltas, 'delta')}")
+            session.line(f"{action:8}{count(full, 'full tensor')}, {count(deltas, 'delta')}")
     if plan.dropped:
-        session.line(f"give up weights: {_listed(session, list(plan.dropped))} (recipes stay)")
+        session.line(f"drop weights: {_listed(session, list(plan.dropped))} (recipes stay)")
     if plan.prices is not None:
         session.line(f"price   {seconds(plan.prices[0])} -> {seconds(plan.prices[1])}")
     if not plan:
@@ -115,7 +114,7 @@ def _print(session: Session, done: Repacked) -> None:
     if done.now is not None:
         columns["now"] = done.now
     figures = [_figures(metrics) for metrics in columns.values()]
-    rows = [(name, *(each[name] for each in figures)) for name in figures[0]]
+    rows = [(name, *(column[name] for column in figures)) for name in figures[0]]
     session.table(f", {'>, '.join(columns)}>", rows)
 
 

@@ -1,8 +1,8 @@
 """``mvc restore``.
 
-BACKUP is a folder that 'mvc backup' made, or any copy of a .mvc. DIR, by default this folder, has
-no repository yet. Every byte is read back and checked; what was interrupted goes on with the same
-command. The files of versions are written by 'mvc checkout'.
+BACKUP is a folder that 'mvc backup' wrote, or any copy of a .mvc. DIR, by default this folder,
+must not have a repository yet. Every byte is read back and checked. After an interruption, the
+same command continues. 'mvc checkout' writes the files of versions.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def command(session: Session, args: _RestoreOptions) -> None:
         try:
             done = restore(args.backup, args.folder, progress=progress)
         except NotARepository as error:
-            hint = "name a backup; 'mvc checkout HEAD PATH' writes a file as HEAD has it"
+            hint = "name a backup; 'mvc checkout HEAD PATH' restores a file from HEAD"
             if below := next(names_in(session.fs, args.backup), None):
                 one = printable(quote(str(args.backup / below)))
-                hint = f"restore each repository below it, such as: mvc restore {one} DIR"
+                hint = f"restore each repository below it, for example: mvc restore {one} DIR"
             raise NotARepository(error.message, hint=hint) from error
     if not session.answered("mvc.restore/1", done):
         with Repository.open(done.folder, discover=False) as restored:
@@ -40,6 +40,6 @@ def command(session: Session, args: _RestoreOptions) -> None:
         folder = quote(str(done.folder))
         then = f"; next: {printable(f'mvc -C {folder} {step}')}" if done.versions else ""
         session.note(
-            f"{done.folder} holds {count(done.versions, 'version')}, "
+            f"{done.folder} has {count(done.versions, 'version')}, "
             f"{size(done.bytes)}, all checked{then}"
         )

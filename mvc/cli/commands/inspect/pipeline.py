@@ -1,6 +1,8 @@
 """``mvc pipeline``.
 
-Without arguments all stages and presets are listed.
+Without arguments, all stages and presets are listed. A SPEC or PRESET is checked and explained.
+Requirements (--max-recovery, --lossy, --speed, --accuracy-drop) choose a pipeline that meets
+them. --set writes the result to the settings.
 """
 
 from __future__ import annotations
@@ -28,32 +30,32 @@ _ABOUT = "about lossy decides"  # of a stage, in JSON
 class _PipelineOptions(CommandOptions, frozen=True, kw_only=True):
     words: tuple[str, ...] = argument("[SPEC|PRESET]")
     max_recovery: float | None = option(
-        "SECONDS", "Choose: seconds that recovering any version may take; by default 10."
+        "SECONDS", "Requirement: the recovery time of any version; by default 10."
     )
-    lossy: bool = flag("Choose: production weights may differ from training weights.")
+    lossy: bool = flag("Requirement: production weights may differ from training weights.")
     speed: Literal["fast", "slow"] | None = option(
-        None, "Choose: fast, or slow, which compares accuracies.", type=click.Choice(SPEEDS)
+        None, "Requirement: fast, or slow, which compares accuracies.", type=click.Choice(SPEEDS)
     )
     accuracy_drop: float | None = option(
         "|".join(f"{d:g}" for d in ACCURACY_DROPS),
-        "Choose: per cent of accuracy that production weights may lose.",
+        "Requirement: per cent of accuracy that production weights may lose.",
     )
-    write: bool = flag("Make it the setting commit.pipeline.", "--set")
+    write: bool = flag("Store the pipeline in the setting commit.pipeline.", "--set")
 
 
 @verb('mvc pipeline "xor | lsb:20 | planes:all | zstd:1"', _PipelineOptions)
 def command(session: Session, args: _PipelineOptions) -> None:
     if len(args.words) > 1:
-        raise click.UsageError("say one pipeline, in quotes")
+        raise click.UsageError("name one pipeline, in quotes")
     asked = fields(args, "max_recovery speed accuracy_drop") | {"lossy": args.lossy or None}
-    given = {name: value for name, value in asked.items() if value is not None}
-    needs = Requirements(**given) if given else None
+    requirements = {name: value for name, value in asked.items() if value is not None}
+    needs = Requirements(**requirements) if requirements else None
     if needs is not None and args.words:
-        raise click.UsageError("say either a pipeline or what it must meet")
+        raise click.UsageError("name a pipeline or requirements, not both")
     text = needs.pipeline if needs is not None else next(iter(args.words), None)
     if text is None:
         if args.write:
-            raise click.UsageError("--set takes a pipeline, or what it must meet")
+            raise click.UsageError("--set needs a pipeline or requirements")
         _list(session)
         return
     pipeline = Pipeline.parse(text)
@@ -61,16 +63,16 @@ def command(session: Session, args: _PipelineOptions) -> None:
     if args.write:
         _set(session, chosen or pipeline.text, needs)
     if session.as_json:
-        told: dict[str, Any] = {}
+        choice: dict[str, Any] = {}
         if needs is not None:
-            told = {"requirements": asdict(needs), "measured": needs.measured}
-        session.json("mvc.pipeline/1", _json(pipeline, chosen) | told | {"set": args.write})
+            choice = {"requirements": asdict(needs), "measured": needs.measured}
+        session.json("mvc.pipeline/1", _json(pipeline, chosen) | choice | {"set": args.write})
     else:
         _explain(session, pipeline, chosen)
         if needs is not None and needs.measured:
             session.line(f"Measured:   {needs.measured}")
         if needs is not None and not args.write:
-            session.note("Add --set to use it in this repository from now on")
+            session.note("add --set to use this pipeline in the repository")
 
 
 def _set(session: Session, name: str, needs: Requirements | None) -> None:
@@ -86,7 +88,7 @@ def _list(session: Session) -> None:
     stages = [fields(kind, f"usage {_ABOUT}") for kind in STAGES.values()]
     if session.answered("mvc.pipeline/1", {"stages": stages, "presets": PRESETS}):
         return
-    session.table("stage, what it does", [(kind.usage, kind.about) for kind in STAGES.values()])
+    session.table("stage, effect", [(kind.usage, kind.about) for kind in STAGES.values()])
     session.line()
     session.table("preset, pipeline", list(PRESETS.items()))
 
@@ -96,18 +98,18 @@ def _explain(session: Session, pipeline: Pipeline, preset: str | None) -> None:
     session.line(pipeline.text + (f"  ({preset})" if preset else ""))
     session.line()
     session.table(
-        "stage, acts on, what it does",
+        "stage, acts on, effect",
         [(s.text, s.acts_on, s.about) for s in read_stages(pipeline.text)],
     )
     session.line()
     if pipeline.operator == "none":
         facts = {"Stored as": f"{coding.text}, every version in full"}
     else:
-        way = "forward only" if pipeline.forward_only else "to be walked either way"
-        facts = {"Deltas as": f"{coding.text}, {way}", "In full as": coding.full().text}
+        direction = "forward only" if pipeline.forward_only else "in both directions"
+        facts = {"Deltas as": f"{coding.text}, {direction}", "In full as": coding.full().text}
     weights = "production weights differ from training weights" if pipeline.lossy else "lossless"
     if pipeline.forward_only:
-        weights = "what is stored differs from what was given"
+        weights = "stored weights differ from the committed weights"
     facts["Weights"] = weights
     if pipeline.decisions:
         facts["Saves"] = f"by {', '.join(s.text for s in pipeline.decisions)}"

@@ -1,7 +1,6 @@
 """``mvc ls``.
 
-With -v the ids are shown in full. With --data the data sets that are stored, each kept as
-the tag data/NAME.
+REV is HEAD by default. -v prints full ids. --data lists data sets; each has the tag data/NAME.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ class _LsOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str = argument("[REV]", default="HEAD")
     paths: tuple[PathText, ...] = argument("[PATH]...")
     data: str | None = option(
-        "[NAME]", "List the data sets, or the files of one.", is_flag=False, flag_value="",
-        completes="DATA", takes="",
+        "[NAME]", "List the data sets, or the files of one.",
+        is_flag=False, flag_value="", completes="DATA", allows="",
     )  # fmt: skip
 
 
@@ -44,15 +43,15 @@ def command(session: Session, args: _LsOptions) -> None:
 
 
 def _print_data(session: Session, name: str) -> None:
-    found = [recipes.data_set(session.repo, name)] if name else recipes.data_sets(session.repo)
-    if session.answered("mvc.ls.data/1", {"data_sets": found}):
+    data_sets = [recipes.data_set(session.repo, name)] if name else recipes.data_sets(session.repo)
+    if session.answered("mvc.ls.data/1", {"data_sets": data_sets}):
         return
     if name:
-        session.lines(printable(file) for file in found[0].files)
+        session.lines(printable(file) for file in data_sets[0].files)
     else:
-        session.table("data set, version, files>, size>, where", map(_data_row, found))
+        session.table("data set, version, files>, size>, where", map(_data_row, data_sets))
 
 
-def _data_row(found: DataSet) -> tuple[str, ...]:
-    where = "stored" if found.source is None else found.source
-    return found.name, found.version.short, f"{len(found.files):,}", size(found.nbytes), where
+def _data_row(data: DataSet) -> tuple[str, ...]:
+    where = "stored" if data.source is None else data.source
+    return data.name, data.version.short, f"{len(data.files):,}", size(data.nbytes), where

@@ -1,8 +1,8 @@
 """``mvc report``.
 
-The page is a single HTML file without scripts that loads nothing: versions and
-deployments over time, metrics, bytes and chains, what each recovery bound would take, and
-how far each layer moved.
+The page is one HTML file without scripts and without external resources. It shows versions and
+deployments over time, metrics, storage, recovery bounds, and how far each layer moved. An
+earlier report is replaced without -f.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from mvc.text import size
 
 
 class _ReportOptions(CommandOptions, frozen=True, kw_only=True):
-    since: str | None = option("TIME", "Nothing older than TIME.")
-    until: str | None = option("TIME", "Nothing newer than TIME.")
+    since: str | None = option("TIME", "Only versions and deployments since TIME.")
+    until: str | None = option("TIME", "Only versions and deployments until TIME.")
     by: Literal["time", "version"] | None = option(
-        None, "The axis: time, or the numbers of versions; by default what shows more."
+        None, "The axis: time, or version numbers; by default chosen by the data."
     )
-    output: PathText | None = option("FILE", "Where to write it (report.html); - is stdout.", "-o")
+    output: PathText | None = option(
+        "FILE", "The output, by default report.html; - is stdout.", "-o"
+    )
     force: bool = FORCE_FILE
     layers: float = option(
-        "SECONDS", "Time for the distances of layers; by default 2.", default=2.0, show_default=True
+        "SECONDS", "Time limit for distances of layers; by default 2.", default=2.0
     )
 
 
 @verb("mvc report -o report.html", _ReportOptions)
 def command(session: Session, args: _ReportOptions) -> None:
     if session.as_json and args.output == "-":
-        raise click.UsageError("--json and the page cannot both go to stdout")
+        raise click.UsageError("-o - and --json both write to stdout")
     write = partial(
         write_report,
         session.repo,
@@ -48,7 +50,7 @@ def command(session: Session, args: _ReportOptions) -> None:
         session.line(write().rstrip("\n"))
         return
     file = args.output or "report.html"
-    replaced = is_report(session.fs, Path(file))  # its own earlier page
+    replaced = is_report(session.fs, Path(file))  # an earlier report
     session.check_output(file, force=args.force or replaced)
     page = write(file)
     length = len(page.encode())

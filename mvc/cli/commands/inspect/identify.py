@@ -1,8 +1,8 @@
 """``mvc identify``.
 
-The state counts, not the format: a .pt and a .safetensors with the same tensors are the
-same. The exit code is 1 if no version has it; then the nearest version is named, and what
-differs.
+Tensors count, not the file format: a .pt and a .safetensors file with the same tensors match.
+If no version matches, the exit code is 1, and the nearest version is listed with the number of
+equal tensors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from mvc.api import Identified, Nearest
-from mvc.cli.commits import forgotten_on, gone, state_json
+from mvc.cli.commits import forgotten_on, missing_state, state_json
 from mvc.cli.verb import CommandOptions, PathText, Session, argument, fields, verb
 from mvc.text import count, format_time, one_line, printable
 
@@ -21,18 +21,18 @@ class _IdentifyOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc identify downloaded.pt", _IdentifyOptions)
 def command(session: Session, args: _IdentifyOptions) -> int:
-    found = session.repo.identify(args.file)
-    near = None if found else session.repo.nearest(args.file)
-    versions = [_json(session, version) for version in found]
+    matches = session.repo.identify(args.file)
+    near = None if matches else session.repo.nearest(args.file)
+    versions = [_json(session, version) for version in matches]
     if session.answered("mvc.identify/1", {"versions": versions, "nearest": near}):
-        return int(not found)
-    for version in found:
+        return int(not matches)
+    for version in matches:
         _print(session, version)
-    if not found:
+    if not matches:
         session.note(f"no version has the state of {args.file}")
     if near is not None:
         _print_nearest(session, near, args.file)
-    return int(not found)
+    return int(not matches)
 
 
 def _print_nearest(session: Session, near: Nearest, file: str) -> None:
@@ -43,10 +43,10 @@ def _print_nearest(session: Session, near: Nearest, file: str) -> None:
         f"nearest: {id_} {printable(near.path)}  {when}  {one_line(commit.message)}".rstrip()
     )
     equal = f"{near.equal:,} of {count(near.tensors, 'tensor')}"
-    same = f"{equal} {'is' if near.tensors == 1 else 'are'} those of this version"
+    same = f"{equal} {'equals' if near.tensors == 1 else 'equal'} those of this version"
     session.line(f"  {same}; mvc diff {near.commit.short} {printable(file)}")
     if not near.complete:
-        session.note(f"of {count(near.versions, 'version')} that were looked at; there are more")
+        session.note(f"only {count(near.versions, 'version')} were searched; there are more")
 
 
 def _print(session: Session, version: Identified) -> None:
@@ -57,8 +57,8 @@ def _print(session: Session, version: Identified) -> None:
     when = format_time(commit.time_ns, precise=False)
     id_ = session.paint(version.commit.short, "id")
     session.line(f"{id_} {where}  {when}  {one_line(commit.message)}".rstrip())
-    if (left := gone(session, version.commit)) and left.way:
-        session.note(left.way)
+    if (missing := missing_state(session, version.commit)) and missing.way:
+        session.note(missing.way)
     for deployed in version.deployments:
         target = session.paint(printable(deployed.target), "target")
         when = format_time(deployed.time_ns)

@@ -1,8 +1,8 @@
 """``mvc retrain``.
 
-Runs the recipe of each REV in another process and compares the hashes. Weights that were given up
-are stored again. Weights that are stored stay, and the recipe counts as proven: 'mvc forget
---weights' may then give them up.
+Replays the recipe of each REV in a separate process and compares the hashes. Dropped weights
+are stored again. Stored weights do not change, and the recipe counts as proven: 'mvc forget
+--weights' may then drop them.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
 _TEXTS = {
     "stored": "stored the weights of {}",
     "proven": "proved the recipe of {}",
-    "near": "made {} again within {:.3g}: not bit for bit, so its recipe is not proven",
+    "near": "replayed {} within {:.3g}: not bit for bit, so its recipe is not proven",
 }
 
 
 class _RetrainOptions(CommandOptions, frozen=True, kw_only=True):
     rev: tuple[str, ...] = argument("REV...", required=True)
-    anyway: bool = flag("Even if the environment differs; the result is verified.")
+    anyway: bool = flag("Replay even if the environment differs; the result is verified.")
     trust_code: bool = flag("Run the stored code of each REV.")
     trust: tuple[str, ...] = option(
-        "REV", "Run the stored code of REV, too: a base that is trained first."
+        "REV", "Run the stored code of REV, too: a base without weights (repeatable)."
     )
     timeout: float | None = option(
         "SECONDS",
-        "End the training of a version that takes longer.",
+        "Stop a replay that takes longer.",
         type=click.FloatRange(0, min_open=True),
     )
     tolerance: float | None = option(
         "X",
-        "Accept stored weights made again within X, as no proof.",
+        "Accept a replay within X of stored weights; it is no proof.",
         type=click.FloatRange(0),
     )
 
@@ -44,10 +44,10 @@ class _RetrainOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _RetrainOptions) -> None:
     commits = [session.repo.find(rev) for rev in args.rev]
     trust = (*args.trust, *(commits if args.trust_code else ()))
-    found = []
+    versions = []
     for commit in commits:
-        gone = session.repo.log(commit, limit=1)[0].dropped is not None
-        make = recipes.store_weights if gone else partial(recipes.retrain, tolerance=args.tolerance)
+        lost = session.repo.log(commit, limit=1)[0].dropped is not None
+        make = recipes.store_weights if lost else partial(recipes.retrain, tolerance=args.tolerance)
         with session.progress("training", counted=True) as progress:
             done = make(
                 session.repo,
@@ -58,7 +58,7 @@ def command(session: Session, args: _RetrainOptions) -> None:
                 progress=progress,
             )
         near = None if done is None else done.distance
-        made = "stored" if gone else "proven" if near is None else "near"
-        found.append({"version": commit, "made": made, "distance": near})
-        session.note(_TEXTS[made].format(commit.short, near))
-    session.answered("mvc.retrain/1", {"versions": found})
+        outcome = "stored" if lost else "proven" if near is None else "near"
+        versions.append({"version": commit, "made": outcome, "distance": near})
+        session.note(_TEXTS[outcome].format(commit.short, near))
+    session.answered("mvc.retrain/1", {"versions": versions})

@@ -1,0 +1,1 @@
+"""Commands that inspect, check and compare versions."""

@@ -1,0 +1,34 @@
+"""``mvc annotate``.
+
+Records results that come later, such as an evaluation or an approval. The version and its id
+do not change. log, show, live and report use the last value of each name, and 'mvc log --where'
+searches it. Without a value, the annotations of REV are listed. 'mvc undo' reverts one.
+"""
+
+from __future__ import annotations
+
+from mvc.cli.commits import note_line
+from mvc.cli.verb import CommandOptions, Session, argument, option, verb
+
+
+class _AnnotateOptions(CommandOptions, frozen=True, kw_only=True):
+    rev: str = argument("REV")
+    metrics: dict[str, float] = option("K=V", "Record a number (repeatable).", "--metric")
+    params: dict[str, str] = option("K=V", "Record a text (repeatable).", "--param")
+    note: str = option("TEXT", "Record a note.", "-m", "--note", default="")
+
+
+@verb("mvc annotate HEAD --metric auc=0.91 --note 'nightly evaluation'", _AnnotateOptions)
+def command(session: Session, args: _AnnotateOptions) -> None:
+    commit = session.repo.find(args.rev)
+    annotations, adds = session.repo.annotations(commit), args.metrics or args.params or args.note
+    if adds:
+        annotations = (
+            session.repo.annotate(commit, metrics=args.metrics, params=args.params, note=args.note),
+        )
+    if session.answered("mvc.annotate/1", {"commit": commit, "annotations": annotations}):
+        return
+    if adds:
+        session.note(f"Annotated {commit.short}")
+    else:
+        session.lines(note_line(annotation) for annotation in annotations)

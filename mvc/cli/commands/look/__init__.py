@@ -1,1 +1,0 @@
-"""Commands that show, check and compare."""
