@@ -134,7 +134,7 @@ def test_an_older_file_is_refused_and_named(mvc) -> None:
         first = repo.find()
         repo.checkout(to=repo.root)
         repo.commit({"w": np.ones(9)}, message="step 2")
-    assert f"modified:  model.safetensors (as in {first.short}, step 1)" in mvc("status").out
+    assert f"modified:  model.safetensors (equals {first.short}, step 1)" in mvc("status").out
     said = mvc("commit", "-a", code=3).err.splitlines()
     assert said[0].startswith(
         f"mvc: model.safetensors has the content of version {first.short}, older than"

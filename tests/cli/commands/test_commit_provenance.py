@@ -244,7 +244,7 @@ def test_what_does_not_go_with_it_is_refused(trained: Mvc) -> None:
     assert "service is the class Service" in refused.err
     Path("json.py").write_text(FINETUNE)
     refused = trained("commit", "model.safetensors", "--provenance", "json.py", code=2)
-    assert "another module is called json" in refused.err
+    assert "another module has the name json" in refused.err
     assert (
         "there is no file none.py"
         in trained("commit", "model.safetensors", "--provenance", "none.py", code=3).err
