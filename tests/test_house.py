@@ -33,7 +33,7 @@ BUDGET = {
     ".": 1_050,
     "adapters": 2_596,
     "api": 879,
-    "cli": 3_674,
+    "cli": 3_673,
     "codecs": 1_575,
     "distributed": 1_687,
     "frameworks": 2_560,
