@@ -183,6 +183,11 @@ def format_time(time_ns: int, zone_minutes: int | None = None, *, precise: bool 
     return f"{text[:19]}.{fraction:09d}".rstrip("0") + text[19:]
 
 
+def whole_second(time_ns: int) -> int:
+    """The first whole second that is not before a moment."""
+    return -(-time_ns // _SECOND) * _SECOND
+
+
 def format_age(time_ns: int, now_ns: int) -> str:
     """The time between two moments (ns) in one unit: ``3 hours ago``, ``in 5 minutes``."""
     seconds = abs(now_ns - time_ns) // _SECOND

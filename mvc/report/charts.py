@@ -21,8 +21,9 @@ from mvc.text import number, size
 
 KINDS = {"full": "full records", "delta": "deltas", "metadata": "manifests, headers"}
 _LESS_IS_BETTER = {
-    "cer", "err", "error", "errors", "fid", "loss", "losses", "mae", "mse", "nll", "perplexity",
-    "ppl", "rmse", "wer",
+    "brier", "cer", "ece", "eer", "entropy", "err", "error", "errors", "fid", "kl", "logloss",
+    "loss", "losses", "mae", "mape", "mse", "msle", "nll", "perplexity", "ppl", "rmse", "rmsle",
+    "smape", "wer",
 }  # fmt: skip
 _PLACES, _FEW, _CROWDED = 400, 5, 4  # _CROWDED versions for each used position are too many
 
@@ -96,6 +97,7 @@ class Charts(Struct, frozen=True, dict=True):
                     self._moment(self.shown.end(s)),
                     commit=s.commit,
                     since_ns=s.since_ns,
+                    rollback=s.deployment.returns_to is not None,
                 )
                 for s in target_spans
             ]
@@ -172,7 +174,7 @@ class Charts(Struct, frozen=True, dict=True):
         metrics = self.shown.history.metrics
         values = {c.id: metrics[c.id].get(name, math.nan) for c in self.shown.versions}
         having = [c for c in self.shown.versions if math.isfinite(values[c.id])]
-        if len(having) < 2:
+        if len({values[c.id] for c in having}) < 2:
             return None
         lowest = less_is_better(name)
         choose = min if lowest else max

@@ -14,13 +14,14 @@ from mvc.ids import CommitId
 from mvc.names import printable
 from mvc.report.axis import Axis, Point
 from mvc.text import number
-from mvc.times import format_time
+from mvc.times import format_time, whole_second
 
 _WIDTH, _LEFT, _RIGHT = 960, 170, 14  # of a drawing, and its margins; labels are left
 _PLOT = _WIDTH - _LEFT - _RIGHT
 _PANEL, _LANE, _GAP = 84, 20, 16  # heights
 _COLUMNS, _BARS = 400, 120  # parts of the axis: of lines (extremes), of bars (sums)
 _LETTER = 6.6  # width of a letter
+_NOISE = 0.01  # the shortest scale, as a share of its values
 NAMED = 7
 """Number of lines with their own colour and name; further ones share the last colour."""
 
@@ -35,6 +36,7 @@ svg .b{font-weight:600}svg .g{stroke:var(--rule)}svg .e{text-anchor:end}
 svg .l{fill:none;stroke:var(--c0);stroke-width:2;stroke-linecap:round;stroke-linejoin:round}
 svg .p{stroke-width:5}svg .best{fill:var(--bg);stroke:var(--ink);stroke-width:2}
 .k0{fill:var(--c0)}.k1{fill:var(--c1)}.k2{fill:var(--c2)}.s0{fill:var(--s0)}.s1{fill:var(--s1)}
+svg .r{stroke:var(--c1);stroke-width:3}
 """ + "".join(
     f"svg .l{i}{{stroke:var(--{f'l{i}' if i < NAMED else 'c2'})}}" for i in range(1, NAMED + 1)
 )
@@ -147,12 +149,16 @@ class Bars(Struct, frozen=True):
 
 
 class Lane(Struct, frozen=True):
-    """A live version between two positions of the axis; ``since_ns``: time of its deployment."""
+    """A live version between two positions of the axis.
+
+    ``since_ns``: time of its deployment. ``rollback``: whether this was a rollback.
+    """
 
     start: int
     end: int
     commit: CommitId
     since_ns: int
+    rollback: bool = False
 
 
 class Lanes(Struct, frozen=True):
@@ -168,13 +174,17 @@ class Lanes(Struct, frozen=True):
 
     def svg(self, axis: Axis, top: int) -> str:
         drawn = [f'<text class="b" x="0" y="{top + 12}">{clipped(self.title)}</text>']
+        if any(lane.rollback for lanes in self.targets.values() for lane in lanes):
+            text = f'<text x="{_LEFT + 10}" y="{top + 12}">rollback</text>'
+            drawn.append(_rollback(_LEFT + 2, top) + text)
         for row, (target, lanes) in enumerate(self.targets.items(), 1):
             y = top + _LANE * row
             drawn.append(f'<text x="0" y="{y + 12}">{clipped(target)}</text>')
             for i, group in enumerate(_groups(axis, lanes)):
                 x, first = _x(axis, group[0].start), group[0]
-                since = format_time(first.since_ns, precise=False)
-                title = f"{first.commit.short} on {target} from {since}"
+                since = format_time(whole_second(first.since_ns))
+                back = "rolled back to " if first.rollback else ""
+                title = f"{back}{first.commit.short} on {target} from {since}"
                 if group[1:]:
                     title = f"{len(group):,} deployments on {target}"
                 box = (
@@ -183,6 +193,8 @@ class Lanes(Struct, frozen=True):
                     f"<title>{clipped(title, 300)}</title></rect>"
                 )
                 drawn.append(box if group[1:] else _linked(box, first.commit, self.links))
+            starts = {_x(axis, lane.start) for lane in lanes if lane.rollback}
+            drawn += [_rollback(x, y) for x in sorted(starts)]
         return "".join(drawn)
 
 
@@ -265,13 +277,18 @@ def _x(axis: Axis, place: int) -> float:
     return round(_LEFT + _PLOT * axis.share(place), 1)
 
 
+def _rollback(x: float, y: float) -> str:
+    return f'<path class="r" d="M{x} {y - 2}v{_LANE - 1}"/>'
+
+
 def _linked(drawn: str, commit: CommitId, links: Collection[CommitId]) -> str:
     return f'<a href="#v{commit.short}">{drawn}</a>' if commit in links else drawn
 
 
 def _part(value: float, low: float, high: float) -> float:
-    """Relative position of a value between two others; 0.5 if they are equal."""
-    return (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
+    """The position of a value on a scale, from 0 to 1; values that hardly differ do not fill it."""
+    half = max(high / 2 - low / 2, _NOISE / 2 * max(abs(low), abs(high)))
+    return 0.5 + (value / 2 - (low / 4 + high / 4)) / half if half else 0.5
 
 
 def _frame(top: int, labels: Sequence[str]) -> str:

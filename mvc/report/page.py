@@ -22,15 +22,15 @@ from mvc.report.overview import Excerpt, Overview, VersionChange, changes, overv
 from mvc.system import FileSystem
 from mvc.text import number, size
 from mvc.text import seconds as duration
-from mvc.times import Time, check_seconds, format_time
+from mvc.times import Time, check_seconds, format_time, whole_second
 from mvc.types import PathName
 
 _ROWS, _DEPLOYMENTS = 1000, 500  # of the tables
 _LANES, _METRICS, _COLUMNS = 20, 12, 4  # targets, charts of metrics, columns of metrics
 _LAYERS, _CHANGES = 48, 120  # rows and columns of the heat map
-_SHADES = 8
+_SHADES, _LEAST = 9, math.log(10) / 2  # the shades span at least a factor of ten
 _CURVE = 1000  # versions; planning for more takes seconds
-_DEPLOYED = ("version", "target", "from", "until", "by", "why")
+_DEPLOYED = ("version", "target", "kind", "from", "until", "by", "why")
 
 _HEAD = (
     f'{REPORT_BEGIN.decode()}<head><meta charset="utf-8">'
@@ -216,9 +216,10 @@ def _deployments(shown: Overview, anchors: Collection[CommitId]) -> str:
     rows = []
     for span, target in spans[:_DEPLOYMENTS]:
         end_ns = shown.end(span)
-        end = "now" if end_ns == shown.history.now_ns else format_time(end_ns, precise=False)
-        start = format_time(span.since_ns, precise=False)
-        texts = (target, start, end, span.deployment.author, cut(span.deployment.reason))
+        end = "now" if end_ns == shown.history.now_ns else format_time(whole_second(end_ns))
+        start = format_time(whole_second(span.since_ns))
+        kind = "" if span.deployment.returns_to is None else "rollback"
+        texts = (target, kind, start, end, span.deployment.author, cut(span.deployment.reason))
         cells = "".join(map(_cell, texts))
         rows.append(f"<tr><td>{_link(span.commit, anchors)}</td>{cells}</tr>")
     if not rows:
@@ -254,12 +255,12 @@ def _heat(measured: Sequence[VersionChange], total: int, anchors: Collection[Com
     layers = [change.layers for change in measured]
     groups = _groups([key for keys in layers for key in keys])
     columns = [_by_group(layer, groups) for layer in layers]
-    known = [v for column in columns for v in column.values() if v]
-    low, high = min(known, default=1.0), max(known, default=1.0)
+    known = [math.log(v) for column in columns for v in column.values() if v] or [0.0]
+    middle, half = (max(known) + min(known)) / 2, max((max(known) - min(known)) / 2, _LEAST)
     ids = "".join(f'<th scope="col">{_link(c.commit.id, anchors, 6)}</th>' for c in measured)
     rows = []
     for group in dict.fromkeys(groups.values()):
-        cells = "".join(_shade(column, group, low, high) for column in columns)
+        cells = "".join(_shade(column.get(group), middle - half, 2 * half) for column in columns)
         rows.append(f'<tr><th scope="row">{_e(cut(group))}</th>{cells}</tr>')
     merged = " Layers of one prefix are one row." if len(set(groups.values())) < len(groups) else ""
     return (
@@ -303,13 +304,12 @@ def _by_group(
     return {group: l2 / math.sqrt(count or 1) for group, (l2, count) in sums.items()}
 
 
-def _shade(column: Mapping[str, float], group: str, low: float, high: float) -> str:
-    value = column.get(group)
+def _shade(value: float | None, low: float, length: float) -> str:
     if value is None:
         return "<td></td>"
     if not value:
         return "<td>0</td>"
-    part = math.log(value / low) / math.log(high / low) if high > low else 1.0
+    part = (math.log(value) - low) / length
     exact = f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
     return f'<td class="h{1 + round(part * (_SHADES - 1))}">{exact}</td>'
 

@@ -212,6 +212,17 @@ def test_a_retracted_deployment_is_passed_over_but_stays(context: Handle) -> Non
         retract(context.store, context.config, None, "prod")
 
 
+def test_a_deployment_is_retracted_by_its_printed_time(context: Handle) -> None:
+    second, id_ = 10**9, commit(context)
+    for moment in (10 * second - 1, 10 * second + 1, 11 * second):
+        deploy(context.store, context.config, id_, "prod", moment)
+    for printed, moment in ((11, 11 * second), (11, 10 * second + 1), (10, 10 * second - 1)):
+        retracted = retract(context.store, context.config, None, "prod", printed * second)
+        assert retracted.time_ns == moment
+    with pytest.raises(NoDeployment, match="no record"):
+        retract(context.store, context.config, None, "prod", 9 * second)
+
+
 def test_which_deployment_is_retracted(context: Handle) -> None:
     first, second = commit(context), commit(context)
     for moment, id_ in ((10, first), (20, second), (30, first), (40, second)):

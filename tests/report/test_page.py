@@ -19,7 +19,7 @@ import mvc
 from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.report.axis import Axis, By
-from mvc.report.charts import Charts
+from mvc.report.charts import Charts, less_is_better
 from mvc.report.figure import Bars, Curve, Lane, Lanes, Line, svg
 from mvc.report.overview import Excerpt, changes, overview
 from tests.variables import variable
@@ -294,6 +294,57 @@ def test_the_best_version_is_marked(burst: mvc.Repository) -> None:
     page = mvc.write_report(burst)
     assert f"best {best['acc'].commit.short}</text>" in page
     assert f'<a href="#v{best["acc"].commit.short}"><circle class="best"' in page
+
+
+def test_a_metric_without_differences_has_no_best_version(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        for step in range(3):
+            repo.commit({"w": np.full(2, step)}, metrics={"same": 0.5, "log_loss": step})
+        assert charts_of(repo).metric("same").best is None
+        assert charts_of(repo).metric("log_loss").best.value == 0
+
+
+@pytest.mark.parametrize("name", ["rmse", "val/logloss", "Perplexity", "trainLoss", "eval_mae"])
+def test_lower_is_better_by_the_name(name: str) -> None:
+    assert less_is_better(name) and not less_is_better("val_accuracy")
+
+
+def test_rollbacks_are_marked(burst: mvc.Repository) -> None:
+    marks = 'class="r"'
+    assert marks not in mvc.write_report(burst)
+    burst.rollback("prod")
+    page = mvc.write_report(burst)
+    assert page.count(marks) == 2  # the mark, and its meaning
+    assert f"rolled back to {burst.live('prod').commit.short} on prod from" in page
+    assert Page(page).texts.count("rollback") == 2  # the meaning, and the table of deployments
+
+
+def heights(values: list[float]) -> list[float]:
+    axis = Axis.of([0, len(values) * DAY])
+    line = Line("a", [Curve("", [(i * DAY, value) for i, value in enumerate(values)])])
+    (path,) = re.findall(r'class="l l0" d="([^"]*)"', svg(axis, [line], "t"))
+    return [float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", path)]
+
+
+def test_noise_does_not_fill_a_scale() -> None:
+    spread = heights([0.9, 0.95, 1.0])
+    assert heights([5.0, 5.0, 5.0]) == [spread[1]] * 3
+    noise = heights([0.98, 0.980_01, 0.979_99])
+    assert max(noise) - min(noise) < 0.01 * (max(spread) - min(spread)) + 0.2
+    assert heights([0, 1e-9, 2e-9]) == heights([0, 1, 2])  # small values are no noise
+
+
+def test_shades_of_nearly_equal_distances_are_equal(tmp_path: Path) -> None:
+    def shades(factors: list[float]) -> list[str]:
+        state, folder = np.zeros(8), tmp_path / str(len(factors))
+        with mvc.Repository.init(folder) as repo:
+            for factor in factors:
+                state = state + factor
+                repo.commit({"w": state})
+            return re.findall(r'<td class="h(\d)">', mvc.write_report(repo, layer_seconds=600))
+
+    assert set(shades([1, 1, 1.02, 0.99])) == {"5"}
+    assert shades([1, 1, 100, 1e4, 1e8])[-1] == "9"
 
 
 def test_rows_of_optimizers_are_folded_away(burst: mvc.Repository) -> None:

@@ -33,12 +33,11 @@ from mvc.store.journal.frames import Recorded
 from mvc.store.publishing.publish import completed
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
-from mvc.times import format_time
+from mvc.times import format_time, whole_second
 
 Send = Callable[[Entry], Callable[[Recorded], None]]
 """Sends an entry to a remote; returns a function to call once it is recorded here."""
 _TRIES = 3
-_SECOND = 10**9
 
 
 def publish(
@@ -148,8 +147,8 @@ def retract(
     """Records that a deployment does not count; its own record remains.
 
     Selects the newest deployment on the target, of ``commit`` if named, and at ``time_ns`` if given
-    (or else within that second). Raises UnknownTarget, UnknownRevision, NoDeployment, CannotSign,
-    and TargetProtected unless ``anyway``.
+    (or else less than a second before it). Raises UnknownTarget, UnknownRevision, NoDeployment,
+    CannotSign, and TargetProtected unless ``anyway``.
     """
     refuse_protected(config, target, anyway=anyway)
     snapshot = store.fresh()
@@ -185,7 +184,7 @@ def _to_retract(
     else:
         newest = reversed(of_commit(snapshot, commit))
     retracted: Deployed | None = None
-    near: Deployed | None = None  # in the same second: screens show seconds
+    near: Deployed | None = None  # screens round times up to seconds
     if against.without:  # deployments that the remote lacks come first
         newest = iter(sorted(newest, key=lambda d: d.id not in against.without))
     for deployed in newest:
@@ -195,7 +194,7 @@ def _to_retract(
             if not deployed.retracted or deployed.id in against.counting:
                 return deployed
             retracted = retracted or deployed
-        elif deployed.time_ns // _SECOND * _SECOND == time_ns and not deployed.retracted:
+        elif whole_second(deployed.time_ns) == time_ns and not deployed.retracted:
             near = near or deployed
     if retracted is None and near is not None:
         return near
@@ -207,5 +206,5 @@ def _to_retract(
         )
     raise NoDeployment(
         f"there is no record of {wanted}",
-        hint=f"'mvc deploy --list {target}' lists what was recorded, with exact times",
+        hint=f"'mvc deploy --list {target} -v' lists what was recorded, with exact times",
     )
