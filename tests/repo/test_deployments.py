@@ -169,17 +169,16 @@ def test_targets_are_apart(context: Handle) -> None:
         list_deployments(context.store.fresh(), "test")
 
 
-def test_people_are_shown_seconds_and_may_name_them(context: Handle) -> None:
+def test_a_deployment_is_retracted_by_its_printed_time(context: Handle) -> None:
+    """Screens round times up to seconds; an exact time comes first."""
     id_ = commit(context)
-    for moment in (START, START + 7, START + SECOND + 9):
+    exact, late, early = START, START + SECOND - 1, START + 7
+    for moment in (exact, early, late, START + SECOND + 9):
         deploy(context.store, context.config, id_, "prod", moment)
-    assert (
-        retract(context.store, context.config, None, "prod", START + SECOND).time_ns
-        == START + SECOND + 9
-    )
-    assert (
-        retract(context.store, context.config, id_, "prod", START).time_ns == START
-    )  # this very moment comes first
+    for printed, moment in ((SECOND, late), (SECOND, early), (2 * SECOND, START + SECOND + 9)):
+        deployed = retract(context.store, context.config, None, "prod", START + printed)
+        assert deployed.time_ns == moment
+    assert retract(context.store, context.config, id_, "prod", START).time_ns == exact
     with pytest.raises(NoDeployment, match="retracted already"):
         retract(context.store, context.config, id_, "prod", START)
     with pytest.raises(NoDeployment, match="there is no record"):
@@ -210,17 +209,6 @@ def test_a_retracted_deployment_is_passed_over_but_stays(context: Handle) -> Non
     assert len(list_deployments(context.store.fresh())) == 4
     with pytest.raises(NoDeployment, match="retracted already"):
         retract(context.store, context.config, None, "prod")
-
-
-def test_a_deployment_is_retracted_by_its_printed_time(context: Handle) -> None:
-    second, id_ = 10**9, commit(context)
-    for moment in (10 * second - 1, 10 * second + 1, 11 * second):
-        deploy(context.store, context.config, id_, "prod", moment)
-    for printed, moment in ((11, 11 * second), (11, 10 * second + 1), (10, 10 * second - 1)):
-        retracted = retract(context.store, context.config, None, "prod", printed * second)
-        assert retracted.time_ns == moment
-    with pytest.raises(NoDeployment, match="no record"):
-        retract(context.store, context.config, None, "prod", 9 * second)
 
 
 def test_which_deployment_is_retracted(context: Handle) -> None:
