@@ -28,8 +28,7 @@ class Payload:
     __slots__ = ("_cuts", "_data", "chunk_size", "count", "width")
 
     def __init__(self, data: memoryview | bytes, nbytes: int, *, stored: int | None = None) -> None:
-        """``nbytes`` is the raw length. Raises DamagedData unless the lengths match to the last
-        byte.
+        """``nbytes`` is the raw length. Raises DamagedData unless all lengths match exactly.
 
         ``stored``: the total length, if ``data`` has only the bytes before the chunks.
         """

@@ -89,7 +89,7 @@ def difference(operator: str, new: Words, base: Words, out: Words) -> None:
 
 
 def changes(operator: str, new: Words, base: Words, out: Words) -> tuple[Bytes, int]:
-    """As ``difference``; returns a bitmap of the words that differ, in scratch memory, and their
+    """As ``difference``; returns a bitmap of the changed words, in scratch memory, and their
     number.
     """
     if kernels is not None:
@@ -199,8 +199,8 @@ def unzigzag(words: Words) -> None:
 def split(
     data: Words, slot: str = "half", *, marks: Bytes | None = None, folded: bool = False
 ) -> list[Bytes]:
-    """The byte planes of ``data``: byte i of every word, for each i, lowest first, in scratch
-    memory.
+    """The byte planes of ``data``, in scratch memory: byte i of every word, for each i, lowest
+    first.
 
     ``marks``: a bitmap of the words to include. ``folded``: apply zigzag first; ``data`` may
     change.

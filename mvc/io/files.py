@@ -152,9 +152,7 @@ class FileSystem:
     shared: SharedFolder | None = None
 
     def shared_by(self, folder: Path) -> FileSystem:
-        """A file system whose new files in ``folder`` stay open to its group, if that may write
-        there.
-        """
+        """A file system that opens new files in ``folder`` to its group, if that may write."""
         if type(self) is not FileSystem or (shared := SharedFolder.at(self, folder)) is None:
             return self
         fs = FileSystem()
@@ -566,9 +564,7 @@ class _Unflushed(WriteFile):
 
 
 def _below(path: Path, within: Path | None) -> Path | None:
-    """``within`` for paths below it; None for ``within`` itself and paths above, without
-    restriction.
-    """
+    """``within`` for paths below it; None, without restriction, for itself and paths above."""
     return None if within is None or within.is_relative_to(path) else within
 
 
@@ -592,12 +588,12 @@ def _regular(path: Path, identity: FileIdentity) -> None:
 
 @contextmanager
 def _reach(path: Path, within: Path | None) -> Iterator[tuple[str, int | None]]:
-    """(name, descriptor of its folder) for functions with ``dir_fd``; without ``within``: (path,
-    None).
+    """Yields (name, descriptor of its folder) for functions with ``dir_fd``.
 
-    ``path`` must be below ``within``; IoFailed if a symbolic link is between the two. Each folder
-    is opened relative to its parent with O_NOFOLLOW (openat(2)): checking the folders first would
-    prove nothing about the moment of use, as one may be replaced by a link meanwhile.
+    Without ``within``: (path, None). Otherwise ``path`` must be below ``within``; IoFailed if a
+    symbolic link is between the two. Each folder is opened relative to its parent with O_NOFOLLOW
+    (openat(2)): checking the folders first would prove nothing about the moment of use, as a link
+    may replace one.
     """
     if within is None or path == within:
         yield os.fspath(path), None

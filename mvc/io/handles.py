@@ -171,9 +171,7 @@ class ReadFile(_Handle):
     _sparse: bool | None = None
 
     def read_header(self, offset: int, length: int) -> bytes:
-        """As ``read``, for headers of a pack's records; a test double may skip the bytes between
-        them.
-        """
+        """As ``read``, for headers of records; a test double may skip the bytes between them."""
         return self.read(offset, length)
 
     def ahead(self) -> ReadAhead:
@@ -181,8 +179,7 @@ class ReadFile(_Handle):
         return ReadAhead(self)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fills ``buffer`` (contiguous, writable) from ``offset`` on; returns the number of bytes
-        read.
+        """Fills ``buffer`` (contiguous, writable) from ``offset`` on; returns the bytes read.
 
         Fewer than requested only at the end of the file.
         """
@@ -334,9 +331,7 @@ class WriteFile(_Handle):
         super().close()
 
     def write(self, data: Bytes | Sequence[Bytes]) -> None:
-        """Writes all of ``data`` (one buffer, or several in order) at ``position``, and advances
-        it.
-        """
+        """Writes all of ``data`` (one buffer, or several in order) and advances ``position``."""
         self.position += self._write_all(self.position, data)
 
     def write_at(self, offset: int, data: Bytes | Sequence[Bytes]) -> None:
@@ -367,8 +362,7 @@ class WriteFile(_Handle):
             raise sync_failure(self.path, error) from error
 
     def drop_pages(self) -> None:
-        """Removes the file's durable pages from the page cache, so that the next read uses the
-        disk.
+        """Drops the file's durable pages from the page cache, so that the next read uses the disk.
 
         Without effect on systems that cannot do it.
         """

@@ -39,8 +39,8 @@ class Patience:
         self._waited, self._last = 0.0, time.monotonic()
 
     def await_(self, arrived: Callable[[float], bool]) -> bool:
-        """Whether ``arrived`` succeeded in time; it waits the given seconds and returns whether it
-        did.
+        """Whether ``arrived`` succeeded in time; it waits the given seconds and returns its
+        success.
         """
         while not arrived(min(SLICE, max(0.0, self._limit - self._waited))):
             if self.is_over():

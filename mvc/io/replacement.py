@@ -52,8 +52,7 @@ def replacing(
     then: Mapping[str, str] | None = None,
     version: str = "",
 ) -> Iterator[list[str]]:
-    """Replaces ``files`` of ``folder`` with the content that each function writes, and deletes
-    ``deletes``.
+    """Replaces ``files`` of ``folder`` with what each function writes, and deletes ``deletes``.
 
     If anything fails before all files are written and flushed, nothing has changed. ``plans``: the
     folder of plans in a repository, None for no plan. ``checks`` identify the files' contents, and
@@ -259,8 +258,8 @@ def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
 
 @contextmanager
 def removing_if_failed(fs: FileSystem) -> Iterator[list[Path]]:
-    """Yields a list for ``created`` of ``make_dirs``. If the block fails, deletes these folders if
-    empty.
+    """Yields a list for ``created`` of ``make_dirs``. If the block fails, deletes those empty
+    folders.
 
     Folders of other processes, and folders with files, stay. Raises the block's own error.
     """

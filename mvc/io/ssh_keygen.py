@@ -64,9 +64,7 @@ class Checked(Struct, frozen=True):
     key: str = ""
 
     def __str__(self) -> str:
-        """The signer and key: ``by ada@example.com (ssh-ed25519 SHA256:...)``, ``without a
-        signature``.
-        """
+        """Signer and key, as in ``by ada@example.com (ssh-ed25519 SHA256:...)``."""
         key = f" ({printable(self.key)})" if self.key else ""
         return _WORDS[self.trust].format(printable(self.signer)) + key
 
@@ -202,9 +200,7 @@ def _moment(time_ns: int) -> str:
 
 
 def _run(arguments: Iterable[str], message: bytes) -> subprocess.CompletedProcess[bytes]:
-    """Runs ssh-keygen without a terminal, so that it cannot ask there. Raises NotInstalled,
-    CannotSign.
-    """
+    """Runs ssh-keygen without a terminal, so it cannot ask. Raises NotInstalled, CannotSign."""
     import subprocess
     from shutil import which
 

@@ -224,8 +224,7 @@ class Snapshot:
 
     @_retried_on_rewrite
     def newest(self, prefix: bytes) -> Recorded | None:
-        """The newest entry with a key under ``prefix``, which all parts but the offset must
-        complete.
+        """The newest entry with a key under ``prefix`` (a whole key without its offset).
 
         DamagedData if a lost entry may be newer.
         """
@@ -321,8 +320,7 @@ class Snapshot:
         return self.last_under(keys.REFLOG + keys.text(name)) is not None
 
     def refs_under(self, prefix: str) -> Iterator[tuple[str, Recorded | None]]:
-        """Refs with names under ``prefix``, in descending order, each with the entry that last
-        changed it.
+        """Refs with names under ``prefix``, descending, each with the entry that last changed it.
 
         The entry is None if it is lost or a lost one may be newer. Each ref costs one search,
         however many changes it has had.
@@ -465,9 +463,7 @@ class Snapshot:
         return [keys.offset_of(key) for key in self.under(keys.on(target))]
 
     def deployments_of(self, commit: bytes) -> list[int]:
-        """Offsets of entries with deployments of commits that share the first 8 bytes of
-        ``commit``.
-        """
+        """Offsets of entries with deployments of commits with these first 8 bytes."""
         return [keys.offset_of(key) for key in self.under(keys.about(Deployment.code, commit))]
 
     @_retried_on_rewrite
@@ -582,9 +578,7 @@ class Snapshot:
     def state_marks(
         self, commit: bytes | None = None, *, weights: bool = False
     ) -> list[tuple[Recorded, StateMark]]:
-        """The marks of a commit's state, or of its ``weights``, oldest first; None: of every
-        commit.
-        """
+        """The marks of a commit's state, or of its ``weights``, oldest first; by default of all."""
         prefix = keys.SUBJECT + (keys.WEIGHTS if weights else keys.STATE)
         entries = self._entries_under(prefix + (b"" if commit is None else commit[: keys.ID_BYTES]))
         return [

@@ -291,9 +291,7 @@ class Store:
         return 0 if identity is None else identity.size
 
     def pack_writer(self, *, fresh: bool = False) -> PackWriter:
-        """Appends to packs; with ``fresh`` only to new ones. Imported late, as everything that
-        writes.
-        """
+        """Appends to packs; with ``fresh`` only to new ones. Imported late, like all writers."""
         from mvc.store.writing.pack_writer import PackWriter
 
         return PackWriter(

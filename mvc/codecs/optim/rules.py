@@ -90,9 +90,7 @@ def greater(a: Numbers, b: Numbers) -> Numbers:
 
 
 def _gradient(m: Numbers, old: Numbers, k: Any) -> Numbers:
-    """The gradient between two first moments: the new one is the old one moved by the share k
-    towards it.
-    """
+    """The gradient between two first moments: the new one moved by the share k towards it."""
     gradient: Numbers = old + (m - old) / k
     return gradient
 

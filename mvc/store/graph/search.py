@@ -81,9 +81,7 @@ class Path(Struct, frozen=True, gc=False):
 
     @property
     def stored(self) -> int:
-        """Payload bytes of the full record and the deltas; this object's share if a payload is
-        shared.
-        """
+        """Payload bytes of the full record and the deltas; of a shared payload, the object's share."""
         return sum(step.header.share(step.member) for step in self.steps)
 
 
@@ -153,9 +151,7 @@ class Graph:
         return self._snapshot.generation
 
     def entries_holding(self, id_: bytes) -> list[int]:
-        """Offsets of entries with records of an object that shares the id's first 8 bytes, oldest
-        first.
-        """
+        """Offsets of entries with records of objects with the id's first 8 bytes, ascending."""
         return self._under(keys.BLOB + id_[: keys.ID_BYTES])
 
     def _under(self, prefix: bytes) -> list[int]:

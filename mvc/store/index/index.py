@@ -261,8 +261,7 @@ def _block_key(check: bytes) -> bytes:
 
 
 def _reserve(lock_file: Path, *, create: bool) -> None:
-    """Allocates LMDB's lock file: on a full disk, writing to an unallocated mapped page kills the
-    process.
+    """Allocates LMDB's lock file: on a full disk, writing to an unallocated page kills the process.
 
     LMDB handles all other failures. Raises DamagedData if an index has no lock file: a new one
     would not exclude processes that use the old one. Call it while this process has no environment

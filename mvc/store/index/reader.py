@@ -299,9 +299,7 @@ class IndexReader:
         self._begin_after(meta)
 
     def _without_index(self) -> None:
-        """Closes the index; searches use the journal alone. Other readers in this process are
-        unaffected.
-        """
+        """Closes the index; searches use the journal alone. Other readers are unaffected."""
         if self.lent is not None:
             self.lent.release()
         self.lent = None

@@ -32,9 +32,7 @@ _JournalBytes: TypeAlias = ReadFile | ReadAhead | WriteFile
 
 
 class Position(Struct, frozen=True):
-    """A point between entries: byte offset, the next entry's number, the checksum of the previous
-    one.
-    """
+    """A point between entries: byte offset, the next entry's number, the last one's checksum."""
 
     offset: int
     sequence: int

@@ -115,9 +115,7 @@ def _readable(entry: Entry) -> Entry:
 
 
 def proven_entry(entry: Entry, at: Position, read: Entry | None = None) -> tuple[bytes, Position]:
-    """``encode_entry``, whose result is decoded and compared; ``read``: its payload, decoded
-    already.
-    """
+    """``encode_entry``, whose result is decoded and compared; ``read``: its decoded payload."""
     data, after = encode_entry(entry, at)
     half = data[: len(data) // 2]
     with proof_of("an operation"):

@@ -141,8 +141,7 @@ class Rewrite:
         return known and self._snapshot.entry(last.offset).check == last.check
 
     def meanwhile(self) -> Iterator[Recorded]:
-        """Entries that other processes append to the old journal. Keep each before requesting the
-        next.
+        """Entries that other processes append to the old journal. ``keep`` each before the next.
 
         The last ones are yielded under the old journal's lock, which then stays locked. Raises
         ConcurrentRewrite if another process has replaced the journal.

@@ -108,9 +108,7 @@ def _by_windows(
 def _slots(
     part: Sequence[Action], pieces: Mapping[bytes, memoryview]
 ) -> tuple[dict[bytes, int], int]:
-    """Assigns a reusable buffer to every piece that only this part needs; returns the number of
-    buffers.
-    """
+    """Assigns reusable buffers to the pieces that only this part needs; returns their number."""
     slots: dict[bytes, int] = {}
     spare: list[int] = []
     count = 0

@@ -102,11 +102,10 @@ class Recovery:
         return True
 
     def fill(self, requests: Iterable[Request]) -> None:
-        """Fills every request's buffer with verified bytes; DamagedData if an object cannot be
-        recovered.
+        """Fills every request's buffer with verified bytes. Raises DamagedData.
 
-        Objects are spread over the threads; the chunks of an object that dominates the total are,
-        too.
+        Objects are spread over the threads; so are the chunks of an object that dominates the
+        total.
         """
         wanted = list(requests)
         total, threads = sum(request.spec.nbytes for request in wanted), cpu_count()
@@ -264,9 +263,8 @@ class Recovery:
         """Fills the buffers, and caches other inputs of the same version if they are wanted."""
         match piece_plan.actions:
             case [Action(base=bytes(), inputs=()) as only] if only.by_chunks and only.id in outs:
-                self._begin(
-                    only.base, piece_plan.start, outs[only.id]
-                )  # deltas are applied in place
+                # Deltas are applied in place.
+                self._begin(only.base, piece_plan.start, outs[only.id])
                 self._walker.walk(only.steps, outs[only.id], parallel=parallel, check=check)
                 return
         origins = {
@@ -290,8 +288,7 @@ class Recovery:
         return out
 
     def _by_sound_path(self, id_: bytes, start: int, walk: Callable[[PiecePlan], _T]) -> _T:
-        """Runs ``walk`` on the cheapest plan; if a payload is damaged, on the cheapest one without
-        it.
+        """Runs ``walk`` on the cheapest plan, or the cheapest one without damaged payloads.
 
         If maintenance has moved a payload meanwhile, the search is repeated.
         """
@@ -344,9 +341,7 @@ class Recovery:
             raise mismatch(request.id)
 
     def _together(self, requests: Sequence[Request], *, parallel: bool = True) -> None:
-        """Recovers objects that are predicted from each other; those with a wrong hash separately,
-        too.
-        """
+        """Recovers objects that are predicted from each other; any with a wrong hash separately."""
         first = {request.id: request for request in reversed(requests)}
         with suppress(DamagedData):
             for start in range(0, max(requests[0].spec.nbytes, 1), PIECE):

@@ -101,8 +101,7 @@ class _Cached(Struct):
 
 
 class BaseCache:
-    """The last committed version of a Python state in memory, by tensor name; empty after a failed
-    commit.
+    """The last committed version of a Python state, by tensor name; empty after a failed commit.
 
     The next commit is encoded against it, and chunk by chunk overwrites its buffers. Then every new
     buffer is hashed again, to detect a tensor that the caller modified during the commit. If the

@@ -527,9 +527,7 @@ class ObjectWriter:
         *,
         keeps: bool = False,
     ) -> None:
-        """Starts to encode the chunks of a piece; members of a group are encoded together at the
-        end.
-        """
+        """Starts to encode the chunks of a piece. Members of a group are encoded together later."""
         (new, against), pipeline, width = waiting.raw, choice.pipeline, waiting.width
         if choice.grouped:
             return

@@ -61,9 +61,7 @@ class Sampling:
         self._lock = Lock()
 
     def _takes(self, kind: object, nbytes: int) -> bool:
-        """Whether to verify this chunk: one of the first bytes, the first of its kind, or one in
-        32.
-        """
+        """Whether to verify this chunk: one of the first, the first of its kind, or one in 32."""
         with self._lock:
             self._left -= nbytes
             taken = next(self._turns) % _EVERY == 0 or kind not in self._kinds or self._left >= 0

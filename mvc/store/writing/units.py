@@ -51,8 +51,7 @@ _AS_GOOD = 0.5  # share of the exact predictions that a rule must reach in anoth
 
 
 class UnitMember(Struct):
-    """One tensor of a unit: a content of a file; ``base``: the same content of the previous
-    version.
+    """One tensor of a unit: a content of a file; ``base``: its content in the previous version.
 
     ``data``: its bytes, if all are in memory; ``borrowed``: in the caller's memory. ``wanted``: it
     must be stored; ``next_base`` is then its buffer in a cache.
@@ -113,9 +112,7 @@ class Rules(Struct, frozen=True):
         return rule.prediction, steps.old[name], tuple(inputs)
 
     def order(self) -> list[str] | None:
-        """The predicted tensors, each before its inputs; None if they depend on each other in a
-        cycle.
-        """
+        """The predicted tensors, each before its inputs; None if the inputs form a cycle."""
         depths: dict[str, int] = {}
         for _ in range(len(self.chosen) + 1):
             for name, chosen in self.chosen.items():
@@ -127,8 +124,8 @@ class Rules(Struct, frozen=True):
 
 
 def put_order(members: Mapping[str, UnitMember], rules: Rules | None) -> list[str]:
-    """A unit's tensors, each before its inputs, so that old bytes are read before they are
-    replaced.
+    """A unit's tensors, each before its inputs, so that old bytes are read before new ones replace
+    them.
     """
     first = (rules.order() if rules is not None else None) or []
     return [*first, *(name for name in members if name not in first)]
