@@ -81,7 +81,7 @@ class Path(Struct, frozen=True, gc=False):
 
     @property
     def stored(self) -> int:
-        """Payload bytes of the full record and the deltas; of a shared payload, the object's share."""
+        """Payload bytes of the path; of a shared payload, the object's share."""
         return sum(step.header.share(step.member) for step in self.steps)
 
 
