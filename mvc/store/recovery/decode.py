@@ -64,7 +64,7 @@ class _Streamed:
         self.width, self._hasher = self._table.width, blake3(head[: self._table.place(0).start])
 
     def chunk(self, index: int) -> memoryview:
-        """Valid until this thread's next call. The last chunk raises DamagedData for any of them."""
+        """Valid until this thread's next call. The last chunk raises DamagedData for all chunks."""
         step, member, place = self._step, self._step.member, self._table.place(index)
         room = _scratch.chunks.allocate(place.stop - place.start)
         self._hasher.update(self._packs.part(step.pack, self._at + place.start, room))
