@@ -72,10 +72,10 @@ class _CopyMark(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def backup(store: Store, target: Path, *, progress: Progress | None = None) -> BackedUp:
-    """Copies a repository to ``target``, or updates the copy that is there.
+    """Copies a repository to ``target``, or updates an existing copy.
 
     ``target`` keeps its previous state until all new bytes were read back and checked. Raises
-    WouldOverwrite if ``target`` has another repository, or a copy in which somebody committed;
+    WouldOverwrite if ``target`` has another repository, or a copy with commits of its own;
     DamagedData if bytes are damaged here or in the copy; Busy, StorageFull.
     """
     fs = store.fs
@@ -356,8 +356,8 @@ class _Copying:
         """Copies settings, notes and the quarantine; locks are empty and not copied."""
         fs, source = self._store.fs, self._store.folder
         for name in fs.list(source):
-            there = fs.stat(source / name, follow=False)
-            if there is None or not there.is_file or not there.size or name in _OWN:
+            info = fs.stat(source / name, follow=False)
+            if info is None or not info.is_file or not info.size or name in _OWN:
                 continue
             if not name.endswith(_LOCKS) and not name.startswith(TEMPORARY):
                 self._copy_file(source / name, self._folder / name)

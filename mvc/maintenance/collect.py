@@ -216,7 +216,7 @@ def reachable(
     numbers = history.reachable(cutoff_ns)
     commits = {id_ for id_, number in history.numbers.items() if number in numbers}
     states = commits - forgotten.keys()
-    needed = {each for id_ in states if (each := history.manifest(id_)) is not None}
+    needed = {m for id_ in states if (m := history.manifest(id_)) is not None}
     # Most were read with their entries; read the rest oldest first, each near its base.
     for id_ in sorted(needed - contents.manifests.keys(), key=graph.number):
         contents.require(id_, [coding.step for coding in graph.codings(id_)])
@@ -295,7 +295,7 @@ def collect(
         objects=_count_deleted(graph, retained, rewritten, split) if rewrite else 0,
         phantoms=len(retained.intermediates),
         recoded=len(retained.add),
-        operations=sum(made is None for made in rewrite.edits.values()),
+        operations=sum(edited is None for edited in rewrite.edits.values()),
         packs=len(rewritten),
         before=disk.total,
         freed=max(
@@ -413,7 +413,7 @@ def keep_codings(graph: StorageGraph, reach: Reachable, estimate: Estimate) -> R
     retained = RetainedCodings(rows, needed, add=[], added_bytes=0, intermediates=set())
     work = _Reconnecting(graph, reach, retained, stays)
     for lost in work.cut_off():
-        work.reconnect(lost, [estimate(each.id, each.base) for each in lost])
+        work.reconnect(lost, [estimate(cut.id, cut.base) for cut in lost])
     return retained
 
 
@@ -465,11 +465,11 @@ class _Reconnecting:
                 together = dict.fromkeys([number])
                 waiting = [number]
                 while waiting:
-                    fresh = [each for each in mates.get(waiting.pop(), ()) if each not in together]
-                    fresh = [each for each in fresh if not self._is_decodable(each)]
+                    fresh = [mate for mate in mates.get(waiting.pop(), ()) if mate not in together]
+                    fresh = [mate for mate in fresh if not self._is_decodable(mate)]
                     together |= dict.fromkeys(fresh)
                     waiting += fresh
-                yield [self._cut_off(graph.id_of(each)) for each in sorted(together)]
+                yield [self._cut_off(graph.id_of(mate)) for mate in sorted(together)]
 
     def _mates(self, numbers: Integers) -> dict[int, set[int]]:
         """By object those that predict it, or that it predicts, by codings that do not stay."""
@@ -512,16 +512,16 @@ class _Reconnecting:
                 retained.rows[step.row] = True
                 self._named[graph.object[step.row]] = True
                 self._follow(step)
-        for each, size in zip(lost, sizes, strict=True):
-            if self._is_decodable(graph.number(each.id)):
+        for cut, size in zip(lost, sizes, strict=True):
+            if self._is_decodable(graph.number(cut.id)):
                 continue
             if len(lost) > 1:
-                self.reconnect([each], [size])
+                self.reconnect([cut], [size])
                 continue
             retained.added_bytes += size
-            retained.add.append(EncodeRequest(each.id, each.base))
-            self._named[graph.number(each.id)] = True
-            self._reached.reach(each.pieces)
+            retained.add.append(EncodeRequest(cut.id, cut.base))
+            self._named[graph.number(cut.id)] = True
+            self._reached.reach(cut.pieces)
 
     def _follow(self, coding: StoredCoding) -> None:
         self._reached.add(
@@ -536,8 +536,8 @@ class _Reconnecting:
         """The codings on the paths to objects and to their inputs; none if they cannot stay."""
         codings: dict[int, StoredCoding] = {}
         decoded: set[bytes] = set()
-        waiting = [step for each in lost for step in each.steps]
-        if not all(each.steps for each in lost):
+        waiting = [step for cut in lost for step in cut.steps]
+        if not all(cut.steps for cut in lost):
             return []
         while waiting:
             codings |= {step.row: step for step in waiting}
@@ -552,7 +552,7 @@ class _Reconnecting:
                     return []
                 waiting += path[1]
         steps = list(codings.values())
-        return steps if self._can_stay({each.id for each in lost}, steps) else []
+        return steps if self._can_stay({cut.id for cut in lost}, steps) else []
 
     def _can_stay(self, ids: set[bytes], steps: list[StoredCoding]) -> bool:
         """Whether codings can stay: all objects they name have codings, and none is purged."""

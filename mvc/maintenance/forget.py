@@ -87,7 +87,7 @@ def choose(store: Store, revs: Iterable[Rev] = (), rules: Retention | None = Non
         return Chosen(going, rules, short=short, queries_since_ns=since)
     ids = dict.fromkeys(id_ for rev in revs for id_ in _versions(store, rev))
     named = [commits.get(store.snapshot, id_) for id_ in ids]
-    restored = tuple(each.commit for each in check_forgettable(store, named))
+    restored = tuple(mark.commit for mark in check_forgettable(store, named))
     already = tuple(commit.id for commit in named if _mark(store.snapshot, commit.id) is True)
     going = _sorted(c for c in named if c.id not in already)
     return Chosen(going, None, already, restored=restored)
@@ -249,10 +249,10 @@ def _preview(
             codings = [coding.step for coding in graph.codings(commit.manifest)]
             manifest = graph.contents.stream.load(commit.manifest, codings)
             left_out = dropped.get(commit.manifest, ())
-            for each in (each for each in manifest.all_entries if each.path not in left_out):
-                tensors.update((t.id, each.contents[t.content].id) for t in each.tensors)
-                if not each.tensors:
-                    files[each.content_id] = tuple(manifests.objects([each]))
+            for entry in (entry for entry in manifest.all_entries if entry.path not in left_out):
+                tensors.update((t.id, entry.contents[t.content].id) for t in entry.tensors)
+                if not entry.tensors:
+                    files[entry.content_id] = tuple(manifests.objects([entry]))
     collection: Collection | None = None
     same = dict[CommitId, tuple[CommitId, ...]]()
     blobs: Mapping[bytes, TensorSpec] = {}
@@ -269,7 +269,7 @@ def _preview(
     if store.fresh().generation != graph.generation:
         raise ConcurrentRewrite("the repository was rewritten while it was read")
     shared = sum(content in blobs for content in tensors.values())
-    shared_files = sum(all(id_ in blobs for id_ in each) for each in files.values())
+    shared_files = sum(all(id_ in blobs for id_ in ids) for ids in files.values())
     live = live_now(store, reports=True)
     return ForgetPreview(
         tensors=len(tensors) - shared,
@@ -288,7 +288,10 @@ def _versions_like(
     """The versions ``among`` these that have the content of this one."""
     entries = map(store.snapshot.entry, store.snapshot.marked(commit.root[:8]))
     candidates = (
-        each for recorded in entries for each in recorded.entry.commits if each.id in among
+        candidate
+        for recorded in entries
+        for candidate in recorded.entry.commits
+        if candidate.id in among
     )
     return tuple({c.id: None for c in candidates if _content(c) == _content(commit)})
 

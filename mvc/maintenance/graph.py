@@ -795,7 +795,7 @@ class Reachability:
             if piece not in self:
                 self._reached.add(piece)
                 edges = self._edges.get(piece, ())
-                waiting.extend(target for target, others in edges if self.has_all(others))
+                waiting.extend(target for target, further in edges if self.has_all(further))
 
 
 class _OpenRows:

@@ -245,13 +245,13 @@ def _moves_among(stay: Set[CommitId], change: RefChange) -> bool:
 def _without(entry: Entry, stay: Set[CommitId]) -> Entry:
     """An entry without marks and statements of versions that do not ``stay``."""
     rows = [
-        (each, entry.before(each))
-        for each in entry.statements
-        if each.stays or each.commit is None or each.commit in stay
+        (statement, entry.before(statement))
+        for statement in entry.statements
+        if statement.stays or statement.commit is None or statement.commit in stay
     ]
     return replace(
         entry,
-        statements=tuple(each for each, _ in rows),
+        statements=tuple(statement for statement, _ in rows),
         previous=tuple(before for _, before in rows),
         states=tuple(mark for mark in entry.states if not mark.path or mark.commit in stay),
     )

@@ -130,7 +130,7 @@ def delete_files(fs: FileSystem, files: Sequence[Path]) -> None:
 def bytes_of(fs: FileSystem, files: Iterable[Path]) -> int:
     """Total size of files; a missing file counts as 0."""
     sizes = [fs.stat(path) for path in files]
-    return sum(each.size for each in sizes if each is not None)
+    return sum(info.size for info in sizes if info is not None)
 
 
 class QuarantinePacks(PackReader):

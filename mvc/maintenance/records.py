@@ -41,9 +41,9 @@ def claimed_twice(
     open_regions: list[tuple[Region, Recorded]] = []  # regions that may overlap the next one
     for region, recorded in sorted(claims, key=lambda c: (c[0].pack, c[0].start, c[1].sequence)):
         open_regions = [
-            each
-            for each in open_regions
-            if each[0].pack == region.pack and each[0].end > region.start
+            open_region
+            for open_region in open_regions
+            if open_region[0].pack == region.pack and open_region[0].end > region.start
         ]
         for other, owner in open_regions:
             length = min(other.end, region.end) - region.start

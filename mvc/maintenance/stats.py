@@ -155,15 +155,15 @@ def _seconds(graph: StorageGraph, rates: Rates) -> NDArray[np.float64]:
     order = np.lexsort((width, kinds))
     ends = np.flatnonzero(np.diff(kinds[order]) | np.diff(width[order])) + 1
     for rows in np.split(order, ends) if len(order) else ():
-        text, width_ = texts[kinds[rows[0]]], int(width[rows[0]])
-        seconds[rows] = rates.seconds(text, sizes[rows], shares[rows], width_)
+        text, size = texts[kinds[rows[0]]], int(width[rows[0]])
+        seconds[rows] = rates.seconds(text, sizes[rows], shares[rows], size)
     return seconds
 
 
 def _shares(graph: StorageGraph) -> NDArray[np.float64]:
     """By row of the graph: the stored bytes of a payload; in a group the object's share."""
     record, sizes, stored = graph.records_by_row, graph.sizes, column(graph.payloads)
-    raw, total = (np.bincount(record, each)[record] for each in (sizes, stored))
+    raw, total = (np.bincount(record, values)[record] for values in (sizes, stored))
     grouped = column(graph.groups)[record] > 0
     return np.where(grouped, total * sizes / np.maximum(raw, 1), stored.astype(np.float64))
 

@@ -148,9 +148,13 @@ class Hooks:
             "forward": next(self._forward), "began": call.began, "ended": next(self._clock),
         }  # fmt: skip
         self._done.append((facts, call))
-        for each in call.gradients:
-            changed = each.source._version != each.version
-            unused = each.of_view if changed and each.of_source is not None else each.of_source
+        for gradient in call.gradients:
+            changed = gradient.source._version != gradient.version
+            unused = (
+                gradient.of_view
+                if changed and gradient.of_source is not None
+                else gradient.of_source
+            )
             if unused is not None:
                 unused.remove()
         call.gradients.clear()

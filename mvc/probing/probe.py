@@ -225,12 +225,12 @@ def _save(run: Summary, path: Path) -> None:
             hint="select layers with 'only'",
         )
     if run.kept:
-        files[_beside(path)] = save({id_.hex(): tensor for id_, tensor in run.kept.items()})
+        files[_tensors_path(path)] = save({id_.hex(): tensor for id_, tensor in run.kept.items()})
     for target, data in files.items():
         fs.write_atomic(target, data)
 
 
-def _beside(path: Path) -> Path:
+def _tensors_path(path: Path) -> Path:
     return path.with_name(path.name + ".safetensors")
 
 
@@ -240,8 +240,10 @@ def _load(path: Path) -> Summary:
     data = fs.read_bytes(path, MAX_PROBE)
     try:
         summary = _ordered(decoded(data, Summary, _SCHEMA))
-        if summary.only is not None and fs.stat(_beside(path)) is not None:
-            summary = replace(summary, kept=_kept(fs.read_bytes(_beside(path), MAX_PROBE_TENSORS)))
+        if summary.only is not None and fs.stat(_tensors_path(path)) is not None:
+            summary = replace(
+                summary, kept=_load_tensors(fs.read_bytes(_tensors_path(path), MAX_PROBE_TENSORS))
+            )
     except (ValueError, DamagedData, WrongUsage) as error:
         raise WrongUsage(
             f"{path} is not a summary of 'mvc probe --save': {printable(str(error))[:200]}",
@@ -257,7 +259,7 @@ def _ordered(summary: Summary) -> Summary:
     return replace(summary, calls=tuple(calls), kept={})
 
 
-def _kept(data: bytes) -> dict[BlobId, torch.Tensor]:
+def _load_tensors(data: bytes) -> dict[BlobId, torch.Tensor]:
     """The tensors of a summary's ``.safetensors`` file, each compared with its id."""
     try:
         tensors = load(data)

@@ -68,7 +68,7 @@ class Subject:
                 raise WrongUsage(f"{name} has no values yet", hint="run the model once first")
         with torch.no_grad():
             self._start = [(tensor, tensor.detach().clone()) for _, tensor in self._weights()]
-        self._gradients = [(each, each.grad) for each in model.parameters()]
+        self._gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
         self._modes = [(module, module.training) for module in model.modules()]
 
     def _weights(self) -> Iterator[tuple[str, torch.Tensor]]:

@@ -134,7 +134,7 @@ class LayerSelection:
 
     def has(self, layer: str, forward: int | None = None) -> bool:
         """Whether a call of the layer is recorded; None: the forward index is not known yet."""
-        numbered = any(forward is None or forward in each for each in self._ranges)
+        numbered = any(forward is None or forward in numbers for numbers in self._ranges)
         named = any(fnmatchcase(layer, pattern) for pattern in self._names)
         return self.every or numbered or named
 

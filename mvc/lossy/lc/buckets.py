@@ -47,11 +47,11 @@ class ExpQ(Quantiser, frozen=True):
         error = None if promote is None or promote.error is None else float(promote.error)
         ranked = [_Ranked(g, bits, mean=self.mean, errors=error is not None) for g in groups]
         if error is not None:
-            return [pair for each in ranked for pair in each.steps(each.least(error))]
+            return [pair for ranking in ranked for pair in ranking.steps(ranking.least(error))]
         if promote is not None and promote.budget is not None:
             allowed = int(sum(group.nbytes for group in groups) * promote.budget)
             return _within_budget(pipeline, ranked, allowed)
-        return _steps(ranked, max((len(each.counts) for each in ranked), default=0))
+        return _steps(ranked, max((len(ranking.counts) for ranking in ranked), default=0))
 
 
 class _Ranked:
@@ -116,17 +116,17 @@ class _Ranked:
 
 
 def _steps(ranked: Sequence[_Ranked], count: int) -> list[tuple[TensorChange, Addition]]:
-    return [pair for each in ranked for pair in each.steps(count)]
+    return [pair for ranking in ranked for pair in ranking.steps(count)]
 
 
 def _within_budget(
     pipeline: LossyPipeline, ranked: Sequence[_Ranked], allowed: int
 ) -> list[tuple[TensorChange, Addition]]:
     """As many buckets as fit into ``allowed`` bytes, at least one; first guess: the entropy."""
-    count = max((len(each.counts) for each in ranked), default=0)
+    count = max((len(ranking.counts) for ranking in ranked), default=0)
     if not count:
         return _steps(ranked, 0)
-    sizes = sum(each.sizes(count) for each in ranked)
+    sizes = sum(ranking.sizes(count) for ranking in ranked)
     guess = max(int(np.searchsorted(sizes, allowed, "right")), 1)
     low, high, best = 1, guess + 1, None
     while high - low > 1:

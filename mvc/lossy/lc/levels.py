@@ -60,7 +60,7 @@ class Uniform(Quantiser, frozen=True):
         levels = [_Levels(group) for group in groups]
         if self.error is not None:
             error = float(self.error)
-            return [pair for each in levels for pair in each.within(error)]
+            return [pair for group_levels in levels for pair in group_levels.within(error)]
         assert self.budget is not None
         allowed = int(sum(group.nbytes for group in groups) * self.budget)
         return _within_budget(pipeline, levels, allowed)
@@ -170,7 +170,7 @@ def _within_budget(
     """The finest steps that fit into ``allowed`` bytes, or the coarsest ones."""
 
     def estimate(fineness: float) -> float:
-        return sum(each.size(fineness) for each in levels)
+        return sum(group_levels.size(fineness) for group_levels in levels)
 
     best, target = None, float(allowed)
     low, high = _COARSEST, _FINEST  # low fits, or is used at any cost
@@ -178,7 +178,7 @@ def _within_budget(
         fineness = _bisect(lambda f: estimate(f) <= target, low, high)  # noqa: B023
         if best is not None and fineness - low < _NARROWER / 4:
             break
-        attempt = [pair for each in levels for pair in each.steps(fineness)]
+        attempt = [pair for group_levels in levels for pair in group_levels.steps(fineness)]
         size = sum(map(len, encode_steps(pipeline, [step for _, step in attempt])))
         if size <= allowed:
             best, low = attempt, fineness
@@ -191,7 +191,7 @@ def _within_budget(
         target *= (_NEAR + 1) / 2 * allowed / size
         if not estimate(low) <= target < estimate(high):
             target = (estimate(low) + estimate(high)) / 2
-    return best or [pair for each in levels for pair in each.steps(_COARSEST)]
+    return best or [pair for group_levels in levels for pair in group_levels.steps(_COARSEST)]
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:

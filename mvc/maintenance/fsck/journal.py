@@ -241,12 +241,12 @@ class _References(Struct):
         """Commits that entries name and no entry has."""
         return [id_ for id_ in self._named if id_ not in self._commits]
 
-    def _exists(self, commit: CommitId, what: str, sequence: int) -> None:
+    def _exists(self, commit: CommitId, subject: str, sequence: int) -> None:
         if commit not in self._commits:
             self._named[commit] = None
             why = f"commit {commit.short} is not in the repository"
-            self._report(what, sequence, why, commit)
+            self._report(subject, sequence, why, commit)
 
-    def _report(self, what: str, sequence: int, why: str, *versions: CommitId) -> None:
+    def _report(self, subject: str, sequence: int, why: str, *versions: CommitId) -> None:
         where = f"journal entry {sequence}"
-        self.problems.append(Problem("reference", what, where, why, versions=versions))
+        self.problems.append(Problem("reference", subject, where, why, versions=versions))

@@ -141,7 +141,9 @@ class PackCheck(Struct):
     def _claimed_twice(self) -> None:
         """Reports ranges that two regions claim: one of the two operations lost its bytes."""
         for part, first, second in self.claimed_twice():
-            ids = dict.fromkeys(c.id for each in (first, second) for c in each.entry.commits)
+            ids = dict.fromkeys(
+                c.id for recorded in (first, second) for c in recorded.entry.commits
+            )
             self.problems.append(
                 Problem(
                     "region",

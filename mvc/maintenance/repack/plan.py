@@ -423,7 +423,7 @@ class _Completion:
             for id_ in version.blobs
             for start in starts_of(self._specs[id_].nbytes)
         )
-        yield from (each.node for each in self._stored if each.id not in self._specs)
+        yield from (candidate.node for candidate in self._stored if candidate.id not in self._specs)
 
     def _one_way(self) -> dict[Node, list[Candidate]]:
         """Selected deltas that are not reversible, by the piece they start from."""

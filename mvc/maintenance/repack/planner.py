@@ -139,7 +139,9 @@ def _proposals(
     shapes = _shapes(problem)
     yield problem.unchanged()
     yield from _skips(problem)
-    yield from (problem.plan_of(rules.at_interval(problem.costs, each)) for each in _INTERVALS)
+    yield from (
+        problem.plan_of(rules.at_interval(problem.costs, interval)) for interval in _INTERVALS
+    )
     for shape in shapes:
         factors, groups = dict[Group, float](), problem.costs.candidates.groups
         best: tuple[float, Selection] | None = None
@@ -317,12 +319,15 @@ def curve(problem: RepackProblem) -> RepackCurve:
     for shape in _shapes(problem) if problem.survey.versions else ():
         graph = ContentPlan(costs, shape)
         stored = graph.solver.problem.contents.stored
-        for each in graph.solver.sweep():
+        for priced in graph.solver.sweep():
             if costs.candidates.groups:  # the solver counts shares of groups, which are less
-                points.append(_point(layout_metrics(costs, graph.selection(each.layout))))
+                points.append(_point(layout_metrics(costs, graph.selection(priced.layout))))
                 continue
-            size, mean = before.bytes - tensors + stored(each.layout), sum(each.ns) / len(each.ns)
-            points.append(CurvePoint(size, each.worst / 1e9, mean / 1e9))
+            size, mean = (
+                before.bytes - tensors + stored(priced.layout),
+                sum(priced.ns) / len(priced.ns),
+            )
+            points.append(CurvePoint(size, priced.worst / 1e9, mean / 1e9))
     if points:
         points += (_point(plan.after) for plan in _skips(problem))
     return RepackCurve(front([*points, today]) if points else (), today)

@@ -48,9 +48,9 @@ def repack(
     goal = replace(
         goal,
         alternatives={
-            id_: each
-            for id_, each in goal.alternatives.items()
-            if is_proven(store.snapshot, id_, each)
+            id_: alternative
+            for id_, alternative in goal.alternatives.items()
+            if is_proven(store.snapshot, id_, alternative)
         },
     )
     if goal.alternatives and not dry_run:

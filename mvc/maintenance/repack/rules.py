@@ -107,7 +107,7 @@ class ContentPlan:
         self.contents = Nodes(
             list(map(self._bytes, self._full)),
             list(map(self._ns, self._ids, self._full)),
-            [self._edge(*each) for each in self._codings_of],
+            [self._edge(*coded) for coded in self._codings_of],
         )
         self._bytes_only = weight is None
         self._priced = Priced(
@@ -137,19 +137,19 @@ class ContentPlan:
         sizes = (o.stored * (factors.get(o.group, 1) if o.grouped else 1) for o in candidates)
         return round(sum(sizes))
 
-    def _timed(self, version: Version, held: Iterable[int]) -> tuple[int, float]:
+    def _timed(self, version: Version, numbers: Iterable[int]) -> tuple[int, float]:
         """Nanoseconds of a version's recovery without decoding, and the share of processor seconds
         that passes when several threads decode its large contents.
         """
-        codings_ = [o for number in held for o in self._full[number]]
-        large = [0.0 if self._is_serial(o) else o.seconds for o in codings_]
+        records = [o for number in numbers for o in self._full[number]]
+        large = [0.0 if self._is_serial(o) else o.seconds for o in records]
         idle, busy = (
             self._costs.rates.version(
-                [(o.nbytes, ns) for o, ns in zip(codings_, seconds, strict=True)],
+                [(o.nbytes, ns) for o, ns in zip(records, seconds, strict=True)],
                 version.files,
                 version.nbytes,
             )
-            for seconds in ([0.0] * len(codings_), large)
+            for seconds in ([0.0] * len(records), large)
         )
         return round(idle * 1e9), (busy - idle) / sum(large) if any(large) else 1.0
 

@@ -82,10 +82,10 @@ class Nodes(Struct, frozen=True, dict=True):
     @cached_property
     def parents(self) -> list[tuple[int, int] | None]:
         """By content its parent and the edge from there."""
-        parents_: list[tuple[int, int] | None] = [None] * len(self)
+        parents: list[tuple[int, int] | None] = [None] * len(self)
         for i, edge in enumerate(self.edges):
-            parents_[edge.b] = (edge.a, i)
-        return parents_
+            parents[edge.b] = (edge.a, i)
+        return parents
 
     @cached_property
     def trees(self) -> list[Tree]:
@@ -486,13 +486,11 @@ class Solver:
         return layout
 
     def _replanned(self, parts: list[Selected], needs: _Needs, bound: int) -> list[Selected]:
-        """Plans each tree again within the remaining time of versions, while that changes a
-        layout.
-        """
+        """Plans each tree again in the remaining time of versions, while a layout changes."""
         times = [self._contents.recovery(part) for part in parts]
         totals = list(needs.fixed_ns)
-        for each in times:
-            _count(totals, each, needs, 1)
+        for tree_times in times:
+            _count(totals, tree_times, needs, 1)
         for _ in range(_PASSES):
             before = list(parts)
             for i, tree in enumerate(self._trees):

@@ -130,7 +130,7 @@ def _decode(packs: PackReader, record: StoredRecord) -> list[Addition]:
         member=record.header.members[0],
         reverse=False,
     )
-    return [each for each in decode_shared(packs, step) if isinstance(each, Addition)]
+    return [addition for addition in decode_shared(packs, step) if isinstance(addition, Addition)]
 
 
 class SuperSteps(Struct):
@@ -180,13 +180,13 @@ def join(store: Store, config: Config, step: int = 8, *, since: int = 0) -> bool
     return retry_on_rewrite(store.snapshot, attempt) is not None
 
 
-def super_steps(versions_: Survey, step: int, since: int = 0) -> SuperSteps:
+def super_steps(versions: Survey, step: int, since: int = 0) -> SuperSteps:
     """The super-steps of ``step`` versions that do not exist yet and save bytes.
 
     Ignores runs that end before operation ``since``. Raises DamagedData if a step cannot be
     decoded.
     """
-    result, planner = SuperSteps(), _Planner(versions_, step)
+    result, planner = SuperSteps(), _Planner(versions, step)
     joined: set[int] = set()  # entries whose steps are joined; another branch may share them
     saved: dict[int, int] = {}  # bytes, by the last version of a run
     for end in planner.ends_of_runs(since):
@@ -245,29 +245,29 @@ class _Planner:
                 return None  # more than a reader holds in memory
             lengths.setdefault(len(chain), []).append(tuple(chain))
         pipeline, home = records[-1].header.members[0].coding.pipeline, records[0].entry_index
-        super_steps_ = [
+        super_steps = [
             SuperStep(home, pipeline, part)
             for chains in lengths.values()
             for part in _parts(chains, len(chains[0]))
         ]
-        encoded = (each.encode(self._packs) for each in super_steps_)
+        encoded = (super_step.encode(self._packs) for super_step in super_steps)
         size = sum(sum(map(len, [head, *body])) for head, body in encoded)
         saved = sum(record.header.size for record in records) - size
         leave = {place for record in records for place, _ in record.members()}
-        return SuperSteps(super_steps_, leave, saved=saved) if saved > 0 else None
+        return SuperSteps(super_steps, leave, saved=saved) if saved > 0 else None
 
     def _chains(self, records: Iterable[StoredRecord]) -> list[list[tuple[StoredRecord, int]]]:
         """The members of records that follow each other."""
         chains: dict[tuple[bytes, int], list[tuple[StoredRecord, int]]] = {}
-        chains_: list[list[tuple[StoredRecord, int]]] = []
+        finished: list[list[tuple[StoredRecord, int]]] = []
         for record in records:
             for i, member in enumerate(record.header.members):
                 chain = chains.pop((self._bases[member.id], member.start), [])
                 if not chain:
-                    chains_.append(chain)
+                    finished.append(chain)
                 chain.append((record, i))
                 chains[member.id, member.start] = chain
-        return chains_
+        return finished
 
     # -- shortcuts -------------------------------------------------------------------------
 

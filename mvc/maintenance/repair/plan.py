@@ -45,14 +45,14 @@ class RepairPlan(Struct):
     lost: set[bytes]
 
 
-def needs_of(found: StorageGraph, graph: SoundGraph, sources: ObjectSources) -> dict[bytes, Need]:
+def needs_of(stored: StorageGraph, graph: SoundGraph, sources: ObjectSources) -> dict[bytes, Need]:
     """The objects of all states that are not forgotten and whose manifests can be recovered.
 
     In the order of versions. Adds the name of every object to ``graph``.
     """
-    history = found.history
+    history = stored.history
     first_entry: dict[ManifestId, int] = {}
-    for entry_index, recorded in enumerate(found.entries):
+    for entry_index, recorded in enumerate(stored.entries):
         for commit in recorded.entry.commits:
             if commit.id not in history.forgotten:
                 graph.name(commit.manifest)
@@ -159,7 +159,7 @@ class _SoundRecords:
 
     ``pieces``: by object the offsets of its pieces. ``encoded_again``: objects whose record cannot
     be copied in part: groups, or a manifest in a record with blobs. ``oldest_first``: all objects
-    by the entry that a new record of them belongs to.
+    by the entry for a new record.
     """
 
     def __init__(self, survey: PackCheck, graph: SoundGraph, needs: dict[bytes, Need]) -> None:
@@ -168,8 +168,8 @@ class _SoundRecords:
         self.encoded_again: set[bytes] = set()
         self._survey = survey
         self._graph = graph
-        # by prefix of an id, the earliest entry that stores the object or names it as a base; a new
-        # record of it belongs there
+        # By prefix of an id, the earliest entry that stores the object or names it as a base; a new
+        # record belongs there
         self._first_entry: dict[bytes, int] = {}
         self._sound = []
         for record, place, member in survey.objects.all_members():
@@ -209,7 +209,10 @@ class _SoundRecords:
         """The base of a known delta of the object, if the base is not lost and earlier."""
         bases = (self.base_of(step.member.base, lost) for step in self._graph.steps(id_))
         known = (base for base in bases if base is not None)
-        return next((each for each in known if self.entry_for(each) < self.entry_for(id_)), None)
+        return next(
+            (candidate for candidate in known if self.entry_for(candidate) < self.entry_for(id_)),
+            None,
+        )
 
     def readable(self, lost: set[bytes]) -> Reachability:
         """The pieces that sound records can recover without lost objects.
