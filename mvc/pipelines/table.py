@@ -119,7 +119,7 @@ def _unknown(word: str) -> InvalidPipeline:
     if word in PRESETS:
         return InvalidPipeline(
             f"{word} is a preset, and cannot be combined with stages",
-            hint=f"'mvc pipeline {word}' prints its stages, which can",
+            hint=f"'mvc pipeline {word}' prints its stages: write these instead",
         )
     name = word.partition(":")[0].strip()
     names = [*STAGES, *PRESETS]

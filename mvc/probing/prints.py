@@ -61,7 +61,7 @@ def print_of(tensor: torch.Tensor, place: str, of: str = "") -> TensorPrint:
     try:
         spec = tensor_spec(tensor, f"{of}, tensor {place!r}," if place else of or "a tensor")
     except UnsupportedTensor as error:
-        message = error.message.replace("cannot be kept exactly", "cannot be compared bit by bit")
-        raise UnsupportedTensor(message) from error
+        problem = error.message.partition(", which")[0]
+        raise UnsupportedTensor(f"{problem}, which cannot be compared bit by bit") from error
     id_ = blob_id(spec, tensor_bytes(tensor), parallel=True)
     return TensorPrint(place, spec.dtype, spec.shape, id_, at=0)
