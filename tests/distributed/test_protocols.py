@@ -372,7 +372,7 @@ def test_a_worker_with_another_model_does_not_join(length, digest, said):
         ),
         ("sync", {"up": "int9"}, "there is no codec int9: it must be one of none, int8"),
         ("sync", {"up": "topk:2"}, "topk keeps a share"),
-        ("sync", {"up": "lc:y=2"}, "lc does not know 'y=2'"),
+        ("sync", {"up": "lc:y=2"}, "lc has no option 'y=2'"),
         ("sync", {"up": "lc:x=2,budget=0.1"}, "must have exactly one bound"),
         ("sync", {"down": "int8:2"}, "the codec int8 takes no parameter"),
         ("sync", {"whatever": 1}, "the protocol sync takes no whatever"),

@@ -539,7 +539,7 @@ def test_a_version_of_a_pipeline_that_is_not_known_any_more(
                 recorder.step(loss=trained.train())
         monkeypatch.undo()
         Pipeline.parse.cache_clear()
-        with pytest.raises(InvalidPipeline, match="does not know 'carry'"):
+        with pytest.raises(InvalidPipeline, match="has no option 'carry'"):
             Pipeline.parse(text)
         assert {entry.commit.pipeline for entry in repo.log()} == {text}
         for commit, bits in served.versions:
