@@ -236,7 +236,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         words = words_of(new, width)
         end = words.nbytes
         if self.lossy or self.decisions:
-            raise WrongUsage(f"pipeline {self.text} has decisions or lossy stages: use its coding()")
+            raise WrongUsage(f"pipeline {self.text} has decisions or lossy stages: use coding()")
         if self.operator == "none" and base is None:
             return words, new[end:], None, len(words)
         if self.operator in {"none", "add"} or base is None or len(base) != len(new):
