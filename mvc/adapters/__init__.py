@@ -1,6 +1,5 @@
-"""Model files and Python states, taken apart into tensors and other bytes and put together again.
+"""Splits model files and Python states into tensors and other bytes, and reassembles them.
 
-Nothing in here runs what a file says: no class is looked up by name and no
-object is built for one. A file that a parser does not understand to the last
-byte is kept as an opaque run of bytes, so every file can be versioned.
+No code in a file is run: no class is looked up and no object is built for one. A file that a parser
+does not fully understand is stored as opaque bytes, so every file can be versioned.
 """

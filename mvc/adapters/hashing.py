@@ -15,9 +15,9 @@ from mvc.model.manifest import Content, FileEntry, LogicalTensor
 
 
 def hash_file(parsed: ParsedFile, path: str) -> FileEntry:
-    """The entry that a commit of this file would make; the file keeps the ids of its contents.
+    """The entry that a commit of this file would have; ``parsed`` remembers the content ids.
 
-    Takes the memory of one piece, or of one storage that views refer to.
+    Needs memory for one piece, or for one storage that views refer to.
     """
     largest = max((c.spec.nbytes for c in parsed.contents), default=0)
     buffer = np.empty(min(PIECE, largest), np.uint8).data
@@ -27,7 +27,7 @@ def hash_file(parsed: ParsedFile, path: str) -> FileEntry:
 
 
 def entry_from(parsed: ParsedFile, path: str, ids: Sequence[BlobId], skeleton: bytes) -> FileEntry:
-    """An entry from the contents' ids; contents that views refer to are read."""
+    """An entry from the contents' ids; contents with views are read."""
     contents = tuple(
         Content(c.offset, c.spec, id_) for c, id_ in zip(parsed.contents, ids, strict=True)
     )
@@ -55,6 +55,6 @@ def _logical(parsed: ParsedFile, contents: Sequence[Content]) -> Iterator[Logica
 
 
 def whole(parsed: ParsedFile, i: int) -> memoryview:
-    """One content in memory, borrowed where it lies there already."""
+    """One content in memory, without a copy if it is already there."""
     borrowed = parsed.borrow(i)
     return parsed.copied(i) if borrowed is None else borrowed

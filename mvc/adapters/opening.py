@@ -1,4 +1,4 @@
-"""Opens a file that is to be committed, and checks that it does not change meanwhile."""
+"""Opens a file for a commit, and checks that it does not change while it is read."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ from mvc.errors import BadModelFile, MvcError, SourceChanged
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.model.manifest import FileEntry
 
-_GRAPHS = 8  # so many graphs in its folder are read for what they say of a file
+_GRAPHS = 8  # at most so many graphs in a file's folder are read
 
 
 def parse(source: Source, name: str, *, unless: Callable[[], bool] = lambda: False) -> StateFile:
-    """A file by its first bytes; one of no known format is a file without tensors.
+    """Parses a file by its first bytes; a file of unknown format has no tensors.
 
-    Raises BadModelFile for a truncated model file, ``unless`` that returns true. ``name``: for
-    messages, and the kind of file that its suffix promises.
+    Raises BadModelFile for a truncated model file, unless ``unless`` returns true. ``name`` is for
+    messages, and its suffix states the expected format.
     """
-    return _sound(parse_file(source, name), source, name, unless)
+    return _checked(parse_file(source, name), source, name, unless)
 
 
-def _sound(parsed: ParsedFile, source: Source, name: str, unless: Callable[[], bool]) -> StateFile:
+def _checked(
+    parsed: ParsedFile, source: Source, name: str, unless: Callable[[], bool]
+) -> StateFile:
     if parsed.format == "opaque":
         from mvc.adapters.files.suspicion import suspicion  # few files need it
 
         why = suspicion(source, name)
         if why is not None and not unless():
             raise BadModelFile(
-                f"{name} is no sound model file: {why}",
-                hint="write it again; to keep it as it is, add --opaque",
+                f"{name} is not a valid model file: {why}",
+                hint="write it again; to commit it unchanged, add --opaque",
             )
     return StateFile(parsed)
 
@@ -54,34 +56,34 @@ def open_file(
     like: FileEntry | None = None,
     unless: Callable[[], bool] = lambda: False,
 ) -> Iterator[StateFile]:
-    """The file while it is open. Raises SourceChanged at the end if it was written to meanwhile.
+    """The open file. Raises SourceChanged at the end if it was modified meanwhile.
 
-    ``strict``: as ``parse``; otherwise a truncated model file is one without tensors. ``like`` is
-    as for ``parse_beside``.
+    ``strict``: as ``parse``; otherwise a truncated model file is one without tensors. ``like`` as
+    for ``parse_beside``.
     """
     with fs.open_read(path) as file:
-        before = file.identity()
+        identity_before = file.identity()
         parsed = parse_beside(fs, path, file, name, like=like)
-        yield _sound(parsed, file, name, unless) if strict else StateFile(parsed)
-        after = file.identity()
-    if (before.size, before.mtime_ns, before.ctime_ns) != (
-        after.size,
-        after.mtime_ns,
-        after.ctime_ns,
+        yield _checked(parsed, file, name, unless) if strict else StateFile(parsed)
+        identity_after = file.identity()
+    if (identity_before.size, identity_before.mtime_ns, identity_before.ctime_ns) != (
+        identity_after.size,
+        identity_after.mtime_ns,
+        identity_after.ctime_ns,
     ):
         raise SourceChanged(
             f"{name} changed while it was being read",
-            hint="wait until whatever writes it is done, then commit again",
+            hint="wait until its writer is done, then commit again",
         )
 
 
 def parse_beside(
     fs: FileSystem, path: Path, file: Source, name: str, *, like: FileEntry | None = None
 ) -> ParsedFile:
-    """As ``parse_file``. Of an opaque file, ONNX graphs in its folder may know the tensors.
+    """``parse_file``; for an opaque file also searches ONNX graphs in its folder for tensors.
 
-    A file with the bytes of ``like``, a stored one to compare it with, has that one's tensors. What
-    graphs said of ``like`` counts before.
+    If the file's bytes equal those of ``like``, a stored file, it has that file's tensors, also
+    those that graphs described before.
     """
     parsed = parse_file(file, name, like)
     if parsed.format == "opaque":
@@ -91,13 +93,13 @@ def parse_beside(
             graphs = _graphs(fs, path.parent, fs.stat(path.parent))
             graphs = sorted(graphs, key=lambda graph: not path.name.startswith(graph.stem))
             maps = (_external(fs, graph, fs.stat(graph)) for graph in graphs[:_GRAPHS])
-            there = (each for found in maps for each in found.get(path.name, ()))
-            if (parts := laid_out(there, parsed.size)).contents:
+            external = (tensor for by_file in maps for tensor in by_file.get(path.name, ()))
+            if (parts := laid_out(external, parsed.size)).contents:
                 parsed = SourceFile(file, name, parsed.size, parts)
     if like is not None and like.size == parsed.size and _layout(parsed) != _layout(like):
         from mvc.adapters.hashing import hash_file
 
-        with suppress(MvcError):  # what an earlier mvc read otherwise is no change
+        with suppress(MvcError):  # another parser version is no change of the file
             stored = parse_as(like, file, name)
             if hash_file(stored, name).content_id == like.content_id:
                 return stored
@@ -110,15 +112,15 @@ def _layout(file: PlacedFile) -> tuple[object, ...]:
 
 
 def external_files(fs: FileSystem, graph: Path) -> dict[Path, FileIdentity]:
-    """The files in the folder of an ONNX graph in which its tensors lie."""
+    """Files next to an ONNX graph that contain its tensors."""
     names = _external(fs, graph, fs.stat(graph)).keys() & set(fs.list(graph.parent))
-    found = {graph.with_name(name): fs.stat(graph.with_name(name)) for name in sorted(names)}
-    return {path: identity for path, identity in found.items() if identity and identity.is_file}
+    files = {graph.with_name(name): fs.stat(graph.with_name(name)) for name in sorted(names)}
+    return {path: identity for path, identity in files.items() if identity and identity.is_file}
 
 
 @lru_cache(maxsize=16)
 def _graphs(fs: FileSystem, folder: Path, _now: FileIdentity | None) -> list[Path]:
-    """``_now``: the folder as it is, so that it is listed again when it has changed."""
+    """``_now``: the folder's identity, so that a changed folder is listed again."""
     return [folder / name for name in fs.list(folder) if name.lower().endswith(".onnx")]
 
 
@@ -126,9 +128,9 @@ def _graphs(fs: FileSystem, folder: Path, _now: FileIdentity | None) -> list[Pat
 def _external(
     fs: FileSystem, graph: Path, _now: FileIdentity | None
 ) -> Mapping[str, Sequence[GraphTensor]]:
-    """The tensors of a graph that lie in other files, by the names of these."""
-    found = defaultdict[str, list[GraphTensor]](list)
+    """Tensors of a graph in external files, by the names of these files."""
+    by_name = defaultdict[str, list[GraphTensor]](list)
     with suppress(MvcError, LookupError), fs.open_read(graph) as file:
-        for each in filter(attrgetter("location"), tensors(FileCursor(file))):
-            found[normpath(each.location)].append(each)
-    return found
+        for tensor in filter(attrgetter("location"), tensors(FileCursor(file))):
+            by_name[normpath(tensor.location)].append(tensor)
+    return by_name

@@ -1,8 +1,8 @@
-"""A parsed file: the places of its tensors, and its bytes on demand.
+"""A parsed file: the positions of its tensors, and its bytes on demand.
 
-Invariant: contents are sorted by offset and do not overlap, check fields lie
-outside them, and contents, check fields and skeleton make up every byte of the
-file. So the file is restored exactly even if the parser misread the rest.
+Invariant: contents are sorted by offset and do not overlap, check fields are outside of contents,
+and contents, check fields and skeleton make up every byte of the file. So the file is restored
+exactly even if the parser misread the rest.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Source(Protocol):
     """Random access to existing bytes, such as ``mvc.io.files.ReadFile``."""
 
     def size(self) -> int:
-        """Bytes in all, as of now."""
+        """Current number of bytes."""
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes from ``offset`` on; fewer where they end."""
+        """Bytes from ``offset``; fewer at the end."""
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         data = self.read(offset, len(buffer))
@@ -77,7 +77,7 @@ class ParsedContent(Struct, frozen=True, gc=False):
 
 
 class ParsedTensor(Struct, frozen=True, gc=False):
-    """A named tensor; as ``manifest.LogicalTensor``, before anything is hashed."""
+    """A named tensor, like ``manifest.LogicalTensor`` before hashing."""
 
     key: str
     spec: TensorSpec
@@ -102,14 +102,14 @@ class StepFrom(Struct, frozen=True):
     coding: str
 
     def part(self, start: int, length: int) -> Addition:
-        """What is added to so many bytes of the base."""
+        """The addition to this range of the base."""
         width = self.step.nbytes // max(1, len(self.step.symbols))
         symbols = self.step.symbols[start // width : (start + length) // width]
         return replace(self.step, symbols=symbols)
 
 
 class ParsedFile(ABC):
-    """One file, or one Python state seen as a file of ``size`` bytes."""
+    """One file, or one Python state as a virtual file of ``size`` bytes."""
 
     path = "the state"
     """The name for messages."""
@@ -119,37 +119,37 @@ class ParsedFile(ABC):
     checks: tuple[Check, ...]
     tensors: tuple[ParsedTensor, ...]
     ids: Sequence[BlobId] | None = None
-    """Ids of the contents, if they were hashed before and nobody has written to them since."""
+    """Ids of the contents, if they were hashed and not modified since."""
     stored: Mapping[int, BlobId] = MappingProxyType({})
-    """Ids of the contents that are stored already, and need not be read."""
+    """Ids of contents that are already stored, and need not be read."""
     steps: Mapping[int, StepFrom] | None = None
-    """How the contents were made that are stored values plus approximate steps."""
+    """Contents that are stored values plus approximate steps, with these steps."""
 
     @abstractmethod
     def read(self, content: int, start: int, out: memoryview) -> None:
         """Fills ``out`` with bytes [start, start + len(out)) of a content.
 
-        Raises SourceChanged if the file has become shorter. Safe in several threads.
+        Raises SourceChanged if the file has become shorter. Thread-safe.
         """
 
     def borrow(self, content: int) -> memoryview | None:  # noqa: ARG002
-        """The whole content as it lies in memory, without a copy, or None."""
+        """The whole content in memory without a copy, or None."""
         return None
 
     def copied(self, content: int) -> memoryview:
         """The whole content, in new memory."""
-        import numpy as np  # telling formats apart needs none of it
+        import numpy as np  # detecting formats does not need it
 
         out = np.empty(self.contents[content].spec.nbytes, np.uint8).data
         self.read(content, 0, out)
         return out
 
     def is_hole(self, content: int, start: int, length: int) -> bool:  # noqa: ARG002
-        """Whether this range of a content is known to be zero without being read."""
+        """Whether this range of a content is known to be zero without reading it."""
         return False
 
     def content_id(self, content: int, buffer: memoryview) -> BlobId:
-        """The id of one content; ``buffer`` holds a piece of it, or the whole if that is less."""
+        """The id of one content; ``buffer`` has room for a piece, or for a smaller content."""
         if content in self.stored:
             return self.stored[content]
         spec = self.contents[content].spec
@@ -168,16 +168,16 @@ class ParsedFile(ABC):
 
     @abstractmethod
     def skeleton(self) -> bytes:
-        """Every byte outside the contents, in file order, with check fields set to zero."""
+        """Every byte outside of contents, in file order, with check fields set to zero."""
 
 
 PlacedFile: TypeAlias = ParsedFile | FileEntry
-"""What says where everything in a file lies: a parsed file, or the entry of a stored one."""
+"""A file with known positions of its parts: parsed, or the entry of a stored one."""
 PlacedTensor: TypeAlias = ParsedTensor | LogicalTensor
 
 
 class SourceFile(ParsedFile):
-    """A parsed file whose bytes are read from ``source`` when asked for."""
+    """A parsed file whose bytes are read from ``source`` on demand."""
 
     def __init__(self, source: Source, name: str, size: int, parts: FileParts) -> None:
         """Raises BadModelFile or InvalidName if ``parts`` break the invariant above."""
@@ -193,8 +193,8 @@ class SourceFile(ParsedFile):
     def borrow(self, content: int) -> memoryview | None:
         if not isinstance(self._source, MemorySource):
             return None
-        found = self.contents[content]
-        return self._source.data[found.offset : found.end]
+        part = self.contents[content]
+        return self._source.data[part.offset : part.end]
 
     def is_hole(self, content: int, start: int, length: int) -> bool:
         at = self.contents[content].offset + start
@@ -223,7 +223,7 @@ def gaps(spans: list[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
 def skeleton_places(
     contents: Sequence[ParsedContent | Content], positions: Iterable[int]
 ) -> Iterator[int]:
-    """Where in the skeleton the bytes at these positions of the file lie."""
+    """Positions in the skeleton of the bytes at these positions of the file."""
     starts = [content.offset for content in contents]
     before = list(accumulate((content.spec.nbytes for content in contents), initial=0))
     return (at - before[bisect(starts, at)] for at in positions)
@@ -234,7 +234,7 @@ def read_exactly(source: Source, name: str, offset: int, out: memoryview) -> Non
     if source.read_into(offset, out) != len(out):
         raise SourceChanged(
             f"{name} became shorter while it was read",
-            hint="wait until whatever writes it is done, then try again",
+            hint="wait until its writer is done, then try again",
         )
 
 
@@ -243,21 +243,21 @@ def _validate(parsed: SourceFile, name: str) -> None:
     fields = [(c.position, c.position + CHECK_BYTES) for c in parsed.checks]
     outside = size - sum(c.spec.nbytes for c in contents)
     problems = {
-        "two tensors lie over each other": _overlap([(c.offset, c.end) for c in contents]),
+        "two tensors overlap": _overlap([(c.offset, c.end) for c in contents]),
         "a tensor reaches past the end of the file": any(c.end > size for c in contents),
-        f"more than {MAX_SKELETON} bytes lie outside its tensors": outside > MAX_SKELETON,
+        f"more than {MAX_SKELETON} bytes are outside its tensors": outside > MAX_SKELETON,
         f"it has more than {MAX_TENSORS} tensors": max(len(contents), len(tensors)) > MAX_TENSORS,
-        "a checksum field lies inside a tensor": any(stop > size for _, stop in fields)
+        "a checksum field is inside a tensor": any(stop > size for _, stop in fields)
         or _overlap(sorted([(c.offset, c.end) for c in contents if c.spec.nbytes] + fields)),
-        "two tensors have one name": len({t.key for t in tensors}) != len(tensors),
+        "two tensors have the same name": len({t.key for t in tensors}) != len(tensors),
     }
-    for problem, found in problems.items():
-        if found:
+    for problem, present in problems.items():
+        if present:
             raise BadModelFile(f"{name}: {problem}")
     for tensor in tensors:
         check_key(tensor.key)
 
 
 def _overlap(spans: list[tuple[int, int]]) -> bool:
-    """Whether one of these (start, end) begins before the one before it ends, or before 0."""
+    """Whether one of these (start, end) starts before the end of the previous one, or before 0."""
     return any(start < end for (start, _), (_, end) in zip(spans, [(0, 0), *spans], strict=False))

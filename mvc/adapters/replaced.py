@@ -8,13 +8,13 @@ from mvc.adapters.parsed import ParsedFile, StepFrom
 
 
 class ReplacedFile(ParsedFile):
-    """``made`` has the new contents by position. ``steps``: as of ``ParsedFile``."""
+    """``replaced`` has the new contents by index. ``steps`` as in ``ParsedFile``."""
 
     def __init__(
-        self, parsed: ParsedFile, made: Mapping[int, memoryview], steps: Mapping[int, StepFrom]
+        self, parsed: ParsedFile, replaced: Mapping[int, memoryview], steps: Mapping[int, StepFrom]
     ) -> None:
         self._parsed = parsed
-        self._made = made
+        self._replaced = replaced
         self.steps = steps
         self.format = parsed.format
         self.size = parsed.size
@@ -24,21 +24,21 @@ class ReplacedFile(ParsedFile):
 
     def borrow(self, content: int) -> memoryview | None:
         """The replaced content, or the file's own."""
-        made = self._made.get(content)
-        return self._parsed.borrow(content) if made is None else made
+        replaced = self._replaced.get(content)
+        return self._parsed.borrow(content) if replaced is None else replaced
 
     def read(self, content: int, start: int, out: memoryview) -> None:
-        made = self._made.get(content)
-        if made is None:
+        replaced = self._replaced.get(content)
+        if replaced is None:
             self._parsed.read(content, start, out)
         else:
-            out[:] = made[start : start + len(out)]
+            out[:] = replaced[start : start + len(out)]
 
     def skeleton(self) -> bytes:
         """The file's own skeleton: names, shapes and all bytes outside contents."""
         return self._parsed.skeleton()
 
     def copied(self, content: int) -> memoryview:
-        """The replaced content itself, and copies of all others."""
-        made = self._made.get(content)
-        return self._parsed.copied(content) if made is None else made
+        """The replaced content without a copy, and copies of other contents."""
+        replaced = self._replaced.get(content)
+        return self._parsed.copied(content) if replaced is None else replaced

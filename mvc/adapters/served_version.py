@@ -1,8 +1,8 @@
-"""A version on its way to the process that serves it, and its form as a safetensors file.
+"""A version for the process that serves it, and its form as a safetensors file.
 
-The metadata of the file name the version (``mvc.commit``) and when it went live (``mvc.time``).
-``mvc.check`` is a hash over both, the state's structure and the Merkle root of the tensors, so
-that a reader detects any damage.
+The file's metadata name the version (``mvc.commit``) and when it went live (``mvc.time``).
+``mvc.check`` is a hash over both, the state's structure and the Merkle root of the tensors, so that
+a reader detects any damage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Digest = Annotated[bytes, Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
 
 
 class NotedVersion(Struct, frozen=True):
-    """A version that the file holds or held; ``root`` of its tensors, live since ``time_ns``."""
+    """A version that the file contains or contained, with the ``root`` of its tensors."""
 
     commit: _Digest
     root: _Digest
@@ -40,11 +40,11 @@ class NotedVersion(Struct, frozen=True):
 
 
 class ServedVersion(Struct, frozen=True):
-    """A version to serve: bit for bit what ``checkout`` of ``commit`` returns.
+    """A version to serve: bit for bit the state that ``checkout`` of ``commit`` returns.
 
-    ``state`` maps names to weights, in memory of their own. ``time_ns``, in nanoseconds since
-    1970, is when the version went live: the Recorder gives the time of its deployment, or else
-    of the commit; a reader gives the moment of its own swap.
+    ``state`` maps names to weights, in memory of their own. ``time_ns``, in nanoseconds since 1970,
+    is when the version went live: for a Recorder the time of its deployment, or else of its commit;
+    for a reader the moment of its own swap.
     """
 
     state: Mapping[str, Any]
@@ -56,7 +56,7 @@ class ServedVersion(Struct, frozen=True):
 
 
 def encode_served(version: ServedVersion) -> tuple[memoryview, ...]:
-    """The file in consecutive parts, which borrow the memory of the state where they can."""
+    """The file in consecutive parts, which share the state's memory if possible."""
     parsed = from_state(version.state)
     header = safetensors_header(parsed.skeleton(), "version")
     facts = header["__metadata__"]
@@ -67,12 +67,11 @@ def encode_served(version: ServedVersion) -> tuple[memoryview, ...]:
 
 
 def decode_served(data: memoryview, name: str, noted: Iterable[NotedVersion] = ()) -> ServedVersion:
-    """The version in ``data``; its state borrows that memory.
+    """The version in ``data``; its state shares that memory.
 
-    ``name`` is for messages. ``noted``: versions that the note beside the file names, one of which
-    a file without metadata has to be. Raises BadModelFile for other formats, WrongUsage for a file
-    that neither a sink nor a follower has written, and DamagedData where the tensors are not those
-    that the metadata name.
+    ``name`` is for messages. ``noted``: versions in the note of the file; a file without metadata
+    must be one of these. Raises BadModelFile for other formats, WrongUsage for a file that neither
+    a sink nor a follower wrote, and DamagedData if the tensors do not match the metadata.
     """
     source = MemorySource(data)
     parsed = SourceFile(source, name, len(data), parse_safetensors(source, name))
@@ -80,15 +79,15 @@ def decode_served(data: memoryview, name: str, noted: Iterable[NotedVersion] = (
     entry = hash_file(parsed, name)
     state = to_state(entry, parsed.skeleton(), partial(whole, parsed))
     if _COMMIT not in facts:
-        for each in noted:
-            if each.root == entry.state_id:
-                return ServedVersion(state, CommitId(each.commit), each.time_ns)
+        for version in noted:
+            if version.root == entry.state_id:
+                return ServedVersion(state, CommitId(version.commit), version.time_ns)
         raise WrongUsage(
             f"{name} was not written by a sink",
-            hint="a FileSink writes files for a FileReader, or 'mvc follow' keeps one",
+            hint="use a file of a FileSink or of 'mvc follow'",
         )
     if facts.get(_CHECK) != _check(facts, entry.state.root):
-        raise DamagedData(f"{name} does not hold what it says it holds")
+        raise DamagedData(f"the tensors of {name} do not match its metadata")
     try:
         commit, time_ns = CommitId.parse(facts[_COMMIT]), int(facts.get(_TIME, "0"))
     except ValueError as error:
@@ -97,5 +96,5 @@ def decode_served(data: memoryview, name: str, noted: Iterable[NotedVersion] = (
 
 
 def _check(facts: Mapping[str, str], root: Root) -> str:
-    said = [facts.get(key, "").encode() for key in (_COMMIT, _TIME, _STRUCTURE)]
-    return digest(_TAG, root, *said).hex()
+    fields = [facts.get(key, "").encode() for key in (_COMMIT, _TIME, _STRUCTURE)]
+    return digest(_TAG, root, *fields).hex()

@@ -1,4 +1,4 @@
-"""A file of a version on its way to a commit: a state, bytes, or a model file that was read."""
+"""A file for a commit: a state, bytes, or a parsed model file."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Specs: TypeAlias = Mapping[str, TensorSpec]
 class FileArrays(Struct, frozen=True):
     """Tensors of a file as arrays, by name.
 
-    A tensor whose dtype numpy lacks is an array of unsigned integers, and ``dtypes`` has its
-    dtype. ``contents`` has the position of each tensor's content in the file.
+    A tensor whose dtype numpy lacks is an array of unsigned integers, and ``dtypes`` has its dtype.
+    ``contents`` has the index of each tensor's content in the file.
     """
 
     arrays: dict[str, Array]
@@ -40,23 +40,23 @@ class FileArrays(Struct, frozen=True):
 
     @classmethod
     def of(cls, parsed: ParsedFile) -> FileArrays:
-        """The tensors with elements that are whole contents, not views into a raw storage."""
-        made = cls({}, {}, {})
+        """Non-empty tensors that are whole contents, not views of a raw storage."""
+        result = cls({}, {}, {})
         seen: set[int] = set()
         for tensor in parsed.tensors:
             spec = parsed.contents[tensor.content].spec
             if tensor.view is not None or tensor.content in seen or not spec.nbytes:
                 continue
             seen.add(tensor.content)
-            made.arrays[tensor.key] = array_of(spec, whole(parsed, tensor.content))
-            made.contents[tensor.key] = tensor.content
+            result.arrays[tensor.key] = array_of(spec, whole(parsed, tensor.content))
+            result.contents[tensor.key] = tensor.content
             if not has_dtype(spec.dtype):
-                made.dtypes[tensor.key] = spec.dtype
-        return made
+                result.dtypes[tensor.key] = spec.dtype
+        return result
 
 
 def array_of(spec: TensorSpec, data: memoryview) -> Array:
-    """An array over ``data``: of unsigned integers where numpy lacks the dtype."""
+    """An array over ``data``: of unsigned integers if numpy lacks the dtype."""
     if has_dtype(spec.dtype):
         return make_array(spec, data)
     words = np.dtype(f"<u{DTYPES[spec.dtype].itemsize}")
@@ -64,10 +64,10 @@ def array_of(spec: TensorSpec, data: memoryview) -> Array:
 
 
 class StateFile:
-    """What ``Repository.commit({path: file})`` stores as it is.
+    """A file that ``Repository.commit({path: file})`` stores unchanged.
 
-    It is hashed at most once and refers to the memory that it was made of: nobody may write there
-    before it is committed.
+    It is hashed at most once, and shares the memory of the original state: do not modify that
+    memory before the commit.
     """
 
     def __init__(self, parsed: ParsedFile) -> None:
@@ -77,7 +77,7 @@ class StateFile:
     def of(cls, state: Mapping[Any, Any]) -> Self:
         """A state: mappings and lists of tensors and plain values.
 
-        Raises UnsupportedTensor for what cannot be kept exactly, and InvalidName.
+        Raises UnsupportedTensor for a value that cannot be stored exactly, and InvalidName.
         """
         return cls(from_state(state))
 
@@ -88,7 +88,7 @@ class StateFile:
 
     @cached_property
     def entry(self) -> FileEntry:
-        """What the version's manifest says of the file, but for its path."""
+        """The file's entry in a manifest, except for its path."""
         return hash_file(self.parsed, DEFAULT_STATE)
 
     @property
@@ -107,10 +107,10 @@ class StateFile:
         return FileArrays.of(self.parsed)
 
     def with_arrays(self, arrays: Arrays) -> StateFile:
-        """The file with these arrays in the place of the tensors of their names."""
+        """The file with tensors replaced by these arrays of the same names."""
         places = {tensor.key: tensor.content for tensor in self.parsed.tensors}
-        made = {places[name]: array_bytes(array) for name, array in arrays.items()}
-        return StateFile(ReplacedFile(self.parsed, made, {}))
+        replaced = {places[name]: array_bytes(array) for name, array in arrays.items()}
+        return StateFile(ReplacedFile(self.parsed, replaced, {}))
 
     def reduced(
         self,
@@ -120,20 +120,22 @@ class StateFile:
         *,
         loss: float | None = None,
     ) -> StateFile:
-        """The file as ``reducer`` makes it after a stored version of it.
+        """The file reduced by ``reducer``, as a successor of a stored version.
 
-        ``before`` gives that version's tensors of these names, dtypes and shapes, as far as it has
-        them, and ``ids`` has the ids of all: what is approximated is stored as a step from there.
+        ``before`` returns that version's tensors with these names and specs, as far as it has them;
+        ``ids`` are the ids of all its tensors. Approximated tensors are stored as steps from these.
         """
-        given = self.arrays()
-        specs = {name: self.parsed.contents[i].spec for name, i in given.contents.items()}
+        current = self.arrays()
+        specs = {name: self.parsed.contents[i].spec for name, i in current.contents.items()}
         specs = {name: s for name, s in specs.items() if reducer.may_change(name, s.dtype)}
-        training = {name: given.arrays[name] for name in specs}
-        made = reducer.reduce(before(specs) or None, training, loss=loss, dtypes=given.dtypes)
-        contents, coding = given.contents, reducer.pipeline.text
-        steps = {contents[n]: StepFrom(ids[n], s, coding) for n, s in made.steps.items()}
+        training = {name: current.arrays[name] for name in specs}
+        reduction = reducer.reduce(
+            before(specs) or None, training, loss=loss, dtypes=current.dtypes
+        )
+        contents, coding = current.contents, reducer.pipeline.text
+        steps = {contents[n]: StepFrom(ids[n], s, coding) for n, s in reduction.steps.items()}
         replaced = {
-            contents[n]: array_bytes(a) for n, a in made.arrays.items() if a is not training[n]
+            contents[n]: array_bytes(a) for n, a in reduction.arrays.items() if a is not training[n]
         }
         return StateFile(ReplacedFile(self.parsed, replaced, steps))
 
@@ -144,16 +146,18 @@ class StateFile:
 
     @property
     def in_memory(self) -> bool:
-        """Whether it lies in memory: it is not read or put together, or made of steps, only now."""
-        lies = (self.parsed.borrow(i) is not None for i in range(len(self.parsed.contents)))
-        return self.parsed.steps is None and any(lies)
+        """Whether it is already in memory, instead of being read, assembled or computed on
+        demand.
+        """
+        borrowed = (self.parsed.borrow(i) is not None for i in range(len(self.parsed.contents)))
+        return self.parsed.steps is None and any(borrowed)
 
     def nested(self) -> Any:
-        """The state as ``checkout`` returns it, in memory of its own but for what was replaced."""
+        """The state as ``checkout`` returns it; only replaced contents share memory."""
         return to_state(self.parsed, self.parsed.skeleton(), self.parsed.copied)
 
     def tensor_bytes(self, tensor: LogicalTensor) -> memoryview:
-        """The row-major bytes of a tensor of ``entry``, borrowed where they lie so in memory."""
+        """The row-major bytes of a tensor of ``entry``, without a copy if possible."""
         data = whole(self.parsed, tensor.content)
         return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 

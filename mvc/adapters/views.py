@@ -1,7 +1,7 @@
-"""Tensors inside raw content: row-major bytes out of offset and strides.
+"""Tensors inside raw content: row-major bytes from offset and strides.
 
-Strides count elements and are not negative (torch has no others). The bounds
-are checked here again: what asks may come from a damaged repository.
+Strides count elements and are not negative (torch has no others). Bounds are checked again, because
+arguments may come from a damaged repository.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether the elements lie in row-major order without gaps."""
+    """Whether the elements are in row-major order without gaps."""
     if 0 in shape:
         return True
     rows = zip(shape, strides, c_strides(shape), strict=True)
@@ -29,13 +29,13 @@ def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def extract(raw: memoryview, spec: TensorSpec, view: View) -> memoryview:
-    """Row-major bytes of the tensor; a slice of ``raw`` where it is contiguous.
+    """Row-major bytes of the tensor; a slice of ``raw`` if it is contiguous.
 
-    Raises DamagedData if the view does not fit its shape or leaves ``raw``.
+    Raises DamagedData if the view does not match its shape or exceeds ``raw``.
     """
     raw = raw.cast("B") if raw.nbytes else memoryview(b"")
     if len(view.strides) != len(spec.shape) or view.offset < 0 or min(view.strides, default=0) < 0:
-        raise DamagedData("the strides of a tensor do not fit its shape")
+        raise DamagedData("the strides of a tensor do not match its shape")
     first, end = reach(spec, view)
     if end > raw.nbytes:
         raise DamagedData("a tensor reaches outside its storage")

@@ -1,7 +1,7 @@
-"""Training one model at several sites that talk only when the model has moved.
+"""Distributed training of one model at several sites that communicate only when it has moved.
 
-Here: the protocols (pure state machines), the codecs of what they send, the simulator in one
-process, and the runner on ``torch.distributed``. Not here: how versions are stored (``repo``).
+This package has the protocols (pure state machines), the codecs of their messages, a simulator in
+one process, and the runner on ``torch.distributed``. Versions are stored by ``repo``.
 """
 
 from __future__ import annotations

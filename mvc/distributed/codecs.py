@@ -1,4 +1,4 @@
-"""How drifts and changes of the model travel: vectors to bytes and back."""
+"""Codecs for drifts and changes of the model: vectors to bytes and back."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mvc.pipelines import Pipeline
 
 
 class DriftCodec(ABC):
-    """Encodes float64 vectors. What is lost is the caller's to feed back."""
+    """Encodes float64 vectors. The caller feeds encoding losses back."""
 
     name: ClassVar[str]
     exact: ClassVar[bool] = False
-    """True if what is decoded is what was encoded, up to the rounding of the element type."""
+    """True if decoding returns the encoded values, up to rounding of the element type."""
 
     @abstractmethod
     def encode(self, values: Vector, dtype: np.dtype[Any]) -> bytes:
@@ -29,10 +29,10 @@ class DriftCodec(ABC):
 
     @abstractmethod
     def decode(self, data: bytes, length: int, dtype: np.dtype[Any]) -> Vector:
-        """The vector of these bytes. Raises ValueError if they do not make one of that length."""
+        """The vector of these bytes. Raises ValueError if they do not encode one of that length."""
 
     def rounded(self, values: Vector, dtype: np.dtype[Any]) -> Vector:
-        """What the other side will decode."""
+        """The vector that the receiver will decode."""
         return self.decode(self.encode(values, dtype), len(values), dtype)
 
 
@@ -52,7 +52,7 @@ class Plain(DriftCodec):
 
 
 class Int8(DriftCodec):
-    """Eight bits a number, in blocks of 256 with a float32 scale each: 8.125 bits in all."""
+    """Eight bits per number, in blocks of 256 with a float32 scale each: 8.125 bits in total."""
 
     name = "int8"
 
@@ -77,7 +77,7 @@ class Exponent(DriftCodec):
     """Sign and exponent: a number becomes the mean magnitude of those with its exponent.
 
     Numbers below 2^-14 of the largest become zero. The symbols, a byte each, are Huffman coded by
-    zlib (whose tables are in its stream), after a table of up to 15 magnitudes as float32.
+    zlib (its stream contains the tables), after a table of up to 15 magnitudes as float32.
     """
 
     name = "exponent"
@@ -91,7 +91,7 @@ class Exponent(DriftCodec):
         table = np.frombuffer(data, np.float32, _RANKS)
         symbols = np.frombuffer(_inflated(data[table.nbytes :], length), np.uint8)
         if len(symbols) and int(symbols.max()) > 2 * _RANKS:
-            raise ValueError("a symbol stands for no exponent")
+            raise ValueError("a symbol is out of range")
         return self._values(table, symbols)
 
     def rounded(self, values: Vector, dtype: np.dtype[Any]) -> Vector:  # noqa: ARG002
@@ -118,61 +118,61 @@ class Exponent(DriftCodec):
 
 
 class LargestEntries(DriftCodec):
-    """The share of numbers with the largest magnitudes, as float32, and zero for the others.
+    """The given share of numbers with the largest magnitudes, as float32; the rest become zero.
 
-    Where they are is a bit for each number, compressed by zlib.
+    Their positions are one bit per number, compressed by zlib.
     """
 
     name = "topk"
 
     def __init__(self, share: str = "0.05") -> None:
-        """Raises WrongUsage unless it is a number above 0 and at most 1."""
+        """Raises WrongUsage unless ``share`` is a number above 0 and at most 1."""
         try:
             self._share = float(share)
         except ValueError:
             self._share = 0.0
         if not 0 < self._share <= 1:
-            raise WrongUsage(f"topk keeps a share of the numbers, such as topk:0.05, not {share}")
+            raise WrongUsage(f"the share of topk is {share}: use a number such as topk:0.05")
 
     def encode(self, values: Vector, dtype: np.dtype[Any]) -> bytes:  # noqa: ARG002
-        kept = self._kept(values)
-        mask = zlib.compress(np.packbits(kept).tobytes(), 9)
-        return values[kept].astype(np.float32).tobytes() + mask
+        selected = self._selected(values)
+        mask = zlib.compress(np.packbits(selected).tobytes(), 9)
+        return values[selected].astype(np.float32).tobytes() + mask
 
     def decode(self, data: bytes, length: int, dtype: np.dtype[Any]) -> Vector:  # noqa: ARG002
         cut = 4 * self._count(length)
         mask = np.frombuffer(_inflated(data[cut:], -(-length // 8), zlib.MAX_WBITS), np.uint8)
-        kept = np.unpackbits(mask, count=length).view(np.bool_)
-        found = np.frombuffer(data[:cut], np.float32)
-        if int(kept.sum()) != len(found):
-            raise ValueError(f"{len(found)} numbers have {int(kept.sum())} places")
+        selected = np.unpackbits(mask, count=length).view(np.bool_)
+        entries = np.frombuffer(data[:cut], np.float32)
+        if int(selected.sum()) != len(entries):
+            raise ValueError(f"{len(entries)} numbers have {int(selected.sum())} positions")
         values = np.zeros(length)
-        values[kept] = found
+        values[selected] = entries
         return values
 
     def rounded(self, values: Vector, dtype: np.dtype[Any]) -> Vector:  # noqa: ARG002
-        return np.where(self._kept(values), values.astype(np.float32), 0).astype(np.float64)
+        return np.where(self._selected(values), values.astype(np.float32), 0).astype(np.float64)
 
     def _count(self, length: int) -> int:
         return max(1, round(self._share * length))
 
-    def _kept(self, values: Vector) -> NDArray[np.bool_]:
+    def _selected(self, values: Vector) -> NDArray[np.bool_]:
         count = self._count(len(values))
-        kept = np.zeros(len(values), np.bool_)
-        kept[np.argpartition(-np.abs(values), count - 1)[:count]] = True
-        return kept
+        selected = np.zeros(len(values), np.bool_)
+        selected[np.argpartition(-np.abs(values), count - 1)[:count]] = True
+        return selected
 
 
 class Lc(DriftCodec):
     """LC-Checkpoint's buckets or equal steps: a delta of the whole vector, from zero.
 
-    ``bound`` is what follows ``lc:`` in a pipeline: ``x=3``, ``budget=0.05``, ``error=0.1,ans``.
+    ``bound`` is the text after ``lc:`` in a pipeline: ``x=3``, ``budget=0.05``, ``error=0.1,ans``.
     """
 
     name = "lc"
 
     def __init__(self, bound: str = "x=3") -> None:
-        """Raises WrongUsage if it is no such bound."""
+        """Raises WrongUsage for an invalid bound."""
         try:
             self._pipeline = Pipeline.parse(f"lc:{bound}")
         except InvalidPipeline as error:
@@ -186,7 +186,7 @@ class Lc(DriftCodec):
         try:
             (step,) = decode_steps(self._pipeline, memoryview(data), [size])
             if step.dtype != dtype.name or step.root:
-                raise ValueError(f"a delta of {step.dtype} is none of {dtype}")
+                raise ValueError(f"the delta is of {step.dtype}, not of {dtype}")
             return self._values(step, dtype)
         except DamagedData as error:
             raise ValueError(str(error)) from None
@@ -196,14 +196,14 @@ class Lc(DriftCodec):
 
     def _step(self, values: Vector, dtype: np.dtype[Any]) -> Addition:
         """Raises BadMessage for numbers that are not finite in the element type."""
-        with np.errstate(over="ignore"):  # quantise finds what is infinite
+        with np.errstate(over="ignore"):  # quantise detects infinite values
             after = values.astype(dtype).tobytes()
         before = bytes(len(after))
         (step,) = quantise(self._pipeline, [(before, dtype.name)], [(after, dtype.name)])
         if step is None:
             raise BadMessage(
-                "the vector holds numbers that are not finite, or lc cannot code because "
-                "torch.set_flush_denormal(True) was called"
+                "the vector has numbers that are not finite, or "
+                "torch.set_flush_denormal(True) prevents coding by lc"
             )
         return step
 
@@ -215,45 +215,45 @@ class Lc(DriftCodec):
 
 
 def _inflated(data: bytes, length: int, bits: int = -15) -> bytes:
-    """Exactly so many bytes of a deflate stream; ValueError for any other."""
+    """Exactly ``length`` bytes of a deflate stream, or ValueError."""
     stream = zlib.decompressobj(bits)
     try:
-        found = stream.decompress(data, length + 1)
+        inflated = stream.decompress(data, length + 1)
     except zlib.error as error:
         raise ValueError(str(error)) from None
-    if len(found) != length or not stream.eof or stream.unused_data:
-        raise ValueError(f"a compressed stream does not hold {length} bytes")
-    return found
+    if len(inflated) != length or not stream.eof or stream.unused_data:
+        raise ValueError(f"a compressed stream does not have {length} bytes")
+    return inflated
 
 
 _BLOCK = 256
 _RANKS = 15
 
 CODECS: dict[str, type[DriftCodec]] = {
-    each.name: each for each in (Plain, Int8, Exponent, LargestEntries, Lc)
+    codec.name: codec for codec in (Plain, Int8, Exponent, LargestEntries, Lc)
 }
 
 
 def codec_named(text: str) -> DriftCodec:
     """``none``, ``int8``, ``exponent``, ``topk[:SHARE]`` or ``lc[:BOUND]``. Raises WrongUsage."""
     name, _, parameter = text.partition(":")
-    made = CODECS.get(name)
-    if made is None:
+    codec = CODECS.get(name)
+    if codec is None:
         raise WrongUsage(f"there is no codec {name}: it must be one of {', '.join(CODECS)}")
-    if parameter and made in (LargestEntries, Lc):
-        return made(parameter)
+    if parameter and codec in (LargestEntries, Lc):
+        return codec(parameter)
     if parameter:
-        raise WrongUsage(f"the codec {name} takes no parameter")
-    return made()
+        raise WrongUsage(f"the codec {name} has no parameter")
+    return codec()
 
 
 class VectorLayout(Struct, frozen=True):
-    """What the flat vector of a model holds: parameters first, then statistics of its layers.
+    """Contents of a model's flat vector: parameters first, then statistics of its layers.
 
-    ``measured``: how many numbers are parameters. The statistics (running means and variances of
-    BatchNorm) are averaged as they are, without codec and outer step, and safe functions do not see
-    them. ``digest``: 16 bytes that tell this network from others. Integer buffers and the state of
-    the optimizer are not part of the vector: they stay where they are.
+    ``measured``: the number of parameters. The statistics (running means and variances of
+    BatchNorm) are averaged without codec and outer step, and safe functions do not see them.
+    ``digest``: 16 bytes that identify the network's structure. Integer buffers and optimizer states
+    are not in the vector; each worker keeps its own.
     """
 
     length: int
@@ -272,18 +272,18 @@ class VectorLayout(Struct, frozen=True):
                 f"a model is {model.dtype} {shape}: it must be a flat vector of float32 or float64"
             )
         if not np.isfinite(model).all():
-            raise WrongUsage("the model holds numbers that are not finite")
+            raise WrongUsage("the model has numbers that are not finite")
         return VectorLayout(len(model), measured or len(model), model.dtype, digest)
 
 
 class Wire(Struct, frozen=True):
-    """How one direction travels: parameters go through the codec, statistics go as they are."""
+    """The coding of one direction: parameters by the codec, statistics unchanged."""
 
     codec: DriftCodec
     layout: VectorLayout
 
     def encode(self, values: Vector) -> tuple[bytes, Vector]:
-        """The bytes of a vector, and what the other side will decode."""
+        """The bytes of a vector, and the vector that the receiver will decode."""
         measured, dtype = self.layout.measured, self.layout.dtype
         data = (
             self.codec.encode(values[:measured], dtype) + values[measured:].astype(dtype).tobytes()
@@ -300,12 +300,12 @@ class Wire(Struct, frozen=True):
                 (head, np.frombuffer(data[cut:], layout.dtype)), dtype=np.float64
             )
         except (ValueError, OverflowError) as error:
-            raise BadMessage(f"no vector of {layout.length} numbers: {error}") from None
+            raise BadMessage(f"not a vector of {layout.length} numbers: {error}") from None
         if not np.isfinite(vector).all():
-            raise BadMessage("the vector holds numbers that are not finite")
+            raise BadMessage("the vector has numbers that are not finite")
         return vector
 
     def rounded(self, drift: Vector) -> Vector:
-        """The parameters of a drift as the other side will decode them."""
+        """The parameters of a drift as the receiver will decode them."""
         head = drift[: self.layout.measured]
         return head if self.codec.exact else self.codec.rounded(head, self.layout.dtype)

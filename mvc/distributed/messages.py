@@ -1,8 +1,8 @@
-"""What coordinator and workers say to each other, with its exact size in bytes.
+"""Messages between coordinator and workers, with their exact size in bytes.
 
-A message is a header (kind, worker, round, sub-round), then its numbers, then its data. The
-runner sends exactly the bytes of ``to_bytes``; ``size`` counts them without making them.
-``worker`` is who sends it (up) or who is to have it (down).
+A message is a header (kind, worker, round, sub-round), then its numbers, then its data. The runner
+sends exactly the bytes of ``to_bytes``; ``size`` counts them without creating them. ``worker`` is
+the sender (up) or the receiver (down).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class Message(Struct, frozen=True):
-    """The header that every message has."""
+    """The header of every message."""
 
     worker: int
     round: int
@@ -27,7 +27,7 @@ class Message(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes of this message: the length of ``to_bytes()``."""
+        """The length of ``to_bytes()``."""
         return _KINDS[type(self)][1].size + len(getattr(self, "data", b""))
 
     def to_bytes(self) -> bytes:
@@ -38,8 +38,9 @@ class Message(Struct, frozen=True):
 
 
 class Join(Message, frozen=True):
-    """Up: a worker is there. ``length``: numbers in its vector; ``layout``: 16 bytes, the digest
-    of names, shapes and types. The coordinator answers with Begin.
+    """Up: a worker joins. ``length``: numbers in its vector; ``layout``: a digest of 16 bytes.
+
+    The digest is over names, shapes and types. The coordinator answers with Begin.
     """
 
     length: int
@@ -66,15 +67,16 @@ class LocalState(Message, frozen=True):
 
 
 class Drift(Message, frozen=True):
-    """Up: the encoded drift. ``alarm`` is 1 if nobody asked for it. The worker then waits."""
+    """Up: the encoded drift. ``alarm`` is 1 if it was not requested. The worker then waits."""
 
     alarm: int
     data: bytes
 
 
 class Done(Message, frozen=True):
-    """Up: the worker will not train any more; it still answers. ``pending``: 1 if it has trained
-    since the round began.
+    """Up: the worker stops training, but still answers.
+
+    ``pending``: 1 if it has trained since the round began.
     """
 
     pending: int
@@ -95,7 +97,7 @@ class Quantum(Message, frozen=True):
 
 
 class Collect(Message, frozen=True):
-    """Down: say the value of your safe function."""
+    """Down: send the value of your safe function."""
 
 
 class Fetch(Message, frozen=True):
@@ -109,15 +111,15 @@ class Balance(Message, frozen=True):
 
 
 class Continue(Message, frozen=True):
-    """Down: a sub-round begins, and nothing is to be synchronised."""
+    """Down: a sub-round begins without synchronization."""
 
 
 class Stop(Message, frozen=True):
-    """Down: training has ended, and the last model is made."""
+    """Down: training has ended, and the last model is complete."""
 
 
 class Radius(Message, frozen=True):
-    """Down: the radius that the training has found, before the round that begins with it."""
+    """Down: the measured radius, before the round that first uses it."""
 
     radius: float
 
@@ -140,35 +142,36 @@ _NUMBERS: dict[int, tuple[Callable[..., Message], str]] = {
     24: (Radius, "d"),
 }
 _KINDS = {
-    made: (kind, struct.Struct(f"<BHII{numbers}")) for kind, (made, numbers) in _NUMBERS.items()
+    message_type: (kind, struct.Struct(f"<BHII{numbers}"))
+    for kind, (message_type, numbers) in _NUMBERS.items()
 }
 
 
 def from_bytes(raw: bytes) -> Message:
     """The message of these bytes. Raises BadMessage; data are not decoded here."""
     try:
-        made, _ = _NUMBERS[raw[0]]
-        numbers = _KINDS[made][1]
+        message_type, _ = _NUMBERS[raw[0]]
+        numbers = _KINDS[message_type][1]
         if raw[0] in _WITH_DATA:
-            return made(*numbers.unpack_from(raw)[1:], raw[numbers.size :])
-        return made(*numbers.unpack(raw)[1:])
+            return message_type(*numbers.unpack_from(raw)[1:], raw[numbers.size :])
+        return message_type(*numbers.unpack(raw)[1:])
     except (IndexError, KeyError, struct.error):
-        raise BadMessage(f"{len(raw)} bytes are not a message that this version knows") from None
+        raise BadMessage(f"{len(raw)} bytes are not a known message") from None
 
 
 def pack(messages: Iterable[Message]) -> bytes:
-    """Several messages as one, each after its length."""
+    """Concatenated messages, each preceded by its length."""
     raw = [message.to_bytes() for message in messages]
     return b"".join(part for data in raw for part in (_LENGTH.pack(len(data)), data))
 
 
 def unpack(data: bytes) -> list[Message]:
-    """The messages that ``pack`` made one. Raises BadMessage."""
-    found, at = [], 0
+    """The inverse of ``pack``. Raises BadMessage."""
+    messages, at = [], 0
     while at < len(data):
         start = at + _LENGTH.size
         at = start + int.from_bytes(data[at:start], "little")
         if at > len(data):
-            raise BadMessage("a message is longer than what was sent")
-        found.append(from_bytes(data[start:at]))
-    return found
+            raise BadMessage("a message is longer than the bytes sent")
+        messages.append(from_bytes(data[start:at]))
+    return messages

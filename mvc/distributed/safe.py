@@ -1,8 +1,8 @@
-"""Safe functions: when is a model still near enough to the reference?
+"""Safe functions: whether a model is still close enough to the reference.
 
-A safe function is convex in the drift, and negative where the drift is safe: if the sum of its
-values over the workers is not positive, neither is its value at their mean drift. All numbers
-are float64: in float32 a quotient of 4.0 becomes 3.9999985, and a counter one too small.
+A safe function is convex in the drift, and negative if the drift is safe. If the sum of its values
+over the workers is not positive, neither is its value at their mean drift. All numbers are float64:
+in float32 a quotient of 4.0 becomes 3.9999985, and a counter one too small.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Vector = NDArray[np.float64]
 
 
 def norm_of(vector: Vector) -> float:
-    """The Euclidean norm. The order of additions does not depend on threads, as BLAS's may."""
+    """The Euclidean norm, summed in an order that does not depend on threads, unlike BLAS."""
     return math.sqrt(float(np.sum(np.square(vector))))
 
 
 class SafeFunction(ABC):
-    """How far a drift reaches, less ``radius ** power``. One is made for each round."""
+    """The reach of a drift minus ``radius ** power``. A new one is created for each round."""
 
     power: ClassVar[int] = 1
 
     def __init__(self, reference: Vector, radius: float) -> None:  # noqa: ARG002 - the cap's
-        """Raises WrongUsage if nothing would be safe."""
+        """Raises WrongUsage for an invalid radius."""
         if not (0 < radius < math.inf):
             raise WrongUsage(f"the radius is {radius:g}: it must be a positive number")
         self.radius = radius
@@ -41,13 +41,13 @@ class SafeFunction(ABC):
 
     @abstractmethod
     def reach(self, drift: Vector) -> float:
-        """How far this drift reaches; zero for none."""
+        """The reach of this drift; zero for no drift."""
 
     def of(self, drift: Vector) -> float:
         return self.reach(drift) + self.at_zero
 
     def radius_of(self, drifts: Iterable[Vector]) -> float:
-        """The radius at which the values of these drifts would add up to zero."""
+        """The radius at which the values of these drifts would sum to zero."""
         mean: float = fmean(map(self.reach, drifts)) ** (1 / self.power)
         return mean
 
@@ -71,8 +71,8 @@ class Variance(SafeFunction):
 class Cap(SafeFunction):
     """The spherical cap ``max(-r - <X,E>/|E|, |X+E| - |E| - r)`` with ``r = T|E|``.
 
-    What is safe contains the ball of radius r around the reference, and has about the
-    reference's norm. It is not defined where the reference is zero.
+    The safe zone contains the ball of radius r around the reference, and models of about its norm.
+    The cap is undefined for a reference of zero.
     """
 
     def __init__(self, reference: Vector, radius: float) -> None:
@@ -80,7 +80,7 @@ class Cap(SafeFunction):
         if self._norm == 0:
             raise WrongUsage(
                 "the spherical cap is not defined around a model that is zero everywhere",
-                hint="train a little first, or take the safe function norm",
+                hint="train a little first, or use the safe function norm",
             )
         super().__init__(reference, radius)
 
@@ -90,30 +90,32 @@ class Cap(SafeFunction):
 
 
 class Own(SafeFunction):
-    """``f(X) - f(0) - r`` with a convex function f of the user's.
+    """``f(X) - f(0) - r`` with the user's convex function f.
 
-    ``function.value`` and ``function.gradient`` get the drift and the reference, in float64 and
-    not writable. Any subgradient will do. It serves ``check``.
+    ``function.value`` and ``function.gradient`` receive the drift and the reference, in float64 and
+    read-only. Any subgradient is valid; only ``check`` uses it.
     """
 
     def __init__(self, function: Any, reference: Vector, radius: float) -> None:
         super().__init__(reference, radius)
         self._function, self._reference = function, np.broadcast_to(reference, reference.shape)
-        self._zero = float(self._asked("value", np.zeros(len(reference)), ()))
+        self._zero = float(self._call("value", np.zeros(len(reference)), ()))
 
     def reach(self, drift: Vector) -> float:
-        return float(self._asked("value", drift, ())) - self._zero
+        return float(self._call("value", drift, ())) - self._zero
 
     def check(self) -> None:
-        """Raises WrongUsage if it is not safe. Tries its tangents around the end of the safe zone,
-        in random directions: a convex function is nowhere below one.
+        """Raises WrongUsage if the function is not safe.
+
+        It tests tangents around the end of the safe zone in random directions: a convex function is
+        nowhere below a tangent.
         """
-        ways = np.random.default_rng(0).normal(size=(2, len(self._reference)))
-        edges = [self._edge(way) for way in (*ways, *-ways)]
-        for step, start, way in product((1e-5, -1e-5, 1.0, -1.0), edges, edges[:2]):
-            slope = float(np.sum(self._asked("gradient", start, start.shape) * way))
-            rise = self.reach(start + step * way) - self.reach(start)
-            # But for rounding, of the values and of f(0).
+        directions = np.random.default_rng(0).normal(size=(2, len(self._reference)))
+        edges = [self._edge(direction) for direction in (*directions, *-directions)]
+        for step, start, direction in product((1e-5, -1e-5, 1.0, -1.0), edges, edges[:2]):
+            slope = float(np.sum(self._call("gradient", start, start.shape) * direction))
+            rise = self.reach(start + step * direction) - self.reach(start)
+            # Tolerance for rounding, of the values and of f(0).
             if rise < step * slope - 1e-10 * (self.radius + abs(rise)) - 1e-13 * abs(self._zero):
                 fault = "is not convex" if abs(step) == 1 else "has a wrong gradient"
                 raise WrongUsage(
@@ -121,28 +123,28 @@ class Own(SafeFunction):
                     f"it rises at {rise / step:.6g} where its gradient says {slope:.6g}"
                 )
 
-    def _edge(self, way: Vector) -> Vector:
-        """A drift this way that is not safe, at most eight times as long as one that is."""
+    def _edge(self, direction: Vector) -> Vector:
+        """A drift in this direction that is not safe, at most eight times as long as a safe one."""
         for exponent in range(-60, 60, 3):
-            if self.reach(drift := way * 2.0**exponent) > self.radius:
+            if self.reach(drift := direction * 2.0**exponent) > self.radius:
                 return drift
         raise WrongUsage(
             f"the safe function has no end: a drift of length {norm_of(drift):.0e} is safe"
         )
 
-    def _asked(self, what: str, drift: Vector, shape: tuple[int, ...]) -> NDArray[Any]:
+    def _call(self, method: str, drift: Vector, shape: tuple[int, ...]) -> NDArray[Any]:
         """The value or the gradient. Raises WrongUsage unless it is finite and of this shape."""
-        found = np.asarray(
-            getattr(self._function, what)(np.broadcast_to(drift, drift.shape), self._reference)
+        result = np.asarray(
+            getattr(self._function, method)(np.broadcast_to(drift, drift.shape), self._reference)
         )
-        if found.shape != shape or found.dtype.kind not in "fiu":
+        if result.shape != shape or result.dtype.kind not in "fiu":
             raise WrongUsage(
-                f"the {what} of the safe function is {found.dtype} {found.shape}: "
+                f"the {method} of the safe function is {result.dtype} {result.shape}: "
                 f"it must be float64 {shape}"
             )
-        if not np.isfinite(found).all():
-            raise WrongUsage(f"the {what} of the safe function is not finite")
-        return found
+        if not np.isfinite(result).all():
+            raise WrongUsage(f"the {method} of the safe function is not finite")
+        return result
 
 
 SAFE_FUNCTIONS: dict[str, type[SafeFunction]] = {"norm": Norm, "variance": Variance, "cap": Cap}

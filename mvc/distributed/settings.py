@@ -1,4 +1,4 @@
-"""The settings of a run: of the command, of ``join``, or of both together."""
+"""The settings of a run: of the command, of ``join``, or of both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mvc.distributed.protocols.named import OPTIONS, NamedProtocol, protocol_nam
 from mvc.errors import WrongUsage
 
 TIMEOUT = 120.0
-"""Seconds for which a process may say nothing, unless the settings say otherwise."""
+"""Default seconds that a process may be silent."""
 
 _YEAR = 366 * 24 * 3600.0  # seconds
 _SETTINGS = {
@@ -27,25 +27,28 @@ del _SETTINGS["name"]
 
 
 def checked(settings: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
-    """The settings without those that are None. Raises WrongUsage for what cannot be one.
+    """The settings without None. Raises WrongUsage for an invalid one.
 
     Unless ``strict``, values may be texts.
     """
-    found = {name: value for name, value in settings.items() if value is not None}
-    for name, value in found.items():
+    valid_settings = {name: value for name, value in settings.items() if value is not None}
+    for name, value in valid_settings.items():
         if name not in _SETTINGS:
             raise WrongUsage(
                 f"there is no setting {name}",
                 hint="docs/distributed.md lists them; hosts, ports and restarts are torchrun's",
             )
-        found[name] = valid(name, value, _SETTINGS[name], strict=strict)
-    return found
+        valid_settings[name] = valid(name, value, _SETTINGS[name], strict=strict)
+    return valid_settings
 
 
 def protocol_of(settings: Mapping[str, Any]) -> NamedProtocol:
-    """The protocol that the settings name; by default fgm, and fgm-nesterov where the training
-    finds the threshold. Raises WrongUsage.
+    """The protocol of the settings; default: fgm, or fgm-nesterov without a threshold.
+
+    Raises WrongUsage.
     """
     options = {name: settings[name] for name in OPTIONS.keys() & settings.keys()}
-    given = options.keys() & {"radius", "relative", "rho"}
-    return protocol_named(settings.get("protocol", "fgm" if given else "fgm-nesterov"), **options)
+    thresholds = options.keys() & {"radius", "relative", "rho"}
+    return protocol_named(
+        settings.get("protocol", "fgm" if thresholds else "fgm-nesterov"), **options
+    )

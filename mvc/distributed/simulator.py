@@ -1,4 +1,4 @@
-"""All workers in one process: exact bytes, and the models that a real run gives."""
+"""All workers in one process, with the exact bytes and models of a real run."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from mvc.distributed.protocols.named import NamedProtocol
 
 Model = NDArray[Any]
 Train = Callable[[Model, Sequence[int]], Sequence[int]]
-"""Trains some workers at once, in place: their models ``(workers, length)``, and which. Gives those
-that had nothing left to train on."""
+"""Trains workers at once, in place: all models ``(workers, length)``, and the workers' numbers.
+
+Returns the workers without further data."""
 
 
 class Simulation:
-    """A coordinator and its workers. All workers' models are the rows of one array, ``models``.
+    """A coordinator and its workers, whose models are the rows of the array ``models``.
 
-    In a tick all workers that do not wait are trained at once; then their messages are delivered,
-    all that is under way together, until nobody has anything to say. ``on_round`` is called after
-    every new global model. ``tick`` raises BadMessage if a worker's model is not finite.
+    In a tick all workers that do not wait are trained at once. Then messages are delivered, all
+    pending ones together, until none is left. ``on_round`` is called after every new global model.
+    ``tick`` raises BadMessage if a worker's model is not finite.
     """
 
     def __init__(
@@ -44,12 +45,12 @@ class Simulation:
         ]
         self._on_round = on_round
         self.ticks = 0
-        self._deliver([each for worker in self.workers for each in worker.join()])
+        self._deliver([message for worker in self.workers for message in worker.join()])
 
     @property
     def active(self) -> list[int]:
         """Workers that may train now."""
-        return [each.number for each in self.workers if not (each.waiting or each.done)]
+        return [worker.number for worker in self.workers if not (worker.waiting or worker.done)]
 
     def tick(self, train: Train) -> bool:
         """One update of each worker; False if all have ended."""
@@ -68,7 +69,9 @@ class Simulation:
         return True
 
     def run(self, train: Train, ticks: int | None = None) -> Coordinator:
-        """Ticks until all have ended, or so many; then the last average. Gives the coordinator."""
+        """Ticks until all have ended, or ``ticks`` times; then finishes. Returns the
+        coordinator.
+        """
         while (ticks is None or self.ticks < ticks) and self.tick(train):
             pass
         return self.finish()
@@ -76,7 +79,7 @@ class Simulation:
     def finish(self) -> Coordinator:
         """Ends all workers, so that the last average is made."""
         left = [worker for worker in self.workers if not worker.done]
-        self._deliver([each for worker in left for each in worker.end()])
+        self._deliver([message for worker in left for message in worker.end()])
         return self.coordinator
 
     def _deliver(self, sent: Sequence[m.Message]) -> None:
@@ -86,7 +89,7 @@ class Simulation:
             if self._on_round and self.coordinator.counts.rounds > rounds:
                 self._on_round(self.coordinator)
             sent = [
-                said
+                reply
                 for answer in answers
-                for said in self.workers[answer.worker].on_message(answer)
+                for reply in self.workers[answer.worker].on_message(answer)
             ]

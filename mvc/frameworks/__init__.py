@@ -1,1 +1,1 @@
-"""mvc in other people's frameworks: a module each, and nothing is imported before it is named."""
+"""Integrations with other frameworks, one package each; each is imported only when it is used."""

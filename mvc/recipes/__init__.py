@@ -1,7 +1,7 @@
-"""Trainings that can be run again: recipes, data sets, replays, weights given up for them.
+"""Replayable trainings: recipes, data sets, replays, and weights that recipes replace.
 
-Recipes rest on ``models``, which says what builds a model. What only compares two runs of a model
-is ``probe``. Its functions are those of ``verbs``, ``dataset`` and ``weights``.
+It uses ``models``, which stores how a model is built. Comparing two runs of a model is ``probe``.
+The functions are in ``verbs``, ``dataset`` and ``weights``.
 """
 
 from __future__ import annotations

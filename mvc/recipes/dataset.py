@@ -1,8 +1,7 @@
-"""Data sets: versions of files under tags ``data/NAME``, or references with the hash of each file.
+"""Data sets: versions of files under tags ``data/NAME``, or references with a hash per file.
 
-A stored data set is a version like any other: its files are content-addressed, and what did not
-change is not stored again. A reference is a version with one file that names a path, and the size
-and hash of every file there.
+A stored data set is an ordinary version: unchanged files are not stored again. A reference is a
+version with one file that contains a path, and the size and hash of every file at that path.
 """
 
 from __future__ import annotations
@@ -36,16 +35,18 @@ from mvc.state import StateFile
 from mvc.system import FileIdentity, FileSystem
 from mvc.types import PathName, Progress
 
-Given: TypeAlias = str | PathLike[str] | Mapping[str, Any] | None
+DataArgument: TypeAlias = str | PathLike[str] | Mapping[str, Any] | None
 """A file or folder, or several by the names of their data sets."""
 
 _REFERENCE = "reference.json"
 _SCHEMA = "mvc.reference/1"
-_MOST = 64 * MIB  # bytes of a reference
+_MOST = 64 * MIB  # maximum bytes of a reference
 
 
 class DataSet(Struct, frozen=True):
-    """``files`` have so many ``nbytes``. ``source``: the path of a reference, else None."""
+    """A data set; ``nbytes``: total size of its files. ``source``: the path of a reference, else
+    None.
+    """
 
     name: str
     version: CommitId
@@ -60,7 +61,7 @@ class _File(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class _Reference(Struct, frozen=True, forbid_unknown_fields=True):
-    """``reference.json``: where the files lie, and what each was by its name there."""
+    """``reference.json``: the path of the files, and size and hash of each by name."""
 
     source: str
     files: dict[str, _File]
@@ -68,12 +69,12 @@ class _Reference(Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def decode(cls, data: bytes) -> _Reference:
         """Raises ValueError, InvalidName."""
-        found = decoded(data, cls, _SCHEMA)
-        for name in found.files:
+        reference = decoded(data, cls, _SCHEMA)
+        for name in reference.files:
             check_path(name)
-        if not found.files or not Path(found.source).is_absolute():
-            raise ValueError("it names no files, or no absolute place")
-        return found
+        if not reference.files or not Path(reference.source).is_absolute():
+            raise ValueError("it names no files, or no absolute path")
+        return reference
 
 
 # -- adding and showing ------------------------------------------------------------------------
@@ -90,23 +91,26 @@ def add_data(
 ) -> DataSet:
     """Stores a file or a folder as a data set, under the tag ``data/NAME``.
 
-    ``name`` is by default that of the file or folder. With ``reference`` only its place and
-    the hash of each file are kept. Nothing is stored if the data set has not changed. Raises
-    InvalidName, UnknownPath, WrongUsage.
+    ``name`` is by default the name of the file or folder. With ``reference`` only its path and the
+    hash of each file are stored. An unchanged data set is not stored again. Raises InvalidName,
+    UnknownPath, WrongUsage.
     """
     path = Path(source)
     name = path.name if name is None else name
     if not is_data_name(name):
         raise InvalidName(
-            f"not a name for a data set: {printable(name)!r}",
+            f"{printable(name)!r} is not a valid name for a data set",
             hint="use letters, digits and . _ + -",
         )
     fs = FileSystem()
     if not reference:
         return _publish(repo, name, _files(fs, path), message=message, progress=progress)
-    place = fs.realpath(path)
-    found = _Reference(str(place), dict(sorted(_hashed(fs, place, progress).items())))
-    files = {_REFERENCE: StateFile.of_bytes(encoded(found, _SCHEMA))}
+    source_path = fs.realpath(path)
+    hashes = dict(sorted(_hashed(fs, source_path, progress).items()))
+    recorded = encoded(_Reference(str(source_path), hashes), _SCHEMA)
+    return _publish(
+        repo, name, {_REFERENCE: StateFile.of_bytes(recorded)}, message=message, kind=BY_REFERENCE
+    )
     return _publish(repo, name, files, message=message, kind=BY_REFERENCE)
 
 
@@ -148,20 +152,19 @@ def data_sets(repo: Repository) -> list[DataSet]:
 
 
 def _versions(repo: Repository) -> dict[str, CommitId]:
-    """The newest version of each data set, by name."""
     tags = (tag for tag in repo.refs("tag") if tag.name.startswith(DATA))
     return {tag.name.removeprefix(DATA): tag.commit for tag in tags}
 
 
 def of_version(repo: Repository, name: str, version: CommitId) -> DataSet:
-    """What a version of a data set holds. Raises StateForgotten, DamagedData."""
-    found = _reference(repo, version)
-    if found is None:
+    """Files and size of a version of a data set. Raises StateForgotten, DamagedData."""
+    reference = _reference(repo, version)
+    if reference is None:
         entries = repo.manifest(version).entries
         files, sizes = [e.path for e in entries], [e.size for e in entries]
     else:
-        files, sizes = list(found.files), [f.size for f in found.files.values()]
-    source = None if found is None else found.source
+        files, sizes = list(reference.files), [f.size for f in reference.files.values()]
+    source = None if reference is None else reference.source
     return DataSet(name, version, tuple(files), nbytes=sum(sizes), source=source)
 
 
@@ -169,9 +172,9 @@ def of_version(repo: Repository, name: str, version: CommitId) -> DataSet:
 
 
 class Used(Struct, frozen=True):
-    """The data sets of a training. ``places``: where each lies on this machine, by name.
+    """The data sets of a training. ``places``: the path of each on this machine, by name.
 
-    ``argument``: what the service is given as ``data``.
+    ``argument``: the value that the service receives as ``data``.
     """
 
     data: tuple[Data, ...]
@@ -181,34 +184,34 @@ class Used(Struct, frozen=True):
     fs: FileSystem
 
     def check_unchanged(self) -> None:
-        """Raises CannotRecord if a file was written to since ``used``."""
+        """Raises CannotRecord if a file was modified after ``used``."""
         for path, before in self.seen.items():
             after = self.fs.stat(path)
             if after is None or (after.size, after.mtime_ns) != (before.size, before.mtime_ns):
                 raise CannotRecord(
                     f"{printable(str(path))} changed during the training",
-                    hint="train again on data that nothing writes to",
+                    hint="train again, and do not modify the data meanwhile",
                 )
 
 
-def used(repo: Repository, given: Given) -> Used:
-    """Stores what changed of the data sets ``given``, or compares it with its reference."""
+def used(repo: Repository, argument_: DataArgument) -> Used:
+    """Stores changes of these data sets; one stored as a reference is compared with it instead."""
     named: dict[str, Path] = {}
-    if isinstance(given, Mapping):
-        named = {name: Path(path) for name, path in given.items()}
-    elif given is not None:
-        named = {Path(given).resolve().name: Path(given)}
-    if len(named) >= MAX_NEEDS:  # the base is one of them
+    if isinstance(argument_, Mapping):
+        named = {name: Path(path) for name, path in argument_.items()}
+    elif argument_ is not None:
+        named = {Path(argument_).resolve().name: Path(argument_)}
+    if len(named) >= MAX_NEEDS:  # the base counts as well
         raise CannotRecord(
             f"a training has at most {MAX_NEEDS - 1} data sets",
-            hint="put the files into one folder: its files are one data set",
+            hint="put the files into one folder, which is one data set",
         )
     fs, data, seen = FileSystem(), [], dict[Path, FileIdentity]()
     known = _versions(repo)
     for name, path in named.items():
         if not is_data_name(name):
             raise CannotRecord(
-                f"the data set {printable(name)!r} cannot be called so",
+                f"{printable(name)!r} is not a valid name for a data set",
                 hint="name it: data={'NAME': PATH}, with letters, digits and . _ + -",
             )
         files = _files(fs, path)
@@ -225,15 +228,14 @@ def used(repo: Repository, given: Given) -> Used:
                 raise CannotRecord(error.message, hint=hint) from error
         file = path.name if set(files.values()) == {path} else ""
         data.append(Data(name, version, file))
-    argument: Any = named if isinstance(given, Mapping) else next(iter(named.values()), None)
+    argument: Any = named if isinstance(argument_, Mapping) else next(iter(named.values()), None)
     return Used(tuple(data), named, argument, seen=seen, fs=fs)
 
 
 def place(repo: Repository, data: Data, folder: Path) -> Path:
-    """Where a recorded data set lies now: written into ``folder``, or where its reference leads.
+    """The path of a recorded data set: checked out to ``folder``, or at the path of its reference.
 
-    Everything is compared with its hash. Raises CannotRetrain, which names the file that is gone or
-    has changed.
+    All files are compared with their hashes. Raises CannotRetrain naming a missing or changed file.
     """
     fs, reference = FileSystem(), _reference(repo, data.version)
     if reference is None:
@@ -243,8 +245,8 @@ def place(repo: Repository, data: Data, folder: Path) -> Path:
     source = Path(reference.source)
     if fs.stat(source) is None:
         raise CannotRetrain(
-            f"the data set {data.name} is gone: there is no {printable(str(source))}",
-            hint="put it back there",
+            f"the data set {data.name} is missing: there is no {printable(str(source))}",
+            hint="restore it at that path",
         )
     _compare(fs, data.name, reference.files, _files(fs, source))
     return source
@@ -260,21 +262,21 @@ def _files(fs: FileSystem, path: Path) -> dict[str, Path]:
         raise UnknownPath(f"there is no file or folder {printable(str(path))}")
     if not identity.is_dir:
         return {check_path(path.name): path}
-    found = {check_path(f.name): path / f.name for f in sound_files_in(fs, path)}
-    if not found:
-        raise WrongUsage(f"{printable(str(path))} holds no files")
-    return found
+    files = {check_path(f.name): path / f.name for f in sound_files_in(fs, path)}
+    if not files:
+        raise WrongUsage(f"{printable(str(path))} contains no files")
+    return files
 
 
 def _hashed(fs: FileSystem, path: Path, progress: Progress | None) -> dict[str, _File]:
     files, done = _files(fs, path), 0
-    found = {}
+    hashes = {}
     for name, file in files.items():
-        found[name] = _hash(fs, file)
-        done += found[name].size
+        hashes[name] = _hash(fs, file)
+        done += hashes[name].size
         if progress is not None:
             progress(done, 0, name)
-    return found
+    return hashes
 
 
 def _hash(fs: FileSystem, path: Path) -> _File:
@@ -287,26 +289,26 @@ def _hash(fs: FileSystem, path: Path) -> _File:
 
 
 def _compare(
-    fs: FileSystem, name: str, wanted: Mapping[str, _File], files: Mapping[str, Path]
+    fs: FileSystem, name: str, recorded: Mapping[str, _File], files: Mapping[str, Path]
 ) -> None:
-    def changed(file: str, how: str) -> CannotRetrain:
+    def changed(file: str, problem: str) -> CannotRetrain:
         return CannotRetrain(
-            f"the data set {name} has changed: {printable(file)} {how}",
-            hint="put back the files that the reference names",
+            f"the data set {name} has changed: {printable(file)} {problem}",
+            hint="restore the files that the reference names",
         )
 
-    for file, before in wanted.items():
+    for file, before in recorded.items():
         if file not in files:
-            raise changed(file, "is gone")
+            raise changed(file, "is missing")
         if _hash(fs, files[file]) != before:
-            raise changed(file, "is another one")
-    for file in files.keys() - wanted.keys():
+            raise changed(file, "has other content")
+    for file in files.keys() - recorded.keys():
         raise changed(file, "is new")
 
 
 def outside(repo: Repository, data: Iterable[Data]) -> list[str]:
-    """The names of those data sets of a recipe that are references: mvc does not hold them."""
-    return [each.name for each in data if _is_reference(repo, each.version)]
+    """Names of those data sets of a recipe that are references, so that mvc has no copy."""
+    return [one.name for one in data if _is_reference(repo, one.version)]
 
 
 def _is_reference(repo: Repository, version: CommitId) -> bool:
@@ -314,11 +316,11 @@ def _is_reference(repo: Repository, version: CommitId) -> bool:
 
 
 def _reference(repo: Repository, version: CommitId) -> _Reference | None:
-    """Where a reference leads; None for a data set that is stored. Raises DamagedData."""
+    """The reference in a version; None for a stored data set. Raises DamagedData."""
     if not _is_reference(repo, version):
         return None
     try:
         with repo.open_file(version, _REFERENCE) as file:
             return _Reference.decode(file.read(_MOST))
     except (ValueError, InvalidName, UnknownPath):
-        raise DamagedData(f"the version {version.short} is no reference to a data set") from None
+        raise DamagedData(f"version {version.short} has no valid reference to a data set") from None

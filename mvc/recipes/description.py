@@ -1,4 +1,4 @@
-"""What a recipe says of a training, and what a version carries beside it: code, states, models."""
+"""Describes a training in a recipe, and collects a version's attachments: code, states, models."""
 
 from __future__ import annotations
 
@@ -24,52 +24,54 @@ from mvc.training.state.rng import rng_state
 
 
 class Description:
-    """The objects of a training as they are now, at most once each in a recipe.
+    """The current objects of a training; a recipe contains each at most once.
 
-    ``path`` is that of the model's state. Raises CannotRecord, which names what cannot be made
-    again and where it is.
+    ``path``: that of the model's state. Raises CannotRecord, naming an object that cannot be
+    replayed.
     """
 
-    def __init__(self, given: torch.nn.Module | Architecture, data: Used, path: str) -> None:
-        model: Any = given.model if isinstance(given, Architecture) else given
+    def __init__(self, source: torch.nn.Module | Architecture, data: Used, path: str) -> None:
+        model: Any = source.model if isinstance(source, Architecture) else source
         self._model: torch.nn.Module = model
         self._data, self._path = data, path
         self.describer = Describer(self._model, data.places)
         self._stored: StoredModel | None = None
         self._files: Mapping[str, bytes] = {}
-        self._made = self._built_by(given)
+        self._model_value = self._built_by(source)
 
-    def _built_by(self, given: torch.nn.Module | Architecture) -> Any:
-        """The value that builds the model; also how ``load_model`` builds it, if that can."""
-        made = None if isinstance(given, Architecture) else making_of(self._model)
+    def _built_by(self, source: torch.nn.Module | Architecture) -> Any:
+        """The value that builds the model; also stores how ``load_model`` builds it, if
+        possible.
+        """
+        making = None if isinstance(source, Architecture) else making_of(self._model)
         state = self._model.state_dict()
-        if made is None:
-            self._stored, self._files = describe(given, state, self._path)
+        if making is None:
+            self._stored, self._files = describe(source, state, self._path)
             call = f"{self._stored.module}:{self._stored.name}"
             return self.describer.model(call, self._stored.arguments)
-        value = self.describer.made_model()
+        value = self.describer.constructed_model()
         with suppress(MvcError, ValueError, TypeError):  # its arguments may be objects
-            bound = inspect.signature(made.call).bind(*made.args, **made.keywords)
-            built = Architecture(made.call, bound.arguments)
+            bound = inspect.signature(making.call).bind(*making.args, **making.keywords)
+            built = Architecture(making.call, bound.arguments)
             self._stored, self._files = describe(built, state, self._path)
         return value
 
     def recipe(
         self, base: BaseState, service: Any, arguments: Mapping[str, Any]
     ) -> tuple[Recipe, dict[str, Any]]:
-        """The recipe without its result, and what is attached; the random state is read last.
+        """The recipe without its result, and the attachments; reads the random state last.
 
         ``service`` and ``arguments`` are values of the describer.
         """
         describer, model = self.describer, self._model
-        found = sources_of(describer.classes, values=True)
-        packages = {**(self._stored.packages if self._stored else {}), **found.packages}
-        files = {**self._files, **found.files}
-        here = environment.capture()
+        sources = sources_of(describer.classes, values=True)
+        packages = {**(self._stored.packages if self._stored else {}), **sources.packages}
+        files = {**self._files, **sources.files}
+        current = environment.capture()
         describer.states[START] = {"rng": rng_state(), "buffers": passing_buffers(model)}
         describer.finish()
         attached = {
-            environment.NAME: here.encoded,
+            environment.NAME: current.encoded,
             **({NAME: self._stored.encoded} if self._stored else {}),
             **files,
             **describer.states,
@@ -79,7 +81,7 @@ class Description:
             base=base,
             data=self._data.data,
             model=Model(
-                self._made,
+                self._model_value,
                 frozen=tuple(n for n, p in model.named_parameters() if not p.requires_grad),
                 evaluating=tuple(n for n, m in model.named_modules() if not m.training),
                 device=str(next((p.device for p in model.parameters()), torch.device("cpu"))),
@@ -96,21 +98,21 @@ class Description:
 
 
 def refuse_model(model: Any) -> None:
-    """Raises CannotRecord for a model that would not be the same if it were made again."""
+    """Raises CannotRecord for a model that could not be rebuilt identically."""
     if not isinstance(model, torch.nn.Module):
-        what = "a class" if isinstance(model, type) else f"of type {type(model).__qualname__}"
-        raise WrongUsage(f"model is {what}: it must be a torch.nn.Module that was made")
+        hooks = "a class" if isinstance(model, type) else f"of type {type(model).__qualname__}"
+        raise WrongUsage(f"model is {hooks}: it must be a torch.nn.Module object")
     if unwrap(model) is not model:
         raise CannotRecord(
             f"the model is wrapped ({type(model).__qualname__})",
-            hint="pass the module inside, and wrap it within the service",
+            hint="pass the inner module, and wrap it within the service",
         )
     for name, module in model.named_modules():
         shown = f"the module {name}" if name else "the model"
-        for kind in _HOOKS:
-            if getattr(module, kind, None):
+        for hooks in _HOOKS:
+            if getattr(module, hooks, None):
                 raise CannotRecord(
-                    f"{shown} has hooks, which a recipe does not hold",
+                    f"{shown} has hooks, which a recipe cannot record",
                     hint="register them within the service",
                 )
     tensors = (*model.named_parameters(), *model.named_buffers())
@@ -122,14 +124,17 @@ def refuse_model(model: Any) -> None:
             )
     devices = sorted({str(tensor.device) for _, tensor in tensors})
     if len(devices) > 1:
-        raise CannotRecord(f"the model lies on several devices: {', '.join(devices)}")
+        raise CannotRecord(
+            f"the model is on several devices: {', '.join(devices)}",
+            hint="move it to one device",
+        )
 
 
 def refuse_process_group() -> None:
-    """Raises CannotRecord in a process of a distributed training: a replay is one process alone."""
+    """Raises CannotRecord in a distributed training, because a replay is a single process."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         raise CannotRecord(
-            "this process belongs to a process group of torch.distributed, which no recipe holds",
+            "this process is in a torch.distributed process group, which a recipe cannot record",
             hint="train without init_process_group; or commit the model without a recipe",
         )
 

@@ -1,4 +1,4 @@
-"""``mvc.constructed``: makes an object and remembers how."""
+"""``mvc.constructed``: creates an object and remembers the call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCALARS = (bool, int, float, str)
 
 
 class Making(Struct, frozen=True):
-    """How an object was made. ``seen``: its plain attributes right after that."""
+    """The call that created an object. ``seen``: its plain attributes right afterwards."""
 
     call: Callable[..., Any]
     args: tuple[Any, ...]
@@ -29,7 +29,7 @@ class Making(Struct, frozen=True):
 
     @property
     def names(self) -> list[str]:
-        """Names for the positional arguments: those of the parameters, or their numbers."""
+        """Names of the positional arguments: of the parameters, or else their numbers."""
         try:
             parameters = list(inspect.signature(self.call).parameters.values())
         except (ValueError, TypeError):
@@ -39,7 +39,7 @@ class Making(Struct, frozen=True):
         return [names[i] if i < len(names) else f"_{i}" for i in range(len(self.args))]
 
     def changed(self, obj: Any) -> str | None:
-        """A plain attribute of ``obj`` that is another one now, as a text."""
+        """A plain attribute of ``obj`` that has changed, as a text; None if none has."""
         changes = (
             f"{name}: {self.seen[name]!r}, now {value!r}"
             for name, value in (vars(obj).items() if hasattr(obj, "__dict__") else ())
@@ -52,11 +52,11 @@ _makings: dict[int, Making] = {}
 
 
 def constructed(call: Callable[_P, _T], /, *args: _P.args, **keywords: _P.kwargs) -> _T:
-    """``call(*args, **keywords)``, remembered, so that a recipe can hold the result.
+    """Returns ``call(*args, **keywords)`` and remembers the call, for use in a recipe.
 
-    ``call`` is a class or a function of a module. Its arguments are plain values, paths inside of
-    a data set, tensors, functions of modules, and other objects that were made like this.
-    Raises WrongUsage for a result whose type cannot be remembered, and what ``call`` raises.
+    ``call`` is a class or a function of a module. Its arguments may be plain values, paths in a
+    data set, tensors, functions of modules, and other objects created by ``constructed``. Raises
+    WrongUsage for a result whose type cannot be remembered, and the errors of ``call``.
     """
     making_args, making_keywords = _copied(args), _copied(keywords)
     obj = call(*args, **keywords)
@@ -65,30 +65,30 @@ def constructed(call: Callable[_P, _T], /, *args: _P.args, **keywords: _P.kwargs
     except TypeError:
         raise WrongUsage(
             f"constructed() cannot remember {an(type(obj).__qualname__)}",
-            hint="plain values need no constructed(); a class with __slots__ needs __weakref__",
+            hint="pass a plain value directly; add __weakref__ to the __slots__ of a class",
         ) from None
     _makings[id(obj)] = Making(call, making_args, making_keywords, _plain_attributes(obj))
     return obj
 
 
 def making_of(obj: Any) -> Making | None:
-    """How an object was made, if ``constructed`` made it."""
+    """The call that created an object with ``constructed``; None for other objects."""
     return _makings.get(id(obj))
 
 
 def _copied(value: Any) -> Any:
-    """Containers are copied, so that later changes of them are not recorded as arguments."""
+    """Copies containers, so that later changes are not recorded as arguments."""
     if type(value) in {list, tuple}:
-        return type(value)(_copied(each) for each in value)
+        return type(value)(_copied(item) for item in value)
     if type(value) is dict:
-        return {key: _copied(each) for key, each in value.items()}
+        return {key: _copied(item) for key, item in value.items()}
     return value
 
 
 def _plain_attributes(obj: Any) -> dict[str, Any]:
-    """Those of a class of the project; what an installed package changes is its own business."""
+    """Plain attributes of an object of the project; objects of installed packages have none."""
     home = getattr(sys.modules.get(type(obj).__module__), "__file__", None) or ""
     if {"site-packages", "dist-packages"} & set(Path(home).parts):
         return {}
-    found = getattr(obj, "__dict__", {})
-    return {k: v for k, v in found.items() if v is None or type(v) in _SCALARS}
+    attributes = getattr(obj, "__dict__", {})
+    return {k: v for k, v in attributes.items() if v is None or type(v) in _SCALARS}

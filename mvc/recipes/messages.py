@@ -1,7 +1,4 @@
-"""What ``replay`` and the process that trains again tell each other: jobs, and events of them.
-
-That process is ``mvc.recipes.worker``.
-"""
+"""Messages between ``replay`` and the process that runs it (``mvc.recipes.worker``)."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ from mvc.models.environment import EnvironmentDifference
 
 
 class Job(Struct, frozen=True):
-    """What the process is told. ``base``: a file with the weights, empty if they are stored.
+    """A job for the process. ``base``: a file with the weights; empty if they are stored.
 
-    ``folder`` is what it works in. ``fork``: a fork of the process does it. ``wanted``: versions on
-    the way that are written, too.
+    ``folder``: its working folder. ``fork``: a fork of the process runs the job. ``wanted``:
+    intermediate versions that are written, too.
     """
 
     repository: str
@@ -36,20 +33,20 @@ class _Event(Struct, frozen=True, tag_field="event", tag=str.lower):
 
 
 class Compared(_Event, frozen=True):
-    """The environment here, in a line, and how it differs from the recorded one."""
+    """The current environment in one line, and its differences from the recorded one."""
 
     where: str
     differences: tuple[EnvironmentDifference, ...]
 
 
 class Stepped(_Event, frozen=True):
-    """An optimizer has made its step of this number; 0: the training begins."""
+    """An optimizer has made the step of this number; 0: the training starts."""
 
     step: int
 
 
 class Reached(_Event, frozen=True):
-    """A wanted version on the way is written, to the result's path and its id."""
+    """A wanted intermediate version was written, to the result's path plus its id."""
 
     version: str
     seconds: float
@@ -64,7 +61,7 @@ class Ended(_Event, frozen=True):
 
 
 class Failed(_Event, frozen=True):
-    """It failed with an error of class ``kind``; empty if it is none of mvc."""
+    """The job failed with an error of class ``kind``; empty if it is not of mvc."""
 
     message: str
     hint: str | None
@@ -72,7 +69,7 @@ class Failed(_Event, frozen=True):
 
 
 class Idle(_Event, frozen=True):
-    """The fork that did the job has ended; the next job may come."""
+    """The fork that ran the job has ended; the next job may follow."""
 
 
 Event: TypeAlias = Compared | Stepped | Reached | Ended | Failed | Idle

@@ -1,26 +1,25 @@
-"""A recipe: how a version's weights are made again from another version, as ``recipe.json``.
+"""A recipe: how to replay the training of a version from another version, as ``recipe.json``.
 
-A recipe names a base version, data sets, a training service with its objects and their
-references to each other, and the Merkle root that the result must have. The states of objects, the
-source code and the environment are attached to the version beside it.
+A recipe names a base version, data sets, a training service with its objects and their references
+to each other, and the Merkle root of the result. The states of objects, the source code and the
+environment are further attachments of the version.
 
 A training by steps attaches all this to its full states instead, as ``steps.json``: a recipe whose
-base is the version itself, which cannot name its own id and root; both are zeros. The
-``recipe.json`` of each version then names the full state before it, and the rows of its batches
+base is the version itself. It cannot contain its own id and root, so both are zeros. The
+``recipe.json`` of each version then names the preceding full state, and the rows of its batches
 (``Batches``).
 
-An object's arguments are JSON values. A number that is finite, a text, a list, true, false and
-null are themselves; everything else is an object with one tag:
+An object's arguments are JSON values. Finite numbers, texts, lists, true, false and null are
+themselves; everything else is an object with one tag:
 
 ====================  ===================================================================
-``{"object": n}``     the object named n; ``model`` and ``optimizer`` are names, too
-``{"code": "m:q"}``   a class, function or enum member: qualified name q of module m
-``{"partial": [f, args, [[name, value], ..]]}``, ``{"method": [object, name]}``
-``{"data": n, "path": p}``  a file or folder of data set n; an empty p is the data set itself
-``{"tuple": [..]}``, ``{"dict": [[key, value], ..]}``, ``{"number": text}`` (infinite, NaN)
-``{"array": key}``    a tensor or an array, kept in ``service/values.safetensors``
-``{"dtype": n}``, ``{"device": n}``  of torch
-====================  ===================================================================
+``{"object": n}``     the object named n; ``model`` and ``optimizer`` are names, too ``{"code":
+"m:q"}``   a class, function or enum member: qualified name q of module m ``{"partial": [f, args,
+[[name, value], ..]]}``, ``{"method": [object, name]}`` ``{"data": n, "path": p}``  a file or folder
+of data set n; an empty p is the data set itself ``{"tuple": [..]}``, ``{"dict": [[key, value],
+..]}``, ``{"number": text}`` (infinite, NaN) ``{"array": key}``    a tensor or an array in
+``service/values.safetensors`` ``{"dtype": n}``, ``{"device": n}``  of torch ====================
+===================================================================
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ from mvc.models.stored_code import file_of, is_code
 from mvc.names import RECIPE, check_path, printable
 
 SERVICE = "service/"
-"""Where a version's attached files hold the states; the recipe is ``names.RECIPE``."""
+"""Folder of the attached states; the recipe is ``names.RECIPE``."""
 
 STEPS = "steps.json"
-"""The attached file of a full state from which a training by steps goes on."""
+"""The attachment of a full state in a training by steps."""
 
 DRAWN = f"{SERVICE}random.safetensors"
-"""The attached file with the states of random generators that ``Batches.drawn`` counts."""
+"""The attachment with the states of random generators for ``Batches.drawn``."""
 
 _LONGEST = 16 << 20  # bytes
 _SCHEMA = "mvc.recipe/1"
 _BATCHES = "mvc.batches/1"
 _T = TypeVar("_T")
-_DEPTH = 180  # of lists and objects in a value
+_DEPTH = 180  # maximum nesting of lists and objects in a value
 _DATA = re.compile(r"[A-Za-z0-9_][\w.+-]{0,150}", re.ASCII)
 _QUALIFIED = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _Text: TypeAlias = Annotated[str, Meta(max_length=1 << 16)]
@@ -72,25 +71,25 @@ _FORMS: dict[str, Any] = {
     "dtype": _Short,
     "device": _Short,
 }
-"""What each tag of a value holds, but ``data``; what lies in a list is a value again."""
+"""The content of each tag except ``data``; items of a list are values again."""
 
 
 class Result(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a recipe makes: the file at ``path`` of its version, and the root of its state."""
+    """The result of a recipe: the file at ``path`` of its version, and the root of its state."""
 
     path: str
     root: Root
 
 
 class BaseState(Struct, frozen=True, forbid_unknown_fields=True):
-    """The state that training begins with: the file at ``path`` of a version."""
+    """The initial state of the training: the file at ``path`` of a version."""
 
     version: CommitId
     path: str
 
 
 class Data(Struct, frozen=True, forbid_unknown_fields=True):
-    """A data set: ``name``, the version that holds it, and its only file (empty for a folder)."""
+    """A data set: ``name``, its version, and its only file (empty for a folder)."""
 
     name: Annotated[str, Meta(pattern=rf"(?a)\A{_DATA.pattern}\Z")]
     version: CommitId
@@ -98,7 +97,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
-    """The model beside its weights.
+    """The model without its weights.
 
     ``made``: the value that builds it. ``frozen``: parameters without gradient; ``evaluating``:
     modules in evaluation mode, by name; the model itself is the empty name.
@@ -113,9 +112,8 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
 class Made(Struct, frozen=True, forbid_unknown_fields=True):
     """An object that the service uses: how to build it, and whether it has a state.
 
-    ``kind``: ``made`` for a class or function that is called with its arguments; the others are
-    the types whose arguments mvc knows by itself. ``state``: whether ``service/NAME.safetensors``
-    holds its state.
+    ``kind``: ``made`` for a class or function that is called with its arguments; otherwise a type
+    that mvc can build itself. ``state``: whether ``service/NAME.safetensors`` has its state.
     """
 
     name: _Name
@@ -129,9 +127,9 @@ class Made(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Call(Struct, frozen=True):
-    """A call that a replay makes, as ``optimizer = torch.optim.adam:Adam(model, lr=0.01)``.
+    """A call of a replay, as ``optimizer = torch.optim.adam:Adam(model, lr=0.01)``.
 
-    ``stored``: whether the version carries the files of all functions and classes in it.
+    ``stored``: whether the files of all its functions and classes are attached to the version.
     """
 
     text: str
@@ -139,12 +137,12 @@ class Call(Struct, frozen=True):
 
 
 class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a state of a version is made; its fields are those of ``recipe.json``.
+    """How to replay a state of a version; its fields are those of ``recipe.json``.
 
-    ``service`` is the value that is called, with the model and ``arguments``; ``objects`` come
-    before those that refer to them. ``packages``: versions of the
-    installed packages that the code imports. ``code``: the BLAKE3 of each attached source file.
-    ``seconds`` and ``steps`` (of optimizers) are those of the training.
+    ``service`` is the value that is called, with the model and ``arguments``; ``objects`` precede
+    those that refer to them. ``packages``: versions of the installed packages that the code
+    imports. ``code``: the BLAKE3 of each attached source file. ``seconds`` and ``steps`` (of
+    optimizers) are those of the training.
     """
 
     makes: Result
@@ -161,52 +159,52 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def needs(self) -> tuple[CommitId, ...]:
-        """The versions without which the recipe is worth nothing."""
+        """The versions that a replay depends on."""
         return tuple(sorted({self.base.version, *(data.version for data in self.data)}))
 
     def carrier(self, commit: CommitId) -> CommitId:
-        """The version that carries states, code and environment; ``commit`` has the recipe."""
+        """The version with states, code and environment; ``commit`` has the recipe."""
         return commit
 
     @property
     def calls(self) -> list[Call]:
-        """What a replay calls, in this order: the model, the objects, the service."""
+        """The calls of a replay, in order: the model, the objects, the service."""
         model: list[Any] = [{"object": "model"}]
         return [
             self._call("model = ", self.model.made, [], {}),
             *(
                 self._call(
-                    f"{each.name} = ",
-                    {"code": each.call},
-                    model if each.kind == "optimizer" else each.args,
-                    each.keywords,
+                    f"{made.name} = ",
+                    {"code": made.call},
+                    model if made.kind == "optimizer" else made.args,
+                    made.keywords,
                 )
-                for each in self.objects
-                if each.kind in {"made", "optimizer"}
+                for made in self.objects
+                if made.kind in {"made", "optimizer"}
             ),
             self._call("", self.service, model, self.arguments),
         ]
 
     def _call(
-        self, before: str, function: Any, args: Sequence[Any], keywords: Mapping[str, Any]
+        self, prefix: str, function: Any, args: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Call:
         first, named = list[Any](), list[Any]()
         if isinstance(function, dict) and "partial" in function:
             function, first, named = function["partial"]
         value = [function, [*first, *args], [*named, *map(list, keywords.items())]]
-        modules = {held.partition(":")[0] for tag, held in _tags(value) if tag == "code"}
+        modules = {content.partition(":")[0] for tag, content in _tags(value) if tag == "code"}
         stored = all({file_of(m), file_of(m, package=True)} & {*self.code} for m in modules)
-        return Call(printable(before + _called(*value)), stored)
+        return Call(printable(prefix + _called(*value)), stored)
 
     def encoded(self) -> bytes:
         return encoded(self, _SCHEMA)
 
     @classmethod
     def decode(cls, data: bytes) -> Recipe:
-        """Raises DamagedData unless ``data`` is a recipe in every detail."""
+        """Raises DamagedData unless ``data`` is a valid recipe in every detail."""
         try:
             recipe = _decoded(data, cls, _SCHEMA)
-            files = (each.file for each in recipe.data if each.file)
+            files = (dataset_.file for dataset_ in recipe.data if dataset_.file)
             for path in (recipe.makes.path, recipe.base.path, *files):
                 check_path(path)
             if not all(map(is_code, recipe.code)):
@@ -220,11 +218,11 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Batches(Struct, frozen=True, forbid_unknown_fields=True):
-    """The ``recipe.json`` of a version that steps made, from the full state ``start``.
+    """The ``recipe.json`` of a version trained by steps, from the full state ``start``.
 
-    Each text of ``rows`` is a batch after the version ``before``: positions in the data, with
-    spaces between them. Before the batches of the positions ``drawn``, something else had changed
-    the random generators: the attached file ``DRAWN`` has their states.
+    Each text of ``rows`` is a batch after the version ``before``: positions in the data, separated
+    by spaces. Before the batches at the positions ``drawn``, other code had changed the random
+    generators: the attached file ``DRAWN`` has their states.
     """
 
     start: CommitId
@@ -237,25 +235,25 @@ class Batches(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StepRecipe(Recipe, frozen=True, kw_only=True):
-    """The recipe of a version that steps made, with its ``batches``."""
+    """The recipe of a version trained by steps, with its ``batches``."""
 
     batches: Batches
 
     @property
     def needs(self) -> tuple[CommitId, ...]:
-        others = (data.version for data in self.data)
-        return tuple(sorted({self.base.version, self.batches.before, *others}))
+        data_versions = (data.version for data in self.data)
+        return tuple(sorted({self.base.version, self.batches.before, *data_versions}))
 
     def carrier(self, _: CommitId) -> CommitId:
         return self.base.version
 
 
 def recipe_of(repo: Repository, commit: CommitId) -> Recipe:
-    """The recipe that a version carries. Raises UnknownPath if it has none, DamagedData."""
+    """The recipe of a version. Raises UnknownPath if it has none, DamagedData."""
     version = repo.version(commit)
     if RECIPE not in version.attached:
         raise UnknownPath(
-            f"version {commit.short} has no recipe to make it again by",
+            f"version {commit.short} has no recipe",
             hint="mvc.record(repo, ...) records one",
         )
     data, files = attached_bytes(repo, commit, RECIPE), repo.manifest(commit).by_path
@@ -265,48 +263,48 @@ def recipe_of(repo: Repository, commit: CommitId) -> Recipe:
     else:
         steps = Recipe.decode(attached_bytes(repo, batches.start, STEPS))
         path = steps.makes.path
-        made = {
+        changes = {
             "makes": Result(path, files[path].state.root if path in files else steps.makes.root),
             "base": BaseState(batches.start, path),
             "steps": len(batches.rows),
         }
-        recipe = StepRecipe(**{**structs.asdict(steps), **made}, batches=batches)
+        recipe = StepRecipe(**{**structs.asdict(steps), **changes}, batches=batches)
     entry = files.get(recipe.makes.path)
-    if entry is None or not is_made_whole(entry) or entry.state.root != recipe.makes.root:
-        raise DamagedData(f"the recipe of {commit.short} makes something that it does not hold")
+    if entry is None or not is_whole_state(entry) or entry.state.root != recipe.makes.root:
+        raise DamagedData(f"the recipe of {commit.short} has another result than the version")
     if set(recipe.needs) != set(version.needs):
-        raise DamagedData(f"the recipe of {commit.short} needs other versions than its commit says")
+        raise DamagedData(f"the recipe of {commit.short} and its commit need different versions")
     return recipe
 
 
 def carrier_of(repo: Repository, commit: CommitId) -> CommitId:
-    """The version that carries code and environment for this one: itself, or a full state."""
+    """The version with the code and environment of this one: itself, or a full state."""
     has_recipe = RECIPE in repo.version(commit).attached
     return recipe_of(repo, commit).carrier(commit) if has_recipe else commit
 
 
 def segment(repo: Repository, commit: CommitId) -> dict[CommitId, Batches]:
-    """Each version from a full state, which is left out, to one that steps made.
+    """Each version from a full state (excluded) to one trained by steps.
 
-    Raises DamagedData where no batches lead there.
+    Raises DamagedData if its batches lead to no full state.
     """
-    found, at, start = dict[CommitId, Batches](), commit, None
+    batches_of, at, start = dict[CommitId, Batches](), commit, None
     while at != start:
         batches = _batches_in(attached_bytes(repo, at, RECIPE))
         if batches is None or start not in {None, batches.start}:
             raise DamagedData(f"the recipe of {commit.short} leads to no full state")
-        found[at], start, at = batches, batches.start, batches.before
-    return dict(reversed(found.items()))
+        batches_of[at], start, at = batches, batches.start, batches.before
+    return dict(reversed(batches_of.items()))
 
 
 def missing_weights(repo: Repository, commit: CommitId) -> Dropped | None:
-    """The weights of a version that only a replay makes again; None if there are none such."""
-    found = repo.availability(commit)
-    return found if isinstance(found, Dropped) and not found.stored else None
+    """The dropped weights of a version that only a replay restores; None if there are none."""
+    available = repo.availability(commit)
+    return available if isinstance(available, Dropped) and not available.stored else None
 
 
-def is_made_whole(entry: FileEntry) -> bool:
-    """Whether a state gives all of a file but its skeleton: each content is one whole tensor."""
+def is_whole_state(entry: FileEntry) -> bool:
+    """Whether a state determines a file except its skeleton: each content is one whole tensor."""
     if entry.format == "state":
         return True
     whole = {tensor.content for tensor in entry.tensors if tensor.view is None}
@@ -319,7 +317,7 @@ def is_data_name(name: Any) -> bool:
 
 
 def _batches_in(data: bytes) -> Batches | None:
-    """What ``recipe.json`` says of a version that steps made; None for any other recipe."""
+    """The batches in the ``recipe.json`` of a version trained by steps; None for other recipes."""
     try:
         return _decoded(data, Batches, _BATCHES)
     except OtherSchema:
@@ -343,33 +341,34 @@ def _damaged(why: str) -> DamagedData:
 
 
 def _check_values(recipe: Recipe) -> None:
-    """Every value has one of the forms of the table above, and leads to what the recipe has.
+    """Checks that every value has one of the forms above, and refers to something in the recipe.
 
     Raises ValueError, InvalidName.
     """
-    objects = ["model", *(each.name for each in recipe.objects)]
-    named = {"object": objects, "data": [each.name for each in recipe.data]}
+    objects = ["model", *(made.name for made in recipe.objects)]
+    named = {"object": objects, "data": [data.name for data in recipe.data]}
     for kind, names in named.items():
         if len({*names}) < len(names):
-            raise ValueError(f"it names two {kind}s alike")
-    made = [value for each in recipe.objects for value in (*each.args, *each.keywords.values())]
-    for tag, held in _tags([recipe.model.made, *made, recipe.service, *recipe.arguments.values()]):
-        if held not in named.get(tag, [held]):
-            raise ValueError(f"it has no {tag} {held}")
+            raise ValueError(f"two of its {kind}s have the same name")
+    values = [value for made in recipe.objects for value in (*made.args, *made.keywords.values())]
+    values = [recipe.model.made, *values, recipe.service, *recipe.arguments.values()]
+    for tag, content in _tags(values):
+        if content not in named.get(tag, [content]):
+            raise ValueError(f"it has no {tag} {content}")
 
 
 def _tags(value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Every tag in a value with what it holds. Raises ValueError for what is no value."""
+    """Every tag in a value with its content. Raises ValueError for an invalid value."""
     if depth > _DEPTH:
-        raise ValueError("a value is nested too deep")
+        raise ValueError("a value is nested too deeply")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("a number of a value is out of range")
     if isinstance(value, dict):
-        tag, held = _tagged(value)
-        yield tag, held
-        value = held
-    for each in value if isinstance(value, list) else ():
-        yield from _tags(each, depth + 1)
+        tag, content = _tagged(value)
+        yield tag, content
+        value = content
+    for item in value if isinstance(value, list) else ():
+        yield from _tags(item, depth + 1)
 
 
 def _tagged(value: dict[str, Any]) -> tuple[str, Any]:
@@ -379,33 +378,33 @@ def _tagged(value: dict[str, Any]) -> tuple[str, Any]:
         return "data", convert(value["data"], _Text)
     if len(value) != 1 or not value.keys() <= _FORMS.keys():
         raise ValueError("a value has an unknown form")
-    ((tag, held),) = value.items()
-    convert(held, _FORMS[tag])
-    return tag, held
+    ((tag, content),) = value.items()
+    convert(content, _FORMS[tag])
+    return tag, content
 
 
 def _called(function: Any, args: list[Any], keywords: list[Any]) -> str:
-    """A call; ``function`` is a name, or a value."""
-    texts = [*map(_shown, args), *(f"{name}={_shown(each)}" for name, each in keywords)]
+    """A call as text; ``function`` is a name, or a value."""
+    texts = [*map(_shown, args), *(f"{name}={_shown(item)}" for name, item in keywords)]
     name = function if isinstance(function, str) else _shown(function)
     return f"{name}({', '.join(texts)})"
 
 
 def _shown(value: Any) -> str:
-    """A value as its reader would write it in Python; functions as ``module:name``."""
+    """A value in Python's notation; functions as ``module:name``."""
     if isinstance(value, list):
         return f"[{', '.join(map(_shown, value))}]"
     if not isinstance(value, dict):
         return repr(value)
     if "data" in value:
         return "/".join(filter(None, (value["data"], value["path"])))
-    ((tag, held),) = value.items()
+    ((tag, content),) = value.items()
     if tag == "tuple":
-        return f"({', '.join(map(_shown, held))})"
+        return f"({', '.join(map(_shown, content))})"
     if tag == "dict":
-        return f"{{{', '.join(f'{_shown(key)}: {_shown(each)}' for key, each in held)}}}"
+        return f"{{{', '.join(f'{_shown(key)}: {_shown(item)}' for key, item in content)}}}"
     if tag == "method":
-        return f"{_shown(held[0])}.{held[1]}"
+        return f"{_shown(content[0])}.{content[1]}"
     if tag == "partial":
-        return _called("partial", [held[0], *held[1]], held[2])
-    return str(held)
+        return _called("partial", [content[0], *content[1]], content[2])
+    return str(content)

@@ -1,9 +1,8 @@
-"""Makes a version's weights again by its recipe, in a process of its own, and verifies them.
+"""Replays a version's recipe in a process of its own, and verifies the weights.
 
-The versions of a chain are trained one after the other, by forks of one process where that can be.
-What the process needs lies in a folder below ``.mvc/retraining``, which a lock names as in use. A
-folder whose lock nobody holds is left over from a killed process, and is deleted by the next
-replay and by ``gc``.
+The versions of a chain are trained one after another, in forks of one process if possible. The
+process works in a folder below ``.mvc/retraining``, which is locked while in use. A folder without
+a lock is left over from a killed process; the next replay or ``gc`` deletes it.
 """
 
 from __future__ import annotations
@@ -49,23 +48,23 @@ from mvc.text import listed, printable
 from mvc.times import check_seconds
 from mvc.types import Progress
 
-_LOG = 1 << 16  # bytes of the training's output that are looked at
+_LOG = 1 << 16  # last bytes of the training's output that are read
 _SHOWN = 5
-_CALL = 200  # characters of a call
-_ENDING = 10  # seconds in which a process that is done may end its own children
-_ORPHAN = 1.0  # seconds in which a fork ends after the process that made it
-_SILENT = 5.0  # seconds without an event after which it is said what is waited for
+_CALL = 200  # maximum characters of a call
+_ENDING = 10  # seconds for a finished process to end its children
+_ORPHAN = 1.0  # seconds for a fork to end after its parent
+_SILENT = 5.0  # seconds without an event before progress reports waiting
 _FAILURES: dict[str, type[MvcError]] = {
-    each.__name__: each for each in (CannotBuild, DamagedData, StateForgotten)
+    error.__name__: error for error in (CannotBuild, DamagedData, StateForgotten)
 }
 
 
 class ReplayOptions(Struct, frozen=True):
-    """How versions are made again: what ``mvc.retrain`` takes by name.
+    """How to replay versions: the keyword arguments of ``mvc.retrain``.
 
-    ``trusted``: the versions whose stored code may run, and no others. ``start``: the weights
-    of the base; without them a base that is not stored is trained first. ``tolerance``: weights
-    that differ from the stored ones by at most this are accepted, and not proven.
+    ``trusted``: only the stored code of these versions may run. ``start``: the weights of the base;
+    without them a base that is not stored is trained first. ``tolerance``: accept weights that
+    differ from the stored ones by at most this, without proof.
     """
 
     trusted: Collection[CommitId] = ()
@@ -80,12 +79,13 @@ class ReplayOptions(Struct, frozen=True):
         if self.timeout is not None:
             check_seconds("timeout", self.timeout)
         if self.tolerance is not None and not self.tolerance >= 0:
-            raise WrongUsage(f"a tolerance is a number from 0 on, not {self.tolerance}")
+            raise WrongUsage(f"tolerance must be at least 0, but is {self.tolerance}")
 
 
 class TensorDifference(Struct, frozen=True):
-    """A tensor that a replay made otherwise. ``distance`` is None if the right one is not stored,
-    or if its dtype or shape differs, too.
+    """A tensor that a replay did not reproduce. ``distance``: None if the original is not stored.
+
+    It is also None if dtype or shape differ.
     """
 
     name: str
@@ -99,13 +99,13 @@ class TensorDifference(Struct, frozen=True):
 
 
 class Retrained(Struct, frozen=True):
-    """A version that was made again; its root was verified.
+    """A replayed and verified version.
 
-    ``file`` is what was made, ``state`` that as ``checkout`` returns it. ``replayed``: the versions
-    that were trained again, in this order: its base first, if that was not stored. ``seconds`` of
-    the last one. ``differences`` of the environment that did no harm, each as text.
-    ``not_finite``: tensors with an infinite value or NaN. ``distance``: None if it was made again
-    bit for bit; else how far an element is from the stored one at most, within the tolerance.
+    ``file``: the result; ``state``: as ``checkout`` returns it. ``replayed``: the versions that
+    were trained, in order: first its base, if that was not stored. ``seconds``: of the last one.
+    ``differences``: harmless ones of the environment, as text. ``not_finite``: tensors with an
+    infinite value or NaN. ``distance``: None for a bit-exact result; else the largest difference of
+    an element from the stored one, within the tolerance.
     """
 
     commit: CommitId
@@ -129,11 +129,11 @@ class Retrained(Struct, frozen=True):
         )
 
 
-# -- what is to be done ------------------------------------------------------------------------
+# -- the versions to replay --------------------------------------------------------------------
 
 
 def _order(repo: Repository, commit: CommitId) -> list[CommitId]:
-    """The versions to train again, each after its base; ``commit`` is the last one."""
+    """The versions to train, each after its base; ``commit`` is the last one."""
     order = [commit]
     while True:
         recipe = recipe_of(repo, order[-1])
@@ -146,19 +146,19 @@ def _order(repo: Repository, commit: CommitId) -> list[CommitId]:
 
 
 @contextmanager
-def made_again(
+def replaying(
     repo: Repository, commit: CommitId, options: ReplayOptions, worker: ReplayProcess | None = None
 ) -> Iterator[Retrained]:
-    """Trains a version again, and those bases that are not stored; yields the verified state.
+    """Trains a version, and its bases that are not stored; yields the verified state.
 
-    While the block runs, the version can be read like one that is stored. Each version whose result
-    was verified is recorded as proven, if the repository can be written. Raises NotTrusted where
-    one of them is not trusted, CannotRetrain before anything runs, and RetrainingDiffers if the
-    result is another one. ``worker`` is a process of the caller, which it may use again.
+    During the block the version can be read like a stored one. Each verified version is recorded as
+    proven, if the repository is writable. Raises NotTrusted for an untrusted version, CannotRetrain
+    before anything runs, and RetrainingDiffers for another result. ``worker``: a process of the
+    caller, for reuse.
     """
     need_torch("training a version again")
     order = [commit] if options.start is not None else _order(repo, commit)
-    recipes = {each: recipe_of(repo, each) for each in order}
+    recipes = {version: recipe_of(repo, version) for version in order}
     _refuse_untrusted(recipes, options.trusted)
     with (
         repo.storage.work_folder() as folder,
@@ -170,23 +170,27 @@ def made_again(
 
             base = str(folder / "start.pt")
             torch.save(dict(options.start), base)
-        for number, (each, recipe) in enumerate(recipes.items()):
-            place = folder / str(number)
-            FileSystem().make_dirs(place)
-            replay = _Replay(repo, each, recipe, folder=place, options=options)
+        for number, (version, recipe) in enumerate(recipes.items()):
+            work_folder = folder / str(number)
+            FileSystem().make_dirs(work_folder)
+            replay = _Replay(repo, version, recipe, folder=work_folder, options=options)
             if len(order) > 1:
-                replay.what += f" ({number + 1} of {len(order)})"
+                replay.title += f" ({number + 1} of {len(order)})"
             replay.run(base, process)
             base = str(replay.result)
-            if each != commit:
-                replay.proven()  # a wrong base is named as such
+            if version != commit:
+                replay.proven()  # so that an error names the wrong base
         assert replay is not None
         file = replay.proven()
-        if (near := replay.distance) is not None:
+        if (distance := replay.distance) is not None:
             repo.annotate(
-                commit, note=f"replayed within {near:.3g}, not bit for bit: {replay.where}"
+                commit, note=f"replayed within {distance:.3g}, not bit for bit: {replay.where}"
             )
-        with nullcontext() if near is not None else repo.providing(commit, replay.entry.path, file):
+        with (
+            nullcontext()
+            if distance is not None
+            else repo.providing(commit, replay.entry.path, file)
+        ):
             yield Retrained(
                 commit,
                 replay.entry.path,
@@ -196,37 +200,37 @@ def made_again(
                 steps=replay.done.steps,
                 differences=tuple(replay.differences),
                 not_finite=replay.done.not_finite,
-                distance=near,
+                distance=distance,
             )
 
 
 def _refuse_untrusted(recipes: Mapping[CommitId, Recipe], trusted: Collection[CommitId]) -> None:
-    """Raises NotTrusted, which names each version whose code would run without being trusted.
+    """Raises NotTrusted, naming each version whose code would run without being trusted.
 
-    ``recipes``: those that a replay needs, bases first.
+    ``recipes``: all that a replay needs, bases first.
     """
     *bases, commit = recipes
-    unnamed = {each: recipes[each] for each in recipes if each not in trusted}
+    unnamed = {version: recipes[version] for version in recipes if version not in trusted}
     if not unnamed:
         return
     files = {name: None for recipe in unnamed.values() for name in sorted(recipe.code)}
     calls = [
-        f"{each.short}: " * bool(bases) + call.text[:_CALL] + "…" * (len(call.text) > _CALL)
-        for each, recipe in unnamed.items()
+        f"{version.short}: " * bool(bases) + call.text[:_CALL] + "…" * (len(call.text) > _CALL)
+        for version, recipe in unnamed.items()
         for call in recipe.calls
         if not call.stored
     ]
-    of = f" of {', '.join(each.short for each in unnamed)}" if bases else ""
+    of = f" of {', '.join(version.short for version in unnamed)}" if bases else ""
     would = filter(None, (", ".join(files), _among("calls of installed code: ", calls)))
     allow = "add --trust-code (trust=True)"
     if set(unnamed) != {commit}:
-        names = [each.short for each in recipes]
+        names = [version.short for version in recipes]
         allow = (
             f"name each of them: {' '.join(f'--trust {name}' for name in names)} (trust={names})"
         )
     error = NotTrusted(
-        f"to make {commit.short} again, this would run{of}: " + "; ".join(would),
-        hint=_among("read it with ", [f"'mvc show --code {each.short}'" for each in unnamed])
+        f"retraining {commit.short} would run{of}: " + "; ".join(would),
+        hint=_among("read it with ", [f"'mvc show --code {version.short}'" for version in unnamed])
         + f", then {allow}",
     )
     error.versions = tuple(unnamed)
@@ -237,7 +241,7 @@ def _refuse_untrusted(recipes: Mapping[CommitId, Recipe], trusted: Collection[Co
 
 
 class _Replay:
-    """One version, trained again from its base. ``where``: the environment, in a line."""
+    """One version, trained from its base. ``where``: the environment, in one line."""
 
     def __init__(
         self,
@@ -249,7 +253,7 @@ class _Replay:
     ) -> None:
         self._repo, self._commit, self._recipe = repo, commit, recipe
         self._folder, self._options = folder, options
-        self.what = f"retraining {commit.short}"
+        self.title = f"retraining {commit.short}"
         self.entry = repo.manifest(commit).by_path[recipe.makes.path]
         self.result = folder / "result.pt"
         self._proofs = list[Proof]()
@@ -258,21 +262,21 @@ class _Replay:
         self.where = ""
 
     def run(self, base: str, worker: ReplayProcess) -> None:
-        """Trains. ``base``: a file with the base's weights, or nothing if they are stored.
+        """Trains. ``base``: a file with the base's weights, or empty if they are stored.
 
         Raises CannotRetrain, CannotBuild, DamagedData.
         """
         worker.begin(*self._prepare(base, worker), timeout=self._options.timeout)
         self._follow(worker)
         if not self.result.exists():
-            said = self._last_line(worker.log)
+            last_line = self._last_line(worker.log)
             raise CannotRetrain(
-                f"the process that trained {self._commit.short} again ended without a result"
-                + (f": {said}" if said else ""),
+                f"the process that retrained {self._commit.short} ended without a result"
+                + (f": {last_line}" if last_line else ""),
             )
 
     def _prepare(self, base: str, worker: ReplayProcess) -> tuple[Job, dict[str, str]]:
-        """The job: data sets and code are compared with what the recipe names."""
+        """The job; compares data sets and code with the recipe."""
         repo, commit, recipe = self._repo, self._commit, self._recipe
         carrier = recipe.carrier(commit)
         code_of(repo, carrier, recipe.code, recipe.packages)
@@ -281,7 +285,7 @@ class _Replay:
         )
         steps = [*segment(repo, commit)] if isinstance(recipe, StepRecipe) else []
         proven = repo.storage.proofs(steps)
-        data = {each.name: str(worker.place(repo, each)) for each in recipe.data}
+        data = {version.name: str(worker.place(repo, version)) for version in recipe.data}
         work = self._folder / "work"
         FileSystem().make_dirs(work)
         job = Job(
@@ -294,26 +298,26 @@ class _Replay:
             folder=str(work),
             result=str(self.result),
             fork=sys.platform == "linux" and recipe.model.device == "cpu",
-            wanted=tuple(each.hex() for each in steps if each not in {commit, *proven}),
+            wanted=tuple(version.hex() for version in steps if version not in {commit, *proven}),
         )
         return job, variables(recorded, {**os.environ, "PYTHONPATH": import_path()})
 
     def _follow(self, worker: ReplayProcess) -> None:
-        """Reads the process's events until it can do another job, or ends."""
+        """Reads the process's events until it is idle or ends."""
         began, total, done = 0.0, self._recipe.steps, 0
-        self._tell(0, total, "starts")
+        self._report(0, total, "starts")
         for event in worker.events():
             if event is None:
-                self._tell(done, total, f"waits for process {worker.pid}, at step {done}")
+                self._report(done, total, f"waits for process {worker.pid}, at step {done}")
             elif isinstance(event, Compared):
                 self._compared(event)
             elif isinstance(event, Stepped) and not event.step:
                 began, seconds = time.monotonic(), self._recipe.seconds
-                self._tell(0, total, f"takes about {seconds:.3g} s" if seconds else "trains")
+                self._report(0, total, f"takes about {seconds:.3g} s" if seconds else "trains")
             elif isinstance(event, Stepped):
                 done, passed = event.step, time.monotonic() - began
                 left = passed / max(done, 1) * max(total - done, 0)
-                self._tell(done, total, f"{left:.0f} s left" if total else f"{passed:.0f} s")
+                self._report(done, total, f"{left:.0f} s left" if total else f"{passed:.0f} s")
             elif isinstance(event, Reached):
                 self._reached(CommitId.parse(event.version), event.seconds)
             elif isinstance(event, Ended):
@@ -322,33 +326,36 @@ class _Replay:
             elif isinstance(event, Failed):
                 failure = _FAILURES.get(event.kind, CannotRetrain)
                 raise failure(
-                    f"{self._commit.short} cannot be made again: {event.message}", hint=event.hint
+                    f"{self._commit.short} cannot be retrained: {event.message}", hint=event.hint
                 )
         if not self.result.exists() and time.monotonic() >= worker.deadline:
             raise CannotRetrain(
-                f"{self._commit.short} was not made again within {self._options.timeout:g} s: its "
+                f"retraining {self._commit.short} took more than {self._options.timeout:g} s: its "
                 f"process was ended at step {done}" + (f" of {total}" if total else ""),
-                hint="give it longer: --timeout SECONDS (timeout=SECONDS)",
+                hint="raise the limit: --timeout SECONDS (timeout=SECONDS)",
             )
 
-    def _tell(self, done: int, total: int, text: str) -> None:
+    def _report(self, done: int, total: int, text: str) -> None:
         if self._options.progress is not None:
-            self._options.progress(done, max(total, done), f"{self.what}, {text}")
+            self._options.progress(done, max(total, done), f"{self.title}, {text}")
 
     def _compared(self, event: Compared) -> None:
         self.where = event.where
-        found = [
-            (f"{each.field}: {each.recorded}, here {each.other}", each.grade)
-            for each in event.differences
-            if each.grade != "ignored"
+        graded = [
+            (
+                f"{difference.field}: {difference.recorded}, here {difference.other}",
+                difference.grade,
+            )
+            for difference in event.differences
+            if difference.grade != "ignored"
         ]
-        exact = [text for text, grade in found if grade == "exact"]
-        self.differences = [*exact, *(text for text, grade in found if grade != "exact")]
+        exact = [text for text, grade in graded if grade == "exact"]
+        self.differences = [*exact, *(text for text, grade in graded if grade != "exact")]
         if exact and not self._options.anyway:
             raise CannotRetrain(
                 f"{self._commit.short} was trained in another environment"
                 + _among(": ", exact, "; "),
-                hint="make the environment as it was; or begin anyway (anyway=True, --anyway): "
+                hint="restore that environment; or train anyway (anyway=True, --anyway): "
                 "the result is verified, and other weights are refused",
             )
 
@@ -357,10 +364,10 @@ class _Replay:
         return printable(lines[-1])[:300] if lines else ""
 
     def proven(self) -> StateFile:
-        """What the replay made, if it is the state of the version; records that and where.
+        """The result, if it is the state of the version; records the proof and the environment.
 
-        A replay with another number of threads than the recipe names is no proof of the recipe.
-        Raises RetrainingDiffers, which says by how much.
+        A replay with another number of threads than the recipe's is not a proof. Raises
+        RetrainingDiffers with the differences.
         """
         try:
             file = self._checked(self._commit, self.done.seconds, self.result)
@@ -368,12 +375,12 @@ class _Replay:
             self._record()
         if self.done.not_finite:
             names = _among("", list(map(printable, self.done.not_finite)))
-            text = f"{self._commit.short} was made again bit for bit, with values that are not "
+            text = f"{self._commit.short} was reproduced bit for bit, with values that are not "
             warnings.warn(f"{text}finite: {names}", MvcWarning, 2)
         return file
 
     def _reached(self, commit: CommitId, seconds: float) -> None:
-        """Compares a version on the way; what was proven before it is recorded if it differs."""
+        """Compares an intermediate version; if it differs, records earlier proofs and raises."""
         result = Path(f"{self.result}.{commit.hex()}")
         try:
             self._checked(commit, seconds, result)
@@ -383,7 +390,7 @@ class _Replay:
         result.unlink()
 
     def _checked(self, commit: CommitId, seconds: float, result: Path) -> StateFile:
-        """What the process wrote, if it is the state of the version."""
+        """The process's result, if it is the state of the version."""
         with FileSystem().open_read(result) as source:
             file = StateFile.of(parse(source, "result.pt").nested())
         entry = self._repo.manifest(commit).by_path[self._recipe.makes.path]
@@ -400,15 +407,15 @@ class _Replay:
             self._repo.storage.prove(self._proofs, where=self.where)
 
     def _compare(self, commit: CommitId, entry: FileEntry, file: StateFile) -> None:
-        """Raises RetrainingDiffers unless all that differs is within the tolerance."""
-        there = {tensor.key: tensor for tensor in entry.tensors}
-        here = {tensor.key: tensor for tensor in file.entry.tensors}
+        """Raises RetrainingDiffers unless all differences are within the tolerance."""
+        recorded = {tensor.key: tensor for tensor in entry.tensors}
+        replayed = {tensor.key: tensor for tensor in file.entry.tensors}
         stored = None
         if missing_weights(self._repo, commit) is None:
             stored = self._repo.open_file(commit, entry.path, counted=False)
-        found = []
-        for key in sorted({*here, *there}):
-            a, b = there.get(key), here.get(key)
+        differing = []
+        for key in sorted({*replayed, *recorded}):
+            a, b = recorded.get(key), replayed.get(key)
             if a is not None and b is not None and a.id == b.id:
                 continue
             distance = None
@@ -417,40 +424,41 @@ class _Replay:
                     a.spec.dtype, [stored.tensor_bytes(a)],
                     b.spec.dtype, [file.tensor_bytes(b)],
                 )  # fmt: skip
-            found.append(TensorDifference(key, distance))
+            differing.append(TensorDifference(key, distance))
         self.distance = max(
             (
                 math.inf if d is None or d.nonfinite else d.max_abs
-                for d in (each.distance for each in found)
+                for d in (one.distance for one in differing)
             ),
             default=math.inf,
         )
         if self._options.tolerance is not None and self.distance <= self._options.tolerance:
             return
-        furthest = sorted(found, key=lambda d: -(d.distance.max_abs if d.distance else 0))
+        furthest = sorted(differing, key=lambda d: -(d.distance.max_abs if d.distance else 0))
         why = "; ".join(self.differences[:_SHOWN])
         error = RetrainingDiffers(
-            f"retraining {commit.short} made other weights, which are not used: "
-            f"{len(found)} of {len(there)} tensors differ" + _among(": ", [*map(str, furthest)]),
+            f"retraining {commit.short} produced other weights, which are not used: "
+            f"{len(differing)} of {len(recorded)} tensors differ"
+            + _among(": ", [*map(str, furthest)]),
             hint=f"the environment differs: {why}"
             if why
-            else "the environment is the same: something in the training is not determined by "
-            "its recipe; 'mvc probe' finds the layer",
+            else "the environment is the same: the recipe does not determine the training fully; "
+            "'mvc probe' finds the layer",
         )
-        error.tensors = tuple(found)
+        error.tensors = tuple(differing)
         raise error
 
 
-def _among(before: str, texts: Sequence[str], between: str = ", ") -> str:
-    """The first of some texts, behind ``before``; nothing if there are none."""
-    return before + listed(texts, _SHOWN, between) if texts else ""
+def _among(prefix: str, texts: Sequence[str], between: str = ", ") -> str:
+    """``prefix`` and the first of some texts; empty if there are none."""
+    return prefix + listed(texts, _SHOWN, between) if texts else ""
 
 
 class ReplayProcess:
-    """The process that does jobs: one after the other, as long as their variables are the same.
+    """The process that runs jobs, reused while the environment variables stay the same.
 
-    Jobs and events go through a pipe, of which the process keeps one end: it ends with this
-    process. After ``deadline`` its events end. ``folder`` holds its log and data sets.
+    Jobs and events go through a pipe; the process ends when its parent closes it. Events end after
+    ``deadline``. ``folder`` contains its log and data sets.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -463,7 +471,7 @@ class ReplayProcess:
         self._places: dict[Data, Path] = {}
 
     def place(self, repo: Repository, data: Data) -> Path:
-        """Where a data set lies for the process. Raises as ``dataset.place``."""
+        """The path of a data set for the process. Raises the errors of ``dataset.place``."""
         if data not in self._places:
             folder = self._folder / "data" / str(len(self._places))
             self._places[data] = dataset.place(repo, data, folder)
@@ -480,20 +488,20 @@ class ReplayProcess:
         return 0 if self._process is None else self._process.pid
 
     def begin(self, job: Job, variables: Mapping[str, str], *, timeout: float | None) -> None:
-        """Hands a job to the process if it is idle, or to a new one."""
+        """Sends a job to the idle process, or to a new one."""
         if not self._idle or variables != self._variables:
             self._end()
             self._start(variables)
         self.log.write_bytes(b"")
         self.deadline = time.monotonic() + (math.inf if timeout is None else timeout)
         self._idle = False
-        with suppress(OSError):  # it has ended, which its events say
+        with suppress(OSError):  # it has ended; ``events`` will report that
             self._pipe.send_bytes(json.encode(job))
 
     def events(self) -> Iterator[Event | None]:
-        """What the process tells until it is idle, and None where it has been silent for a while.
+        """Events of the process until it is idle; None after each silent interval.
 
-        Ends with the process, though a child of it may keep the pipe open, and at the deadline.
+        Ends with the process, even if its child keeps the pipe open, and at the deadline.
         """
         while not self._idle and (left := self.deadline - time.monotonic()) > 0:
             if self._pipe.poll(min(left, _SILENT)):
@@ -509,18 +517,18 @@ class ReplayProcess:
                 yield None
 
     def _start(self, variables: Mapping[str, str]) -> None:
-        self._pipe, there = Pipe()
+        self._pipe, child = Pipe()
         command = [sys.executable, "-P", "-m", "mvc.recipes.worker"]
         try:
-            with there, self.log.open("ab") as log:
+            with child, self.log.open("ab") as log:
                 self._process = subprocess.Popen(  # noqa: S603 - our own module
-                    [*command, str(os.getpid()), str(there.fileno())],
+                    [*command, str(os.getpid()), str(child.fileno())],
                     env=dict(variables),
                     cwd=self._folder,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    pass_fds=[there.fileno()],
+                    pass_fds=[child.fileno()],
                 )
         except OSError as error:
             raise CannotRetrain(f"no process can be started: {error.strerror}") from error
@@ -532,7 +540,7 @@ class ReplayProcess:
         process.kill()
         process.wait()
         self.deadline = time.monotonic() + _ORPHAN
-        for _ in self.events():  # unless it was idle, its fork ends with it, and with that the pipe
+        for _ in self.events():  # if it was busy, its fork ends with it, and then the pipe
             pass
         self._pipe.close()
         self._process, self._idle = None, False

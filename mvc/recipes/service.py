@@ -1,8 +1,8 @@
-"""The objects of a training: how each was made, its state, and what it refers to.
+"""The objects of a training: how each was created, its state, and its references.
 
-``Describer`` turns objects into values of a recipe, and refuses by its place whatever cannot be
-made again. ``Rebuilt`` is the way back. ``_VALUES`` states every kind of argument once, with both
-directions, and ``_GENERATORS`` every kind of random generator that mvc can make by itself.
+``Describer`` turns objects into values of a recipe, and refuses objects that cannot be rebuilt.
+``Rebuilt`` is the inverse. ``_VALUES`` has every kind of argument once, with both directions, and
+``_GENERATORS`` every kind of random generator that mvc can create itself.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from mvc.training.staging import copied
 from mvc.training.state.optimizers import Placement, optimizer_state
 
 VALUES = f"{SERVICE}values.safetensors"
-"""The attached file with the tensors and arrays among the arguments."""
+"""The attachment with the tensors and arrays among the arguments."""
 
 START = f"{SERVICE}start.safetensors"
-"""The attached file with the random generators and the buffers outside of ``state_dict``."""
+"""The attachment with the random generators and the buffers outside of ``state_dict``."""
 
 _ARRAYS = torch.Tensor | np.ndarray
 
@@ -49,7 +49,7 @@ _ARRAYS = torch.Tensor | np.ndarray
 
 
 class _Generator(Struct, frozen=True):
-    """A kind of random generator: what it is made again from, and its state."""
+    """A kind of random generator: its constructor arguments, and its state."""
 
     kind: type
     make: Callable[..., Any]
@@ -101,10 +101,12 @@ _GENERATORS = {
 
 
 def _kind(obj: object) -> str:
-    """The kind of an object that mvc knows how to make; empty for others."""
+    """The kind of an object that mvc can create itself; empty for other objects."""
     if isinstance(obj, torch.optim.Optimizer):
         return "optimizer"
-    return next((name for name, each in _GENERATORS.items() if type(obj) is each.kind), "")
+    return next(
+        (name for name, generator in _GENERATORS.items() if type(obj) is generator.kind), ""
+    )
 
 
 def _state_name(name: str) -> str:
@@ -115,33 +117,33 @@ def _state_name(name: str) -> str:
 
 
 class Describer:
-    """Turns objects into values; ``objects`` and ``states`` are what the recipe then holds.
+    """Turns objects into values; ``objects`` and ``states`` go into the recipe.
 
-    ``classes``: every class and function that was met. ``states``: attached files by name.
+    ``classes``: every class and function used. ``states``: attached files by name.
     """
 
     def __init__(self, model: torch.nn.Module, data: Mapping[str, Path]) -> None:
-        """``data``: by name the folder or file of each data set on this machine."""
+        """``data``: the folder or file of each data set on this machine, by name."""
         self._model, self._data = model, {name: path.resolve() for name, path in data.items()}
         self.objects: list[Made] = []
         self.states: dict[str, dict[str, Any]] = {}
         self.classes: list[Any] = []
         self._names: dict[int, str] = {}
-        self._held: list[Any] = []  # so that no id is used again
+        self._referenced: list[Any] = []  # keeps objects alive, so that no id is reused
         self._arrays: dict[str, Any] = {}
         self._open: set[int] = set()
 
     def knows(self, obj: Any) -> bool:
-        """Whether an object is among those that were described."""
+        """Whether an object was described."""
         return id(obj) in self._names
 
     def model(self, call: str, keywords: Mapping[str, Any]) -> Any:
-        """The value that builds the model: by a class or function and its arguments."""
+        """The value that builds the model: a class or function and its arguments."""
         named = {name: self.value(value, f"model.{name}") for name, value in keywords.items()}
         return self._built(call, [], named)
 
-    def made_model(self) -> Any:
-        """The value that builds the model as ``constructed`` remembers it."""
+    def constructed_model(self) -> Any:
+        """The value that builds the model as remembered by ``constructed``."""
         return self._built(*self._making(self._model, "model"))
 
     def _built(self, call: str, args: list[Any], keywords: Mapping[str, Any]) -> Any:
@@ -149,7 +151,7 @@ class Describer:
         return {"partial": [{"code": call}, args, [list(pair) for pair in keywords.items()]]}
 
     def value(self, obj: Any, place: str) -> Any:
-        """An argument as a value of a recipe. Raises CannotRecord, which names the place."""
+        """An argument as a value of a recipe. Raises CannotRecord, which names ``place``."""
         if obj is None or type(obj) in {bool, int} or (type(obj) is float and math.isfinite(obj)):
             return obj
         if type(obj) is str:
@@ -160,28 +162,28 @@ class Describer:
             return self.value(obj.item(), place)
         if self.knows(obj):
             return {"object": self._names[id(obj)]}
-        kind = next(kind for kind in _VALUES if kind.holds(obj))
-        held = kind.describe(self, obj, place)
-        return held if kind.tag == "data" else {kind.tag: held}
+        kind = next(kind for kind in _VALUES if kind.matches(obj))
+        content = kind.describe(self, obj, place)
+        return content if kind.tag == "data" else {kind.tag: content}
 
     def items(self, obj: Sequence[Any], place: str) -> list[Any]:
-        return [self.value(each, f"{place}[{i}]") for i, each in enumerate(obj)]
+        return [self.value(item, f"{place}[{i}]") for i, item in enumerate(obj)]
 
     def pairs(self, obj: Mapping[Any, Any], place: str) -> list[list[Any]]:
         return [
-            [self.value(key, f"a key of {place}"), self.value(each, f"{place}[{key!r}]")]
-            for key, each in obj.items()
+            [self.value(key, f"a key of {place}"), self.value(item, f"{place}[{key!r}]")]
+            for key, item in obj.items()
         ]
 
     def partial(self, obj: functools.partial[Any], place: str) -> list[Any]:
-        named = [[key, self.value(each, f"{place}.{key}")] for key, each in obj.keywords.items()]
+        named = [[key, self.value(item, f"{place}.{key}")] for key, item in obj.keywords.items()]
         return [self.value(obj.func, place), self.items(obj.args, place), named]
 
     def method(self, obj: Any, place: str) -> list[Any]:
         return [self.value(obj.__self__, place), obj.__name__]
 
     def finish(self) -> None:
-        """Adds the arrays among the arguments to ``states``, and checks that all can be kept."""
+        """Adds the arrays among the arguments to ``states``, and checks that all can be stored."""
         if self._arrays:
             self.states[VALUES] = self._arrays
         for name, state in self.states.items():
@@ -191,32 +193,32 @@ class Describer:
             except MvcError as error:
                 owner = name.removeprefix(SERVICE).removesuffix(".safetensors")
                 raise CannotRecord(
-                    f"the state of {owner} cannot be kept: {error.message}", hint=error.hint
+                    f"the state of {owner} cannot be stored: {error.message}", hint=error.hint
                 ) from error
 
     def _text(self, text: str, place: str) -> Any:
-        """A text; one that names a file of a data set must be a path, to be found again."""
+        """A text. One that names a file of a data set must be a path instead."""
         path = Path(text)
         if not path.is_absolute() and "/" not in text:
             return text
         if path.is_absolute() and self._inside(path) is not None:
             return self.path(path, place)
-        there = os.path.lexists(text)  # a text may be too long to be a path
-        inside = None if path.is_absolute() or not there else self._inside(path)
+        exists = os.path.lexists(text)  # a text may be too long for a path
+        inside = None if path.is_absolute() or not exists else self._inside(path)
         if inside is not None:
             raise CannotRecord(
                 f"{place} is the text {text!r}, which names files of the data set {inside[0]}",
                 hint=f"pass it as a path: pathlib.Path({text!r})",
             )
-        if path.is_absolute() and there:
+        if path.is_absolute() and exists:
             raise self._outside(path, place)
         return text
 
     def path(self, path: Path, place: str) -> dict[str, str]:
-        found = self._inside(path)
-        if found is None:
+        inside = self._inside(path)
+        if inside is None:
             raise self._outside(path, place)
-        return {"data": found[0], "path": found[1]}
+        return {"data": inside[0], "path": inside[1]}
 
     def _inside(self, path: Path) -> tuple[str, str] | None:
         real = path.resolve()
@@ -228,16 +230,16 @@ class Describer:
 
     def _outside(self, path: Path, place: str) -> CannotRecord:
         return CannotRecord(
-            f"{place} is the path {path}, which belongs to no data set of this training",
-            hint="name its folder in data=",
+            f"{place} is the path {path}, which is in no data set of this training",
+            hint="add its folder to data=",
         )
 
     def array(self, obj: Any, place: str) -> str:
-        """Keeps a tensor or an array, under a key."""
+        """Stores a tensor or an array; returns its key."""
         if isinstance(obj, torch.nn.Parameter) or getattr(obj, "requires_grad", False):
             raise CannotRecord(
-                f"{place} is a parameter, which a recipe cannot keep apart from its model",
-                hint="pass the model, and take the parameter from it",
+                f"{place} is a parameter, which a recipe cannot store apart from its model",
+                hint="pass the model, and read the parameter from it",
             )
         key = f"{place}#{len(self._arrays)}"
         self._arrays[key] = obj
@@ -247,12 +249,12 @@ class Describer:
         """``module:name`` of a class, a function or a member of an enum."""
         if isinstance(obj, io.IOBase):
             raise CannotRecord(
-                f"{place} is an open file", hint="pass its path, and name its folder in data="
+                f"{place} is an open file", hint="pass its path, and add its folder to data="
             )
         if isinstance(obj, Iterator):
             raise CannotRecord(
                 f"{place} is an iterator ({type(obj).__qualname__}), whose position is unknown",
-                hint="pass what it iterates over",
+                hint="pass the iterable instead",
             )
         if inspect.ismodule(obj):
             raise CannotRecord(
@@ -263,8 +265,8 @@ class Describer:
         if hasattr(type(obj), "__members__"):  # a member of an enum
             return f"{self._place(type(obj), place)}.{obj.name}"
         raise CannotRecord(
-            f"{place} is {an(type(obj).__qualname__)}, and how it was made is unknown",
-            hint=f"make it with mvc.constructed({type(obj).__qualname__}, ...) in place of "
+            f"{place} is {an(type(obj).__qualname__)}, and its constructor call is unknown",
+            hint=f"create it with mvc.constructed({type(obj).__qualname__}, ...) instead of "
             f"{type(obj).__qualname__}(...)",
         )
 
@@ -293,27 +295,27 @@ class Describer:
         else:
             generator = _GENERATORS[kind]
             self.states[_state_name(name)] = generator.state(obj)
-            made_from = generator.args(obj)
-            made = Made(name, kind, "", made_from, keywords={}, state=True)  # type: ignore[arg-type]
+            arguments = generator.args(obj)
+            made = Made(name, kind, "", arguments, keywords={}, state=True)  # type: ignore[arg-type]
         self._open.discard(id(obj))
         self._names[id(obj)] = name
-        self._held.append(obj)
+        self._referenced.append(obj)
         self.objects.append(made)
         return name
 
     def _free_name(self, place: str) -> str:
-        """The place as the name of an object, which nothing else has."""
+        """A unique object name from ``place``."""
         name = first = (
             re.sub(r"[^\w.\[\]]", "_", place, flags=re.ASCII)[-150:].lstrip(".[]0123456789") or "_"
         )
         number = 1
-        while name in {"model", "start", "values", *(each.name for each in self.objects)}:
+        while name in {"model", "start", "values", *(made.name for made in self.objects)}:
             number += 1
             name = f"{first}#{number}"
         return name
 
     def _making(self, obj: Any, place: str) -> tuple[str, list[Any], dict[str, Any]]:
-        """The class or function that made an object, and its arguments as values."""
+        """The class or function that created an object, and its arguments as values."""
         making = making_of(obj)
         assert making is not None
         call = self.code(making.call, place)
@@ -325,7 +327,7 @@ class Describer:
         return call, args, keywords
 
     def _optimizer(self, obj: torch.optim.Optimizer, name: str) -> Made:
-        """An optimizer is made from the defaults that it holds, over parameters by their names."""
+        """An optimizer, rebuilt from its defaults over parameters by name."""
         call = self.code(type(obj), name)
         accepted = inspect.signature(type(obj)).parameters
         keywords = {
@@ -337,8 +339,8 @@ class Describer:
             if key not in {*keywords, "params"} and parameter.default is inspect.Parameter.empty:
                 raise CannotRecord(
                     f"{name} is {an(type(obj).__qualname__)}, "
-                    f"whose argument {key} it does not keep",
-                    hint=f"make it with mvc.constructed({type(obj).__qualname__}, ...)",
+                    f"which does not store its argument {key}",
+                    hint=f"create it with mvc.constructed({type(obj).__qualname__}, ...)",
                 )
         try:
             state = optimizer_state(self._model, obj)
@@ -348,17 +350,17 @@ class Describer:
         return Made(name, "optimizer", call, (), keywords=keywords, state=True)
 
     def _state(self, obj: Any, name: str) -> bool:
-        """Adds the state of a made object to ``states``; False if it has none."""
+        """Adds the state of a constructed object to ``states``; False if it has none."""
         state = _state_of(obj)
         if not state:
             return False
         if not callable(getattr(obj, "load_state_dict", None)):
             raise CannotRecord(
-                f"{name} has a state_dict, but no load_state_dict to set it again",
-                hint=f"write one for {type(obj).__qualname__}",
+                f"{name} has a state_dict, but no load_state_dict",
+                hint=f"add one to {type(obj).__qualname__}",
             )
         if not isinstance(state, Mapping):
-            raise CannotRecord(f"the state_dict of {name} is no mapping")
+            raise CannotRecord(f"the state_dict of {name} is not a mapping")
         if isinstance(obj, torch.optim.Optimizer):
             state = optimizer_state(self._model, obj)
         self.states[_state_name(name)] = dict(state)
@@ -370,12 +372,12 @@ class Describer:
             return
         kind = type(obj).__qualname__
         hint = (
-            f"write state_dict and load_state_dict for {kind}, or pass what holds the state to it"
+            f"write state_dict and load_state_dict for {kind}, or pass what matches the state to it"
         )
         changed = making.changed(obj)
         if changed is not None:
             raise CannotRecord(
-                f"{place} has changed since it was made ({changed}), and has no state_dict",
+                f"{place} has changed since it was created ({changed}), and has no state_dict",
                 hint=hint,
             )
         for name, value in vars(obj).items() if hasattr(obj, "__dict__") else ():
@@ -383,7 +385,7 @@ class Describer:
                 continue
             if _kind(value) or isinstance(value, io.IOBase | Iterator) or _state_of(value):
                 raise CannotRecord(
-                    f"{place} holds a {type(value).__qualname__} in its attribute {name}, whose "
+                    f"{place} matches a {type(value).__qualname__} in its attribute {name}, whose "
                     f"state is needed, and has no state_dict",
                     hint=hint,
                 )
@@ -398,64 +400,66 @@ def _state_of(obj: Any) -> Any:
 
 
 class Rebuilt:
-    """The objects of a recipe, made again, each once; their states are set last."""
+    """The objects of a recipe, each rebuilt once; their states are set last."""
 
     def __init__(
         self, repo: Repository, commit: CommitId, recipe: Recipe, data: Mapping[str, Path]
     ) -> None:
-        """``commit`` carries the recipe. ``data``: by name where each data set lies."""
+        """``commit`` has the recipe attached. ``data``: the path of each data set, by name."""
         self._repo, self._commit, self._recipe, self._data = repo, commit, recipe, data
         self._code = code_of(repo, commit, recipe.code, recipe.packages)
         self._arrays: Mapping[str, Any] | None = None
         self._objects: dict[str, Any] = {}
 
     def state(self, name: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self._repo.attachment(self._commit, name)
-        return found
+        state: Mapping[str, Any] = self._repo.attachment(self._commit, name)
+        return state
 
     def model(self) -> torch.nn.Module:
-        """The model as its constructor makes it, without its weights."""
+        """The model from its constructor, without its weights."""
         model = self.value(self._recipe.model.made)()
         if not isinstance(model, torch.nn.Module):
-            raise CannotRetrain(f"the stored code makes a {type(model).__qualname__}, no module")
+            raise CannotRetrain(
+                f"the stored code creates {an(type(model).__qualname__)}, not a torch.nn.Module"
+            )
         self._objects["model"] = model
         return model
 
     def objects(self) -> None:
-        """Makes every object after the model has its weights, then sets the states."""
-        for each in self._recipe.objects:
-            self.object(each.name)
-        for each in self._recipe.objects:
-            if each.state:
-                self._set(each)
+        """Creates every object, then sets their states; call it after the model has its weights."""
+        for made in self._recipe.objects:
+            self.object(made.name)
+        for made in self._recipe.objects:
+            if made.state:
+                self._set(made)
 
     def value(self, value: Any) -> Any:
         if isinstance(value, list):
             return list(map(self.value, value))
         if not isinstance(value, dict):
             return value
-        ((tag, held),) = {"data": value}.items() if "data" in value else value.items()
+        ((tag, content),) = {"data": value}.items() if "data" in value else value.items()
         (kind,) = (kind for kind in _VALUES if kind.tag == tag)
-        return kind.rebuild(self, held)
+        return kind.rebuild(self, content)
 
-    def items(self, held: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(map(self.value, held))
+    def items(self, content: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(map(self.value, content))
 
-    def pairs(self, held: Iterable[Sequence[Any]]) -> dict[Any, Any]:
-        return {self.value(key): self.value(each) for key, each in held}
+    def pairs(self, content: Iterable[Sequence[Any]]) -> dict[Any, Any]:
+        return {self.value(key): self.value(item) for key, item in content}
 
-    def partial(self, held: Sequence[Any]) -> Any:
-        function, args, keywords = held
+    def partial(self, content: Sequence[Any]) -> Any:
+        function, args, keywords = content
         return functools.partial(self.value(function), *self.value(args), **self.pairs(keywords))
 
-    def method(self, held: Sequence[Any]) -> Any:
-        return getattr(self.value(held[0]), held[1])
+    def method(self, content: Sequence[Any]) -> Any:
+        return getattr(self.value(content[0]), content[1])
 
     def dtype(self, name: str) -> torch.dtype:
-        found = getattr(torch, name, None)
-        if not isinstance(found, torch.dtype):
+        dtype_ = getattr(torch, name, None)
+        if not isinstance(dtype_, torch.dtype):
             raise CannotRetrain(f"torch has no dtype {name}")
-        return found
+        return dtype_
 
     def device(self, name: str) -> torch.device:
         try:
@@ -464,10 +468,10 @@ class Rebuilt:
             raise CannotRetrain(f"torch has no device {name}") from None
 
     def object(self, name: str) -> Any:
-        """The object of this name, which is made now if it was not yet."""
+        """The object of this name, created on first use."""
         if name not in self._objects:
-            (each,) = (each for each in self._recipe.objects if each.name == name)
-            self._objects[name] = self._make(each)
+            (made,) = (made for made in self._recipe.objects if made.name == name)
+            self._objects[name] = self._make(made)
         return self._objects[name]
 
     def code(self, name: str) -> Any:
@@ -484,30 +488,30 @@ class Rebuilt:
             self._arrays = self.state(VALUES)
         return self._arrays[key]
 
-    def _make(self, each: Made) -> Any:
-        args, keywords = self.value(list(each.args)), self.pairs(each.keywords.items())
-        if each.kind in _GENERATORS:
-            return _GENERATORS[each.kind].make(*args)
-        if each.kind == "optimizer":
-            args = [self._groups(self.state(_state_name(each.name)))]
+    def _make(self, made: Made) -> Any:
+        args, keywords = self.value(list(made.args)), self.pairs(made.keywords.items())
+        if made.kind in _GENERATORS:
+            return _GENERATORS[made.kind].make(*args)
+        if made.kind == "optimizer":
+            args = [self._groups(self.state(_state_name(made.name)))]
         try:
-            return self.code(each.call)(*args, **keywords)
+            return self.code(made.call)(*args, **keywords)
         except MvcError:
             raise
         except Exception as error:
             raise CannotRetrain(
-                f"{each.name} cannot be made again: {each.call}: {type(error).__name__}: {error}"
+                f"{made.name} cannot be rebuilt: {made.call}: {type(error).__name__}: {error}"
             ) from error
 
     def _groups(self, state: Mapping[str, Any]) -> list[dict[str, Any]]:
         parameters = dict(self._objects["model"].named_parameters(remove_duplicate=False))
         return [{"params": [parameters[n] for n in group["names"]]} for group in state["groups"]]
 
-    def _set(self, each: Made) -> None:
-        obj, state = self._objects[each.name], self.state(_state_name(each.name))
+    def _set(self, made: Made) -> None:
+        obj, state = self._objects[made.name], self.state(_state_name(made.name))
         try:
-            if each.kind in _GENERATORS:
-                _GENERATORS[each.kind].set_state(obj, state)
+            if made.kind in _GENERATORS:
+                _GENERATORS[made.kind].set_state(obj, state)
             elif isinstance(obj, torch.optim.Optimizer):
                 Placement(self._objects["model"], obj, state).apply()
             else:
@@ -516,7 +520,7 @@ class Rebuilt:
             raise
         except Exception as error:
             raise CannotRetrain(
-                f"the state of {each.name} cannot be set: {type(error).__name__}: {error}"
+                f"the state of {made.name} cannot be set: {type(error).__name__}: {error}"
             ) from error
 
 
@@ -524,13 +528,13 @@ class Rebuilt:
 
 
 class _Value(Struct, frozen=True):
-    """A kind of argument, which ``holds`` tells from those after it.
+    """A kind of argument; ``matches`` detects it, after the kinds before it.
 
-    ``describe`` gives what its tag holds in a recipe, ``rebuild`` the argument again.
+    ``describe`` returns the content of its tag in a recipe, ``rebuild`` the argument.
     """
 
     tag: str
-    holds: Callable[[Any], bool]
+    matches: Callable[[Any], bool]
     describe: Callable[[Describer, Any, str], Any]
     rebuild: Callable[[Rebuilt, Any], Any]
 
@@ -546,7 +550,7 @@ _VALUES = (
         Describer.object,
         Rebuilt.object,
     ),
-    _Value("number", lambda obj: type(obj) is float, _text, lambda _, held: float(held)),
+    _Value("number", lambda obj: type(obj) is float, _text, lambda _, text: float(text)),
     _Value("tuple", lambda obj: type(obj) is tuple, Describer.items, Rebuilt.items),
     _Value("dict", lambda obj: type(obj) is dict, Describer.pairs, Rebuilt.pairs),
     _Value("data", lambda obj: isinstance(obj, Path), Describer.path, Rebuilt.path),
@@ -570,14 +574,16 @@ _VALUES = (
 
 
 class StepCount(Struct):
-    """How many steps optimizers have made."""
+    """The number of steps by optimizers."""
 
     count: int = 0
 
 
 @contextmanager
 def counting_steps(progress: Callable[[int], object] | None = None) -> Iterator[StepCount]:
-    """Counts the steps of all optimizers of torch while the block runs, for ``progress`` too."""
+    """Counts the steps of all torch optimizers during the block, and reports each to
+    ``progress``.
+    """
     steps = StepCount()
 
     def step(*_: object) -> None:

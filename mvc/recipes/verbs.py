@@ -1,7 +1,7 @@
-"""How versions were trained, and training them again (MMlib, provenance).
+"""How versions were trained, and retraining them (MMlib, provenance).
 
-A version may carry its code, the environment in which it was made, the data sets that it was
-trained with, and the call that trained it.
+A version may have as attachments its code, its environment, its data sets, and the call that
+trained it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from mvc.recipes.recipe import (
     recipe_of,
     segment,
 )
-from mvc.recipes.replay import ReplayOptions, ReplayProcess, Retrained, made_again
+from mvc.recipes.replay import ReplayOptions, ReplayProcess, Retrained, replaying
 from mvc.types import Progress, Reason
 
 if TYPE_CHECKING:
     import torch
 
     from mvc.api import Repository
-    from mvc.recipes.dataset import Given
+    from mvc.recipes.dataset import DataArgument
     from mvc.recipes.recording import Run
 
 
@@ -54,7 +54,7 @@ def record(
     optimizer: torch.optim.Optimizer | None = None,
     *,
     service: Any,
-    data: Given = None,
+    data: DataArgument = None,
     path: str = DEFAULT_STATE,
     message: str = "",
     metrics: Mapping[str, Any] | None = None,
@@ -67,18 +67,19 @@ def record(
     timeout: float | None = None,
     progress: Progress | None = None,
 ) -> Run:
-    """Records a training so that it can be run again: ``with mvc.record(repo, ...) as run``.
+    """Records a replayable training: ``with mvc.record(repo, ...) as run``.
 
-    In the block ``run.train(**arguments)`` calls ``service``, a function of a module
+    In the block ``run.train(**arguments)`` calls ``service``: a function of a module
     (``service(model, optimizer=..., data=..., **arguments)``) or an object with a method
-    ``train(model, **arguments)``; at the end of the block the model is committed with its
-    recipe. ``data`` is a file or folder, or several by the names of their data sets. Objects
-    among the arguments are made by ``mvc.constructed``. With ``verify`` the recipe is proven by one
-    replay in another process, which is ended after ``timeout`` seconds and tells ``progress``
-    as ``retrain`` does; ``drop_weights`` then gives up the weights, which is refused if a data
-    set is only referred to. By default they are kept, unless ``store.storage_weight`` is set
-    and the proven recipe is cheaper.
-    docs/provenance.md says what can be recorded. Raises CannotRecord before training.
+    ``train(model, **arguments)``. The end of the block commits the model with its recipe. ``data``
+    is a file or folder, or several by the names of their data sets. Create objects among the
+    arguments with ``mvc.constructed``.
+
+    With ``verify`` a replay in another process proves the recipe; it is ended after ``timeout``
+    seconds, and reports to ``progress`` as ``retrain`` does. ``drop_weights`` then drops the
+    weights, which is refused for data sets stored as references. By default they stay, unless
+    ``store.storage_weight`` is set and the proven recipe is cheaper. docs/provenance.md lists what
+    can be recorded. Raises CannotRecord before training.
     """
     need_torch("recording a training")
     from mvc.recipes.recording import Run, RunOptions
@@ -102,18 +103,18 @@ def retrain(
     timeout: float | None = None,
     progress: Progress | None = None,
 ) -> Retrained:
-    """Trains a version again by its recipe in another process; returns the verified state.
+    """Retrains a version by its recipe in another process; returns the verified state.
 
-    This runs the code that the version carries, and so needs ``trust=True``. Bases that are not
-    stored are trained first, if they are trusted, too: then ``trust`` is a list of all these
-    versions. ``anyway`` begins although the environment differs in what the bits depend on;
-    ``threads``, in place of the recorded number, is such a difference. With a ``tolerance`` weights
-    that differ from the stored ones by at most this are returned, too (``Retrained.distance``): a
-    note of the version says so, and they are no proof. ``timeout``: seconds
-    after which the replay of a version is ended. ``progress`` is called with steps done, steps
-    in total and a text. Raises UnknownPath for a version without a recipe,
-    NotTrusted, CannotRetrain before anything runs, and RetrainingDiffers if other weights
-    come out.
+    This runs code attached to the version, and so needs ``trust=True``. Bases that are not stored
+    are trained first; then ``trust`` must be a list of all these versions. ``anyway`` trains even
+    if the environment differs in settings that affect bits; ``threads`` overrides the recorded
+    number, which is such a difference. With a ``tolerance``, weights that differ from the stored
+    ones by at most this are also accepted (``Retrained.distance``): a note of the version records
+    it, and they prove nothing.
+
+    ``timeout``: maximum seconds for the replay of one version. ``progress`` is called with steps
+    done, total steps and a text. Raises UnknownPath for a version without a recipe, NotTrusted,
+    CannotRetrain before anything runs, and RetrainingDiffers for other weights.
     """
     commit = repo.find(rev)
     options = ReplayOptions(
@@ -124,8 +125,8 @@ def retrain(
         timeout=timeout,
         progress=progress,
     )
-    with made_again(repo, commit, options) as done:
-        return done
+    with replaying(repo, commit, options) as replayed:
+        return replayed
 
 
 @contextmanager
@@ -138,9 +139,9 @@ def retraining(
     timeout: float | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Retrained | None]:
-    """While the block runs, a version that gave up its weights can be read like any other.
+    """During the block, a version with dropped weights can be read like any other.
 
-    It is trained again first, as by ``retrain``; nothing is if its weights are stored.
+    It is first retrained, as by ``retrain``, unless its weights are stored.
     """
     commit = repo.find(rev)
     if missing_weights(repo, commit) is None:
@@ -149,8 +150,8 @@ def retraining(
     options = ReplayOptions(
         trusted_versions(repo, trust, [commit]), anyway=anyway, timeout=timeout, progress=progress
     )
-    with made_again(repo, commit, options) as done:
-        yield done
+    with replaying(repo, commit, options) as replayed:
+        yield replayed
 
 
 def drop_weights(
@@ -161,38 +162,41 @@ def drop_weights(
     progress: Progress | None = None,
     reason: Reason = "",
 ) -> dict[CommitId, str | None]:
-    """Gives up the weights of versions that a proven recipe makes again; durable on return.
+    """Drops the weights of versions that a proven recipe reproduces; durable on return.
 
-    Versions that steps made (``A..B`` names several) are proven first, where they are trusted.
-    Returns by version why it keeps its weights, None if they went. All that is needed is read and
-    hashed before. Raises UnknownPath for a version without a recipe, NotTrusted, CannotRetrain
-    where no replay here has proven a whole recipe (``retrain``) or data are references,
-    DamagedData; then nothing is given up.
+    Versions trained by steps (``A..B`` names several) are proven first, if they are trusted.
+    Returns for each version why it keeps its weights, or None if they were dropped. All data needed
+    are read and hashed before. Raises UnknownPath for a version without a recipe, NotTrusted,
+    CannotRetrain if no local replay has proven a whole recipe (``retrain``) or data are references,
+    DamagedData; then nothing is dropped.
     """
     from mvc.recipes.weights import alternative
 
-    repo.storage.stats()  # of a damaged repository nothing is given up
+    repo.storage.stats()  # a damaged repository must keep its weights
     commits = [
         entry.id
         for rev in revs
         for entry in repo.log(rev, limit=None if isinstance(rev, str) and ".." in rev else 1)
     ]
     trusted = trusted_versions(repo, trust, commits)
-    kept = _kept(repo, commits, ReplayOptions(trusted, progress=progress))
-    given = {commit: alternative(repo, commit) for commit in commits if kept[commit] is None}
-    repo.storage.drop_weights(given, reason=reason)
-    return kept
+    reasons = _prove_segments(repo, commits, ReplayOptions(trusted, progress=progress))
+    dropped = {commit: alternative(repo, commit) for commit in commits if reasons[commit] is None}
+    repo.storage.drop_weights(dropped, reason=reason)
+    return reasons
 
 
-def _kept(
+def _prove_segments(
     repo: Repository, commits: Sequence[CommitId], options: ReplayOptions
 ) -> dict[CommitId, str | None]:
-    """Replays, once each, the segments of versions that steps made and that are not proven."""
+    """Replays, once each, the unproven segments of versions trained by steps.
+
+    Returns for each version why it keeps its weights, or None.
+    """
     from mvc.recipes.weights import recovery
 
     full = {commit for commit in commits if STEPS in repo.version(commit).attached}
-    kept: dict[CommitId, str | None] = dict.fromkeys(commits)
-    kept |= dict.fromkeys(full, "a full state, from which others are made again")
+    reasons: dict[CommitId, str | None] = dict.fromkeys(commits)
+    reasons |= dict.fromkeys(full, "a full state, from which later versions are replayed")
     steps = {
         commit: segment(repo, commit)
         for commit in commits
@@ -203,20 +207,20 @@ def _kept(
         while left:
             end = max(left, key=lambda commit: len(steps[commit]))
             try:
-                with made_again(repo, end, options, worker):
+                with replaying(repo, end, options, worker):
                     pass
             except (CannotBuild, CannotRetrain, DamagedData, RetrainingDiffers) as error:
-                kept |= dict.fromkeys(left & steps[end].keys(), error.message)
+                reasons |= dict.fromkeys(left & steps[end].keys(), error.message)
             left -= steps[end].keys()
     proofs, bound = repo.storage.proofs(steps), repo.config.get("store.max_recovery")
     for commit, proof in proofs.items():
-        kept[commit] = (
+        reasons[commit] = (
             "recovery would take longer than store.max_recovery"
             if bound is not None and recovery(repo, commit, proof.milliseconds / 1000) > bound
             else None
         )
-    return kept | dict.fromkeys(
-        steps.keys() & {repo.head().commit}, "HEAD, which the next version follows"
+    return reasons | dict.fromkeys(
+        steps.keys() & {repo.head().commit}, "HEAD, the parent of the next version"
     )
 
 
@@ -229,25 +233,26 @@ def store_weights(
     timeout: float | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Stores weights again that a version gave up: from other versions, or by a replay.
+    """Restores dropped weights of a version: from other versions, or by a replay.
 
-    The arguments, and what is raised, are those of ``retrain``.
+    The arguments and errors are those of ``retrain``.
     """
     commit = repo.find(rev)
-    with suppress(WeightsDropped):  # only a replay makes them
+    with suppress(WeightsDropped):  # only a replay restores them
         repo.storage.store_weights(commit)
         return
     with retraining(
         repo, commit, trust=trust, anyway=anyway, timeout=timeout, progress=progress
-    ) as done:
-        repo.storage.store_weights(commit, None if done is None else done.file)
+    ) as replayed:
+        repo.storage.store_weights(commit, None if replayed is None else replayed.file)
 
 
 def steps(repo: Repository, rev: Rev = "HEAD") -> dict[str, Any] | None:
-    """What makes a version again that steps made: ``batches`` and ``rows`` from the full state
-    ``start``, in about ``seconds``, its recovery included; None if no replay here has proven it.
+    """The replay of a version trained by steps: ``batches`` and ``rows`` since the full state
+    ``start``.
 
-    None for any other version, and where its recipe cannot be read here.
+    ``seconds``: the estimated time, including the recovery of ``start``; None if no local replay
+    has proven it. Returns None for any other version, or if its recipe cannot be read here.
     """
     from mvc.recipes.weights import recovery
 
@@ -255,7 +260,7 @@ def steps(repo: Repository, rev: Rev = "HEAD") -> dict[str, Any] | None:
     with suppress(MvcError):
         recipe = recipe_of(repo, commit) if RECIPE in repo.version(commit).attached else None
         if isinstance(recipe, StepRecipe):
-            batches = [rows for each in segment(repo, commit).values() for rows in each.rows]
+            batches = [rows for part in segment(repo, commit).values() for rows in part.rows]
             proof = repo.storage.proofs([commit]).get(commit)
             return {
                 "start": recipe.base.version,
@@ -267,7 +272,7 @@ def steps(repo: Repository, rev: Rev = "HEAD") -> dict[str, Any] | None:
 
 
 def calls(repo: Repository, rev: Rev = "HEAD") -> list[Call]:
-    """What ``retrain`` would call by a version's recipe, in order; runs nothing.
+    """The calls of ``retrain`` by a version's recipe, in order; runs nothing.
 
     Empty if the version has no recipe. Raises DamagedData.
     """
@@ -276,23 +281,23 @@ def calls(repo: Repository, rev: Rev = "HEAD") -> list[Call]:
 
 
 def code(repo: Repository, rev: Rev = "HEAD") -> dict[str, bytes]:
-    """The source files that a version carries, by name; empty if it has none. Runs nothing."""
+    """The source files attached to a version, by name; empty if it has none. Runs nothing."""
     commit = carrier_of(repo, repo.find(rev))
     names = (entry.path.removeprefix(ATTACHED) for entry in repo.manifest(commit).attached)
     return {name: attached_bytes(repo, commit, name) for name in names if name.startswith(FOLDER)}
 
 
 def environment(repo: Repository, rev: Rev = "HEAD") -> Environment:
-    """The environment in which a version was committed, to be compared with another one.
+    """The environment in which a version was committed, for comparison.
 
-    Raises UnknownPath if the version does not carry it, DamagedData.
+    Raises UnknownPath if the version does not have it, DamagedData.
     """
     commit = carrier_of(repo, repo.find(rev))
-    carried = repo.version(commit).attached
-    if ENVIRONMENT not in carried:
+    attached = repo.version(commit).attached
+    if ENVIRONMENT not in attached:
         raise UnknownPath(
-            f"{commit.short} does not carry the environment in which it was made",
+            f"{commit.short} has no recorded environment",
             hint="repo.commit(..., attachments=mvc.describe_model(model)) records it",
         )
-    used = model(repo, commit).packages if NAME in carried else ()
+    used = model(repo, commit).packages if NAME in attached else ()
     return Environment.decode(attached_bytes(repo, commit, ENVIRONMENT), tuple(used))

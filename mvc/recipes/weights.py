@@ -1,4 +1,4 @@
-"""Which weights a proven recipe may replace, and whether that is cheaper than to store them."""
+"""Which weights a proven recipe may replace, and whether that is cheaper than storing them."""
 
 from __future__ import annotations
 
@@ -15,49 +15,53 @@ from mvc.recipes.recipe import STEPS, Recipe, StepRecipe, missing_weights, recip
 
 
 def alternatives(repo: Repository) -> dict[CommitId, Alternative]:
-    """The versions whose weights a recipe makes again, as a replay here has proven.
+    """The versions whose weights a recipe reproduces, proven by a local replay.
 
-    Not full states of a training by steps, nor those whose data lie outside of the repository, nor
-    those whose recipe cannot be read.
+    Without full states of a training by steps, versions with data outside of the repository, and
+    versions whose recipe cannot be read.
     """
-    found = {}
+    result = {}
     for commit, proof in repo.storage.proofs().items():
-        here = map(repo.availability, (commit, *repo.version(commit).needs))
+        availabilities = map(repo.availability, (commit, *repo.version(commit).needs))
         if STEPS not in repo.version(commit).attached and all(
-            isinstance(each, Stored | Dropped) for each in here
+            isinstance(one, Stored | Dropped) for one in availabilities
         ):
             with suppress(UnknownPath, DamagedData, CannotRetrain, StateForgotten):
-                found[commit] = alternative(repo, commit, proof.milliseconds / 1000)
-    return found
+                result[commit] = alternative(repo, commit, proof.milliseconds / 1000)
+    return result
 
 
 def alternative(repo: Repository, commit: CommitId, seconds: float = 0.0) -> Alternative:
-    """How the recipe of a version makes its weights again, and what it needs for that.
+    """How the recipe of a version reproduces its weights, and what the replay needs.
 
-    That is its base, or, if that dropped its weights, what its recipe needs, and the files of data
-    sets. Raises UnknownPath for a version without a recipe, and CannotRetrain where data lie
+    It needs the base, or, if the base's weights are dropped, the needs of its recipe; and the files
+    of data sets. Raises UnknownPath for a version without a recipe, and CannotRetrain if data are
     outside of mvc or the recipe of a base is not proven.
     """
     needs = list[tuple[CommitId, str]]()
     lineage = [*_lineage(repo, commit)]
-    for version, recipe, gone in lineage:
+    for version, recipe, dropped in lineage:
         if names := dataset.outside(repo, recipe.data):
             raise CannotRetrain(
-                f"the data that {version.short} was trained on lie outside of mvc: "
+                f"the training data of {version.short} are stored outside of mvc: "
                 f"{', '.join(names)}; if they change, its weights are lost",
-                hint="store them with 'mvc import --data', and train on those",
+                hint="store them with 'mvc import --data', and train with these",
             )
-        if gone is not None and gone.proven_ns is None:
+        if dropped is not None and dropped.proven_ns is None:
             raise CannotRetrain(
-                f"{commit.short} was trained from {version.short}, whose weights were given up "
-                "unproven",
-                hint=f"'mvc retrain {version.short} --trust-code' stores them again",
+                f"{commit.short} was trained from {version.short}, whose weights were dropped "
+                "without a proof",
+                hint=f"'mvc retrain {version.short} --trust-code' restores them",
             )
         carriers = {recipe.carrier(version): None, version: None}
         if isinstance(recipe, StepRecipe):
             carriers |= dict.fromkeys(segment(repo, version))
         needs += [
-            *((each, entry.path) for each in carriers for entry in repo.manifest(each).attached),
+            *(
+                (carrier, entry.path)
+                for carrier in carriers
+                for entry in repo.manifest(carrier).attached
+            ),
             *(
                 (data.version, entry.path)
                 for data in recipe.data
@@ -72,36 +76,37 @@ def alternative(repo: Repository, commit: CommitId, seconds: float = 0.0) -> Alt
 def drop_steps(repo: Repository, end: CommitId) -> list[CommitId]:
     """Drops the weights of proven versions between a full state and ``end``; returns these.
 
-    ``end`` and full states keep theirs, and so do versions that would take longer to recover than
-    ``store.max_recovery``. Raises CannotRetrain where data lie outside of mvc, DamagedData.
+    ``end`` and full states keep their weights, and so do versions whose recovery would exceed
+    ``store.max_recovery``. Raises CannotRetrain if data are outside of mvc, DamagedData.
     """
-    again, bound = alternative(repo, end), repo.config.get("store.max_recovery")
-    first = repo.storage.cost(again.base).seconds
-    going = {
-        commit: replace(again, seconds=proof.milliseconds / 1000)
+    substitute, bound = alternative(repo, end), repo.config.get("store.max_recovery")
+    first = repo.storage.cost(substitute.base).seconds
+    dropped = {
+        commit: replace(substitute, seconds=proof.milliseconds / 1000)
         for commit, proof in repo.storage.proofs(segment(repo, end)).items()
         if commit != end and STEPS not in repo.version(commit).attached
         if bound is None or first + proof.milliseconds / 1000 <= bound
     }
-    repo.storage.drop_weights(going)
-    return list(going)
+    repo.storage.drop_weights(dropped)
+    return list(dropped)
 
 
-def is_cheaper(repo: Repository, commit: CommitId, again: Alternative) -> bool:
-    """Whether making a version again costs less than storing what only it has of the weights.
+def is_cheaper(repo: Repository, commit: CommitId, substitute: Alternative) -> bool:
+    """Whether replaying a version costs less than storing the weights that only it has.
 
-    Never without ``store.storage_weight``, nor where it takes longer than ``store.max_recovery``.
+    False without ``store.storage_weight``, or if the replay takes longer than
+    ``store.max_recovery``.
     """
     weight, bound = map(repo.config.get, ("store.storage_weight", "store.max_recovery"))
-    seconds = recovery(repo, commit, again.seconds)
+    seconds = recovery(repo, commit, substitute.seconds)
     if weight is None or (bound is not None and seconds > bound):
         return False
-    stored = repo.storage.cost(commit, again.path, besides=again.base)
+    stored = repo.storage.cost(commit, substitute.path, besides=substitute.base)
     return seconds < stored.nbytes * float(weight) / 1e9 + stored.seconds
 
 
 def late(repo: Repository) -> list[CommitId]:
-    """The versions that only a replay makes, in more seconds than ``store.max_recovery``."""
+    """Versions that only a replay restores, in more seconds than ``store.max_recovery``."""
     bound, proofs = repo.config.get("store.max_recovery"), repo.storage.proofs()
     return [
         commit
@@ -112,24 +117,25 @@ def late(repo: Repository) -> list[CommitId]:
 
 
 def recovery(repo: Repository, commit: CommitId, seconds: float) -> float:
-    """Estimated seconds to make a version again: its replay's ``seconds``, and those of its base.
+    """Estimated seconds to replay a version: ``seconds`` of its replay, plus the recovery of its
+    base.
 
-    Those of a process that starts and imports torch do not count.
+    The start of a process and the import of torch do not count.
     """
     lineage = [*_lineage(repo, commit)]
-    seconds += sum(gone.seconds for _, _, gone in lineage if gone is not None)
+    seconds += sum(dropped.seconds for _, _, dropped in lineage if dropped is not None)
     return seconds + repo.storage.cost(lineage[-1][1].base.version).seconds
 
 
 def _lineage(
     repo: Repository, commit: CommitId
 ) -> Iterator[tuple[CommitId, Recipe, Dropped | None]]:
-    """A version, and the bases before it that dropped their weights: with their recipes."""
-    gone = None
+    """A version, and its ancestors by base with dropped weights; each with its recipe."""
+    dropped = None
     while True:
         recipe = recipe_of(repo, commit)
-        yield commit, recipe, gone
+        yield commit, recipe, dropped
         base = repo.availability(recipe.base.version)
         if not isinstance(base, Dropped) or base.path != recipe.base.path:
             return
-        commit, gone = base.commit, base
+        commit, dropped = base.commit, base

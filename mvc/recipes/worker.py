@@ -1,10 +1,9 @@
-"""The process that trains again: ``python -m mvc.recipes.worker PARENT PIPE``, by ``replay``.
+"""The replay process: ``python -m mvc.recipes.worker PARENT PIPE``, started by ``replay``.
 
-Jobs come and events go through the pipe, a descriptor that ``replay`` hands on; each is a JSON
-object. On Linux each job is done by a fork of this process, which imports torch once, so no
-training sees what another one left behind; a job that says so is done by the process itself, and
-is its last one. A process that works ends when the pipe does, so that it never outlives who
-started it.
+Jobs and events go through the pipe, a descriptor inherited from ``replay``; each is a JSON object.
+On Linux a fork of this process runs each job: torch is imported once, and no training sees changes
+by another. A job with ``fork`` false runs in the process itself, and is its last. A working process
+ends when the pipe closes, so that it never outlives its parent.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ _EVERY = 0.1  # seconds between two reports of progress
 
 
 def main(parent: int, pipe: Connection[Any, Any]) -> int:
-    """Does jobs until there are no more; returns the exit code."""
+    """Runs jobs until there are no more; returns the exit code."""
     _end_with(parent)
     while (job := _next_job(pipe)) is not None:
         if not job.fork:
             return _do(job, pipe)
-        torch.optim.SGD([torch.zeros(1)])  # imports what the first optimizer needs
+        torch.optim.SGD([torch.zeros(1)])  # imports modules that the first optimizer needs
         server = os.getpid()
         worker = os.fork()
         if worker == 0:
             _end_with(server)
             _end(_do(job, pipe))
         os.waitpid(worker, 0)
-        _tell(pipe, Idle())
+        _send(pipe, Idle())
     return 0
 
 
@@ -67,26 +66,26 @@ def _next_job(pipe: Connection[Any, Any]) -> Job | None:
 
 
 def _do(job: Job, events: Connection[Any, Any]) -> int:
-    """Does one job; returns the exit code."""
+    """Runs one job; returns the exit code."""
     threading.Thread(target=_end_with_pipe, args=(events.fileno(),), daemon=True).start()
     os.chdir(job.folder)
     try:
         with Repository.open(job.repository, discover=False) as repo:
             _work(repo, job, events)
     except MvcError as error:
-        _tell(events, Failed(error.message, error.hint, type(error).__name__))
+        _send(events, Failed(error.message, error.hint, type(error).__name__))
         return 1
     except Exception as error:
         import traceback
 
         traceback.print_exc()
-        _tell(events, Failed(f"{type(error).__name__}: {error}", None, ""))
+        _send(events, Failed(f"{type(error).__name__}: {error}", None, ""))
         return 1
     return 0
 
 
 def _end(code: int) -> NoReturn:
-    """Ends a fork without taking down the interpreter, which touches all that it shares."""
+    """Ends a fork without finalizing the interpreter, which would touch all shared memory."""
     for child in multiprocessing.active_children():
         child.terminate()
         child.join()
@@ -96,25 +95,25 @@ def _end(code: int) -> NoReturn:
 
 
 def _end_with_pipe(pipe: int) -> None:
-    """During a job nothing comes but the end of the pipe."""
+    """During a job, only the end of the pipe can arrive."""
     os.read(pipe, 1)
     os._exit(3)
 
 
 def _end_with(parent: int) -> None:
-    """Has Linux end this process with its parent, also while code keeps Python's lock."""
+    """Makes Linux end this process with its parent, even while code holds Python's lock."""
     if sys.platform == "linux" and os.getppid() == parent:
         signal_at_end_of_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(3)
 
 
-def _tell(events: Connection[Any, Any], event: Event) -> None:
+def _send(events: Connection[Any, Any], event: Event) -> None:
     events.send_bytes(json.encode(event))
 
 
 def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
-    began, last = time.monotonic(), 0.0  # a recovery includes what makes a training ready
+    began, last = time.monotonic(), 0.0  # a recovery includes the preparation
     commit = CommitId.parse(job.version)
     recipe = recipe_of(repo, commit)
     carrier = recipe.carrier(commit)
@@ -122,9 +121,9 @@ def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
     apply_settings(recorded)
     if job.threads is not None:
         torch.set_num_threads(job.threads)
-    here = environment.capture()
-    compared = recorded.compare(here)
-    _tell(events, Compared(_in_a_line(here), compared.differences))
+    current = environment.capture()
+    compared = recorded.compare(current)
+    _send(events, Compared(_in_a_line(current), compared.differences))
     if compared.verdict == "different" and not job.anyway:
         return
     data = {name: Path(path) for name, path in job.data.items()}
@@ -141,13 +140,13 @@ def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
     rebuilt.objects()
     service = rebuilt.value(recipe.service)
     arguments = {name: rebuilt.value(value) for name, value in recipe.arguments.items()}
-    _tell(events, Stepped(0))
+    _send(events, Stepped(0))
 
     def step(number: int) -> None:
         nonlocal last
         if time.monotonic() - last >= _EVERY:
             last = time.monotonic()
-            _tell(events, Stepped(number))
+            _send(events, Stepped(number))
 
     set_rng_state(start["rng"])
     with counting_steps(step) as steps:
@@ -160,7 +159,7 @@ def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
     result = dict(model.state_dict())
     torch.save(result, job.result)
     wrong = tuple(name for name, value in result.items() if not _is_finite(value))
-    _tell(events, Ended(seconds, steps.count, wrong))
+    _send(events, Ended(seconds, steps.count, wrong))
 
 
 def _versions(
@@ -173,7 +172,7 @@ def _versions(
 ) -> Iterator[float]:
     """Makes the versions from a full state to ``commit``, and writes those that the job names.
 
-    Yields the seconds that the writing took.
+    Yields the seconds spent on writing.
     """
     wrote = 0.0
     for version, batches in segment(repo, commit).items():
@@ -186,15 +185,17 @@ def _versions(
         if version.hex() in job.wanted:
             done = time.monotonic()
             torch.save(dict(training.model.state_dict()), f"{job.result}.{version.hex()}")
-            _tell(events, Reached(version.hex(), done - began - wrote))
-            wrote += (spent := time.monotonic() - done)
-            yield spent
+            _send(events, Reached(version.hex(), done - began - wrote))
+            wrote += (writing := time.monotonic() - done)
+            yield writing
 
 
 def _is_finite(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
         return True
-    narrow = value.is_floating_point() and value.dtype.itemsize == 1  # torch lacks it for these
+    narrow = (
+        value.is_floating_point() and value.dtype.itemsize == 1
+    )  # torch lacks isfinite for these
     return bool(torch.isfinite(value.float() if narrow else value).all())
 
 
@@ -207,19 +208,21 @@ def _in_a_line(here: Environment) -> str:
 
 
 def _prepare(
-    model: torch.nn.Module, kept: Model, weights: Mapping[str, Any], buffers: Mapping[str, Any]
+    model: torch.nn.Module, recorded: Model, weights: Mapping[str, Any], buffers: Mapping[str, Any]
 ) -> None:
-    """Gives a new model the weights, dtypes, device and modes that it had."""
+    """Sets the recorded weights, dtypes, device and modes of a new model."""
     adopt_dtypes(model, weights)
     try:
-        model.to(kept.device)
+        model.to(recorded.device)
     except (RuntimeError, AssertionError) as error:
-        raise CannotRetrain(f"the training ran on {kept.device}, which is not here") from error
+        raise CannotRetrain(
+            f"the training ran on {recorded.device}, which this machine does not have"
+        ) from error
     try:
         load_model(model, weights, buffers)
     except RuntimeError as error:
-        raise CannotRetrain(f"the base's weights do not fit the model: {error}") from error
-    frozen, evaluating = set(kept.frozen), set(kept.evaluating)
+        raise CannotRetrain(f"the base's weights do not match the model: {error}") from error
+    frozen, evaluating = set(recorded.frozen), set(recorded.evaluating)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name not in frozen)
     for name, module in model.named_modules():

@@ -1,6 +1,6 @@
-"""Versions out of a running training (Recorder), and a training set back to one (resume).
+"""Recording versions of a running training (Recorder), and resuming a training from one (resume).
 
-Its modules import torch. What training states hold: ``state``. Lossy pipelines: ``lossy``.
+Its modules import torch. Contents of training states: ``state``. Lossy pipelines: ``lossy``.
 """
 
 from mvc.errors import need_torch

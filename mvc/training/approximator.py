@@ -1,6 +1,6 @@
-"""Approximates the states that a Recorder stores, each by the newest version plus a step.
+"""Stores a Recorder's states approximately, each as the newest version plus a delta.
 
-The training is not changed. What it resumes from is the approximated state.
+The running training does not change. A training that resumes starts from the approximated state.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from mvc.state import StateFile
 
 DUE = 64
 _SHARE = 8
-"""Joining steps reads the whole history, so an eighth of it is new each time."""
+"""Joining reads the whole history, so a join waits until an eighth of the history is new."""
 
 
 class Approximator:
-    """Holds what it approximated last, by path, so that no version has to be recovered for it."""
+    """Caches the last approximated state of each path, so that no version has to be recovered."""
 
     def __init__(self, repo: Repository, pipeline: Pipeline, branch: str | None) -> None:
         self._repo = repo
         self._pipeline = pipeline
         self._branch = branch
-        self._held: dict[str, dict[BlobId, Any]] = {}
-        self._waiting = 0  # versions since steps were last joined
-        self._joined = 0  # the operation up to which they were
-        self._told = False  # of a failure to join
+        self._cached: dict[str, dict[BlobId, Any]] = {}
+        self._waiting = 0  # versions since the last join
+        self._joined = 0  # the operation that the last join reached
+        self._warned = False  # whether a failed join was reported
 
     def committed(self) -> None:
-        """Counts a version; joins steps to super-steps once many are new (``DUE``).
+        """Counts a version, and joins deltas to super-steps once enough are new (``DUE``).
 
-        An error is no reason to stop recording: all versions are stored already. The first one
-        is told as a warning.
+        A failed join does not stop the recording: all versions are stored. The first failure is a
+        warning.
         """
         self._waiting += 1
         if self._waiting < max(DUE, self._joined // _SHARE):
@@ -47,8 +47,8 @@ class Approximator:
         try:
             self._joined = self._repo.storage.join_steps(since=self._joined)
         except (MvcError, MemoryError) as error:
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 why = str(error) or "not enough memory"
                 text = (
                     f"steps were not joined to super-steps ({why}); every version is stored, and"
@@ -59,32 +59,33 @@ class Approximator:
     def approximated(
         self, path: str, state: Mapping[str, Any], exact: Collection[str] = ()
     ) -> StateFile:
-        """A state against the newest version of ``path``; it borrows exact tensors from the state.
+        """Approximates ``state`` from the newest version of ``path``.
 
-        ``exact`` names what stays as it is. Without an earlier version nothing is approximated.
+        Tensors named in ``exact`` stay unchanged and share the state's memory. Without an earlier
+        version the whole state is stored exactly.
         """
         file, reducer = StateFile.of(state), Reducer(self._pipeline, exact)
         at = newest(self._repo, self._branch)
         entry = None if at is None else self._repo.manifest(at).by_path.get(path)
-        held = self._held.pop(path, {})
+        cached = self._cached.pop(path, {})
         if at is None or entry is None:
-            made = file.reduced(reducer, lambda _: {}, {})
+            reduced = file.reduced(reducer, lambda _: {}, {})
         else:
             ids = {tensor.key: tensor.id for tensor in entry.tensors}
-            before = partial(stored, self._repo, at, entry, held=held)
+            before = partial(stored, self._repo, at, entry, cached=cached)
             try:
-                made = file.reduced(reducer, before, ids)
+                reduced = file.reduced(reducer, before, ids)
             except (DamagedData, StateForgotten):
-                made = file.reduced(reducer, lambda _: {}, {})
-        approximated, arrays = made.approximated, made.arrays().arrays
-        self._held[path] = {
-            t.id: arrays[t.key] for t in made.entry.tensors if t.key in approximated
+                reduced = file.reduced(reducer, lambda _: {}, {})
+        approximated, arrays = reduced.approximated, reduced.arrays().arrays
+        self._cached[path] = {
+            t.id: arrays[t.key] for t in reduced.entry.tensors if t.key in approximated
         }
-        return made
+        return reduced
 
 
 def newest(repo: Repository, branch: str | None) -> CommitId | None:
-    """The newest version of a branch, or of HEAD; None before the first one."""
+    """The newest version of a branch (None: of HEAD); None before the first version."""
     try:
         return repo.head(branch).commit
     except UnknownRevision:
@@ -97,15 +98,15 @@ def stored(
     entry: FileEntry,
     specs: Mapping[str, TensorSpec],
     *,
-    held: Mapping[BlobId, Any],
+    cached: Mapping[BlobId, Any],
 ) -> Arrays:
-    """The tensors of a file of a version that have these names and specs; do not modify them.
+    """The tensors of a version's file whose names and specs equal ``specs``; do not modify them.
 
-    ``held`` are contents in memory; all others are recovered and verified.
+    ``cached`` has contents in memory; the remaining ones are recovered and verified.
     """
     fitting = [t for t in entry.tensors if t.view is None and specs.get(t.key) == t.spec]
-    found = {t.key: held[t.id] for t in fitting if t.id in held}
-    if missing := [tensor.key for tensor in fitting if tensor.key not in found]:
+    arrays = {t.key: cached[t.id] for t in fitting if t.id in cached}
+    if missing := [tensor.key for tensor in fitting if tensor.key not in arrays]:
         tensors = repo.open_file(version, entry.path, counted=False).tensors(missing)
-        found |= StateFile.of(tensors).arrays().arrays
-    return found
+        arrays |= StateFile.of(tensors).arrays().arrays
+    return arrays

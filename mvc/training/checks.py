@@ -1,4 +1,4 @@
-"""A Recorder's arguments, checked before anything begins; each error names the argument."""
+"""Checks a Recorder's arguments before anything starts; each error names the argument."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Params = Mapping[str, Any]
 
 
 class RecorderKeywords(TypedDict, total=False):
-    """Keyword arguments that every callback hands to its Recorder, which explains them."""
+    """Keyword arguments that callbacks pass to their Recorder; ``mvc.Recorder`` explains them."""
 
     deploy: str | None
     push: str | None
@@ -48,7 +48,9 @@ class RecorderKeywords(TypedDict, total=False):
 
 
 class RecorderOptions(Struct, frozen=True):
-    """``RecorderKeywords``, the pipeline as text with its bound, and where the training goes on."""
+    """``RecorderKeywords`` with the pipeline parsed into text and bound, and the start of the
+    training.
+    """
 
     deploy: str | None = None
     push: str | None = None
@@ -74,56 +76,55 @@ class RecorderOptions(Struct, frozen=True):
     origin: CommitId | None = None
     """The version that the training resumed from."""
     hyper: Params = {}
-    """The hyper-parameters that a framework knows; ``params`` of the same names count."""
+    """Hyper-parameters that a framework knows; ``params`` override them."""
     files: Mapping[str, bytes] = {}
-    """Files of every version in the folder of ``name``, by their path in it."""
+    """Further files of every version, by path relative to the folder of ``name``."""
     steps: StepNotes | None = None
 
     @classmethod
-    def of(cls, given: RecorderKeywords, every: int = 1) -> RecorderOptions:
-        """Raises as ``check_options``, and TypeError for an unknown name."""
-        text, bound = pipeline_and_bound(given.get("pipeline"))
-        options = cast("dict[str, Any]", given) | {"pipeline": text, "max_recovery": bound}
-        made = cls(**options, every=every)
-        check_options(made)
-        return made
+    def of(cls, keywords: RecorderKeywords, every: int = 1) -> RecorderOptions:
+        """Raises the errors of ``check_options``, and TypeError for an unknown name."""
+        text, bound = pipeline_and_bound(keywords.get("pipeline"))
+        options = cast("dict[str, Any]", keywords) | {"pipeline": text, "max_recovery": bound}
+        chosen = cls(**options, every=every)
+        check_options(chosen)
+        return chosen
 
     @property
     def stages(self) -> Pipeline:
-        """The pipeline that was named; without one nothing is lossy and nothing decides."""
+        """The named pipeline, or lossless, which has no decisions."""
         return Pipeline.parse(self.pipeline or "lossless")
 
     @property
     def tip(self) -> str:
-        """The revision that training continues from if none is named."""
+        """The revision from which a training continues by default."""
         return f"heads/{self.branch}" if self.branch else "HEAD"
 
     def numbers(self, loss: Any, metrics: Metrics | None) -> dict[str, float]:
-        """The metrics of one version: those of every version, those of the step, and its loss."""
-        given = _joined("metrics", self.metrics, metrics)
+        """Metrics of one version: the Recorder's, those of the step, and the loss."""
+        merged = _joined("metrics", self.metrics, metrics)
         if loss is not None:
-            given["loss"] = loss
-        return metrics_from(given)
+            merged["loss"] = loss
+        return metrics_from(merged)
 
     def settings(self, params: Params | None) -> dict[str, str]:
-        """The params of one version: those of every version, and those of the step."""
-        made = {**self.hyper, **params_from(_joined("params", self.params, params))}
-        check_values({}, made)
-        return made
+        """Params of one version: the framework's, the Recorder's, and those of the step."""
+        params_ = {**self.hyper, **params_from(_joined("params", self.params, params))}
+        check_values({}, params_)
+        return params_
 
 
-def _joined(name: str, common: Any, given: Any) -> dict[str, Any]:
-    """The values of every version and those of one; raises WrongUsage if either is no mapping."""
-    found: dict[str, Any] = {}
-    for each in (common() if callable(common) else common, given):
-        if not isinstance(each, Mapping | None):
-            raise _wrong(name, each, "a mapping from names to values")
-        found |= each or {}
-    return found
+def _joined(name: str, common: Any, own: Any) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for values in (common() if callable(common) else common, own):
+        if not isinstance(values, Mapping | None):
+            raise _wrong(name, values, "a mapping from names to values")
+        merged |= values or {}
+    return merged
 
 
 def check_objects(model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> None:
-    """Raises WrongUsage for an object that cannot be what it was passed as."""
+    """Raises WrongUsage for an object of a wrong type, or without methods that recording needs."""
     if not isinstance(model, torch.nn.Module):
         hint = "pass the module itself, not its state_dict" if isinstance(model, Mapping) else None
         raise _wrong("model", model, "a torch.nn.Module", hint)
@@ -133,7 +134,7 @@ def check_objects(model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> No
         if value is not None and not all(
             callable(getattr(value, method, None)) for method in ("state_dict", "load_state_dict")
         ):
-            raise _wrong(name, value, "anything with state_dict and load_state_dict")
+            raise _wrong(name, value, "an object with state_dict and load_state_dict")
 
 
 def check_options(options: RecorderOptions) -> None:
@@ -162,15 +163,18 @@ def check_options(options: RecorderOptions) -> None:
         if value is not None and not callable(value):
             raise _wrong(name, value, "a function")
     if options.deploy_first and options.on_deploy is None:
-        raise WrongUsage("deploy_first is for on_deploy, which is not given")
+        raise WrongUsage("deploy_first needs on_deploy")
     if isinstance(options.exact, str) or not isinstance(options.exact, Iterable | None):
         raise _wrong("exact", options.exact, "names of tensors in a list")
     if options.when_full not in MODES:
-        raise WrongUsage(f"when_full is {options.when_full!r}", hint=f"it takes {', '.join(MODES)}")
+        raise WrongUsage(
+            f"when_full is {options.when_full!r}: no such mode",
+            hint=f"use one of {', '.join(MODES)}",
+        )
 
 
 def whole(name: str, value: Any, least: int) -> int:
-    """``value`` as an int of at least ``least``; else raises WrongUsage naming it."""
+    """``value`` as an int of at least ``least``. Raises WrongUsage that names the argument."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise _wrong(name, value, "a whole number")
     number = int(value)
@@ -179,7 +183,7 @@ def whole(name: str, value: Any, least: int) -> int:
     return number
 
 
-def _check_place(name: str) -> None:
+def _check_path(name: str) -> None:
     if name.endswith("/"):
         raise WrongUsage(
             f"name is {name!r}: a Recorder writes one file", hint=f"name={name + DEFAULT_STATE!r}"
@@ -188,13 +192,13 @@ def _check_place(name: str) -> None:
     if path.stem.endswith(".training"):
         model = path.with_name(path.stem.removesuffix(".training") + path.suffix)
         raise WrongUsage(
-            f"name is {name!r}, where the training state of {model} would lie",
-            hint=f"name={str(model)!r} records both",
+            f"name is {name!r}: that path is for the training state of {model}",
+            hint=f"name={str(model)!r} records model and training state",
         )
 
 
 _TEXTS: dict[str, Callable[[str], object]] = {
-    "name": _check_place,
+    "name": _check_path,
     "message": str,
     "branch": partial(check_ref, "branch"),
     "deploy": partial(check_ref, "deployment target"),
@@ -203,7 +207,7 @@ _TEXTS: dict[str, Callable[[str], object]] = {
     "pipeline": Pipeline.parse,
     "run": check_run,
 }
-"""The options that are texts, with what refuses one beside ``encode_text``."""
+"""Options that are texts, each with its check (``encode_text`` checks every one)."""
 
 
 def _wrong(name: str, value: Any, wanted: str, hint: str | None = None) -> WrongUsage:

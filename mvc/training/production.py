@@ -1,4 +1,4 @@
-"""Production weights of a Recorder's states, from one run to the next."""
+"""Production weights of a Recorder; their decisions continue in the next run."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from mvc.text import did_you_mean
 from mvc.training.approximator import newest, stored
 
 _DECISIONS = "decisions"
-_PART = 4  # of the machine's memory: what a file of decisions may take
+_PART = 4  # a file of decisions may use a quarter of the machine's memory
 
 
 class StateReducer:
-    """A ``Production`` for nested states of torch tensors, which are staged and committed.
+    """Makes production weights from nested states of torch tensors.
 
-    It starts from the newest version of ``name`` on ``branch`` (None: at HEAD), and works in the
-    writer thread.
+    It starts from the newest version of ``name`` on ``branch`` (None: at HEAD). Only the writer
+    thread uses it.
     """
 
-    _state: StateFile  # that was offered last
+    _state: StateFile  # the last one offered
 
     def __init__(
         self, repo: Repository, name: str, pipeline: Pipeline, *,
         evaluate: Evaluate | None, monitor: Monitor | None, exact: Collection[str],
         named: Collection[str], origin: CommitId | None, branch: str | None,
     ) -> None:  # fmt: skip
-        """``named``: the names in ``exact`` that the user wrote, to be checked for errors.
+        """``named``: the part of ``exact`` that the user wrote; ``check_names`` checks it.
 
-        ``origin`` is the version that the training resumed from, whose decisions are continued.
+        ``origin``: the version that the training resumed from; its decisions continue.
         """
         self._repo = repo
         self._name = name
@@ -48,7 +48,7 @@ class StateReducer:
         self._origin = origin
         self._branch = branch
         self._unseen = frozenset(named)
-        self._skipped = False  # since the last version
+        self._skipped = False  # whether a version was skipped since the last one stored
         judge = evaluate and (lambda arrays, data: evaluate(self._nested(arrays), data))
         self._engine = Production(pipeline, evaluate=judge, monitor=monitor, exact=exact)
         self._begun = False
@@ -57,23 +57,26 @@ class StateReducer:
         self.take_back = self._engine.take_back
 
     def check_names(self, state: Mapping[str, Any]) -> None:
-        """Raises WrongUsage if the first state lacks a tensor that the user named as exact."""
+        """Raises WrongUsage if ``state`` lacks a tensor that the user named as exact. Checks only
+        once.
+        """
         if not self._unseen:
             return
         names = StateFile.of(state).specs
         for missing in sorted(map(str, self._unseen.difference(names))):
             raise WrongUsage(
                 f"exact names {missing}, but no tensor of the model has that name",
-                hint=did_you_mean(missing, names, "the names are those of its state_dict()"),
+                hint=did_you_mean(missing, names, "use names of its state_dict()"),
             )
         self._unseen = frozenset()
 
     def offer(
         self, state: Mapping[str, Any], *, loss: float | None, data: Any
     ) -> dict[str, Any] | None:
-        """New production weights in the form of ``state``, or None if the version is skipped.
+        """New production weights in the form of ``state``, or None if the pipeline skips the
+        version.
 
-        They borrow the engine's memory: commit them, but do not pass them to callers.
+        They share the engine's memory: commit them, but do not pass them to callers.
         """
         self._state = StateFile.of(state)
         weights = self._state.arrays()
@@ -87,32 +90,32 @@ class StateReducer:
         return self._nested(decision.production) if decision.saved else None
 
     def live_state(self) -> dict[str, Any]:
-        """A copy of the production weights that are live."""
+        """A copy of the live production weights."""
         live = self._engine.live or {}
         return self._nested({name: np.array(array) for name, array in live.items()})
 
     def _nested(self, arrays: Arrays) -> dict[str, Any]:
-        """Arrays in the form of the state, whose memory it borrows."""
+        """``arrays`` in the form of the state; shares their memory."""
         nested: dict[str, Any] = self._state.with_arrays(arrays).nested()
         return nested
 
     def _previous(self) -> Arrays | None:
-        """The newest version, if it has the same tensors as the model now."""
+        """Weights of the newest version; None unless its tensors match the model's."""
         at, specs = newest(self._repo, self._branch), self._state.specs
         entry = None if at is None else self._repo.manifest(at).by_path.get(self._name)
         if at is None or entry is None or not specs:
             return None
-        there = {t.key: t.spec for t in entry.tensors}
-        if any(there.get(name) != spec for name, spec in specs.items()):
+        previous = {t.key: t.spec for t in entry.tensors}
+        if any(previous.get(name) != spec for name, spec in specs.items()):
             return None
-        found = stored(self._repo, at, entry, specs, held={})
-        return found if len(found) == len(specs) else None
+        arrays = stored(self._repo, at, entry, specs, cached={})
+        return arrays if len(arrays) == len(specs) else None
 
     def remember(self) -> None:
-        """Writes what the decisions remember since the last version, for the next Recorder.
+        """Stores the memory of the decisions for the next Recorder.
 
-        Batches that are no tensors, numbers and texts cannot be kept: ``dsed`` then begins anew,
-        and ``guard`` with an empty reservoir.
+        Batches that are not tensors, numbers and texts are left out: ``dsed`` then starts anew, and
+        ``guard`` with an empty reservoir.
         """
         at, memory = newest(self._repo, self._branch), self.memory(samples=True)
         if at is None or not memory or not (self._skipped or "guard.samples" in memory):
@@ -128,15 +131,15 @@ class StateReducer:
         scratch.fs.write_atomic(scratch.folder / self._record, b"".join(parts))
 
     def _remembered(self) -> Mapping[str, Any]:
-        """What was remembered at the newest version, or with the version that was resumed."""
+        """The decisions' memory, from this machine or from the version that was resumed."""
         at, scratch = newest(self._repo, self._branch), self._repo.scratch(_DECISIONS)
         path = scratch.folder / self._record
         if self._origin is None and scratch.fs.stat(path) is not None:
             with suppress(MvcError):
                 data = scratch.fs.read_bytes(path, memory_bytes() // _PART)
-                kept = decode_served(memoryview(data), str(path))
-                if kept.commit == at:
-                    return kept.state
+                saved = decode_served(memoryview(data), str(path))
+                if saved.commit == at:
+                    return saved.state
         version = self._origin or at
         entries = {} if version is None else self._repo.manifest(version).by_path
         entry = entries.get(training_path(self._name))
@@ -144,5 +147,5 @@ class StateReducer:
             return {}
         file = self._repo.open_file(version, entry.path, counted=False)
         arrays = file.tensors([t.key for t in entry.tensors if t.key.startswith("decisions.")])
-        found: Mapping[str, Any] = file.nested(lambda _, key: arrays.get(key)).get("decisions")
-        return found or {}
+        decisions: Mapping[str, Any] = file.nested(lambda _, key: arrays.get(key)).get("decisions")
+        return decisions or {}

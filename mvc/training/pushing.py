@@ -1,7 +1,7 @@
-"""Pushes what a Recorder commits: behind the commits, in a thread of its own.
+"""Pushes a Recorder's commits from a separate thread.
 
-What a remote lacks is on the branch, and each push sends all of it, in order. So nothing waits in
-memory while a remote is away, and the next push that succeeds brings what was missed.
+Every push sends all versions of the branch that the remote lacks, in order. While a remote is
+unreachable, nothing queues in memory; the next successful push sends all missing versions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mvc.names import printable
 from mvc.system import Patience, log_event, warn
 
 FIRST_PAUSE = 1.0
-"""Seconds between a push that failed and the next one; each further failure doubles them."""
+"""Seconds between a failed push and the next one; each further failure doubles them."""
 _LONGEST = 300.0
 REST, _LONGEST_REST = 2.0, 10.0
 """For how long no push begins after one, in times of that one, and in seconds at most."""
@@ -29,13 +29,13 @@ _NICE = 10
 
 
 class NotPushed(MvcWarning):
-    """Versions of a training are committed here, but not at the remote."""
+    """Versions of a training are committed locally, but not pushed to the remote."""
 
 
 class PushReport(Struct, frozen=True):
-    """Of the durable versions ``pushed`` are at ``remote``; ``left`` are not known to be there.
+    """Of the durable versions ``pushed`` are at ``remote``; the other ``left`` ones may not be.
 
-    ``failure``: why the last push failed, None if it did not.
+    ``failure``: why the last push failed; None if it succeeded.
     """
 
     remote: str
@@ -45,7 +45,7 @@ class PushReport(Struct, frozen=True):
 
 
 class Pusher(threading.Thread):
-    """The thread; ``committed`` tells it of versions, ``finish`` ends it."""
+    """Pushes after ``committed``; ``finish`` ends the thread."""
 
     def __init__(self, repo: Repository, remote: str, branch: str | None) -> None:
         """Raises WrongUsage without a branch, UnknownRevision without such a remote."""
@@ -53,46 +53,47 @@ class Pusher(threading.Thread):
         if branch is None:
             raise WrongUsage(
                 f"HEAD is detached, so there is no branch to push to {remote}",
-                hint="name the branch that gets the versions: branch=...",
+                hint="name a branch for the versions: branch=...",
             )
         repo.remotes.find(remote)
         self._remote, self._branch = remote, branch
         self._limit = float(repo.config.get("recorder.push_timeout"))
-        # Its own: a push that hangs must not hold the other one open, nor use it once it is closed.
+        # A separate repository object: a push that hangs neither keeps the caller's open nor uses
+        # it after it is closed.
         self._repo = Repository.open(repo)
         self._changed = threading.Condition()
         self._closing = False
-        self._moves = 0  # signs of life of a push
+        self._moves = 0  # progress reports of the running push
         self._durable = 0
-        self._pushed = 0  # of them
-        self._failure: str | None = None  # of the last push
-        self._denied: tuple[str, ...] = ()  # scopes that the last push lacked
-        self._refused: tuple[object, ...] = ()  # deployments, by the last push
+        self._pushed = 0
+        self._failure: str | None = None  # why the last push failed
+        self._denied: tuple[str, ...] = ()  # scopes that the token lacked at the last push
+        self._refused: tuple[object, ...] = ()  # deployments that the last push was refused
         self.start()
 
     @property
     def report(self) -> PushReport:
         """Counts up to now."""
-        pushed = self._pushed  # read first: there may be more durable ones since, never fewer
+        pushed = self._pushed  # read first: ``_durable`` may grow meanwhile, but never shrinks
         return PushReport(self._remote, pushed, self._durable - pushed, self._failure)
 
     def committed(self, count: int = 1) -> None:
-        """So many more versions of the branch are durable."""
+        """Notes that ``count`` more versions of the branch are durable."""
         with self._changed:
             self._durable += count
             self._changed.notify_all()
 
     def resumed(self, repo: Repository) -> None:
-        """The versions of the branch that are not known to be there are to be pushed as well."""
+        """Also pushes the branch's versions that the remote is not known to have."""
         if (known := repo.remotes.tracking(self._branch, self._remote)) is not None:
             self.committed(known.ahead)
         else:
             self.committed(sum(1 for _ in repo.log(f"heads/{self._branch}")))
 
     def finish(self) -> None:
-        """Pushes what is left, once, and warns of what is left then.
+        """Pushes the remaining versions once, and warns of those that could not be pushed.
 
-        Returns at the latest when a push has not gone on for ``recorder.push_timeout``.
+        Stops waiting after ``recorder.push_timeout`` seconds without progress.
         """
         with self._changed:
             self._closing = True
@@ -107,18 +108,18 @@ class Pusher(threading.Thread):
             elif self.is_alive() and patience.is_over():
                 break
         if left := self.report.left:
-            reason = f"{self._remote} has not answered for {self._limit:g} s"
+            reason = f"no answer from {self._remote} for {self._limit:g} s"
             if not self.is_alive():
                 reason = self._failure or "the training has ended"
             versions = "1 version" if left == 1 else f"{left} versions"
             _warn(
                 f"{versions} of {self._branch} not pushed to {self._remote}: {reason}; "
-                f"'mvc push {self._remote} {self._branch}' sends what is missing there"
+                f"'mvc push {self._remote} {self._branch}' sends them"
             )
 
     def run(self) -> None:
-        """Pushes whenever there is something new, until it is told to end."""
-        _give_way()
+        """Pushes whenever versions are new, until ``finish`` is called."""
+        _lower_priority()
         failing = rest = 0.0
         with self._repo:
             while self._await_work(failing or rest):
@@ -129,9 +130,10 @@ class Pusher(threading.Thread):
                     return
 
     def _await_work(self, pause: float) -> bool:
-        """Waits for a version that is not pushed, at least ``pause`` seconds unless it is to end.
+        """Waits for an unpushed version, and at least ``pause`` seconds unless the thread is to
+        end.
 
-        False if there is none and none will come.
+        False if all versions are pushed and no more will come.
         """
         with self._changed:
             if pause:
@@ -143,12 +145,12 @@ class Pusher(threading.Thread):
         count = self._durable
         try:
             done = self._repo.push(self._remote, [self._branch], progress=self._moved)
-        except Exception as error:  # whatever it is, the training goes on
+        except Exception as error:  # no failed push may stop the training
             first, self._failure = self._failure is None, _line(error)
             if first and not self._closing:
                 _warn(
                     f"{self._branch} cannot be pushed to {self._remote} now: {self._failure}; "
-                    "the training goes on, and what is missing there is pushed later"
+                    "the training continues, and a later push sends the missing versions"
                 )
             return False
         log_event(
@@ -160,15 +162,16 @@ class Pusher(threading.Thread):
             self._pushed, self._failure = count, None
         if done.denied and done.denied != self._denied:
             _warn(
-                f"left out of what is pushed to {self._remote}, because the token there lacks the "
-                f"scope: {', '.join(done.denied)[:500]}"
+                f"not sent to {self._remote}, because its token lacks the scope: "
+                f"{', '.join(done.denied)[:500]}"
             )
         if done.refused and not self._refused:
             refused = done.refused[0]
             _warn(
-                f"{self._remote} refuses what the training deploys to {printable(refused.target)}: "
-                f"{refused}; its versions are pushed all the same. 'mvc fetch', then "
-                "'mvc deploy' or 'mvc rollback' decides what is live"
+                f"{self._remote} refuses the training's deployments to "
+                f"{printable(refused.target)}: "
+                f"{refused}; versions are still pushed. Run 'mvc fetch', then 'mvc deploy' or "
+                "'mvc rollback' to set the live version"
             )
         self._denied, self._refused = done.denied, done.refused
         return True
@@ -178,17 +181,17 @@ class Pusher(threading.Thread):
 
 
 def _warn(text: str) -> None:
-    with suppress(NotPushed):  # which the user's filters may make an error
-        # No line of a program is to blame, least of all one of this package.
+    with suppress(NotPushed):  # the user's filters may turn it into an error
+        # The warning has no line of a program as its cause.
         warnings.warn_explicit(text, NotPushed, "mvc push", 0)
 
 
-def _give_way() -> None:
-    """Lowers the priority of this thread, and of those that it starts, below the training's.
+def _lower_priority() -> None:
+    """Lowers the priority of this thread and the threads that it starts below the training's.
 
-    In a folder on this machine they prove what is pushed.
+    For a remote that is a folder on this machine, these threads also check the pushed records.
     """
-    if sys.platform == "linux":  # elsewhere it is that of the whole process
+    if sys.platform == "linux":  # elsewhere a priority belongs to the whole process
         with suppress(OSError):
             nice = min(os.getpriority(os.PRIO_PROCESS, 0) + _NICE, 19)
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)

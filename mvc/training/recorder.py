@@ -1,6 +1,6 @@
-"""The Recorder: makes versions of a model while it trains.
+"""The Recorder: commits versions of a model while it trains.
 
-``step`` copies the state and returns; another thread commits the copies in order
+``step`` copies the state and returns; a second thread commits the copies in order
 (``mvc.training.writer_thread``).
 """
 
@@ -34,16 +34,14 @@ from mvc.types import Unpicklable
 
 
 class Report(Struct, frozen=True):
-    """What became of the steps so far; numbers of steps unless said otherwise.
+    """Counts of steps so far, from the state to the push.
 
-    Of the ``steps`` that were called, ``taken`` were staged. Of these ``durable`` are committed,
-    ``failed`` raised an error, ``skipped`` were decided against by the pipeline, ``coalesced``
-    were replaced by a newer one while they waited. ``dropped`` found no room in the queue and are
-    not among the taken. ``newest`` is the last durable version, without its state, and
-    ``newest_step`` its step. ``waiting_bytes`` are staged now, ``peak_bytes`` were at most.
-    ``push`` says what of it is at the remote, if the Recorder pushes. ``not_deployed`` of the
-    durable ones were not deployed, because somebody else had deployed or protected the target.
-    ``proof`` says which steps were replayed, if the Recorder has a recipe.
+    ``steps`` were called; ``taken`` were copied, ``dropped`` were not, for lack of queue space. Of
+    the taken ones ``durable`` are committed, ``failed`` raised an error, ``skipped`` were refused
+    by the pipeline, ``coalesced`` were replaced by a newer one in the queue. ``newest`` is the last
+    durable version without its state, ``newest_step`` its step. ``waiting_bytes`` are in the queue
+    now, ``peak_bytes`` at most. ``not_deployed`` are durable, but another client deployed to or
+    protected the target. ``push`` and ``proof``: None without a remote or without a recipe.
     """
 
     steps: int
@@ -63,7 +61,7 @@ class Report(Struct, frozen=True):
 
 
 class StateRecorder(Unpicklable):
-    """Records the states of a source: what ``mvc.Recorder`` and ``mvc.watch`` return.
+    """Records the states of a source; ``mvc.Recorder`` and ``mvc.watch`` return one.
 
     ``mvc.Recorder`` explains the arguments.
     """
@@ -97,7 +95,7 @@ class StateRecorder(Unpicklable):
         source: StateSource,
         options: RecorderOptions,
     ) -> Self:
-        """A Recorder of any source of states."""
+        """A Recorder of a source of states, which need not be a torch module."""
         recorder = cls.__new__(cls)
         recorder._begin(repo, source, options)
         return recorder
@@ -137,13 +135,13 @@ class StateRecorder(Unpicklable):
                 recording=self._recording,
                 pusher=self._pusher,
             )
-            self._left = failed.pop_all()  # what ``close`` ends
+            self._left = failed.pop_all()  # ``close`` runs these callbacks
         self._left.callback(self._repo.before_close(self.close))
         self._left.callback(self._queue.finish, self._writer)
         _open.add(self)
 
     def _from_resumed(self, options: RecorderOptions) -> RecorderOptions:
-        """With the start that ``mvc.resume`` gave the model, if none is named."""
+        """If no start is named, starts where ``mvc.resume`` set the model."""
         resumed = resumed_since(self._repo, getattr(self._source, "model", None))
         if options.start is not None or resumed is None:
             return options
@@ -155,15 +153,15 @@ class StateRecorder(Unpicklable):
 
     @property
     def repo(self) -> Repository:
-        """The repository that the versions are committed to."""
+        """The repository of the versions."""
         return self._repo
 
     @property
     def branch(self) -> str | None:
-        """The branch that the versions are committed to; None if they follow a detached HEAD."""
+        """The branch of the versions; None if they follow a detached HEAD."""
         return self._options.branch
 
-    # -- in the training's thread --------------------------------------------------------
+    # -- called by the training's thread -----------------------------------------------------
 
     @overload
     def step(
@@ -190,19 +188,20 @@ class StateRecorder(Unpicklable):
         data: Any = None,
         wait: bool = False,
     ) -> bool | ServedVersion | None:
-        """Copies the state as it is now; True if it was taken. Call it at the end of a batch.
+        """Copies the current state. Call it at the end of each batch.
 
-        ``loss`` is recorded as a metric; ``metrics`` and ``params`` are added to those of the
-        constructor. ``batch`` is the position in the data: a number, or what
-        a sampler's ``state_dict`` returns. ``number`` is that of this step if the caller counts,
-        else one more than the last. ``data`` is the labelled batch for the pipeline's decisions;
-        it must not be written to afterwards. With ``wait`` the call returns once everything taken
-        is durable, and returns ``production``.
+        Returns whether the state was copied: False between two multiples of ``every``, or if the
+        queue is full with ``when_full="drop"``. With ``wait`` it returns ``production`` once all
+        copied states are durable.
 
-        If committing has failed since the last call, that error is raised and nothing is taken.
-        Raises WrongUsage if the recorder is closed or belongs to another process, or if the
-        pipeline needs a loss or data that are missing; UnsupportedTensor for a value that cannot
-        be recorded.
+        ``loss`` is a metric; ``metrics`` and ``params`` add to the constructor's. ``batch`` is the
+        position in the data: a number, or the ``state_dict`` of a sampler. ``number`` is the number
+        of this step, by default one more than the last. ``data`` is the labelled batch for the
+        pipeline's decisions; do not modify it afterwards.
+
+        Raises the error of a commit that failed since the last call, without copying. Raises
+        WrongUsage if the recorder is closed or belongs to another process, or if the pipeline needs
+        a loss or data; UnsupportedTensor for a value that cannot be recorded.
         """
         self._check_open()
         called_ns = self._repo.time()
@@ -248,7 +247,7 @@ class StateRecorder(Unpicklable):
             self._writer.raise_failure()
             item.slot.fill(self._collect(batch, full=full) if waited else live)
         except BaseException:
-            self._queue.give_back(item)
+            self._queue.release(item)
             raise
         self._taken += 1
         self._queue.put(item)
@@ -268,80 +267,82 @@ class StateRecorder(Unpicklable):
         metrics: Metrics | None = None,
         params: Params | None = None,
     ) -> Any:
-        """Makes a step by the recipe's function, records it as ``step`` does, returns its result.
+        """Runs the recipe's function for one step, records the step, and returns the function's
+        result.
 
-        ``rows`` are the positions of the batch in the data; ``batch`` is what lies there, if the
-        caller has it. A result that is a number is the loss. ``metrics`` and ``params`` are those
-        of ``step``. Raises WrongUsage without a recipe, and what ``step`` raises.
+        ``rows`` are the batch's positions in the data; ``batch`` is their data, if already loaded.
+        A numeric result is recorded as the loss. ``metrics`` and ``params`` are those of ``step``.
+        Raises WrongUsage without a recipe, and the errors of ``step``.
         """
         self._check_open()
         notes = self._options.steps
         if notes is None:
             raise WrongUsage(
-                "this recorder has no recipe to train by",
+                "this recorder has no recipe, which train() needs",
                 hint="mvc.Recorder(..., recipe=train_step, data=dataset)",
             )
-        done = notes.train(rows, batch)
-        is_loss = isinstance(done, int | float) or getattr(done, "shape", None) == ()
-        self.step(done if is_loss else None, metrics=metrics, params=params)
-        return done
+        result = notes.train(rows, batch)
+        is_loss = isinstance(result, int | float) or getattr(result, "shape", None) == ()
+        self.step(result if is_loss else None, metrics=metrics, params=params)
+        return result
 
     @property
     def production(self) -> ServedVersion | None:
-        """The newest durable version: what is to be live, in memory of its own.
+        """Weights of the newest durable version, for serving, in memory of their own.
 
-        None before the first, and with a lossless pipeline unless ``on_deploy`` or ``wait`` asks
-        for it.
+        None before the first version. A lossless pipeline provides them only with ``on_deploy`` or
+        ``wait``.
         """
         return self._writer.production
 
     def on_close(self, act: Callable[[], object]) -> None:
-        """Has ``close`` call ``act`` before anything else, the last one first."""
+        """Registers ``act``; ``close`` first calls all registered functions, the last one first."""
         self._left.callback(act)
 
     def deploy_again(self) -> None:
-        """Deploys the next versions again, in place of what somebody else deployed meanwhile.
+        """Deploys the following versions, even if another client has deployed to the target
+        meanwhile.
 
         Raises WrongUsage without a target, and TargetProtected.
         """
         self._check_open()
         if self._options.deploy is None:
-            raise WrongUsage("this recorder has no target", hint="name one: deploy='prod'")
+            raise WrongUsage("this recorder has no target", hint="set one: deploy='prod'")
         self._recording.deploy_again()
 
     def flush(self) -> None:
-        """Waits until everything taken is durable. Raises the error of a commit that failed."""
+        """Waits until all copied states are durable. Raises the error of a failed commit."""
         self._check_open()
         self._queue.join()
         self._writer.raise_failure()
 
     @property
     def report(self) -> Report:
-        """Counts up to now."""
+        """The counts up to now."""
         writer, queue, pusher = self._writer, self._queue, self._pusher
         step, newest = writer.newest or (None, None)
         called = self._before + self._steps - self._first
         return Report(
             steps=called, taken=self._taken, durable=writer.durable,
             failed=writer.failed, coalesced=queue.coalesced, dropped=queue.dropped, newest=newest,
-            newest_step=step, waiting_bytes=queue.held, peak_bytes=queue.peak,
+            newest_step=step, waiting_bytes=queue.staged_bytes, peak_bytes=queue.peak,
             skipped=writer.skipped, push=None if pusher is None else pusher.report,
             not_deployed=self._recording.left_out,
             proof=None if self._options.steps is None else self._options.steps.report,
         )  # fmt: skip
 
     def close(self) -> Report:
-        """Commits what is queued, frees the buffers and returns the final report.
+        """Commits the queued states, frees the buffers and returns the final report.
 
-        Raises the error of the first commit that failed, and Busy, naming the steps that are not
-        stored, if a commit does not go on (``recorder.timeout``). With ``push`` it pushes what is
-        left, and warns of what could not be pushed. A second call only reports.
+        With ``push`` it pushes the remaining versions, and warns of those it could not push. Raises
+        the error of the first failed commit. Raises Busy, naming the steps that are not stored, if
+        a commit stalls for ``recorder.timeout`` seconds. A second call only returns the report.
         """
         if self._closed or self._pid != os.getpid():
             return self.report
         self._closed = True
         _open.discard(self)
-        self._left.close()  # in reverse order, each whatever another one raises
+        self._left.close()  # in reverse order; all run, even if one raises
         if self._writer.first_failure is not None:
             raise self._writer.first_failure
         return self.report
@@ -355,25 +356,25 @@ class StateRecorder(Unpicklable):
     def _check_open(self) -> None:
         if self._pid != os.getpid():
             raise WrongUsage(
-                "this recorder belongs to the process that made it",
-                hint="make one in each process that is to record",
+                "this recorder belongs to the process that created it",
+                hint="create one in each process that records",
             )
         if self._closed:
             raise WrongUsage("this recorder is closed")
 
 
 class Watching(StateRecorder):
-    """A Recorder whose step the optimizer calls; a second call would record a batch twice."""
+    """A Recorder whose ``step`` the optimizer calls; a second call would record a batch twice."""
 
     def step(self, *_: Any, **__: Any) -> NoReturn:
         """Raises WrongUsage."""
         raise WrongUsage(
-            "this recorder's step is called by the optimizer already: mvc.watch made it",
-            hint="leave the call out, or use mvc.Recorder instead of mvc.watch",
+            "mvc.watch records each optimizer step itself: step() would record it twice",
+            hint="remove the call of step(), or use mvc.Recorder instead of mvc.watch",
         )
 
     def batch_ended(self) -> None:
-        """Records a step; the optimizer's hook calls this."""
+        """Records a step; called by the optimizer's hook."""
         super().step()
 
 
@@ -389,15 +390,15 @@ def watch(
 ) -> StateRecorder:
     """A Recorder whose ``step`` the optimizer calls; ``close`` removes the hook.
 
-    ``options`` are those of Recorder, without scheduler and scaler: these change after the
-    optimizer's step, so a version taken during it would be half a batch behind. Raises WrongUsage
-    for one of the two, and what Recorder raises.
+    ``options`` are those of Recorder without scheduler and scaler. These change after the
+    optimizer's step, so a version would hold their previous state. Raises WrongUsage for either,
+    and the errors of Recorder.
     """
     for name in ("scheduler", "scaler"):
         if options.get(name) is not None:
             raise WrongUsage(
-                f"watch cannot keep a {name}: it changes after the optimizer's step",
-                hint="use mvc.Recorder, and call its step at the end of the batch",
+                f"watch cannot record a {name}: it changes after the optimizer's step",
+                hint="use mvc.Recorder, and call its step() at the end of the batch",
             )
     recorder = Watching(
         repo, model, optimizer, include=include, every=every, start=start, **options
@@ -408,7 +409,9 @@ def watch(
 
 
 def complete(close: Callable[[], object], error: BaseException | None) -> None:
-    """Ends a ``with`` block: an error of ``close`` becomes a note of the error in the block."""
+    """Calls ``close`` at the end of a ``with`` block; if the block raised, an error becomes its
+    note.
+    """
     try:
         close()
     except BaseException as failure:
@@ -427,7 +430,7 @@ def _close_all() -> None:
             all_.callback(recorder.close)
 
 
-# Queued versions are committed before the interpreter ends. A recorder's thread cannot do that by
-# itself: once the main thread has ended, the thread pools that encode take no more work. This is
-# the only hook that can run before theirs, because it is registered later; atexit runs after it.
+# Commit queued versions before the interpreter ends. The recorder's thread cannot: once the main
+# thread has ended, the thread pools that encode accept no more work. Only this hook runs before
+# theirs, because it is registered later; atexit runs after them.
 getattr(threading, "_register_atexit")(_close_all)  # noqa: B009 (private, so not in stubs)

@@ -1,14 +1,14 @@
-"""Copies of a training state in buffers that are reused, and the queue in which they wait.
+"""Copies training states into reused buffers, and queues the copies.
 
-``Slot.fill`` is what a training loop waits for. It calls ``copy_`` once per tensor, into buffers
-that already exist, and makes new containers around them, so that later steps change neither the
-tensors nor the numbers of the copy. Tensors that share memory share a buffer.
+A training loop waits only for ``Slot.fill``. It calls ``copy_`` once per tensor into existing
+buffers and builds new containers, so later steps change neither tensors nor numbers of the copy.
+Tensors that share memory share a buffer.
 
-A CUDA tensor is copied on a separate stream into pinned memory. The training's stream waits for
-that copy, the host does not: ``Slot.ready`` waits, before the bytes are read.
+A CUDA tensor is copied into pinned memory on a separate stream. The training's stream waits for
+that copy, the host does not; ``Slot.ready`` waits before the bytes are read.
 
-``Queue`` keeps the order and a bound in bytes. There is always room for two states: one that is
-being committed and one that waits.
+``Queue`` keeps the order and limits the bytes. Two states always fit: one being committed and one
+waiting.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from mvc.structure import MAX_DEPTH, part_name
 from mvc.system import SLICE, Patience, warn
 
 MODES = ("block", "coalesce", "drop")
-"""When there is no room: wait, replace the version that waits, leave this one out."""
+"""If the queue is full: wait, replace the newest waiting version, or drop this one."""
 
-_Place: TypeAlias = tuple[object, ...]
-_Leaf: TypeAlias = Callable[[_Place, torch.Tensor], Any]
+_KeyPath: TypeAlias = tuple[object, ...]
+_Leaf: TypeAlias = Callable[[_KeyPath, torch.Tensor], Any]
 _PLAIN = {type(None), bool, int, float, complex, str, bytes}
 _ORDINARY = {torch.Tensor, torch.nn.Parameter}
 
 
 def measure(live: Mapping[str, Any]) -> int:
-    """Bytes that a copy takes; memory that several names share counts once.
+    """Bytes of a copy; memory that several names share counts once.
 
-    Raises UnsupportedTensor naming a tensor without plain bytes (on device meta, sharded, lazy,
-    sparse, ...) or a value that no state can hold.
+    Raises UnsupportedTensor for a tensor without plain bytes (on device meta, sharded, lazy,
+    sparse, ...) or a value of an unsupported type.
     """
     sizes: dict[object, int] = {}
 
-    def leaf(place: _Place, tensor: torch.Tensor) -> None:
+    def leaf(keys: _KeyPath, tensor: torch.Tensor) -> None:
         if not _is_ordinary(tensor):
-            tensor_spec(tensor, _text(place))
+            tensor_spec(tensor, _text(keys))
         sizes[_memory(tensor)] = tensor.numel() * tensor.element_size()
 
     _walk(live, (), leaf)
@@ -59,8 +59,8 @@ class Slot:
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}
-        self._buffers: dict[_Place, torch.Tensor] = {}
-        self._used: dict[_Place, torch.Tensor] = {}
+        self._buffers: dict[_KeyPath, torch.Tensor] = {}
+        self._used: dict[_KeyPath, torch.Tensor] = {}
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._copies: list[torch.cuda.Event] = []
 
@@ -69,14 +69,14 @@ class Slot:
         return sum(b.numel() * b.element_size() for b in self._buffers.values())
 
     def fill(self, live: Mapping[str, Any]) -> None:
-        """Copies ``live``, which ``measure`` has accepted, to ``state``."""
+        """Copies ``live`` to ``state``; call ``measure`` first, which checks it."""
         done: dict[object, torch.Tensor] = {}
         self._used = {}
 
-        def leaf(place: _Place, tensor: torch.Tensor) -> torch.Tensor:
+        def leaf(keys: _KeyPath, tensor: torch.Tensor) -> torch.Tensor:
             memory = _memory(tensor)
             if memory not in done:
-                done[memory] = self._copy(place, tensor)
+                done[memory] = self._copy(keys, tensor)
             return done[memory]
 
         with torch.no_grad():
@@ -85,18 +85,18 @@ class Slot:
         self._finish_streams()
 
     def ready(self) -> None:
-        """Waits until the copies from CUDA devices are complete."""
+        """Waits for the copies from CUDA devices."""
         for event in self._copies:
             event.synchronize()
         self._copies.clear()
 
-    def _copy(self, place: _Place, tensor: torch.Tensor) -> torch.Tensor:
-        buffer = self._buffers.get(place)
+    def _copy(self, keys: _KeyPath, tensor: torch.Tensor) -> torch.Tensor:
+        buffer = self._buffers.get(keys)
         if buffer is None or buffer.dtype != tensor.dtype or buffer.shape != tensor.shape:
             pinned = tensor.device.type == "cuda"
             flat = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=pinned)
             buffer = flat.view(tensor.shape)
-        self._used[place] = buffer
+        self._used[keys] = buffer
         if tensor.device.type == "cuda":
             with torch.cuda.stream(self._stream(tensor.device)):
                 buffer.copy_(tensor, non_blocking=True)
@@ -105,7 +105,7 @@ class Slot:
         return buffer
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream:
-        """A stream whose work starts after what the training's stream has queued so far."""
+        """A stream that starts after the work queued so far on the training's stream."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._streams[device].wait_stream(torch.cuda.current_stream(device))
@@ -121,7 +121,7 @@ class Slot:
 
 
 def copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state with tensors and containers of its own, which later changes do not reach."""
+    """A deep copy of a state; later changes of the original do not affect it."""
     slot = Slot()
     slot.fill(state)
     slot.ready()
@@ -135,46 +135,46 @@ def _is_ordinary(tensor: torch.Tensor) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> object:
-    """A key that is equal for tensors over the same bytes."""
+    """A key that is equal for tensors that share the same bytes."""
     if not tensor.numel():
         return id(tensor)
-    where = tensor.data_ptr(), tensor.device, tensor.dtype
-    return (*where, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg())
+    memory = tensor.data_ptr(), tensor.device, tensor.dtype
+    return (*memory, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg())
 
 
-def _walk(value: Any, place: _Place, leaf: _Leaf) -> Any:
-    """``value`` in new containers, each tensor replaced by what ``leaf`` returns for it."""
+def _walk(value: Any, keys: _KeyPath, leaf: _Leaf) -> Any:
+    """``value`` in new containers, with each tensor replaced by the result of ``leaf``."""
     if isinstance(value, torch.Tensor):
-        return leaf(place, value)
+        return leaf(keys, value)
     if type(value) in _PLAIN or isinstance(value, np.generic):
         return value
     if type(value) is np.ndarray:
         return value.copy()
-    if len(place) > MAX_DEPTH:
-        raise UnsupportedTensor(f"{_text(place)[:200]} is nested deeper than {MAX_DEPTH} levels")
+    if len(keys) > MAX_DEPTH:
+        raise UnsupportedTensor(f"{_text(keys)[:200]} is nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, Mapping):
-        pairs = ((key, _walk(item, (*place, key), leaf)) for key, item in value.items())
+        pairs = ((key, _walk(item, (*keys, key), leaf)) for key, item in value.items())
         return OrderedDict(pairs) if type(value) is OrderedDict else dict(pairs)
     if type(value) in {list, tuple, torch.Size}:
-        items = [_walk(item, (*place, i), leaf) for i, item in enumerate(value)]
+        items = [_walk(item, (*keys, i), leaf) for i, item in enumerate(value)]
         return items if type(value) is list else tuple(items)
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     raise UnsupportedTensor(
-        f"{_text(place)} is of type {kind}, which a training state cannot hold",
-        hint="keep tensors, arrays, dictionaries, lists, tuples, numbers, texts and bytes",
+        f"{_text(keys)} is of type {kind}, which a training state cannot contain",
+        hint="use tensors, arrays, dictionaries, lists, tuples, numbers, texts and bytes",
     )
 
 
-def _text(place: _Place) -> str:
-    return ".".join(part_name(key) for key in place)
+def _text(keys: _KeyPath) -> str:
+    return ".".join(part_name(key) for key in keys)
 
 
 class Item(Struct, eq=False):
-    """A step whose state is staged. ``called_ns``: when ``step`` took it, in ns since 1970.
+    """A step whose state is staged. ``called_ns``: time of the call of ``step``, in ns since 1970.
 
-    ``data`` is its batch, for a lossy pipeline. ``awaited``: the caller waits for its production
-    weights. ``origin`` is the version that the training went on from. ``nbytes`` is the room that
-    it takes in the queue. ``position`` is that of ``StepNotes``.
+    ``data``: the batch, for a lossy pipeline. ``awaited``: the caller waits for production weights.
+    ``origin``: the version that the training resumed from. ``nbytes``: its size in the queue.
+    ``position``: that of ``StepNotes``.
     """
 
     step: int
@@ -190,17 +190,17 @@ class Item(Struct, eq=False):
 
 
 class Queue:
-    """Passes states from the thread that trains to the one that commits."""
+    """Passes states from the training's thread to the writer thread."""
 
     def __init__(self, mode: str, limit: int | None, timeout: float) -> None:
-        """``mode``: one of ``MODES``. ``limit``: staged bytes, None for twice the newest state.
+        """``mode``: one of ``MODES``. ``limit``: staged bytes; None: twice the newest state.
 
-        ``timeout``: seconds for which a version that does not go on is waited for.
+        ``timeout``: how long to wait for a stalled commit, in seconds.
         """
         self._mode = mode
         self._limit = limit
         self._timeout = timeout
-        self._moves = 0  # signs of life of the thread that commits
+        self._moves = 0  # progress reports of the writer thread
         self._changed = threading.Condition()
         self._busy: list[Item] = []  # being filled or committed
         self._waiting: deque[Item] = deque()
@@ -211,14 +211,15 @@ class Queue:
         self.peak = 0
 
     @property
-    def held(self) -> int:
-        """Bytes that are being filled, wait, or are being committed."""
+    def staged_bytes(self) -> int:
+        """Bytes of all items that are being filled, waiting, or being committed."""
         return sum(item.nbytes for item in (*self._busy, *self._waiting))
 
     def reserve(self, item: Item, nbytes: int) -> bool | None:
-        """Gives ``item`` room; whether the call had to wait, or None if the item is dropped.
+        """Reserves ``nbytes`` for ``item``; returns whether it had to wait, None if the item is
+        dropped.
 
-        Raises Busy if no version makes room.
+        Raises Busy if no commit frees enough space in time.
         """
         with self._changed:
             waited = not self._fits(nbytes)
@@ -231,16 +232,16 @@ class Queue:
                 self.coalesced += 1
             item.nbytes = nbytes
             self._busy.append(item)
-            self.peak = max(self.peak, self.held)
+            self.peak = max(self.peak, self.staged_bytes)
             if self._free:
                 item.slot = self._free.pop()
             return waited
 
     def _fits(self, nbytes: int) -> bool:
-        held = self.held
+        staged = self.staged_bytes
         if self._mode == "coalesce" and self._waiting:
-            held -= self._waiting[-1].nbytes
-        return held + nbytes <= max(self._limit or 0, 2 * nbytes)
+            staged -= self._waiting[-1].nbytes
+        return staged + nbytes <= max(self._limit or 0, 2 * nbytes)
 
     def put(self, item: Item) -> None:
         """Queues a filled item."""
@@ -249,8 +250,8 @@ class Queue:
             self._waiting.append(item)
             self._changed.notify_all()
 
-    def give_back(self, item: Item) -> None:
-        """Frees the room of an item that is durable or has failed."""
+    def release(self, item: Item) -> None:
+        """Frees the space of an item that is durable or has failed."""
         with self._changed:
             self._busy.remove(item)
             self._moves += 1
@@ -260,7 +261,7 @@ class Queue:
                 self._free.append(item.slot)
             self._changed.notify_all()
 
-    def take(self) -> Item | None:
+    def next_item(self) -> Item | None:
         """Waits for the oldest item; None once the queue is closed and empty."""
         with self._changed:
             while not self._waiting and not self._closed:
@@ -271,17 +272,19 @@ class Queue:
             self._busy.append(self._waiting.popleft())
             return self._busy[-1]
 
-    def moved(self, *_: object) -> None:
-        """Notes that the thread that commits goes on."""
+    def note_progress(self, *_: object) -> None:
+        """Resets the timeout of the waiting threads."""
         self._moves += 1
 
     def join(self) -> None:
-        """Waits until every item was given back. Raises Busy if they are not."""
+        """Waits until every item is released. Raises Busy if commits stall."""
         with self._changed:
             self._wait(lambda: not (self._waiting or self._busy), self._changed.wait)
 
     def finish(self, thread: threading.Thread) -> None:
-        """Waits until everything is committed and the thread has ended. Raises Busy."""
+        """Closes the queue and waits until ``thread`` has committed everything. Raises Busy if it
+        stalls.
+        """
         self.close()
         self._wait(lambda: not thread.is_alive(), thread.join)
 
@@ -294,18 +297,16 @@ class Queue:
                 patience.renew()
             elif not ready() and patience.is_over():
                 raise Busy(
-                    f"{self._shown()} is not stored: its commit has not gone on for "
-                    f"{self._timeout:g} s",
-                    hint="does the disk answer? 'mvc config recorder.timeout' sets the limit",
+                    f"{self._shown()} is not stored: its commit stalled for {self._timeout:g} s",
+                    hint="check the disk; 'mvc config recorder.timeout' sets the limit",
                 )
 
     def _shown(self) -> str:
-        """The versions that are not durable yet."""
         steps = [item.step for item in (*self._busy, *self._waiting)]
         return "step " + ", ".join(map(str, steps)) if steps else "the recorder's thread"
 
     def close(self) -> None:
-        """No more items will be put; those that wait can still be taken."""
+        """Refuses new items; waiting ones can still be committed."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

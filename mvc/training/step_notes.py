@@ -1,4 +1,4 @@
-"""What a Recorder asks about a training whose every step can be repeated."""
+"""The interface between a Recorder and a recipe, whose steps can all be replayed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from mvc.ids import CommitId
 
 
 class ProofReport(Struct, frozen=True):
-    """What replays have shown: ``proven`` versions were made again, ``dropped`` lost their weights.
+    """Results of replays: ``proven`` versions were reproduced; ``dropped`` lost their stored
+    weights.
 
-    ``unproven``: the steps of the versions that no replay reproduced; they keep their weights.
-    ``why`` says what went wrong last.
+    ``unproven``: steps of versions that no replay reproduced; their weights stay stored. ``why``:
+    the last failure.
     """
 
     proven: int = 0
@@ -25,32 +26,33 @@ class ProofReport(Struct, frozen=True):
 
 
 class StepNotes(Protocol):
-    """Notes of what led from each version to the next one.
+    """Records how each version follows from the one before.
 
-    ``train``, ``begin`` and ``restart`` are called by the thread that trains, ``carried`` and
-    ``committed`` by the one that commits. A ``position`` counts the steps trained before a version.
+    The training's thread calls ``train``, ``begin`` and ``restart``; the writer thread calls
+    ``attachments`` and ``committed``. A ``position`` is the number of steps trained before a
+    version.
     """
 
     def open(self, repo: Repository, pipeline: str | None) -> None:
-        """Stores the data. Raises CannotRecord for a training that cannot be repeated."""
+        """Stores the data. Raises CannotRecord for a training that cannot be replayed."""
 
     def train(self, rows: Sequence[int], batch: Any) -> Any:
-        """Makes a step; returns what its function returns. Raises WrongUsage for other rows."""
+        """Runs one step and returns its function's result. Raises WrongUsage for invalid rows."""
 
     def begin(self) -> tuple[int, bool]:
-        """The position of the version that comes now, and whether it is a full state."""
+        """The next version's position, and whether it must be a full state."""
 
     def restart(self) -> None:
-        """The model was set to another state: the next version is a full one."""
+        """The model was set to another state: the next version must be full."""
 
-    def carried(self, position: int) -> tuple[Mapping[str, Any], Collection[CommitId]]:
-        """What a version carries beside its files, and the versions that it needs."""
+    def attachments(self, position: int) -> tuple[Mapping[str, Any], Collection[CommitId]]:
+        """A version's attachments, and the versions that it depends on."""
 
     def committed(self, position: int, step: int, commit: CommitId) -> None:
-        """The version of a position and a step is durable."""
+        """The version of this position and step is durable."""
 
     def finish(self) -> None:
-        """Proves what is left, if that was asked for."""
+        """Proves the remaining versions, if proofs are enabled."""
 
     @property
     def report(self) -> ProofReport: ...

@@ -1,6 +1,6 @@
-"""The writer thread: commits staged states in order while the training goes on.
+"""The writer thread: commits staged states in order while the training continues.
 
-Most of its time goes to hashing, compression and writing, which release the GIL.
+Most of its time is spent on hashing, compression and writing, which release the GIL.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from mvc.training.state.parts import PRODUCTION, StateSource
 
 
 class WriterThread(threading.Thread):
-    """The thread, its counts and its errors; ``join`` it once its queue is closed.
+    """The thread, its counts and its errors; ``join`` it after closing its queue.
 
-    ``production`` is the newest version that is durable and was handed out; ``newest`` the step
-    and the commit of the last durable version. ``reducer`` makes production weights, for a
+    ``newest``: step and commit of the last durable version. ``production``: the last durable
+    version passed to the caller or ``on_deploy``. ``reducer``: makes production weights, for a
     pipeline that is lossy or has decisions.
     """
 
@@ -53,7 +53,7 @@ class WriterThread(threading.Thread):
         recording: RecordingNotice,
         pusher: Pusher | None = None,
     ) -> None:
-        """Raises WrongUsage where options and pipeline do not fit together."""
+        """Raises WrongUsage if options and pipeline contradict each other."""
         super().__init__(name="mvc-recorder", daemon=True)
         self._repo = repo
         self._queue = queue
@@ -72,12 +72,12 @@ class WriterThread(threading.Thread):
             self._exact = frozenset({*buffers(), *(options.exact or ())})
             self._approximator = Approximator(repo, self._coding, options.branch)
         self._stored: StateFile | None = None  # the last version's model, if approximated
-        self._code: GitCode | None = None  # that was there when the training began
-        self._files = _beside(options)
-        self._named: CommitId | None = None  # the origin that a version names
+        self._code: GitCode | None = None  # the code when the training began
+        self._files = _files_of(options)
+        self._named: CommitId | None = None  # the origin in the last version's message
         self._recording = recording
         self.production: ServedVersion | None = None
-        self._served: ServedVersion | None = None  # before it was stored
+        self._served: ServedVersion | None = None  # passed to ``on_deploy`` before it was stored
         self.durable = 0
         self.skipped = 0
         self.failed = 0
@@ -87,38 +87,38 @@ class WriterThread(threading.Thread):
         self.start()
 
     def raise_failure(self) -> None:
-        """Raises the first error since the last call, if there was one."""
+        """Raises the first error since the last call."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
     def run(self) -> None:
-        """Commits what is queued, until the queue is closed and empty."""
-        while (item := self._queue.take()) is not None:
+        """Commits queued items until the queue is closed and empty."""
+        while (item := self._queue.next_item()) is not None:
             done = False
             try:
-                made = self._commit(item)
+                result = self._commit(item)
                 done = True
-                if made is None:
+                if result is None:
                     self.skipped += 1
                 else:
                     self._named = item.origin
                     if self._options.steps is not None:
-                        self._options.steps.committed(item.position, item.step, made.id)
-                    self.newest = item.step, made
+                        self._options.steps.committed(item.position, item.step, result.id)
+                    self.newest = item.step, result
                     self.durable += 1
                     if self._pusher is not None:
                         self._pusher.committed()
-                    self._hand_out(item, made)
+                    self._hand_out(item, result)
                     if self._approximator is not None:
                         self._approximator.committed()
             except BaseException as error:
-                # Later versions are complete states and are still committed.
+                # Each version is a complete state: later ones are committed all the same.
                 self.failed += not done
                 self._failure = self._failure or error
                 self.first_failure = self.first_failure or error
             finally:
-                self._queue.give_back(item)
+                self._queue.release(item)
         if self.reducer is not None:
             try:
                 self.reducer.remember()
@@ -131,11 +131,11 @@ class WriterThread(threading.Thread):
         if self.reducer is None:
             return self._store(item, item.slot.state["model"])
         training, loss = item.slot.state["model"], item.metrics.get("loss")
-        made = self.reducer.offer(training, loss=loss, data=item.data)
-        if made is None:
+        result = self.reducer.offer(training, loss=loss, data=item.data)
+        if result is None:
             return None
         try:
-            return self._store(item, made)
+            return self._store(item, result)
         except BaseException:
             self.reducer.take_back()
             raise
@@ -148,11 +148,11 @@ class WriterThread(threading.Thread):
         if self.reducer is not None and self._approximator is not None:
             training["decisions"] = self.reducer.memory()
         elif self.reducer is not None:
-            kept = item.slot.state["model"] if options.keep_training else None
+            weights = item.slot.state["model"] if options.keep_training else None
             training |= {
                 "of": training.get("schema"),
                 "schema": PRODUCTION,
-                "weights": kept,
+                "weights": weights,
                 "pipeline": options.pipeline,
                 "decisions": self.reducer.memory(),
             }
@@ -164,31 +164,31 @@ class WriterThread(threading.Thread):
         if full:
             files[path] = self._file(path, training)
         notes = options.steps
-        carried, needs = ({}, ()) if notes is None else notes.carried(item.position)
+        attachments, needs = ({}, ()) if notes is None else notes.attachments(item.position)
         act, serve = options.on_deploy, None
         if act is not None and options.deploy_first and self._weights:
             serve = partial(self._serve, act, self._state_to_serve(item))
-        # What is made here was not live when the step was called.
-        made_here = reduced or self._approximator is not None
-        as_of_call = options.deploy is not None and not made_here and serve is None
-        made = self._repo.commit(
+        # Production or approximated weights were not live when the step was called.
+        derived = reduced or self._approximator is not None
+        as_of_call = options.deploy is not None and not derived and serve is None
+        result = self._repo.commit(
             files,
             message=self._message(item),
             metrics=item.metrics,
             params=item.params,
             deploy=options.deploy,
             pipeline=self._coding.text if reduced else options.pipeline,
-            attachments=carried,
+            attachments=attachments,
             options=CommitOptions(
                 needs=needs,
                 at=item.called_ns if as_of_call else None,
                 time=item.called_ns,
                 code=self._code,
-                progress=self._queue.moved,
+                progress=self._queue.note_progress,
                 max_recovery=options.max_recovery,
                 allow_empty=True,
                 author=options.author,
-                produced_by=options.pipeline if made_here else None,
+                produced_by=options.pipeline if derived else None,
                 branch=options.branch,
                 new_branch=options.branch is not None,
                 run=self._run(item),
@@ -196,11 +196,11 @@ class WriterThread(threading.Thread):
                 before=serve,
             ),
         )
-        self._code = made.code
-        return made
+        self._code = result.code
+        return result
 
     def _hashed(self, model: Mapping[str, Any], training: dict[str, Any]) -> StateFile:
-        """The model as it is stored; ``training`` then names its Merkle root."""
+        """The model's file as stored; adds its Merkle root to ``training``."""
         file = self._file(self._options.name, model, self._exact)
         if self._approximator is not None:
             self._stored = file
@@ -215,7 +215,7 @@ class WriterThread(threading.Thread):
         return self._approximator.approximated(path, state, exact)
 
     def _files_to_store(self) -> dict[str, StateFile]:
-        """The files that the newest version of the branch lacks, or has with other bytes."""
+        """Additional files that differ from the branch's newest version."""
         if not self._files or not self._weights:
             return {}
         at = newest(self._repo, self._options.branch)
@@ -229,9 +229,7 @@ class WriterThread(threading.Thread):
         }
 
     def _run(self, item: Item) -> str:
-        """The run that the version belongs to: that of the version it goes on from, if none is
-        named.
-        """
+        """The version's run; by default the run of the version that the training resumed from."""
         if self._options.run is not None or item.origin is None:
             return self._options.run or ""
         return self._repo.version(item.origin).run
@@ -243,16 +241,16 @@ class WriterThread(threading.Thread):
             text += f" (resumed from {item.origin.short})"
         return text
 
-    def _hand_out(self, item: Item, made: CommitResult) -> None:
-        """Passes the durable version to ``on_deploy``, unless that has it already."""
+    def _hand_out(self, item: Item, result: CommitResult) -> None:
+        """Passes the durable version to ``on_deploy``, unless it has received it already."""
         act = self._options.on_deploy
         if not self._weights or (self.reducer is None and act is None and not item.awaited):
             return
-        if self._served is not None and self._served.commit == made.id:
+        if self._served is not None and self._served.commit == result.id:
             self.production = self._served
             return
-        moment = (self._served or made.deployment or made.commit).time_ns
-        self.production = ServedVersion(self._state_to_serve(item), made.id, moment)
+        moment = (self._served or result.deployment or result.commit).time_ns
+        self.production = ServedVersion(self._state_to_serve(item), result.id, moment)
         if act is not None:
             act(self.production)
 
@@ -264,7 +262,7 @@ class WriterThread(threading.Thread):
         act(self._served)
 
     def _state_to_serve(self, item: Item) -> Any:
-        """The weights of the version, in memory of their own."""
+        """A copy of the version's weights."""
         if self._stored is not None:
             return copied(self._stored.nested())
         if self.reducer is not None:
@@ -272,11 +270,11 @@ class WriterThread(threading.Thread):
         return copied(item.slot.state["model"])
 
 
-def _beside(options: RecorderOptions) -> dict[str, StateFile]:
-    """The files beside the model, by path."""
+def _files_of(options: RecorderOptions) -> dict[str, StateFile]:
+    """Additional files of each version, by path."""
     folder = PurePosixPath(options.name).parent
-    given = options.files.items()
-    return {check_path(str(folder / name)): StateFile.of_bytes(data) for name, data in given}
+    files = options.files.items()
+    return {check_path(str(folder / name)): StateFile.of_bytes(data) for name, data in files}
 
 
 def _reducer_for(
@@ -285,13 +283,15 @@ def _reducer_for(
     stages = options.stages
     if options.keep_training and stages.forward_only:
         raise WrongUsage(
-            f"keep_training keeps exact weights beside production weights, but {stages.text} "
-            "approximates the training's own",
-            hint="leave it out; record with another pipeline for exact weights",
+            f"keep_training stores exact weights next to production weights, but {stages.text} "
+            "approximates the training state itself",
+            hint="remove keep_training, or choose another pipeline for exact weights",
         )
     if not (stages.lossy or stages.decisions):
         if options.keep_training:
-            raise WrongUsage("keep_training is for lossy pipelines: others keep them anyway")
+            raise WrongUsage(
+                "keep_training is only for lossy pipelines: others store exact weights"
+            )
         return None
     if not (source.weights or stages.forward_only):
         raise WrongUsage(
@@ -301,7 +301,7 @@ def _reducer_for(
     buffers = getattr(source, "exact", None)
     if buffers is None and options.exact is None and not stages.forward_only:
         raise WrongUsage(
-            "a lossy pipeline must know which tensors are no weights, and these states do not say",
+            "a lossy pipeline must know which tensors are buffers, and this source names none",
             hint="name the buffers: exact=[...]",
         )
     named = frozenset(options.exact or ())

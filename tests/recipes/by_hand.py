@@ -151,10 +151,10 @@ def store_again(repo: Repository, version: CommitId, make: Make) -> None:
     from mvc.recipes import verbs
 
     @contextmanager
-    def made_again(repo: Repository, version: CommitId, *_: Any) -> Iterator[SimpleNamespace]:
+    def replaying(repo: Repository, version: CommitId, *_: Any) -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(file=StateFile.of(make(recipe_of(repo, version).arguments)))
 
-    with patch.object(verbs, "made_again", made_again):
+    with patch.object(verbs, "replaying", replaying):
         verbs.store_weights(repo, version)
 
 

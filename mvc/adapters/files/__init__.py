@@ -1,4 +1,5 @@
-"""Model files to and from tensors: safetensors, torch zip files, numpy files, any other file.
+"""Parsers of model files: safetensors, torch zip files, numpy files and more; any other file is
+opaque.
 
-States given from Python: ``python``.
+For states from Python see ``python``.
 """

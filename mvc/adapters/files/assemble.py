@@ -1,7 +1,7 @@
-"""Reassembles a file: contents in order, then the skeleton between them, CRCs computed.
+"""Reassembles a file: contents in order, the skeleton between them, and computed CRCs.
 
-One pass, one piece in memory at a time. The manifest may come from a damaged repository, so the
-layout is checked.
+One pass, with one piece in memory at a time. The manifest may come from a damaged repository, so
+the layout is checked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mvc.model.manifest import FileEntry
 
 Write = Callable[[int, memoryview | bytes], None]
 Span = tuple[int, int, int]
-"""Where in a file a content begins, its length, and its number."""
+"""Start of a content in its file, its length, and its number."""
 
 
 def assemble(
@@ -27,12 +27,12 @@ def assemble(
     content: Callable[[int, int], Iterable[memoryview]],
     write_at: Write,
 ) -> None:
-    """Writes every byte of the file ``entry`` describes.
+    """Writes every byte of the file that ``entry`` describes.
 
-    ``content(i, length)`` gives so many bytes of content i, and of those that are ``joined`` to it,
-    in pieces of any size. These are written in file order, and the skeleton at the end. Raises
-    DamagedData if skeleton or contents have another length than the entry says, or a checksum
-    covers or lies where the file has no bytes for it.
+    ``content(i, length)`` yields that many bytes of content i and of the contents ``joined`` to it,
+    in pieces of any size. They are written in file order, the skeleton last. Raises DamagedData if
+    skeleton or contents have another length than the entry says, or if a checksum or its range is
+    outside the file.
     """
     if len(skeleton) != entry.skeleton_size:
         raise DamagedData(f"the skeleton of {entry.path} has a wrong length")
@@ -41,42 +41,44 @@ def assemble(
     outside = list(gaps(spans, entry.size))
     parts = joined((start, length, i) for i, (start, length) in enumerate(spans))
     parts += [(start, length, -1) for start, length in outside]
-    rest, at = memoryview(skeleton), 0
+    remaining, position = memoryview(skeleton), 0
     for start, length, i in sorted(parts):
-        if at != start:
+        if position != start:
             raise DamagedData(f"contents of {entry.path} overlap")
         if i < 0:
-            checksums.add(at, rest[:length])
-            rest, at = rest[length:], at + length
+            checksums.add(position, remaining[:length])
+            remaining, position = remaining[length:], position + length
             continue
         for piece in content(i, length):
-            checksums.add(at, piece)
-            write_at(at, piece)
-            at += piece.nbytes
-        if at != start + length:
+            checksums.add(position, piece)
+            write_at(position, piece)
+            position += piece.nbytes
+        if position != start + length:
             raise DamagedData(f"a content of {entry.path} has a wrong length")
-    if rest.nbytes or at != entry.size:
+    if remaining.nbytes or position != entry.size:
         raise DamagedData(f"the parts of {entry.path} do not add up to its size")
-    rest = memoryview(checksums.filled_in(skeleton))
+    remaining = memoryview(checksums.filled_in(skeleton))
     for start, length in outside:
-        write_at(start, rest[:length])
-        rest = rest[length:]
+        write_at(start, remaining[:length])
+        remaining = remaining[length:]
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """Contents of a file, without empty ones; a short one is joined to the one that it follows."""
-    found, last = list[Span](), -1
+    """Contents of a file without empty ones; short ones are joined to the one directly before
+    them.
+    """
+    spans_, last = list[Span](), -1
     for start, length, i in sorted(span for span in spans if span[1]):
-        if length < CHUNK and i > last >= 0 and start == found[-1][0] + found[-1][1]:
-            found[-1] = (found[-1][0], found[-1][1] + length, found[-1][2])
+        if length < CHUNK and i > last >= 0 and start == spans_[-1][0] + spans_[-1][1]:
+            spans_[-1] = (spans_[-1][0], spans_[-1][1] + length, spans_[-1][2])
         else:
-            found.append((start, length, i))
+            spans_.append((start, length, i))
         last = i
-    return found
+    return spans_
 
 
 class _Checksums:
-    """The CRC-32 of the ranges that an entry's checks cover, of bytes that come in order."""
+    """CRC-32 of the ranges that an entry's checks cover, from bytes in file order."""
 
     def __init__(self, entry: FileEntry) -> None:
         self._entry = entry
@@ -103,7 +105,7 @@ class _Checksums:
         places = skeleton_places(entry.contents, (c.position for c in entry.checks))
         for check, at in zip(entry.checks, places, strict=True):
             if self._ranges or at + CHECK_BYTES > len(out):
-                raise DamagedData(f"a checksum of {entry.path} lies or reaches past its end")
+                raise DamagedData(f"a checksum of {entry.path} reaches past its end")
             value = self._sums.get((check.start, check.start + check.length), 0)
             out[at : at + CHECK_BYTES] = value.to_bytes(CHECK_BYTES, "little")
         return out

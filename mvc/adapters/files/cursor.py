@@ -1,7 +1,7 @@
 """Reads a file of any format forward, by the lengths that it states.
 
-Memory is one window of the file. Time is bounded by the number of reads, because a small file can
-state a long walk.
+One window of the file is in memory. The number of reads is limited, because a small file can state
+a huge number of parts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _READS = 4_000_000
 
 
 class FileCursor:
-    """``at`` is the next byte; ``end`` is where the file ends; numbers have the byte ``order``."""
+    """``at`` is the next byte, ``end`` the length of the file; numbers have the byte ``order``."""
 
     def __init__(self, source: Source, order: Literal["little", "big"] = "little") -> None:
         self.source, self.order = source, order
@@ -24,20 +24,20 @@ class FileCursor:
         self._window, self._start, self._left = b"", 0, _READS
 
     def skip(self, length: int) -> None:
-        """Raises BadModelFile where the file ends before."""
+        """Raises BadModelFile if the file ends earlier."""
         self.at += length
         if self.at > self.end:
-            raise BadModelFile(f"it is cut off: {self.end:,} of {self.at:,} bytes")
+            raise BadModelFile(f"it is truncated: {self.end:,} of {self.at:,} bytes")
 
-    def take(self, length: int) -> bytes:
+    def read(self, length: int) -> bytes:
         """The next bytes. Raises BadModelFile as ``skip``, LookupError after too many reads."""
         start, self._left = self.at, self._left - 1
         self.skip(length)
         if length > _WINDOW or not self._left:
-            raise LookupError("it is longer to read than mvc does")
+            raise LookupError("it has too many parts to read")
         if not self._start <= start <= self.at <= self._start + len(self._window):
             self._window, self._start = self.source.read(start, _WINDOW), start
         return self._window[start - self._start : self.at - self._start]
 
     def number(self, width: int) -> int:
-        return int.from_bytes(self.take(width), self.order)
+        return int.from_bytes(self.read(width), self.order)

@@ -1,4 +1,4 @@
-"""What a file is: its format by its content. A file that does not parse is opaque."""
+"""Detects a file's format by its content. A file that no parser understands is opaque."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from mvc.model.manifest import FORMATS, FileEntry
 from mvc.model.tensor import TensorSpec
 
 _HEAD = 9
-_ZIP = b"PK\x03\x04", b"PK\x05\x06"  # with members, or without
+_ZIP = b"PK\x03\x04", b"PK\x05\x06"  # with and without members
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _NEEDS_H5PY = "hdf5"
 _PICKLE = b"\x80"
-_SMALLEST_CUT = 64 << 10  # bytes of a file from which runs of numbers are searched
+_SMALLEST_CUT = 64 << 10  # only larger files are searched for runs of numbers
 HOW_TO_SAVE = {
     **dict.fromkeys((".pt", ".pth", ".ckpt"), "save it with torch.save, or as .safetensors"),
     **dict.fromkeys((".h5", ".hdf5"), "write its datasets as numbers, without compression"),
@@ -38,18 +38,18 @@ HOW_TO_SAVE = {
     ".safetensors": "save it with safetensors",
     ".gguf": "write it in version 3, little-endian, as llama.cpp does",
 }  # fmt: skip
-"""By suffix of a model file how to save it so that its tensors are known."""
-# Errors by which a parser rejects a file. Failures of the operating system and files that change
-# while they are read are not among them.
+"""By suffix of a model file, how to save it so that mvc can read its tensors."""
+# A parser rejects a file with these errors, which exclude failures of the operating system and
+# files that change while they are read.
 _NOT_UNDERSTOOD = (BadModelFile, DamagedData, InvalidName, NotInstalled, UnsupportedTensor)
 
 
 def parse_file(source: Source, name: str, like: FileEntry | None = None) -> ParsedFile:
-    """Parses a file by its magic bytes; a file of no known format is opaque.
+    """Parses a file by its magic bytes; a file of unknown format is opaque.
 
-    ``name`` is only used in messages. ``like``: a stored file to compare it with; what h5py had to
-    say of that one is not asked again if the two are equal, or h5py is not installed. Raises
-    IoFailed and SourceChanged.
+    ``name`` is only for messages. ``like`` is a stored file to compare with: if both are equal, or
+    if h5py is not installed, the tensors that h5py found in ``like`` are used. Raises IoFailed and
+    SourceChanged.
     """
     parsed = None
     if like is not None and FORMATS[like.format] == _NEEDS_H5PY and like.size == source.size():
@@ -68,7 +68,7 @@ def parse_file(source: Source, name: str, like: FileEntry | None = None) -> Pars
 
 
 def parse_as(like: FileEntry, source: Source, name: str) -> SourceFile:
-    """The file with the parts of ``like``; it is the same file if all its hashes are the same."""
+    """The file with the parts of ``like``; both are the same file if all hashes are equal."""
     checks = find_checks(source, name, read_members(source, name)) if like.checks else ()
     contents = tuple(ParsedContent(c.offset, c.spec) for c in like.contents)
     tensors = tuple(ParsedTensor(t.key, t.spec, t.content, view=t.view) for t in like.tensors)
@@ -81,14 +81,16 @@ def _known(source: Source, name: str) -> SourceFile | None:
 
 
 def why_opaque(source: Source, name: str) -> tuple[str, str]:
-    """Why the tensors of an opaque file are not known, and how to save it so that they are."""
-    why = "it is of no format that mvc reads"
+    """Why the tensors of an opaque file are unknown, and how to save it so that mvc can read
+    them.
+    """
+    why = "mvc does not know its format"
     try:
         _known(source, name)
     except InvalidName as error:
-        return error.message, "give the tensor another name"
+        return error.message, "rename the tensor"
     except NotInstalled as error:
-        return error.message, f"install what is missing: {error.hint}"
+        return error.message, f"install the missing package: {error.hint}"
     except _NOT_UNDERSTOOD as error:
         why = error.message.removeprefix(f"{name}: ").removeprefix(f"{name} ")
     suffix = name[name.rfind(".") :].lower()
@@ -96,7 +98,7 @@ def why_opaque(source: Source, name: str) -> tuple[str, str]:
 
 
 def opaque(source: Source, name: str = "the file", cuts: Iterable[int] = ()) -> SourceFile:
-    """The whole of ``source`` as contents of dtype ``raw``: one, or one more for each cut."""
+    """The whole of ``source`` as contents of dtype ``raw``, split at the cuts."""
     size = source.size()
     spans = pairwise([0, *cuts, size])
     contents = (ParsedContent(at, TensorSpec("raw", (end - at,))) for at, end in spans)
@@ -104,10 +106,10 @@ def opaque(source: Source, name: str = "the file", cuts: Iterable[int] = ()) -> 
 
 
 def _runs(source: Source, name: str) -> SourceFile:
-    """A file of no known format, cut where runs of numbers begin."""
+    """A file of unknown format, split where runs of numbers begin."""
     if source.size() < _SMALLEST_CUT:
         return opaque(source, name)
-    from mvc.adapters.files.runs import RunFinder  # numpy, which few files need here
+    from mvc.adapters.files.runs import RunFinder  # imports numpy, which few files need
 
     return opaque(source, name, RunFinder(source, name).cuts())
 
@@ -119,13 +121,13 @@ def _parser(head: bytes) -> Callable[[Source, str], FileParts] | None:
 
 
 def _parse_pickle(source: Source, name: str) -> FileParts:
-    from mvc.adapters.files.torch_files import parse_torch_old  # by torch's users only
+    from mvc.adapters.files.torch_files import parse_torch_old  # only torch's users need it
 
     return parse_torch_old(source, name)
 
 
 def _parse_hdf5(source: Source, name: str) -> FileParts:
-    from mvc.adapters.files.hdf5 import parse_hdf5  # by Keras's users only
+    from mvc.adapters.files.hdf5 import parse_hdf5  # only Keras's users need it
 
     return parse_hdf5(source, name)
 
@@ -136,7 +138,7 @@ def _parse_zip(source: Source, name: str) -> FileParts:
     members = read_members(source, name)
     parse = parse_npz if archive_name(members) is None else parse_torch_zip
     if parse is parse_npz and any(member.name == KERAS_WEIGHTS for member in members):
-        from mvc.adapters.files.hdf5 import parse_keras as parse  # by Keras's users only
+        from mvc.adapters.files.hdf5 import parse_keras as parse  # only Keras's users need it
     parts = parse(source, name, members)
     if members and not parts.tensors and parts.format == "npz":
         raise BadModelFile(f"{name}: a zip file without arrays")
@@ -151,4 +153,4 @@ _PARSERS: dict[bytes | tuple[bytes, ...], Callable[[Source, str], FileParts]] = 
     _HDF5: _parse_hdf5,
     _PICKLE: _parse_pickle,
 }
-"""By what a file begins with, unless it is of safetensors, whose first bytes are a number."""
+"""By the first bytes of a file; safetensors files begin with a number instead."""

@@ -1,4 +1,4 @@
-"""What a model file says about itself beside its tensors, read from its bytes outside of these."""
+"""Metadata of a model file, read from its bytes outside the tensors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from mvc.errors import BadModelFile
 
 _KERAS = re.compile(rb'"(keras_version|date_saved)": "([ -~]{1,50}?)"')
 _KERAS_HEAD = 512
-"""Bytes in which Keras has its first member, ``metadata.json``."""
+"""Keras's first member, ``metadata.json``, is within these bytes."""
 
 
 class FileFacts(NamedTuple):
-    """Metadata by name; by key how tensors are quantised, such as ``Q4_K``."""
+    """Metadata by name; quantization types by key, such as ``Q4_K``."""
 
     metadata: Mapping[str, Setting]
     types: Mapping[str, str]
 
 
 def file_facts(file: PlacedFile, skeleton: Callable[[], bytes]) -> FileFacts:
-    """None for a format without metadata, and for a skeleton that is not of the format."""
+    """Metadata of a file; empty for a format without metadata, or for an invalid skeleton."""
     try:
         if file.format == "safetensors":
             return FileFacts(safetensors_header(skeleton(), file.path).get("__metadata__", {}), {})
@@ -37,8 +37,8 @@ def file_facts(file: PlacedFile, skeleton: Callable[[], bytes]) -> FileFacts:
         if file.format == "onnx":
             return FileFacts(facts_of(FileCursor(MemorySource(skeleton()))), {})
         if file.format == "keras":
-            found = _KERAS.findall(skeleton()[:_KERAS_HEAD])
-            return FileFacts({name.decode(): value.decode() for name, value in found}, {})
+            matches = _KERAS.findall(skeleton()[:_KERAS_HEAD])
+            return FileFacts({name.decode(): value.decode() for name, value in matches}, {})
     except (BadModelFile, LookupError, struct.error):
         pass  # a stranger may have recorded any skeleton
     return FileFacts({}, {})

@@ -1,7 +1,8 @@
-"""GGUF files, as llama.cpp reads them: settings by name, the places of the tensors, their numbers.
+"""GGUF files of llama.cpp: settings by name, positions of the tensors, numbers.
 
-Plain numbers are ordinary tensors. A quantised tensor consists of blocks, and is seen as bytes with
-the blocks of a row in the last dimension.
+Plain numbers are ordinary tensors. A quantized tensor consists of blocks; it becomes a tensor of
+bytes, with the blocks of a row in the last dimension.
+
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (versions 2 and 3).
 """
 
@@ -21,13 +22,13 @@ from mvc.model.tensor import TensorSpec, shared_spec
 GGUF = b"GGUF"
 _ALIGNMENT = "general.alignment"
 _MAX_SETTINGS = 1 << 16
-_KEPT = 1000  # bytes of a setting's text
+_MAX_TEXT = 1000  # bytes of a setting's text
 _NUMBERS = {
     0: ("uint8", "B"), 1: ("int8", "b"), 2: ("uint16", "H"), 3: ("int16", "h"),
     4: ("uint32", "I"), 5: ("int32", "i"), 6: ("float32", "f"), 7: ("bool", "?"),
     10: ("uint64", "Q"), 11: ("int64", "q"), 12: ("float64", "d"),
 }  # fmt: skip
-"""Types of settings that are numbers: name, and format of ``struct``."""
+"""Numeric types of settings: name, and format of ``struct``."""
 _TEXT, _ARRAY = 8, 9
 TYPES = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20),
@@ -41,13 +42,13 @@ TYPES = {
     34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36),
     41: ("Q1_0", 128, 18),
 }  # fmt: skip
-"""Types of tensors (ggml_type): name, numbers in a block, and bytes of one."""
+"""Types of tensors (ggml_type): name, numbers per block, bytes per block."""
 
 Setting = str | int | float
 
 
 class GgufTensor(NamedTuple):
-    """``type`` as ggml names it; ``offset`` from the beginning of the numbers."""
+    """``type``: ggml's name; ``offset``: from the start of the tensor data."""
 
     key: str
     type: str
@@ -56,7 +57,7 @@ class GgufTensor(NamedTuple):
 
 
 class GgufHeader(NamedTuple):
-    """Settings, of which long texts are cut off and arrays have only type and length."""
+    """Settings with long texts truncated; arrays as type and length."""
 
     settings: dict[str, Setting]
     tensors: list[GgufTensor]
@@ -71,33 +72,33 @@ def parse_gguf(source: Source, name: str) -> FileParts:
         raise BadModelFile(f"{name}: {error}") from error
     if file.order == "big":
         raise BadModelFile(f"{name}: its numbers are big-endian")
-    tensors.sort(key=lambda each: (each.offset, each.spec.nbytes))
+    tensors.sort(key=lambda tensor: (tensor.offset, tensor.spec.nbytes))
     return FileParts(
         "gguf",
-        tuple(ParsedContent(file.at + each.offset, each.spec) for each in tensors),
-        tuple(ParsedTensor(each.key, each.spec, i) for i, each in enumerate(tensors)),
+        tuple(ParsedContent(file.at + tensor.offset, tensor.spec) for tensor in tensors),
+        tuple(ParsedTensor(tensor.key, tensor.spec, i) for i, tensor in enumerate(tensors)),
     )
 
 
 def read_gguf(file: FileCursor) -> GgufHeader:
-    """Reads up to where the numbers of tensors begin.
+    """Reads up to the start of the tensor data.
 
-    Raises BadModelFile for a file that ends before, and LookupError, with the reason, for what is
-    not known here.
+    Raises BadModelFile for a truncated file, and LookupError with the reason for unsupported
+    content.
     """
     file.skip(len(GGUF))
     version = file.number(4)
     if version >> 16:
         file.order, version = "big", version >> 24
     if version not in {2, 3}:
-        raise LookupError(f"its version of GGUF is {version}; 2 and 3 are read")
+        raise LookupError(f"its GGUF version is {version}; mvc reads 2 and 3")
     count, pairs = file.number(8), file.number(8)
     if count > MAX_TENSORS or pairs > _MAX_SETTINGS:
         raise LookupError(f"it has {count:,} tensors and {pairs:,} settings")
     settings = dict(_settings(file, pairs))
     alignment = settings.get(_ALIGNMENT, 32)
     if len(settings) != pairs or type(alignment) is not int or alignment < 1:
-        raise LookupError("it has a setting twice, or no sound alignment")
+        raise LookupError("it has a setting twice, or an invalid alignment")
     tensors = [_tensor(file) for _ in range(count)]
     if tensors:
         file.skip(-file.at % alignment)
@@ -105,15 +106,15 @@ def read_gguf(file: FileCursor) -> GgufHeader:
 
 
 def _settings(file: FileCursor, pairs: int) -> Iterator[tuple[str, Setting]]:
-    return ((_text(file, _KEPT), _setting(file, file.number(4))) for _ in range(pairs))
+    return ((_text(file, _MAX_TEXT), _setting(file, file.number(4))) for _ in range(pairs))
 
 
 def _setting(file: FileCursor, kind: int) -> Setting:
     if kind == _TEXT:
-        return _text(file, _KEPT)
+        return _text(file, _MAX_TEXT)
     if kind != _ARRAY:
         code = ("<" if file.order == "little" else ">") + _number(kind)[1]
-        value: Setting = struct.unpack(code, file.take(struct.calcsize(code)))[0]
+        value: Setting = struct.unpack(code, file.read(struct.calcsize(code)))[0]
         return value
     kind, count = file.number(4), file.number(8)
     if kind == _TEXT:
@@ -127,13 +128,13 @@ def _setting(file: FileCursor, kind: int) -> Setting:
 
 def _number(kind: int) -> tuple[str, str]:
     if kind not in _NUMBERS:
-        raise LookupError(f"a setting has the type {kind}")
+        raise LookupError(f"a setting has the unknown type {kind}")
     return _NUMBERS[kind]
 
 
 def _text(file: FileCursor, most: int) -> str:
     length = file.number(8)
-    start = file.take(min(length, most))
+    start = file.read(min(length, most))
     file.skip(max(0, length - most))
     return start.decode("utf-8", "surrogateescape")
 
@@ -142,10 +143,10 @@ def _tensor(file: FileCursor) -> GgufTensor:
     key, dimensions = _text(file, MAX_NAME_BYTES + 1), file.number(4)
     if dimensions > MAX_DIMENSIONS:
         raise LookupError(f"a tensor has {dimensions:,} dimensions")
-    shape = [file.number(8) for _ in range(dimensions)][::-1]  # the row is the first one there
+    shape = [file.number(8) for _ in range(dimensions)][::-1]  # GGUF lists the row first
     kind, offset = file.number(4), file.number(8)
     if kind not in TYPES:
-        raise LookupError(f"a tensor has the type {kind}")
+        raise LookupError(f"a tensor has the unknown type {kind}")
     name, numbers, nbytes = TYPES[kind]
     if numbers > 1:
         if not shape or shape[-1] % numbers:

@@ -1,11 +1,10 @@
-"""HDF5 files, and Keras's zip files with one in them.
+"""HDF5 files, and Keras's zip files that contain one.
 
-A dataset of little-endian numbers that lies in the file in one piece is a tensor; of one in chunks
-those are that follow one another in the file. All else stays literal bytes: what is compressed, or
-small enough to lie in a header.
+A contiguous dataset of little-endian numbers is a tensor; for a chunked dataset, each run of
+adjacent chunks is one. Compressed datasets and small ones in headers stay literal bytes.
 
-h5py says where the datasets lie, in a process of its own (``hdf5_child``), whose answer is checked
-as any file is. Nothing but reading a file for a commit needs h5py.
+h5py finds the datasets in a process of its own (``hdf5_child``), whose answer is checked like any
+file. Only reading a file for a commit needs h5py.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ from mvc.limits import MAX_DIMENSIONS, MIB
 from mvc.model.tensor import TensorSpec
 
 SECONDS = 60
-"""In which the process reads a file, or is ended."""
+"""Time limit of the process for one file."""
 
 _DTYPES = {**DESCRIPTIONS, "bfloat16": "bfloat16"}
 _MOST = 32 * MIB
-"""Bytes of one message to or from the process."""
+"""Maximum bytes of one message to or from the process."""
 
-# No compression filter is loaded from a folder, and no pool of threads is made.
+# Load no compression filter from a folder, and start no thread pool.
 _VARIABLES = {"HDF5_PLUGIN_PRELOAD": "::", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Read(Struct, tag=True, frozen=True):
-    """Asks for bytes of the file; fewer come at its end, or if they are many."""
+    """Requests bytes of the file; the answer is shorter at its end or for large requests."""
 
     offset: int
     length: int
 
 
 class DatasetPlace(Struct, frozen=True):
-    """A dataset that lies in one piece, or chunks of one; ``dtype`` is numpy's name."""
+    """A contiguous dataset, or a run of its chunks; ``dtype`` is numpy's name."""
 
     key: str
     dtype: str
@@ -66,78 +65,81 @@ Message: TypeAlias = Read | DatasetPlaces
 
 
 def parse_hdf5(source: Source, name: str) -> FileParts:
-    """Tensors under the paths of datasets; the chunks of one in several places end in ``#NUMBER``.
+    """Tensors by the paths of datasets; several runs of chunks of one dataset end in ``#NUMBER``.
 
     Raises BadModelFile, NotInstalled.
     """
     size = source.size()
-    return FileParts("hdf5", *laid_out(ask(source, name, 0, size), name, 0, size))
+    return FileParts("hdf5", *laid_out(query_h5py(source, name, 0, size), name, 0, size))
 
 
 def parse_keras(source: Source, name: str, members: tuple[ZipMember, ...]) -> FileParts:
-    """As ``parse_hdf5`` of the member ``KERAS_WEIGHTS``, which there must be."""
+    """``parse_hdf5`` for the member ``KERAS_WEIGHTS``, which must exist."""
     weights = next(member for member in members if member.name == KERAS_WEIGHTS)
     if not weights.stored:
         raise BadModelFile(f"{name}: its weights are compressed")
-    places = ask(source, name, weights.start, weights.size)
-    found = laid_out(places, name, weights.start, weights.size)
-    return FileParts("keras", *found, find_checks(source, name, members))
+    places = query_h5py(source, name, weights.start, weights.size)
+    parts = laid_out(places, name, weights.start, weights.size)
+    return FileParts("keras", *parts, find_checks(source, name, members))
 
 
 def laid_out(
     places: Iterable[DatasetPlace], name: str, start: int, size: int
 ) -> tuple[tuple[ParsedContent, ...], tuple[ParsedTensor, ...]]:
-    """What is said of the ``size`` bytes at ``start``, in file order. Raises BadModelFile."""
+    """Contents and tensors of the ``size`` bytes at ``start``, in file order. Raises
+    BadModelFile.
+    """
     rows = list[tuple[int, TensorSpec, str]]()
     for place in places:
         if place.dtype not in _DTYPES or len(place.shape) > MAX_DIMENSIONS:
             continue
         spec = TensorSpec(_DTYPES[place.dtype], place.shape)
         if not 0 <= place.offset <= size - spec.nbytes:
-            raise BadModelFile(f"{name}: a dataset lies outside the file")
+            raise BadModelFile(f"{name}: a dataset is outside the file")
         rows.append((start + place.offset if spec.nbytes else 0, spec, place.key))
     if not rows:
-        raise BadModelFile(f"{name}: none of its datasets is plain numbers, without compression")
+        raise BadModelFile(f"{name}: it has no uncompressed dataset of plain numbers")
     rows.sort(key=lambda row: (row[0], row[1].nbytes))
     contents = tuple(ParsedContent(offset, spec) for offset, spec, _ in rows)
     return contents, tuple(ParsedTensor(key, spec, i) for i, (_, spec, key) in enumerate(rows))
 
 
-def ask(source: Source, name: str, start: int, size: int) -> list[DatasetPlace]:
-    """What h5py says of the ``size`` bytes at ``start``. Raises BadModelFile, NotInstalled.
+def query_h5py(source: Source, name: str, start: int, size: int) -> list[DatasetPlace]:
+    """Datasets that h5py finds in the ``size`` bytes at ``start``. Raises BadModelFile,
+    NotInstalled.
 
-    Of a stored file it is not asked again: a version may have many, made to last.
+    Stored files are not read by h5py again: a version could have many that were made to be slow.
     """
     if find_spec("h5py") is None:
-        raise NotInstalled("h5py is not installed, which reads it", hint=how_to_install("hdf5"))
+        raise NotInstalled("reading it needs h5py", hint=how_to_install("hdf5"))
     if isinstance(source, StoredSource):
-        raise BadModelFile(f"{name}: h5py saw no plain numbers in it, without compression")
-    here, there = Pipe()
+        raise BadModelFile(f"{name}: it has no uncompressed dataset of plain numbers")
+    parent, child = Pipe()
     command = [sys.executable, "-P", "-m", "mvc.adapters.files.hdf5_child"]
     try:
-        with here:
-            with there:
+        with parent:
+            with child:
                 process = subprocess.Popen(  # noqa: S603 - our own module
-                    [*command, str(there.fileno()), str(size)],
+                    [*command, str(child.fileno()), str(size)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     env={**os.environ, "PYTHONPATH": import_path(), **_VARIABLES},
-                    pass_fds=[there.fileno()],
+                    pass_fds=[child.fileno()],
                 )
             timer = Timer(SECONDS, process.kill)
             timer.start()
             try:
                 while True:
-                    message: Message = json.decode(here.recv_bytes(_MOST), type=Message)
+                    message: Message = json.decode(parent.recv_bytes(_MOST), type=Message)
                     if isinstance(message, DatasetPlaces):
                         return message.places
                     at = min(max(message.offset, 0), size)
                     length = min(max(message.length, 0), size - at, _MOST)
-                    here.send_bytes(source.read(start + at, length))
+                    parent.send_bytes(source.read(start + at, length))
             finally:
                 timer.cancel()
                 process.kill()
                 process.wait()
     except (EOFError, OSError, MsgspecError) as error:
-        raise BadModelFile(f"{name}: h5py cannot read it, or not in {SECONDS} s") from error
+        raise BadModelFile(f"{name}: h5py could not read it within {SECONDS} s") from error

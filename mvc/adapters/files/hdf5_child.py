@@ -1,7 +1,8 @@
-"""Sends ``hdf5`` the places of datasets: ``python -m mvc.adapters.files.hdf5_child PIPE SIZE``.
+"""Sends the positions of datasets to ``hdf5``: ``python -m mvc.adapters.files.hdf5_child PIPE
+SIZE``.
 
-libhdf5 is C code, and the file a stranger's: it is read in this process alone, which has little
-memory and time and can open no file. What it reads comes through the pipe.
+libhdf5 is C code and reads files of strangers. This separate process has little memory and time and
+can open no files; it reads through the pipe.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from mvc.adapters.files.hdf5 import SECONDS, DatasetPlace, DatasetPlaces, Read
 
 _MEMORY = 2 << 30
 _LIMITS = {"RLIMIT_AS": _MEMORY, "RLIMIT_CPU": SECONDS, "RLIMIT_NOFILE": 0, "RLIMIT_CORE": 0}
-_SMALL = 1024  # bytes, below which chunks are no tensor of their own
+_SMALL = 1024  # bytes; smaller runs of chunks become no tensor
 _IN_FILE = frozenset({h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED})
 
 
 class _RemoteFile(io.RawIOBase):
-    """A file of ``size`` bytes, which the other end of the pipe reads."""
+    """A file of ``size`` bytes, read by the other process."""
 
     def __init__(self, pipe: Connection[Any, Any], size: int) -> None:
         self._pipe, self._size, self._at = pipe, size, 0
@@ -49,18 +50,18 @@ class _RemoteFile(io.RawIOBase):
 
 def main(pipe: Connection[Any, Any], size: int) -> None:
     """Reads the structure of the file and sends its ``DatasetPlaces``."""
-    codecs.lookup("ascii")  # h5py asks for it later, and Python would open a file then
+    codecs.lookup("ascii")  # h5py needs it later, and loading it would then open a file
     for name, most in _LIMITS.items():
-        with suppress(ValueError, OSError):  # macOS has not all
+        with suppress(ValueError, OSError):  # macOS lacks some
             resource.setrlimit(getattr(resource, name), (most, most))
-    found = list[DatasetPlace]()
+    places = list[DatasetPlace]()
     with h5py.File(_RemoteFile(pipe, size), "r") as file:
-        file.visititems(partial(_add, found))
-    pipe.send_bytes(json.encode(DatasetPlaces(found)))
+        file.visititems(partial(_add, places))
+    pipe.send_bytes(json.encode(DatasetPlaces(places)))
 
 
-def _add(found: list[DatasetPlace], key: str, data: Any) -> None:
-    """Adds the places of a dataset whose bytes lie in this file as they are."""
+def _add(places: list[DatasetPlace], key: str, data: Any) -> None:
+    """Adds the positions of a dataset whose bytes are in this file, unencoded."""
     if not isinstance(data, h5py.Dataset):
         return
     settings = data.id.get_create_plist()
@@ -69,11 +70,11 @@ def _add(found: list[DatasetPlace], key: str, data: Any) -> None:
         return
     with suppress(TypeError):  # numpy has no such numbers
         dtype = data.dtype.str
-        if dtype == "|V2" and data.attrs.get("dtype") == "bfloat16":  # as Keras writes it
+        if dtype == "|V2" and data.attrs.get("dtype") == "bfloat16":  # written by Keras
             dtype = "bfloat16"
         if data.chunks is None:
-            if data.id.get_storage_size() == data.nbytes:  # none before the first write
-                found.append(DatasetPlace(key, dtype, data.shape, data.id.get_offset() or 0))
+            if data.id.get_storage_size() == data.nbytes:  # no bytes before the first write
+                places.append(DatasetPlace(key, dtype, data.shape, data.id.get_offset() or 0))
             return
         runs = list[DatasetPlace]()
         one = DatasetPlace(key, dtype, (1, *data.chunks), 0)
@@ -81,13 +82,13 @@ def _add(found: list[DatasetPlace], key: str, data: Any) -> None:
         for run in runs:
             rows = (run.shape[0] * run.shape[1], *run.shape[2:])
             if rows == data.shape:
-                found.append(DatasetPlace(key, dtype, rows, run.offset))
+                places.append(DatasetPlace(key, dtype, rows, run.offset))
             elif prod(run.shape) * data.dtype.itemsize >= _SMALL:
-                found.append(run)
+                places.append(run)
 
 
 def _add_chunk(runs: list[DatasetPlace], one: DatasetPlace, chunk: Any) -> None:
-    """A chunk like ``one``: to the last run if it follows that in the file, too."""
+    """Adds a chunk like ``one`` to the last run if it is adjacent, else starts a new run."""
     last = runs[-1] if runs else DatasetPlace("", "", (0,), -1)
     if last.offset + last.shape[0] * chunk.size == chunk.byte_offset:
         runs[-1] = replace(last, shape=(last.shape[0] + 1, *one.shape[1:]))

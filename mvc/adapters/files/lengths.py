@@ -1,7 +1,7 @@
-"""Whether a file is as long as its own head says, for the formats that state it.
+"""Checks that a file is as long as its header says, for formats that state a length.
 
-Each check passes over one file and raises BadModelFile for one that is cut off. LookupError means
-that the file goes beyond what is known here, and says nothing.
+Each check raises BadModelFile for a truncated file. LookupError means that the file exceeds mvc's
+limits or knowledge, so its length is unknown.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from mvc.limits import MAX_PICKLE, MAX_SAFETENSORS_HEADER
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _FIELD = re.compile(rb"'[<>|=]([a-zA-Z])(\d{1,9})(?:\[\w{1,9}\])?'(?:, \(([\d, ]+)\))?[,)\]]")
 _SHAPE = re.compile(rb"'shape': \(([\d, ]*)\)")
-# By the first byte of a msgpack value: bytes of its count, and what one of the count stands for, in
-# bytes and in further values. Without a count, it is one.
+# By the first byte of a msgpack value: bytes of its count, and the bytes and further values per
+# counted item. Values without a count have one item.
 _MSGPACK = {
     **dict.fromkeys((*range(128), 192, 194, 195, *range(224, 256)), (0, 0, 0)),
     **{0x80 + n: (0, 0, 2 * n) for n in range(16)},
@@ -36,7 +36,7 @@ _MSGPACK = {
     **{0xD9 + n: (1 << n, 1, 0) for n in range(3)},
     0xDC: (2, 0, 1), 0xDD: (4, 0, 1), 0xDE: (2, 0, 2), 0xDF: (4, 0, 2),
 }  # fmt: skip
-_EXTENSIONS = range(0xC7, 0xCA)  # one byte more, which is their type
+_EXTENSIONS = range(0xC7, 0xCA)  # one more byte for their type
 
 
 def check_safetensors(file: FileCursor) -> None:
@@ -56,24 +56,24 @@ def check_safetensors(file: FileCursor) -> None:
 
 
 def check_zip(file: FileCursor) -> None:
-    """A cut at the end loses the directory, one in the middle moves it."""
+    """A truncated end loses the directory, missing bytes in the middle move it."""
     try:
         read_directory(file.source, "it")
     except BadModelFile as error:
-        raise BadModelFile("it is cut off: a zip file ends in a directory") from error
+        raise BadModelFile("it is truncated: its zip directory is missing or moved") from error
 
 
 def check_dcp(file: FileCursor) -> None:
-    """Zip files of single tensors, one after the other: the last one ends the file."""
+    """Concatenated zip files of single tensors: the file ends with the last one."""
     if file.source.read(max(file.end - 22, 0), 4) != b"PK\x05\x06":
-        raise BadModelFile("it is cut off: it ends within a zip file")
+        raise BadModelFile("it is truncated: it ends inside a zip file")
 
 
 def check_npy(file: FileCursor) -> None:
-    """The header is matched, not evaluated: fields that it does not understand count nothing."""
+    """Matches the header without evaluating it; unknown fields add no bytes."""
     file.skip(len(MAGIC))
     version = file.number(2)
-    header = file.take(file.number(2 if version == 1 else 4))
+    header = file.read(file.number(2 if version == 1 else 4))
     shape, fields = _SHAPE.search(header), _FIELD.findall(header.partition(b"'fortran_order'")[0])
     if b"'|O'" in header:  # a pickle follows
         check_pickle(file)
@@ -87,24 +87,24 @@ def _product(shape: bytes) -> int:
 
 
 def check_pickle(file: FileCursor) -> None:
-    """Its last byte ends it; of one that another library reads, no more is known."""
+    """Checks the last byte; a pickle states no length."""
     if file.source.read(file.end - 1, 1) != b".":
-        raise BadModelFile("it is cut off: a pickle ends in a full stop")
+        raise BadModelFile("it is truncated: its pickle lacks the final '.'")
 
 
 def check_legacy_torch(file: FileCursor) -> None:
-    """Five pickles, of which the fourth names the storages, and then the storages."""
+    """Five pickles, of which the fourth names the storages, followed by the storages."""
     try:
         _, sizes, end = read_old(file.source)
     except BadModelFile:
         if file.end > MAX_PICKLE:
             raise LookupError from None
-        raise BadModelFile("it is cut off within its pickles") from None
+        raise BadModelFile("it is truncated: it ends inside its pickles") from None
     file.skip(end + sum(8 + size for _, size in sizes.values()))
 
 
 def check_hdf5(file: FileCursor) -> None:
-    """The superblock may follow a block of the user's, and says where the file ends."""
+    """The superblock, which may follow a user block, states the length of the file."""
     head = file.source.read(0, 8192)
     at = next(at for at in (0, 512, 1024, 2048, 4096) if head.startswith(_HDF5, at))
     file.skip(at + 48)
@@ -117,23 +117,25 @@ def check_hdf5(file: FileCursor) -> None:
 
 
 def check_gguf(file: FileCursor) -> None:
-    """The header says where each tensor ends, in either byte order."""
+    """The header states the end of each tensor, in either byte order."""
     tensors = read_gguf(file).tensors
-    file.skip(max((each.offset + each.spec.nbytes for each in tensors), default=0))
+    file.skip(max((tensor.offset + tensor.spec.nbytes for tensor in tensors), default=0))
 
 
 def check_tar(file: FileCursor) -> None:
-    """A header of 512 bytes states the length of each member; a header of zeros ends it."""
-    while any(header := file.take(512)):
-        size = int(header[124:136].strip(b" \0") or b"0", 8)  # beyond 8 GiB it has another form
+    """A header of 512 bytes states each member's length; a header of zeros ends the file."""
+    while any(header := file.read(512)):
+        size = int(
+            header[124:136].strip(b" \0") or b"0", 8
+        )  # sizes over 8 GiB are encoded differently
         file.skip(-(-size // 512) * 512)
 
 
 def check_msgpack(file: FileCursor) -> None:
-    """One value, however nested."""
+    """One value with any nesting."""
     file.order, waiting = "big", 1
     while waiting:
-        code = file.take(1)[0]
+        code = file.read(1)[0]
         width, size, values = _MSGPACK[code]
         count = file.number(width) if width else 1
         file.skip(size * count + (code in _EXTENSIONS))

@@ -1,8 +1,8 @@
-"""numpy's .npy and .npz files: a short header of text, then the numbers.
+"""numpy's .npy and .npz files: a short text header, then the numbers.
 
-The header is matched against exactly what numpy writes; it is never evaluated.
-Little-endian row-major arrays of numbers become tensors, any other array of an
-.npz stays raw bytes. Format: numpy/lib/format.py (versions 1.0, 2.0, 3.0).
+The header is matched against exactly the form that numpy writes, and never evaluated. Little-endian
+row-major arrays of numbers become tensors; other arrays of an .npz stay raw bytes. Format:
+numpy/lib/format.py (versions 1.0, 2.0, 3.0).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _HEADER = re.compile(
 
 
 def parse_npy(source: Source, name: str) -> FileParts:
-    """One array under the key ``array``. Raises BadModelFile for what is no plain array."""
+    """One array with the key ``array``. Raises BadModelFile for anything but a plain array."""
     start, spec = _array(source, 0, source.size(), name)
     return FileParts("npy", (ParsedContent(start, spec),), (ParsedTensor("array", spec, 0),))
 
 
 def parse_npz(source: Source, name: str, members: tuple[ZipMember, ...]) -> FileParts:
-    """Arrays under their names without ``.npy``. Raises BadModelFile if one is compressed."""
+    """Arrays by their names without ``.npy``. Raises BadModelFile if one is compressed."""
     contents: list[ParsedContent] = []
     tensors: list[ParsedTensor] = []
     for member in members:
@@ -54,22 +54,22 @@ def parse_npz(source: Source, name: str, members: tuple[ZipMember, ...]) -> File
 
 
 def _array(source: Source, start: int, size: int, name: str) -> tuple[int, TensorSpec]:
-    """Where the numbers start and what they are; they fill the rest of the ``size`` bytes."""
+    """Start and spec of the numbers, which fill the rest of the ``size`` bytes."""
     head = source.read(start, min(size, 12))
     version = head[6:8]
     width = {b"\1\0": 2, b"\2\0": 4, b"\3\0": 4}.get(version, 0)
     length = int.from_bytes(head[8 : 8 + width], "little")
     data = 8 + width + length
     if head[:6] != MAGIC or not width or data > size or length > _MAX_HEADER:
-        raise BadModelFile(f"{name} is no numpy array")
+        raise BadModelFile(f"{name} is not a numpy array")
     match = _HEADER.fullmatch(source.read(start + 8 + width, length))
     dtype = DESCRIPTIONS.get(match[1].decode()) if match else None
     if match is None or dtype is None:
-        raise BadModelFile(f"{name} is no plain array of numbers")
+        raise BadModelFile(f"{name} is not a little-endian array of numbers in C order")
     shape = tuple(int(n) for n in re.findall(rb"[0-9]+", match[2]))
     if len(shape) > MAX_DIMENSIONS:
         raise BadModelFile(f"{name} has too many dimensions")
     spec = TensorSpec(dtype, shape)
     if data + spec.nbytes != size:
-        raise BadModelFile(f"{name} does not have the size that its header says")
+        raise BadModelFile(f"{name} has another size than its header states")
     return start + data, spec

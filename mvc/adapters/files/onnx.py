@@ -1,7 +1,8 @@
-"""ONNX graphs: where the bytes of their tensors lie, in the file or in files beside it.
+"""ONNX graphs: the positions of their tensors, in the same file or in external files.
 
-An ONNX file is a message of protocol buffers, which is read by the lengths of its fields. Numbers
-that are coded one by one (varints) and the constants of small nodes stay other bytes.
+An ONNX file is a protocol buffers message, read by the lengths of its fields. Numbers coded one by
+one (varints) and constants of small nodes stay in the skeleton.
+
 Format: https://github.com/onnx/onnx (onnx.proto).
 """
 
@@ -21,11 +22,11 @@ from mvc.limits import MAX_NAME_BYTES
 from mvc.model.tensor import TensorSpec, shared_spec
 
 ONNX = b"\x08"
-"""The field ``ir_version``, which begins every file."""
+"""The field ``ir_version``, which every file begins with."""
 
 _DEEPEST = 500
 _SIZES = {0: 0, 1: 8, 5: 4}
-# By the kind of a message: its fields that are needed, by number, which is negative for a varint.
+# Needed fields by kind of message; a varint field has a negative number.
 _FIELDS = {
     "model": {7: "graph", 25: "function"},
     "graph": {1: "node", 5: "tensor", 15: "sparse"},
@@ -46,7 +47,7 @@ _FACTS = {
     4: "domain",
     5: "model_version",
 }
-# A node of at most so many bytes is passed over, unless it has a graph or names a file.
+# A node of at most this size is skipped, unless it contains a graph or names a file.
 _SMALL = 4096
 _INSIDE = re.compile(rb"\xa0\x01[\x05\x0a]|location")
 _DTYPES = {
@@ -58,10 +59,10 @@ _DTYPES = {
 
 
 class GraphTensor(Struct, frozen=True):
-    """A tensor, which lies in the graph's own file if ``location`` is empty.
+    """A tensor in the graph's own file, or in the file ``location``.
 
-    ``key``: its name, or that of the node of which it is a constant. ``spec``: of its bytes as they
-    lie there; None if the graph does not say how many these are.
+    ``key``: its name, or the name of the node whose constant it is. ``spec``: of its stored bytes;
+    None if their number is unknown.
     """
 
     key: str
@@ -71,23 +72,27 @@ class GraphTensor(Struct, frozen=True):
 
 
 def parse_onnx(source: Source, name: str) -> FileParts:
-    """Raises BadModelFile for what is no message, or has no tensors."""
+    """Raises BadModelFile for an invalid file, or one without tensors."""
     try:
-        found = tensors(FileCursor(source))
+        graph_tensors = tensors(FileCursor(source))
     except LookupError as error:
         raise BadModelFile(f"{name}: {error}") from error
-    if not found:
+    if not graph_tensors:
         raise BadModelFile(f"{name}: its graph has no tensors")
-    return laid_out((each for each in found if not each.location), source.size())
+    return laid_out((tensor for tensor in graph_tensors if not tensor.location), source.size())
 
 
 def laid_out(tensors: Iterable[GraphTensor], size: int) -> FileParts:
-    """A file of ``size`` bytes with these tensors. One that lies over another is left out.
+    """A file of ``size`` bytes with these tensors, without tensors that overlap earlier ones.
 
-    Of two with one name, as in two subgraphs, the second one has none.
+    If two have the same name, as in two subgraphs, only the first keeps it.
     """
     contents, named, end = list[ParsedContent](), dict[str, ParsedTensor](), 0
-    placed = [(each.offset, each.spec.nbytes, each.spec, each.key) for each in tensors if each.spec]
+    placed = [
+        (tensor.offset, tensor.spec.nbytes, tensor.spec, tensor.key)
+        for tensor in tensors
+        if tensor.spec
+    ]
     for offset, length, spec, key in sorted(placed, key=lambda row: row[:2]):
         content = ParsedContent(offset, spec)
         if contents[-1:] != [content]:
@@ -101,57 +106,61 @@ def laid_out(tensors: Iterable[GraphTensor], size: int) -> FileParts:
 
 
 def tensors(file: FileCursor) -> list[GraphTensor]:
-    """The tensors of a graph whose bytes lie as they are, in its file or in another one.
+    """Tensors of a graph whose bytes are unencoded, in its file or in external files.
 
-    Raises BadModelFile for a file that is cut off or no message, LookupError after too many fields.
+    Raises BadModelFile for a truncated or invalid file, LookupError after too many fields.
     """
-    found, above = list[GraphTensor](), [("model", file.end, _fields())]
-    while above:
-        kind, end, fields = above[-1]
+    graph_tensors, open_messages = list[GraphTensor](), [("model", file.end, _fields())]
+    while open_messages:
+        kind, end, fields = open_messages[-1]
         if file.at == end:
-            above.pop()
+            open_messages.pop()
             if "data" in fields or "external location" in fields:
-                found.append(_tensor(fields))
+                graph_tensors.append(_tensor(fields))
             continue
         number, wire = divmod(_varint(file), 8)
         value = _varint(file) if wire in {0, 2} else 0
         size = value if wire == 2 else _SIZES.get(wire)
         start = file.at
         file.skip(size or 0)
-        if size is None or file.at > end or len(above) > _DEEPEST:
-            raise BadModelFile("it is no ONNX file")
+        if size is None or file.at > end or len(open_messages) > _DEEPEST:
+            raise BadModelFile("it is not a valid ONNX file")
         inner = _FIELDS[kind].get(number if wire == 2 else -number)
         if inner is not None:
             after, file.at = file.at, start
             if inner not in _FIELDS:
-                _read(file, inner, value, above)
-            elif inner != "node" or size > _SMALL or _INSIDE.search(file.take(size)):
-                above.append((inner, after, _fields("" if kind == "graph" else fields["name"])))
+                _read(file, inner, value, open_messages)
+            elif inner != "node" or size > _SMALL or _INSIDE.search(file.read(size)):
+                open_messages.append(
+                    (inner, after, _fields("" if kind == "graph" else fields["name"]))
+                )
                 after = start
             file.at = after
-    return found
+    return graph_tensors
 
 
 def facts_of(file: FileCursor) -> dict[str, str | int]:
-    """What a model says about itself before its graph. Raises BadModelFile and LookupError."""
-    found = dict[str, str | int]()
+    """Metadata before a model's graph. Raises BadModelFile and LookupError."""
+    facts = dict[str, str | int]()
     while file.at < file.end:
         number, wire = divmod(_varint(file), 8)
         value = _varint(file)
         if number not in _FACTS:
             break
-        found[_FACTS[number]] = file.take(value).decode("utf-8", "replace") if wire else value
-    return found
+        facts[_FACTS[number]] = file.read(value).decode("utf-8", "replace") if wire else value
+    return facts
 
 
 def _fields(name: str = "") -> dict[str, Any]:
-    """The fields of a message; ``name``: of that in which it lies."""
+    """Initial fields of a message; ``name`` is that of the enclosing message."""
     return {"name": name, "shape": [], "dtype": 0}
 
 
-def _read(file: FileCursor, field: str, value: int, above: list[tuple[str, int, Any]]) -> None:
-    """Reads a field of the last message ``above``; ``value``: its number, or its length."""
-    fields, end = above[-1][2], file.at + value
+def _read(
+    file: FileCursor, field: str, value: int, open_messages: list[tuple[str, int, Any]]
+) -> None:
+    """Reads a field of the innermost message; ``value``: its number, or its length."""
+    fields, end = open_messages[-1][2], file.at + value
     if field == "length":
         fields["shape"].append(value)
     elif field == "lengths":
@@ -162,10 +171,10 @@ def _read(file: FileCursor, field: str, value: int, above: list[tuple[str, int, 
     elif field == "data":
         fields["data"] = file.at, value
     else:
-        text = file.take(min(value, MAX_NAME_BYTES + 1)).decode("utf-8", "replace")
+        text = file.read(min(value, MAX_NAME_BYTES + 1)).decode("utf-8", "replace")
         fields[field] = fields.get(field) or text
         if field == "value":
-            above[-2][2][f"external {fields.get('key')}"] = text
+            open_messages[-2][2][f"external {fields.get('key')}"] = text
 
 
 def _tensor(fields: dict[str, Any]) -> GraphTensor:
@@ -179,7 +188,9 @@ def _tensor(fields: dict[str, Any]) -> GraphTensor:
 
 
 def _spec(fields: dict[str, Any], size: int) -> TensorSpec | None:
-    """Of what has another size than its dtype and shape: that of bytes. ``size``: -1 if unknown."""
+    """The spec of a tensor; bytes if its size contradicts dtype and shape. ``size``: -1 if
+    unknown.
+    """
     with suppress(KeyError, DamagedData):
         spec = shared_spec(_DTYPES[fields["dtype"]], tuple(fields["shape"]))
         if size in {-1, spec.nbytes}:
@@ -190,8 +201,8 @@ def _spec(fields: dict[str, Any], size: int) -> TensorSpec | None:
 def _varint(file: FileCursor) -> int:
     value = 0
     for shift in range(0, 70, 7):
-        byte = file.take(1)[0]
+        byte = file.read(1)[0]
         value |= (byte & 127) << shift
         if byte < 128:
             return value
-    raise BadModelFile("it is no ONNX file")
+    raise BadModelFile("it is not a valid ONNX file")

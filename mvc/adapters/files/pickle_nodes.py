@@ -1,8 +1,8 @@
 """A pickle as a tree of inert nodes: opcodes are read, nothing is imported or called.
 
-A global stays its two names, a call stays its function and arguments. All
-opcodes of protocols 0 to 5 are known except out-of-band buffers, which no file
-can hold. Opcodes: CPython, Lib/pickletools.py. Neither pickle nor pickletools is used.
+A global becomes its two names, a call its function and arguments. All opcodes of protocols 0 to 5
+are known, except out-of-band buffers, which files cannot contain. Opcodes: CPython,
+Lib/pickletools.py. Neither pickle nor pickletools is used.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from mvc.errors import BadModelFile
 from mvc.limits import MAX_PICKLE
 
 _MAX_OPCODES = 5_000_000
-"""Bounds time (a microsecond each) and memory (0.7 GB at worst); a tensor takes about 40."""
+"""Limits time (a microsecond each) and memory (0.7 GB at worst); a tensor needs about 40."""
 
 
 class Global(Struct, eq=False):
-    """The name of a class or function; never looked up."""
+    """The name of a class or function, which is never looked up."""
 
     module: str
     name: str
 
 
 class PickledDict(Struct, eq=False):
-    """A dictionary as its pairs, since keys may be any node."""
+    """A dictionary as pairs, since keys may be any node."""
 
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
 
 
 class PickleCall(Struct, eq=False):
-    """An object as what made it: function or class, arguments, and what was put into it."""
+    """A call that builds an object: function or class, arguments, and later additions."""
 
     func: Any
     args: Any
@@ -44,7 +44,7 @@ class PickleCall(Struct, eq=False):
 
 
 class Persistent(Struct, eq=False):
-    """A reference out of the pickle; in torch files to a storage."""
+    """A reference to something outside the pickle; in torch files a storage."""
 
     id: Any
 
@@ -52,8 +52,8 @@ class Persistent(Struct, eq=False):
 def read_pickle(data: bytes) -> Any:
     """The value of the first pickle in ``data``.
 
-    Lists, tuples, texts, bytes, numbers, booleans and None are themselves,
-    everything else is a node of this module. Raises BadModelFile.
+    Lists, tuples, texts, bytes, numbers, booleans and None are themselves; everything else is a
+    node of this module. Raises BadModelFile.
     """
     return read_pickles(data, 1)[0][0]
 
@@ -61,36 +61,36 @@ def read_pickle(data: bytes) -> Any:
 def read_pickles(
     data: bytes, count: int, references: list[Persistent] | None = None
 ) -> tuple[list[Any], int]:
-    """The values of the first pickles in ``data``, and where the last of them ends.
+    """The values of the first ``count`` pickles in ``data``, and the end of the last one.
 
-    ``references``: is given all references out of them, in order.
+    All external references are appended to ``references``, in order.
     """
     if len(data) > MAX_PICKLE:
         raise BadModelFile(f"a pickle is longer than {MAX_PICKLE} bytes")
-    found, end, steps = [], 0, iter(range(_MAX_OPCODES))
+    values, end, steps = [], 0, iter(range(_MAX_OPCODES))
     try:
         for _ in range(count):
             machine = _Machine(data, end, steps)
-            found.append(machine.run())
+            values.append(machine.run())
             end = machine.at
             if references is not None:
                 references += machine.references
-        return found, end
+        return values, end
     except (IndexError, KeyError, ValueError, OverflowError, struct.error) as error:
         raise BadModelFile("a pickle is malformed") from error
 
 
 class _Machine:
-    """The stack machine. ``stack`` begins at the last mark; ``at`` is the next byte.
+    """The stack machine. ``stack`` starts at the last mark; ``at`` is the next byte.
 
-    ``steps``: those that it may make, some of which others may have made.
+    ``steps``: the remaining steps, which several machines may share.
     """
 
     def __init__(self, data: bytes, at: int, steps: Iterator[int]) -> None:
         self._data, self._steps = data, steps
         self.at = at
         self.stack: list[Any] = []
-        self._below: list[list[Any]] = []  # what lies below each mark
+        self._below: list[list[Any]] = []  # the stacks below each mark
         self.memo: dict[int, Any] = {}
         self.references: list[Persistent] = []
 
@@ -104,7 +104,7 @@ class _Machine:
             if code in _CONSTANTS:
                 self.stack.append(_CONSTANTS[code])
             elif code in _READERS:
-                value = _READERS[code](self)  # it may change which stack this is
+                value = _READERS[code](self)  # it may replace the stack
                 self.stack.append(value)
             else:
                 _ACTIONS[code](self)
@@ -112,17 +112,17 @@ class _Machine:
 
     # -- arguments
 
-    def take(self, length: int) -> bytes:
+    def read(self, length: int) -> bytes:
         start, self.at = self.at, self.at + length
         if length < 0 or self.at > len(self._data):
-            raise BadModelFile("a pickle is cut short")
+            raise BadModelFile("a pickle is truncated")
         return self._data[start : self.at]
 
     def number(self, width: int, *, signed: bool = False) -> int:
-        return int.from_bytes(self.take(width), "little", signed=signed)
+        return int.from_bytes(self.read(width), "little", signed=signed)
 
     def counted(self, width: int, *, signed: bool = False) -> bytes:
-        return self.take(self.number(width, signed=signed))
+        return self.read(self.number(width, signed=signed))
 
     def text(self, width: int) -> str:
         return self.counted(width).decode("utf-8", "surrogatepass")
@@ -153,11 +153,11 @@ class _Machine:
         self.stack = []
 
     def to_mark(self) -> list[Any]:
-        found, self.stack = self.stack, self._below.pop()
-        return found
+        values, self.stack = self.stack, self._below.pop()
+        return values
 
     def pop_any(self) -> None:
-        """POP takes a mark away if that is what lies on top."""
+        """POP removes the mark if it is on top."""
         if self.stack:
             self.stack.pop()
         else:
@@ -170,7 +170,7 @@ class _Machine:
         self.references.append(Persistent(id_))
         return self.references[-1]
 
-    def keep(self, index: int) -> None:
+    def memoize(self, index: int) -> None:
         self.memo[index] = self.stack[-1]
 
     # -- containers and calls
@@ -224,7 +224,7 @@ _READERS: dict[int, Callable[[_Machine], Any]] = {
     0x8A: lambda m: int.from_bytes(m.counted(1), "little", signed=True),
     0x8B: lambda m: int.from_bytes(m.counted(4, signed=True), "little", signed=True),
     ord("F"): lambda m: float(m.line()),
-    ord("G"): lambda m: struct.unpack(">d", m.take(8))[0],
+    ord("G"): lambda m: struct.unpack(">d", m.read(8))[0],
     ord("S"): _Machine.quoted,
     ord("T"): lambda m: m.counted(4, signed=True).decode("latin-1"),
     ord("U"): lambda m: m.counted(1).decode("latin-1"),
@@ -261,13 +261,13 @@ _READERS: dict[int, Callable[[_Machine], Any]] = {
     ord("R"): lambda m: PickleCall(*m.last(2)),
     0x81: lambda m: PickleCall(*m.last(2)),
     0x92: lambda m: PickleCall(m.stack.pop(-3), m.last(2)),
-    ord("o"): lambda m: PickleCall(m.stack.pop(0), tuple(m.to_mark())),  # the class lies first
+    ord("o"): lambda m: PickleCall(m.stack.pop(0), tuple(m.to_mark())),  # the class comes first
 }
 """Opcodes that push one value."""
 
 _ACTIONS: dict[int, Callable[[_Machine], Any]] = {
-    0x80: lambda m: m.take(1),
-    0x95: lambda m: m.take(8),
+    0x80: lambda m: m.read(1),
+    0x95: lambda m: m.read(8),
     ord("("): _Machine.mark,
     ord("0"): _Machine.pop_any,
     ord("1"): _Machine.to_mark,
@@ -276,10 +276,10 @@ _ACTIONS: dict[int, Callable[[_Machine], Any]] = {
     0x90: lambda m: m.extend(m.to_mark()),
     ord("s"): lambda m: m.update(list(m.last(2))),
     ord("u"): lambda m: m.update(m.to_mark()),
-    ord("p"): lambda m: m.keep(int(m.line())),
-    ord("q"): lambda m: m.keep(m.number(1)),
-    ord("r"): lambda m: m.keep(m.number(4)),
-    0x94: lambda m: m.keep(len(m.memo)),
+    ord("p"): lambda m: m.memoize(int(m.line())),
+    ord("q"): lambda m: m.memoize(m.number(1)),
+    ord("r"): lambda m: m.memoize(m.number(4)),
+    0x94: lambda m: m.memoize(len(m.memo)),
     ord("b"): _Machine.build,
 }
 """All other opcodes."""

@@ -1,10 +1,10 @@
-"""Where runs of numbers begin in a file of no known format, found without a parser.
+"""Finds where runs of numbers begin in a file of unknown format, without a parser.
 
-One byte of a float is most of its exponent, and much as that of the floats around it. So which of
-eight bytes are like those eight bytes further on says where words begin. A file is cut where that
-changes, so that each content is coded in words at their own place. A cut follows from the bytes
-around it alone: it moves with its run, and stays where it is from one state of a training to the
-next.
+One byte of a float contains most of its exponent, which resembles the exponents of nearby floats.
+The similarity of each byte to the byte 8 positions later therefore shows the alignment of words. A
+file is split where the alignment changes, so that each content is coded in aligned words. A cut
+depends only on nearby bytes: it moves with its run, and does not change between states of a
+training.
 """
 
 from __future__ import annotations
@@ -18,29 +18,34 @@ from mvc.codecs.floats import Numbers
 from mvc.io.handles import ReadFile
 from mvc.limits import MIB
 
-_MOST = 400  # cuts of a file
-_SAMPLE, _BETWEEN = 512, 4096  # bytes that show how words lie; bytes before, with a run's beginning
-_UNIT, _UNITS = 8192, 1 << 12  # bytes from one sample to the next, at least; samples, at most
-_RUN = 3  # samples of a run, at least
+_MOST = 400  # maximum cuts of a file
+_SAMPLE, _BETWEEN = (
+    512,
+    4096,
+)  # bytes of a sample that shows the alignment; bytes before it that include a run's start
+_UNIT, _UNITS = 8192, 1 << 12  # minimum bytes between samples; maximum number of samples
+_RUN = 3  # minimum samples of a run
 _PERIOD = 8  # bytes of the widest word
-_NEAR = 11  # between two bytes that are alike, signs aside: not three binades of a float16
+_NEAR = (
+    11  # maximum difference of similar bytes, signs ignored: less than three binades of a float16
+)
 _CHANCE, _SPREAD, _LEAST = (
     11.5,
     6.5,
     26,
-)  # of 64 pairs alike: by chance, by which that varies, by rule
-_GAIN, _LOSS = 3, 5  # what two exponents say for a run if they are alike, and against it if not
+)  # similar pairs of 64: by chance, their spread, and the required minimum
+_GAIN, _LOSS = 3, 5  # weights of two exponents for a run if similar, and against it if not
 
 
 class RunFinder:
-    """Finds the runs of a file. ``name``: for messages, if it becomes shorter meanwhile."""
+    """Finds the runs of a file. ``name`` is for the message if the file becomes shorter."""
 
     def __init__(self, source: Source, name: str) -> None:
         self._source = source
         self._name = name
 
     def cuts(self) -> list[int]:
-        """Places in rising order, none of them 0. Raises SourceChanged."""
+        """Positions in ascending order, without 0. Raises SourceChanged."""
         size = self._source.size()
         unit = max(_UNIT, 1 << (size // _UNITS).bit_length())
         places = range(0, size - _SAMPLE - _PERIOD + 1, unit)
@@ -54,8 +59,10 @@ class RunFinder:
                 current = label
         return [cut for cut in cuts if cut > 0]
 
-    def _alike(self, places: Sequence[int], length: int = _SAMPLE) -> Numbers:
-        """Of each byte after these places whether it is like that one period on: 1, else 0."""
+    def _similar(self, places: Sequence[int], length: int = _SAMPLE) -> Numbers:
+        """For each byte after these positions, 1 if it is similar to the one a period later,
+        else 0.
+        """
         data = np.empty((len(places), length + _PERIOD), np.uint8)
         for at, row in zip(places, data, strict=True):
             if isinstance(self._source, ReadFile) and self._source.is_hole(at, MIB):
@@ -65,25 +72,25 @@ class RunFinder:
         return ((data[:, :-_PERIOD] - data[:, _PERIOD:] + _NEAR) & 0x7F <= 2 * _NEAR).view(np.uint8)
 
     def _labels(self, places: Sequence[int]) -> list[int]:
-        """One bit for each byte of a period: whether it is much alike. 0: all are, or none."""
-        # No sum of bytes reaches the next byte, so eight are added as one number.
-        alike = self._alike(places).view(np.uint64).sum(1, keepdims=True).view(np.uint8)
+        """One bit for each byte of a period that is mostly similar. 0: all or none are."""
+        # No sum exceeds a byte, so eight bytes are added as one number.
+        alike = self._similar(places).view(np.uint64).sum(1, keepdims=True).view(np.uint8)
         most = alike.max(1, keepdims=True)
         bits = np.packbits(alike > (most + _CHANCE) / 2, axis=1, bitorder="little")
-        # In a text, no byte is random.
+        # In text, no byte is random.
         none = (most < _LEAST) | (alike.min(1, keepdims=True) > _CHANCE + _SPREAD)
         return [int(label) for label in np.where(none, 0, bits % 255)[:, 0]]
 
     def _start(self, at: int, label: int, unit: int) -> int:
-        """Where the run begins of which the sample at ``at`` is the first."""
+        """The start of the run whose first sample is at ``at``."""
         low, high = max(at - unit, 0), at
         while high - low > _SAMPLE:
             middle = (low + high) // 2 // _PERIOD * _PERIOD
             low, high = (low, middle) if self._labels([middle]) == [label] else (middle, high)
         low = max(low - _BETWEEN, 0)
         exponents = [label >> i & 1 for i in range(_PERIOD)]
-        alike = self._alike([low], high - low + _SAMPLE).reshape(-1, _PERIOD)
+        alike = self._similar([low], high - low + _SAMPLE).reshape(-1, _PERIOD)
         gains = np.where(alike, _GAIN, -_LOSS) * exponents
-        found = low + int(np.argmax(np.cumsum(gains.ravel()[::-1])[::-1]))
+        start = low + int(np.argmax(np.cumsum(gains.ravel()[::-1])[::-1]))
         first = [i for i in range(_PERIOD) if exponents[i] < exponents[i - 1]]
-        return found - (found - first[0]) % (_PERIOD // len(first))
+        return start - (start - first[0]) % (_PERIOD // len(first))

@@ -1,8 +1,8 @@
-"""safetensors files: an 8-byte header length, a JSON header, tensors without holes.
+"""safetensors files: an 8-byte header length, a JSON header, and contiguous tensors.
 
-Stricter than the reference reader, which takes duplicate names: the header must
-name each tensor once, and the tensors must tile the rest of the file exactly.
-Format: https://github.com/huggingface/safetensors ("Format").
+Stricter than the reference reader, which accepts duplicate names: the header must name each tensor
+once, and the tensors must cover the rest of the file exactly. Format:
+https://github.com/huggingface/safetensors ("Format").
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ CODES = {
     "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
     "F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2": "float8_e5m2",
     "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2",
-    # Not part of the format: mvc writes these where it has no name for a dtype,
-    # and no other reader takes such a file.
+    # Extensions by mvc for dtypes without a name in the format; other readers reject such files.
     "C32": "complex32", "C128": "complex128",
 }  # fmt: skip
 """dtype names in the header -> names in ``mvc.model.tensor``."""
 
 NAMES = {name: code for code, name in CODES.items()}
-"""The other way round."""
 
 LENGTH_BYTES = 8
 _ALIGNMENT = 64
@@ -38,7 +36,7 @@ _PACKED = "float4_e2m1fn_x2"
 
 
 def parse_safetensors(source: Source, name: str) -> FileParts:
-    """Raises BadModelFile unless the file is one safetensors file and nothing else."""
+    """Raises BadModelFile unless the whole file is one safetensors file."""
     rest = source.size() - LENGTH_BYTES
     length = int.from_bytes(source.read(0, LENGTH_BYTES), "little")
     if not 2 <= length <= min(rest, MAX_SAFETENSORS_HEADER):
@@ -51,9 +49,9 @@ def parse_safetensors(source: Source, name: str) -> FileParts:
 
 
 def _describes(structure: str, entries: dict[str, Any]) -> bool:
-    """Whether a state's structure names exactly the tensors of the file that it came in.
+    """Whether a state's structure names exactly the tensors of its file.
 
-    So a state that was written to a file is the same state when it is read from there.
+    This makes a state written to a file the same state when it is read again.
     """
     names: list[str] = []
     try:
@@ -64,30 +62,27 @@ def _describes(structure: str, entries: dict[str, Any]) -> bool:
 
 
 def safetensors_header(skeleton: bytes, name: str) -> dict[str, Any]:
-    """The header of a file without holes, by its bytes outside of tensors.
-
-    Raises BadModelFile.
-    """
+    """The header, from the bytes outside of tensors. Raises BadModelFile."""
     return parse_header(skeleton[LENGTH_BYTES:], name)
 
 
 def parse_header(header: bytes, name: str) -> dict[str, Any]:
-    """The header as a dictionary in file order; ``__metadata__`` maps str to str, null is left out.
+    """The header as a dictionary in file order; ``__metadata__`` maps str to str, or is absent.
 
-    Raises BadModelFile for duplicate keys, NaN, invalid UTF-8 and anything that
-    is not a JSON object that starts at the first byte.
+    Raises BadModelFile for duplicate keys, NaN, invalid UTF-8, and anything but a JSON object that
+    starts at the first byte.
     """
     if not header.startswith(b"{"):
         raise BadModelFile(f"{name}: its header does not start with '{{'")
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise BadModelFile(f"{name}: its header names something twice")
-        return found
+        unique = dict(pairs)
+        if len(unique) != len(pairs):
+            raise BadModelFile(f"{name}: its header has a duplicate key")
+        return unique
 
     def constant(text: str) -> NoReturn:
-        raise BadModelFile(f"{name}: its header holds {text}")
+        raise BadModelFile(f"{name}: its header contains {text}")
 
     try:
         entries: dict[str, Any] = json.loads(
@@ -113,16 +108,16 @@ def _layout(
     end = 0
     for begin, stop, spec, key in placed:
         if begin != end or stop - begin != spec.nbytes:
-            raise BadModelFile(f"{name}: {key} does not follow the tensor before it")
+            raise BadModelFile(f"{name}: {key} does not start at the end of the previous tensor")
         end = stop
     if end != length:
-        raise BadModelFile(f"{name}: its tensors do not fill it to the end")
+        raise BadModelFile(f"{name}: its tensors do not reach its end")
     contents = tuple(ParsedContent(start + begin, spec) for begin, _, spec, _ in placed)
     return contents, tuple(ParsedTensor(key, spec, i) for i, (_, _, spec, key) in enumerate(placed))
 
 
 def _entry(name: str, key: str, value: Any) -> tuple[int, int, TensorSpec]:
-    """First byte, end and spec of a tensor; further fields are passed over, as other readers do."""
+    """Start, end and spec of a tensor; unknown fields are ignored, as by other readers."""
     if not isinstance(value, dict) or not value.keys() >= {"dtype", "shape", "data_offsets"}:
         raise BadModelFile(f"{name}: the header's entry for {key} is malformed")
     code, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
@@ -130,7 +125,7 @@ def _entry(name: str, key: str, value: Any) -> tuple[int, int, TensorSpec]:
         raise BadModelFile(f"{name}: {key} has an unknown dtype")
     if not naturals(shape) or not naturals(offsets) or len(offsets) != 2:
         raise BadModelFile(f"{name}: shape or offsets of {key} are malformed")
-    if CODES[code] == _PACKED:  # the header counts the 4-bit halves
+    if CODES[code] == _PACKED:  # the header counts 4-bit halves
         if not shape or shape[-1] % 2:
             raise BadModelFile("a tensor of 4-bit numbers does not fill whole bytes")
         shape = [*shape[:-1], shape[-1] // 2]
@@ -138,12 +133,12 @@ def _entry(name: str, key: str, value: Any) -> tuple[int, int, TensorSpec]:
 
 
 def naturals(values: Any) -> bool:
-    """Whether this is a list of integers of 63 bits from 0 on."""
+    """Whether this is a list of non-negative integers of 63 bits."""
     return isinstance(values, list) and all(type(v) is int and 0 <= v < 1 << 63 for v in values)
 
 
 def header_entry(spec: TensorSpec, start: int) -> dict[str, Any]:
-    """The header's entry for a tensor at ``start``, counted from the end of the header."""
+    """The header's entry for a tensor at ``start``, relative to the end of the header."""
     shape = list(spec.shape)
     if spec.dtype == _PACKED and shape:
         shape[-1] *= 2
@@ -152,7 +147,7 @@ def header_entry(spec: TensorSpec, start: int) -> dict[str, Any]:
 
 
 def header_bytes(text: str) -> bytes:
-    """The file up to its first tensor: length and header, padded so that tensors are aligned."""
+    """Length and header, padded to align the tensors that follow."""
     header = text.encode()
     header += b" " * (-(len(header) + LENGTH_BYTES) % _ALIGNMENT)
     return len(header).to_bytes(LENGTH_BYTES, "little") + header

@@ -1,7 +1,7 @@
-"""Why an opaque file is not what it claims to be by its name or its first bytes.
+"""Detects opaque files that are not what their name or first bytes claim.
 
-Any bytes can be versioned. Yet a checkpoint whose writing was interrupted, or the answer of a
-server in place of a download, must not go live by accident.
+Any bytes can be versioned. But a partly written checkpoint, or a server's error page instead of a
+download, must not go live by accident.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _CHECKS: dict[bytes, Callable[[FileCursor], object]] = {
     _ONNX: onnx.tensors,
     _MSGPACK: lengths.check_msgpack,
     _DCP: lengths.check_dcp,
-    **dict.fromkeys((_TFLITE, _ANYTHING), lambda _: None),  # whose heads state no length
+    **dict.fromkeys((_TFLITE, _ANYTHING), lambda _: None),  # these headers state no length
 }
-"""By the pattern of the first bytes: what checks that the file is whole."""
+"""By the pattern of the first bytes: the check that the file is complete."""
 
 _ANY = (_SAFETENSORS, _ZIP, _NPY, _TAR, _GGUF, _HDF5, _LEGACY_TORCH)
 _MODELS = {
@@ -54,12 +54,12 @@ _MODELS = {
     ".distcp": (_DCP, _ANYTHING),
     ".bin": (),
 }
-"""How files of these names begin; empty: as they like."""
+"""First bytes of files with these suffixes; empty: any."""
 
 _POINTERS = {
-    rb"version https://(?:git-lfs|hawser)\.github\.com/spec/": "git-lfs ('git lfs pull' gets it)",
+    rb"version https://(?:git-lfs|hawser)\.github\.com/spec/": "git-lfs ('git lfs pull' loads it)",
     rb"# xet version": "Xet",
-    rb"(?:\.\./)*(?:\.git)?/annex/objects/": "git-annex ('git annex get' gets it)",
+    rb"(?:\.\./)*(?:\.git)?/annex/objects/": "git-annex ('git annex get' loads it)",
 }
 _ANSWERS = (
     rb"(?i)(?:\xef\xbb\xbf)?\s*(?:<(?:!doctype|html|head|\?xml|error)"
@@ -70,30 +70,30 @@ _ANSWERS = (
 
 
 def suspicion(source: Source, name: str) -> str | None:
-    """Why the file is a part of a model file, or another file under such a name; None if it is not.
+    """Why the file is an incomplete or wrong file for its name; None if nothing is suspicious.
 
-    To be asked only about files that no parser understood.
+    Call it only for files that no parser understood.
     """
     head, stem = source.read(0, _HEAD), name.rpartition("/")[2].lower()
     suffix = next((s for s in _MODELS if stem.endswith(s) and stem != s), None)
     for pattern, system in _POINTERS.items():
         if re.match(pattern, head):
-            return f"it is a pointer of {system} in place of the file"
+            return f"it is a pointer of {system}, not the file itself"
     if suffix is not None and not head:
         return "it is empty"
     if suffix is not None and re.match(_ANSWERS, head):
-        return "it is the answer of a server (HTML, XML, JSON or a message) in place of the file"
-    wanted = _MODELS.get(suffix or "") or ()
-    kind = next((k for k in wanted or _ANY if re.match(k, head, re.DOTALL)), None)
-    named = f"it does not begin as a {suffix} file does" if wanted else None
-    if kind is None:
+        return "it is a server's answer (HTML, XML, JSON or a message), not the file itself"
+    patterns = _MODELS.get(suffix or "") or ()
+    pattern_ = next((k for k in patterns or _ANY if re.match(k, head, re.DOTALL)), None)
+    named = f"it does not begin like a {suffix} file" if patterns else None
+    if pattern_ is None:
         return named
     try:
-        _CHECKS[kind](FileCursor(source))
+        _CHECKS[pattern_](FileCursor(source))
     except BadModelFile as error:
         return error.message
     except (ValueError, struct.error):
         return named
-    except LookupError:  # beyond what is known here
+    except LookupError:  # unsupported: completeness is unknown
         return None
     return None

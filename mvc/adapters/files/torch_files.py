@@ -1,9 +1,9 @@
-"""Files of torch.save: zip archives, and the older five pickles before the storages.
+"""Files of torch.save: zip archives, and the older format of five pickles and storages.
 
-Both are read from their structure and the pickle's opcodes alone. A storage that contiguous tensors
-tile exactly becomes one content per tensor, shared by all the tensors that lie in the same place
-(tied weights). Any other storage (views, strides, gaps) is one raw content, and its tensors are
-views of it. Everything else, code and pickle included, stays literal bytes.
+Both are read from their structure and the pickle's opcodes alone. If contiguous tensors cover a
+storage exactly, each becomes one content, shared by tensors at the same position (tied weights).
+Any other storage (views, strides, gaps) is one raw content, and its tensors are views of this
+content. Everything else, code and pickle included, stays literal bytes.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ _MAX_VISITS = 4 * MAX_TENSORS
 _MAX_PATH = MAX_NAME_BYTES + 1
 _MAX_STEP = 1 << 62
 OLD_HEAD = rb"\x80.{1,16}" + re.escape(b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
-"""How a file of the old format begins: with a pickle of one number."""
+"""First bytes of the old format: a pickle of one number."""
 
 _COUNT = 8  # bytes before a storage of the old format: the number of its elements
 _BIG_MEMBER = MIB
-"""Members without tensors from this size on are contents of their own, not skeleton."""
+"""Members without tensors of at least this size are contents, not skeleton."""
 
 Children = Iterable[tuple[str | None, Any]]
 
 
 class StoredTensor(Struct, frozen=True):
-    """A tensor in a storage: ``offset`` and ``strides`` in elements; ``node`` makes it."""
+    """A tensor in a storage: ``offset`` and ``strides`` in elements; ``node`` is its call."""
 
     key: str
     spec: TensorSpec
@@ -90,13 +90,13 @@ class StoredTensor(Struct, frozen=True):
 
     @property
     def start(self) -> int:
-        """Where in the storage it begins, in bytes; an empty tensor lies at its beginning."""
+        """Its first byte in the storage; 0 for an empty tensor."""
         return self.offset * DTYPES[self.spec.dtype].itemsize if self.spec.elements else 0
 
 
 def find_tensors(root: Any) -> list[StoredTensor]:
-    """All tensors in the order of the pickle. Raises BadModelFile for impossible ones."""
-    found: list[StoredTensor] = []
+    """All tensors in the order of the pickle. Raises BadModelFile for invalid ones."""
+    tensors: list[StoredTensor] = []
     names = Names()
     stack: list[tuple[Iterator[tuple[str | None, Any]], Any]] = [(iter([(None, root)]), None)]
     inside: set[int] = set()
@@ -105,38 +105,38 @@ def find_tensors(root: Any) -> list[StoredTensor]:
         if node is _END:
             inside.discard(id(stack.pop()[1]))
             if not stack:
-                return found
+                return tensors
             continue
         if type(node) not in _CONTAINERS or id(node) in inside:
             continue
         tensor = _tensor(path, node, names)
         if tensor is not None:
-            found.append(tensor)
+            tensors.append(tensor)
         if len(stack) > MAX_PICKLE_DEPTH:
             raise BadModelFile(f"a pickle is nested deeper than {MAX_PICKLE_DEPTH} levels")
         inside.add(id(node))
         stack.append((iter(_children(path, node)), node))
-    raise BadModelFile(f"a pickle leads to more than {_MAX_VISITS} places")
+    raise BadModelFile(f"a pickle has more than {_MAX_VISITS} nested values")
 
 
 _END = object()
 
 
 def _children(path: str | None, node: Any) -> Children:
-    """What lies in a container, with the place of each."""
+    """The values in a container, each with its path."""
     if isinstance(node, (list, tuple)):
         return _paired(path, enumerate(node))
     if isinstance(node, PickledDict):
         return _paired(path, node.pairs)
     args = node.args if isinstance(node.args, tuple) else ()
     match _function(node), args:
-        case "_rebuild_from_type_v2", (func, _, given, state):
-            return [(path, PickleCall(func, given)), (path, state)]
+        case "_rebuild_from_type_v2", (func, _, inner_args, state):
+            return [(path, PickleCall(func, inner_args)), (path, state)]
         case "_rebuild_sparse_tensor", (layout, parts):
             text = _only_argument(layout)
             names = _SPARSE_PARTS.get(text, ()) if isinstance(text, str) else ()
-            found = zip(names, parts, strict=False) if isinstance(parts, tuple) else ()
-            return [(_join(path, name), part) for name, part in found]
+            pairs = zip(names, parts, strict=False) if isinstance(parts, tuple) else ()
+            return [(_join(path, name), part) for name, part in pairs]
         case "_rebuild_qtensor", (_, _, _, _, quantizer, *_):
             return [(_join(path, "quantizer"), quantizer)]
         case name, _ if name in _WRAPPED:
@@ -149,7 +149,7 @@ def _children(path: str | None, node: Any) -> Children:
 def _object(
     path: str | None, node: PickleCall, args: tuple[Any, ...]
 ) -> Iterator[tuple[str | None, Any]]:
-    """An instance of any class: what it was called with, filled with, and its attributes."""
+    """An instance of any class: its arguments, items, and attributes."""
     first: Any = args[0] if _name_in(node.func, "collections") == "OrderedDict" and args else None
     yield from _paired(path, first if _are_pairs(first) else enumerate(args))
     yield from _paired(path, enumerate(node.items))
@@ -162,7 +162,7 @@ def _object(
 
 
 def _are_pairs(node: Any) -> bool:
-    """Whether a dictionary of ``collections`` can be made from it."""
+    """Whether a dictionary of ``collections`` can be built from ``node``."""
     return isinstance(node, list) and all(isinstance(p, list | tuple) and len(p) == 2 for p in node)
 
 
@@ -173,12 +173,12 @@ def _paired(path: str | None, pairs: Iterable[Any]) -> Iterator[tuple[str | None
 
 
 def _join(path: str | None, part: str) -> str:
-    """As ``join``; what is too long for a name stays too long but does not grow."""
+    """``join``, truncated: a name that is too long stays too long but does not grow."""
     return join(path, part)[:_MAX_PATH]
 
 
 def _name_in(node: Any, *modules: str) -> str:
-    """The last part of a global of these modules, else nothing."""
+    """The last part of a global of these modules, else empty."""
     return node.name if isinstance(node, Global) and node.module in modules else ""
 
 
@@ -191,7 +191,7 @@ def _of_torch(node: Any) -> str:
 
 
 def _tensor(path: str | None, node: Any, names: Names) -> StoredTensor | None:
-    """The tensor that a call makes, or None if it makes none."""
+    """The tensor that a call builds; None if it builds none."""
     if type(node) is not PickleCall or _function(node) not in _PLAIN:
         return None
     args = node.args
@@ -216,7 +216,7 @@ def _tensor(path: str | None, node: Any, names: Names) -> StoredTensor | None:
 
 
 def _is_lazy_view(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether the storage holds the conjugates or negatives of the tensor's values."""
+    """Whether the storage contains conjugates or negatives of the tensor's values."""
     at = {"_rebuild_tensor_v2": 6, "_rebuild_tensor_v3": 7}.get(name, len(args))
     flags = args[at] if len(args) > at else None
     return isinstance(flags, PickledDict) and any(value is not False for _, value in flags.pairs)
@@ -242,7 +242,7 @@ def _only_argument(node: Any) -> Any:
 
 
 def _naturals(node: Any) -> tuple[int, ...]:
-    """A tuple of sizes, bare or as torch.Size."""
+    """A tuple of sizes, plain or as torch.Size."""
     if isinstance(node, PickleCall) and _of_torch(node.func) == "Size":
         node = _only_argument(node)
     if not isinstance(node, (tuple, list)) or not all(
@@ -255,9 +255,9 @@ def _naturals(node: Any) -> tuple[int, ...]:
 def _place_tensors(
     tensors: list[StoredTensor], storages: Mapping[str | int, ParsedContent], size: int, name: str
 ) -> tuple[tuple[ParsedContent, ...], tuple[ParsedTensor, ...]]:
-    """The contents and tensors of a file of ``size`` bytes, with its ``storages`` by key.
+    """Contents and tensors of a file of ``size`` bytes, with its ``storages`` by key.
 
-    Raises BadModelFile for tensors that their storages do not hold.
+    Raises BadModelFile for tensors outside of their storages.
     """
     by_storage: dict[str, list[StoredTensor]] = {}
     for tensor in tensors:
@@ -267,13 +267,13 @@ def _place_tensors(
         if key not in storages:
             raise BadModelFile(f"{name}: the storage {key} is missing or compressed")
         places |= _place(storages[key], inside, name)
-    # Expanded views may name far more bytes than the file has; hashing these has to end.
+    # Expanded views may be far larger than the file; hashing them must end.
     unfolded = sum(t.spec.nbytes for t in tensors if places[t.key][1] is not None)
     if unfolded > MAX_UNFOLDED[0] * size + MAX_UNFOLDED[1]:
         raise BadModelFile(f"{name}: its views unfold to {unfolded} bytes")
-    found = {content for content, _ in places.values()}
-    found |= {raw for key, raw in storages.items() if key not in by_storage and raw.spec.nbytes}
-    contents = sorted(found, key=lambda c: (c.offset, c.end, c.spec.dtype, c.spec.shape))
+    contents_ = {content for content, _ in places.values()}
+    contents_ |= {raw for key, raw in storages.items() if key not in by_storage and raw.spec.nbytes}
+    contents = sorted(contents_, key=lambda c: (c.offset, c.end, c.spec.dtype, c.spec.shape))
     index = {content: i for i, content in enumerate(contents)}
     return tuple(contents), tuple(
         ParsedTensor(t.key, t.spec, index[places[t.key][0]], places[t.key][1]) for t in tensors
@@ -283,7 +283,7 @@ def _place_tensors(
 def _place(
     storage: ParsedContent, tensors: list[StoredTensor], name: str
 ) -> dict[str, tuple[ParsedContent, View | None]]:
-    """Where in the file each tensor of one storage lies, by key."""
+    """The content and view of each tensor of one storage, by key."""
     for tensor in tensors:
         end = reach(tensor.spec, View(tensor.offset, tensor.strides))[1]
         if not tensor.storage_bytes == storage.spec.nbytes >= end:
@@ -298,7 +298,7 @@ def _place(
 
 
 def _tiles(size: int, tensors: list[StoredTensor]) -> bool:
-    """Whether contiguous tensors cover [0, size) without gap; equal places count once."""
+    """Whether contiguous tensors cover [0, size) without gap; equal positions count once."""
     if not all(is_contiguous(t.spec.shape, t.strides) for t in tensors):
         return False
     places = {(t.start, t.spec) for t in tensors}
@@ -306,18 +306,18 @@ def _tiles(size: int, tensors: list[StoredTensor]) -> bool:
     return ends[-1][1] == size and all(a[1] == b[0] for a, b in pairwise(ends))
 
 
-# -- the two kinds of files -----------------------------------------------------------------
+# -- the two formats ------------------------------------------------------------------------
 
 
 def archive_name(members: Iterable[ZipMember]) -> str | None:
-    """The folder inside the archive that holds ``data.pkl``; None if it is no torch file."""
+    """The folder in the archive with ``data.pkl``; None if it is not a torch file."""
     names = [m.name for m in members]
     folder = names[0].split("/")[0] if names else ""
     return folder if f"{folder}/data.pkl" in names else None
 
 
 def _root(source: Source, name: str, members: Iterable[ZipMember]) -> tuple[ZipMember, Any]:
-    """The member ``data.pkl`` and the nodes in it."""
+    """The member ``data.pkl`` and its nodes."""
     wanted = f"{archive_name(members)}/data.pkl"
     pickle = next((m for m in members if m.name == wanted), None)
     if pickle is None or not pickle.stored or pickle.size > MAX_PICKLE:
@@ -326,7 +326,7 @@ def _root(source: Source, name: str, members: Iterable[ZipMember]) -> tuple[ZipM
 
 
 def parse_torch_zip(source: Source, name: str, members: tuple[ZipMember, ...]) -> FileParts:
-    """Raises BadModelFile for what torch would not have written."""
+    """Raises BadModelFile for files that torch would not write."""
     folder = archive_name(members)
     by_name = {m.name: m for m in members}
     pickle, root = _root(source, name, members)
@@ -354,25 +354,25 @@ def _raw(start: int, size: int) -> ParsedContent:
 
 
 def parse_torch_old(source: Source, name: str) -> FileParts:
-    """Raises BadModelFile for what torch would not have written."""
+    """Raises BadModelFile for files that torch would not write."""
     root, sizes, at = read_old(source)
     storages: dict[str | int, ParsedContent] = {}
     for key, (width, size) in sizes.items():
         count = int.from_bytes(source.read(at, _COUNT), "little")
         if count * width != size or at + _COUNT + size > source.size():
-            raise BadModelFile(f"{name}: the storage {key} does not fit its place")
+            raise BadModelFile(f"{name}: the storage {key} has a wrong length")
         storages[key] = _raw(at + _COUNT, size)
         at += _COUNT + size
     return FileParts("torch", *_place_tensors(find_tensors(root), storages, source.size(), name))
 
 
 def read_old(source: Source) -> tuple[Any, dict[str, tuple[int, int]], int]:
-    """The nodes of a file of the old format, its storages in order, and where the first begins.
+    """The nodes of an old-format file, its storages in order, and the start of the first one.
 
-    Of each storage, the bytes of an element and of all. Raises BadModelFile.
+    For each storage: the bytes of an element and of the storage. Raises BadModelFile.
     """
     if not re.match(OLD_HEAD, source.read(0, 40), re.DOTALL):
-        raise BadModelFile("it is a pickle, and not one of torch.save")
+        raise BadModelFile("it is a pickle that torch.save did not write")
     references: list[Persistent] = []
     for most in (MIB, 16 * MIB, MAX_PICKLE):
         references.clear()
@@ -384,7 +384,7 @@ def read_old(source: Source) -> tuple[Any, dict[str, tuple[int, int]], int]:
                 raise
     little = isinstance(system, PickledDict) and ("little_endian", True) in system.pairs
     if version != 1001 or not little or not isinstance(keys, list):
-        raise BadModelFile("it is of another version or byte order of torch's old format")
+        raise BadModelFile("it has an unsupported version or byte order of torch's old format")
     known: dict[Any, tuple[int, int]] = {}
     for reference in references:
         if isinstance(reference.id, tuple) and reference.id[:1] == ("storage",):
@@ -395,43 +395,43 @@ def read_old(source: Source) -> tuple[Any, dict[str, tuple[int, int]], int]:
     return root, {key: known[key] for key in keys}, at
 
 
-# -- the nesting of a stored file ---------------------------------------------------------
+# -- the nesting of a stored file ----------------------------------------------------------
 
 _VALUES = {type(None), bool, int, float, str, bytes}
 _MAPPINGS = {"OrderedDict", "defaultdict", "Counter"}
 
 
 class _NotPlain(Exception):
-    """A pickle holds something that a state cannot hold."""
+    """The pickle contains a value that a state cannot contain."""
 
 
 UNKNOWN = object()
-"""Stands for what a pickle holds beside plain data."""
+"""Replaces values of a pickle that are not plain data."""
 
 
 def nested(file: PlacedFile, skeleton: bytes, tensor: Callable[[str], Any]) -> tuple[Any, bool]:
-    """What a torch file holds, nested, and whether it is a dictionary of nothing but plain data.
+    """A torch file's nested value, and whether it is a dictionary of plain data only.
 
-    ``tensor`` gives a tensor by its key. Plain is what a Python state may hold: dictionaries,
-    lists, tuples, numbers, texts, bytes, booleans, None and dense tensors. Parameters become
-    tensors; a ``Counter`` or ``defaultdict`` becomes a dictionary. The rest is UNKNOWN.
+    ``tensor`` returns a tensor by its key. Plain are dictionaries, lists, tuples, numbers, texts,
+    bytes, booleans, None and dense tensors. Parameters become tensors; a ``Counter`` or
+    ``defaultdict`` becomes a dictionary. All other values become UNKNOWN.
     """
     source, name = _Skeleton(file, skeleton), "the file"
     try:
         old = source.read(0, 1) == b"\x80"
         root = read_old(source)[0] if old else _root(source, name, read_members(source, name))[1]
-        found = {id(t.node): t.key for t in reversed(find_tensors(root))}
+        keys = {id(t.node): t.key for t in reversed(find_tensors(root))}
     except BadModelFile:
         return UNKNOWN, False
-    if not {t.key for t in file.tensors}.issuperset(found.values()):
-        return UNKNOWN, False  # it was not taken for tensors, such as one of another byte order
-    builder = _Builder(found, tensor)
+    if not {t.key for t in file.tensors}.issuperset(keys.values()):
+        return UNKNOWN, False  # its tensors were not read, for example in another byte order
+    builder = _Builder(keys, tensor)
     value = builder.value(root, 0)
     return value, builder.plain and isinstance(value, dict)
 
 
 class _Skeleton(Source):
-    """A file with zeros where its contents lie."""
+    """A file with zeros instead of its contents."""
 
     def __init__(self, entry: PlacedFile, skeleton: bytes) -> None:
         runs = list(gaps([(c.offset, c.spec.nbytes) for c in entry.contents], entry.size))
@@ -447,15 +447,15 @@ class _Skeleton(Source):
         end = min(offset + length, self._size)
         out = bytearray(max(end - offset, 0))
         for i in range(max(bisect(self._starts, offset) - 1, 0), bisect(self._starts, end)):
-            start, place, last = self._starts[i], self._places[i], self._places[i + 1]
+            start, start_, last = self._starts[i], self._places[i], self._places[i + 1]
             skip = max(offset - start, 0)
-            part = self._skeleton[place + skip : min(last, place + end - start)]
+            part = self._skeleton[start_ + skip : min(last, start_ + end - start)]
             out[start + skip - offset : start + skip - offset + len(part)] = part
         return bytes(out)
 
 
 class _Builder:
-    """Makes plain values of nodes; what a pickle names twice is one object here, too.
+    """Builds plain values from nodes; a node that occurs twice becomes one object.
 
     ``plain``: no value was UNKNOWN.
     """
@@ -464,28 +464,28 @@ class _Builder:
         self.plain = True
         self._keys = keys
         self._tensor = tensor
-        self._made: dict[int, Any] = {}
+        self._values: dict[int, Any] = {}
 
     def value(self, node: Any, depth: int) -> Any:
-        """UNKNOWN also for what is nested too deeply or contains itself."""
+        """UNKNOWN for values that are not plain, too deeply nested, or contain themselves."""
         if type(node) in _VALUES:
             return node
         if depth > MAX_DEPTH:
             self.plain = False
             return UNKNOWN
-        if id(node) not in self._made:
-            self._made[id(node)] = UNKNOWN
+        if id(node) not in self._values:
+            self._values[id(node)] = UNKNOWN
             with suppress(BadModelFile, UnicodeEncodeError, _NotPlain):
-                self._made[id(node)] = self._make(node, depth + 1)
-        self.plain = self.plain and self._made[id(node)] is not UNKNOWN
-        return self._made[id(node)]
+                self._values[id(node)] = self._build(node, depth + 1)
+        self.plain = self.plain and self._values[id(node)] is not UNKNOWN
+        return self._values[id(node)]
 
-    def _make(self, node: Any, depth: int) -> Any:
+    def _build(self, node: Any, depth: int) -> Any:
         quantised = type(node) is PickleCall and _function(node) == "_rebuild_qtensor"
         if id(node) in self._keys and not quantised:
             return self._tensor(self._keys[id(node)])
         if isinstance(node, list | tuple):
-            return type(node)([self.value(each, depth) for each in node])
+            return type(node)([self.value(item, depth) for item in node])
         if isinstance(node, PickledDict):
             return self._dict(node.pairs, depth)
         if type(node) is not PickleCall or not isinstance(node.args, tuple) or node.items:
@@ -498,8 +498,8 @@ class _Builder:
             return self.value(args[0], depth)
         kind = _name_in(node.func, "collections")
         if kind in _MAPPINGS:
-            made = self._dict([*_given_pairs(kind, args), *node.pairs], depth)
-            return OrderedDict(made) if kind == "OrderedDict" else made
+            mapping = self._dict([*_initial_pairs(kind, args), *node.pairs], depth)
+            return OrderedDict(mapping) if kind == "OrderedDict" else mapping
         if node.pairs or not all(type(arg) in _VALUES | {tuple, list} for arg in args):
             raise _NotPlain
         if _of_torch(node.func) == "Size":
@@ -511,7 +511,7 @@ class _Builder:
             case "bytes", ():
                 return b""
             case "encode", (str(text), "latin1"):
-                return text.encode("latin-1")  # as protocols 0 to 2 write them
+                return text.encode("latin-1")  # written by protocols 0 to 2
         raise _NotPlain
 
     def _dict(self, pairs: Iterable[Any], depth: int) -> dict[Any, Any]:
@@ -519,17 +519,17 @@ class _Builder:
 
 
 def _as_key(node: Any) -> Any:
-    """A plain value or a tuple of such. Deeper ones could take for ever to hash."""
-    if not all(type(each) in _VALUES for each in (node if type(node) is tuple else (node,))):
+    """A plain value or a tuple of plain values; hashing deeper ones could take forever."""
+    if not all(type(item) in _VALUES for item in (node if type(node) is tuple else (node,))):
         raise _NotPlain
     return node
 
 
-def _given_pairs(kind: str, args: tuple[Any, ...]) -> Iterable[Any]:
-    """What a dictionary of ``collections`` was made from."""
+def _initial_pairs(kind: str, args: tuple[Any, ...]) -> Iterable[Any]:
+    """The pairs that a dictionary of ``collections`` was created from."""
     if kind == "defaultdict" or not args:
         return ()
-    given = args[0].pairs if isinstance(args[0], PickledDict) else args[0]
-    if not _are_pairs(given):
+    pairs = args[0].pairs if isinstance(args[0], PickledDict) else args[0]
+    if not _are_pairs(pairs):
         raise _NotPlain
-    return given
+    return pairs

@@ -1,9 +1,8 @@
-"""Where the members of a zip archive lie, and where their checksums are kept.
+"""Positions of the members of a zip archive, and of their checksums.
 
-Only places are taken from the archive; every byte outside the members that
-become tensors is kept as it is, so unusual headers cost nothing. What would make
-places ambiguous is refused: members over each other, a name twice, encryption.
-Format: PKWARE APPNOTE 6.3.10, sections 4.3 to 4.5.
+Only positions are read from the archive. Every byte outside of tensors is stored unchanged, so
+unusual headers do no harm. Ambiguous archives are refused: overlapping members, duplicate names,
+encryption. Format: PKWARE APPNOTE 6.3.10, sections 4.3 to 4.5.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from mvc.limits import CHUNK, MAX_PICKLE, MAX_ZIP_MEMBERS
 from mvc.model.manifest import Check
 
 KERAS_WEIGHTS = "model.weights.h5"
-"""The member of Keras's files that has the tensors, an HDF5 file."""
+"""The member of a Keras file with the tensors, an HDF5 file."""
 
 _END = struct.Struct("<4sHHHHIIH")
 _END64 = struct.Struct("<4sQHHIIQQQQ")
@@ -34,7 +33,7 @@ _LOCAL_CRC, _CENTRAL_CRC = 14, 16
 
 
 class ZipMember(Struct, frozen=True):
-    """``size`` bytes at ``start``, after a header; ``fields`` may keep their CRC-32."""
+    """``size`` bytes at ``start``, after a header; ``fields`` are positions of their CRC-32."""
 
     name: str
     header: int
@@ -51,17 +50,17 @@ def read_members(source: Source, name: str) -> tuple[ZipMember, ...]:
         directory = source.read(start, length)
         members = list(_members(source, directory, start, count=count, name=name))
     except struct.error as error:
-        raise BadModelFile(f"{name}: its zip directory is cut short") from error
+        raise BadModelFile(f"{name}: its zip directory is truncated") from error
     members.sort(key=lambda m: m.header)
     end = 0
     for member in members:
         if member.header < end:
-            raise BadModelFile(f"{name}: two zip members lie over each other")
+            raise BadModelFile(f"{name}: two zip members overlap")
         end = member.start + member.size
     if end > start:
-        raise BadModelFile(f"{name}: a zip member reaches into the directory")
+        raise BadModelFile(f"{name}: a zip member overlaps the directory")
     if len({m.name for m in members}) != len(members):
-        raise BadModelFile(f"{name}: two zip members have one name")
+        raise BadModelFile(f"{name}: two zip members have the same name")
     return tuple(members)
 
 
@@ -98,7 +97,7 @@ def read_directory(source: Source, name: str) -> tuple[int, int, int]:
 def _members(
     source: Source, directory: bytes, start: int, *, count: int, name: str
 ) -> Iterator[ZipMember]:
-    """The members as the directory, which begins at ``start``, and their own headers say."""
+    """The members by the directory, which begins at ``start``, and by their own headers."""
     at = 0
     for _ in range(count):
         row = _CENTRAL.unpack_from(directory, at)
@@ -109,11 +108,11 @@ def _members(
         extra_at = text_at + row[10]
         end = extra_at + row[11] + row[12]
         if end > len(directory):
-            raise BadModelFile(f"{name}: its zip directory is cut short")
+            raise BadModelFile(f"{name}: its zip directory is truncated")
         extra = directory[extra_at : extra_at + row[11]]
         full, size, header = _wide(extra, (row[9], row[8], row[16]), name)
         if (method == 0 and full != size) or max(size, header) > start:
-            raise BadModelFile(f"{name}: a zip member has two sizes, or lies outside the file")
+            raise BadModelFile(f"{name}: a zip member has two sizes, or is outside the file")
         text = directory[text_at:extra_at]
         data = _data_start(source, header, (flags, method, text), name)
         fields = [header + _LOCAL_CRC, start + at + _CENTRAL_CRC]
@@ -133,7 +132,7 @@ def _members(
 
 
 def _wide(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
-    """Sizes and offset with those that need 64 bits taken from the zip64 field (4.5.3)."""
+    """Sizes and offset, with 64-bit values from the zip64 field (4.5.3)."""
     missing = values.count(_UNKNOWN)
     at = 0
     while missing and at + 4 <= len(extra):
@@ -147,20 +146,20 @@ def _wide(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
     return values
 
 
-def _data_start(source: Source, header: int, said: tuple[int, int, bytes], name: str) -> int:
-    """Where a member's bytes begin, whose own header says what the directory ``said`` of it."""
-    head = source.read(header, _LOCAL.size + len(said[2]))
-    if len(head) != _LOCAL.size + len(said[2]):
-        raise BadModelFile(f"{name}: a zip member lies outside the file")
+def _data_start(source: Source, header: int, entry: tuple[int, int, bytes], name: str) -> int:
+    """The start of a member's bytes; its own header must match its directory ``entry``."""
+    head = source.read(header, _LOCAL.size + len(entry[2]))
+    if len(head) != _LOCAL.size + len(entry[2]):
+        raise BadModelFile(f"{name}: a zip member is outside the file")
     row = _LOCAL.unpack_from(head)
-    same = (row[2], row[3], head[_LOCAL.size :]) == said and row[9] == len(said[2])
+    same = (row[2], row[3], head[_LOCAL.size :]) == entry and row[9] == len(entry[2])
     if row[0] != b"PK\x03\x04" or not same:
         raise BadModelFile(f"{name}: a zip member differs from its entry in the directory")
     return header + len(head) + int(row[10])
 
 
 def find_checks(source: Source, name: str, members: Iterable[ZipMember]) -> tuple[Check, ...]:
-    """The CRC-32 fields of members that hold the right value; others stay literal bytes.
+    """CRC-32 fields of members that contain the correct value; others stay literal bytes.
 
     Reads the members once, through one buffer.
     """

@@ -1,7 +1,7 @@
-"""What a version holds of optimizers: which tensors are the states of which weights, and by which
-numbers a step was made.
+"""Optimizers of a version: which tensors are states of which weights, and the hyperparameters of a
+step.
 
-Everything is read from the structure that a file has beside its tensors; no name of a class is
-looked up. Belongs here: finding optimizers, pairing them with weights and with the version before.
-Does not: the formulas (``mvc.codecs.optim``) and storing.
+Everything is read from the structure of a file; no class is looked up. This package finds
+optimizers, and pairs them with weights and with the previous version. Formulas are in
+``mvc.codecs.optim``.
 """

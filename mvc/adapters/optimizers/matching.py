@@ -1,8 +1,8 @@
-"""Finds by the data which weights a state belongs to.
+"""Matches optimizer states to weights by their data.
 
-A step moves weights along their first moment, scaled by the second; so where a sample of the way
-that weights went points where a state says, they belong together. Optimizers that keep no first
-moment say how far, and not where to.
+A step moves weights along their first moment, scaled by the second. If a sample of the weights
+moved in the direction that a state predicts, they belong together. Optimizers without a first
+moment predict only sizes, not signs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SAMPLE = 256
 SAMPLE_BYTES = 8 * _SAMPLE
 _LEAST = 8
 _SURE = 0.7
-"""The part of a way, squared, that lies in the expected directions."""
+"""Required share of a squared move that is in the predicted directions."""
 
 Numbers = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ _SECOND = ("max_exp_avg_sq", "exp_avg_sq", "square_avg")
 
 
 def sample(spec: TensorSpec, data: memoryview) -> Numbers | None:
-    """The first numbers of a tensor; None where there are too few to tell tensors apart.
+    """The first numbers of a tensor; None if too few to distinguish tensors.
 
     ``data``: at least its first ``SAMPLE_BYTES``.
     """
@@ -47,7 +47,7 @@ def sample(spec: TensorSpec, data: memoryview) -> Numbers | None:
 
 
 class Expected(NamedTuple):
-    """Directions one of which, or a mixture of which, a step took; ``signed``: not only sizes."""
+    """Directions of which a step is a mixture; ``signed``: False if only sizes are known."""
 
     directions: tuple[Numbers, ...]
     signed: bool
@@ -56,9 +56,9 @@ class Expected(NamedTuple):
 def expected(
     new: Mapping[str, Numbers], old: Mapping[str, Numbers], values: Mapping[str, object]
 ) -> Expected | None:
-    """Where a step went by the states after and before it, and the values of its group.
+    """The expected direction of a step, by the states after and before it and its group's values.
 
-    From the first moments before and after, because the gradient is a mixture of them.
+    It uses the first moments before and after, because the gradient is a mixture of both.
     """
     first = next((name for name in _FIRST if name in new), None)
     second = next((name for name in _SECOND if name in new), None)
@@ -70,35 +70,35 @@ def expected(
             return Expected((new[first] / scale, old[first] / scale), True)
         if second is None:
             return None
-        kept = values.get("alpha", 1.0) if second == "square_avg" else 1.0
-        kept = kept if isinstance(kept, float) else 1.0
-        square = (new[second] - kept * old[second]) / (new[second] + _TINY)
+        decay = values.get("alpha", 1.0) if second == "square_avg" else 1.0
+        decay = decay if isinstance(decay, float) else 1.0
+        square = (new[second] - decay * old[second]) / (new[second] + _TINY)
         return Expected((np.sqrt(np.maximum(square, 0)),), False)
 
 
 def matches(went: Sequence[Numbers], expectations: Sequence[Expected]) -> dict[int, int]:
-    """For each of ``expectations`` the one of ``went`` that fits, where there is one.
+    """For each of ``expectations`` the matching index in ``went``, if any.
 
     All have the same length, and all expectations as many directions.
     """
     if not went or not expectations:
         return {}
     moved = np.stack(went)
-    ways = _unit(moved if expectations[0].signed else np.abs(moved))
+    moves = _unit(moved if expectations[0].signed else np.abs(moved))
     total = np.zeros((len(expectations), len(went)))
     bases: list[Numbers] = []
-    for directions in zip(*(each.directions for each in expectations), strict=True):
+    for directions in zip(*(expectation.directions for expectation in expectations), strict=True):
         basis = _unit(np.stack(directions))
-        for other in bases:
-            basis = basis - other * np.sum(other * basis, axis=1, keepdims=True)
+        for previous in bases:
+            basis = basis - previous * np.sum(previous * basis, axis=1, keepdims=True)
         bases.append(_unit(basis))
-        total += np.square(bases[-1] @ ways.T)
-    best, back = total.argmax(axis=1), total.argmax(axis=0)
-    return {i: int(j) for i, j in enumerate(best) if total[i, j] >= _SURE and back[j] == i}
+        total += np.square(bases[-1] @ moves.T)
+    best, reverse = total.argmax(axis=1), total.argmax(axis=0)
+    return {i: int(j) for i, j in enumerate(best) if total[i, j] >= _SURE and reverse[j] == i}
 
 
 def _unit(rows: Numbers) -> Numbers:
-    """Rows of length 1; zeros for those without a direction, to the precision of float32."""
+    """Rows of length 1; zeros for rows without a direction, to the precision of float32."""
     rows = np.nan_to_num(rows, posinf=0, neginf=0)
     rows = rows / np.where((most := np.abs(rows).max(axis=1, keepdims=True)) > 0, most, 1)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)

@@ -1,8 +1,8 @@
-"""The optimizers and the mappings of weights that a file holds, found in its structure.
+"""Optimizers and mappings of weights in a file, found in its structure.
 
-An optimizer is a mapping with ``state`` and ``param_groups``, as torch's ``state_dict`` returns
-it, or with ``state`` and ``groups`` of names, as a Recorder keeps it. It may lie anywhere in a
-file; what a file says is believed as little as the rest of it.
+An optimizer is a mapping with ``state`` and ``param_groups``, as torch's ``state_dict`` returns, or
+with ``state`` and ``groups`` of names, as a Recorder stores. It may be anywhere in a file. The file
+is untrusted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mvc.errors import BadModelFile, DamagedData
 from mvc.model.tensor import TensorSpec
 
 SCALARS = frozenset({"step"})
-"""State of torch's optimizers that is one number for a whole parameter."""
+"""State of torch's optimizers that is one number per parameter."""
 SCALAR_BYTES = 8
 _MARK = b"groups"
 _MAX_DEPTH = 8
@@ -34,7 +34,7 @@ ParameterId = int | str
 
 
 class TensorRef(Struct, frozen=True):
-    """A tensor of the file, in place of its value; ``whole`` if it fills its content."""
+    """A tensor of the file instead of its value; ``whole`` if it fills its content."""
 
     content: int
     spec: TensorSpec
@@ -50,7 +50,7 @@ class Parameter(Struct, frozen=True):
 
 
 class ParameterGroup(Struct, frozen=True):
-    """Parameters that share hyperparameters; ``names`` are theirs in the model, if known."""
+    """Parameters that share hyperparameters; ``names`` in the model, if known."""
 
     values: Mapping[str, object]
     parameters: tuple[ParameterId, ...]
@@ -58,7 +58,7 @@ class ParameterGroup(Struct, frozen=True):
 
 
 class OptimizerState(Struct, frozen=True):
-    """``place`` is where it lies in its file."""
+    """``place`` is its path in the file."""
 
     place: str
     groups: tuple[ParameterGroup, ...]
@@ -66,11 +66,11 @@ class OptimizerState(Struct, frozen=True):
 
 
 WeightKey = tuple[str, str, str]
-"""The file and the mapping that weights lie in, and their name there."""
+"""File, path of the mapping in it, and name of the weights."""
 
 
 class Weight(NamedTuple):
-    """A tensor outside of optimizers: ``place`` is the mapping or list that it lies in."""
+    """A tensor outside of optimizers; ``place`` is the path of its mapping or list."""
 
     path: str
     place: str
@@ -83,10 +83,10 @@ class Weight(NamedTuple):
 
 
 class FileState(Struct, frozen=True):
-    """What one file of a version holds of a training; ``step`` is its number, if it says one.
+    """The training data of one file of a version; ``step`` is its step number, if recorded.
 
-    ``weights``: those of each mapping or list, in its order. ``ordered``: tensors lie in mappings
-    in the order in which they were put there.
+    ``weights``: of each mapping or list, in order. ``ordered``: whether mappings keep insertion
+    order.
     """
 
     path: str
@@ -97,18 +97,18 @@ class FileState(Struct, frozen=True):
 
 
 def has_optimizer(skeleton: bytes) -> bool:
-    """Whether a file with this skeleton may hold an optimizer's state."""
+    """Whether a file with this skeleton may contain an optimizer's state."""
     return _MARK in skeleton
 
 
 def scalar_contents(file: PlacedFile) -> list[int]:
-    """The contents of a file that may be scalars, whose bytes ``file_state`` needs."""
+    """Contents that may be scalars; ``file_state`` needs their bytes."""
     specs = enumerate([content.spec for content in file.contents])
     return [i for i, spec in specs if spec.nbytes <= SCALAR_BYTES and spec.dtype in _NUMBERS]
 
 
 def parsed_state(path: str, parsed: ParsedFile) -> FileState:
-    """As ``file_state``, of a file whose contents can be read."""
+    """``file_state`` of a file whose contents can be read."""
     skeleton, scalars = parsed.skeleton(), dict[int, bytes]()
     for i in scalar_contents(parsed) if has_optimizer(skeleton) else ():
         out = bytearray(parsed.contents[i].spec.nbytes)
@@ -120,7 +120,7 @@ def parsed_state(path: str, parsed: ParsedFile) -> FileState:
 def file_state(
     path: str, file: PlacedFile, skeleton: bytes, scalars: Mapping[int, bytes]
 ) -> FileState:
-    """What a file holds; nothing where its structure cannot be read."""
+    """The training data of a file; empty if its structure cannot be read."""
     if file.format == "safetensors":
         weights = tuple(Weight(path, "", t.key, _ref(t)) for t in file.tensors)
         return FileState(path, weights=(weights,) if weights else (), ordered=False)
@@ -129,19 +129,21 @@ def file_state(
         value, _ = nested_state(file, skeleton, lambda _tag, key: refs[key])
     except (BadModelFile, DamagedData):
         return FileState(path)
-    optimizers, found = _found(path, value, scalars)
+    optimizers, weight_lists = _search(path, value, scalars)
     step = value.get("step") if isinstance(value, Mapping) and "schema" in value else None
-    return FileState(path, tuple(optimizers), tuple(found), step if type(step) is int else None)
+    return FileState(
+        path, tuple(optimizers), tuple(weight_lists), step if type(step) is int else None
+    )
 
 
 def _ref(tensor: Any) -> TensorRef:
     return TensorRef(tensor.content, tensor.spec, tensor.view is None)
 
 
-def _found(
+def _search(
     path: str, value: Any, scalars: Mapping[int, bytes]
 ) -> tuple[list[OptimizerState], list[tuple[Weight, ...]]]:
-    """The optimizers in a nested value, and the weights outside of them, by their containers."""
+    """Optimizers in a nested value, and the weights outside of them, by container."""
     optimizers, weights = list[OptimizerState](), list[tuple[Weight, ...]]()
     waiting, seen = [("", value, 0)], set[int]()
     while waiting and len(seen) <= _MAX_VISITS:
@@ -149,8 +151,11 @@ def _found(
         if not isinstance(value, Mapping | list | tuple) or id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, Mapping) and (one := _optimizer(place, value, scalars)) is not None:
-            optimizers.append(one)
+        if (
+            isinstance(value, Mapping)
+            and (optimizer := _optimizer(place, value, scalars)) is not None
+        ):
+            optimizers.append(optimizer)
             continue
         items = list(value.items() if isinstance(value, Mapping) else enumerate(value))
         refs = {str(key): x for key, x in items if isinstance(x, TensorRef) and x.whole}
@@ -177,13 +182,13 @@ def _optimizer(
     groups = tuple(_groups(listed, scalars, named=named))
     if len(groups) != len(listed):
         return None
-    given = {key: state.get(key) for group in groups for key in group.parameters}
-    made = {key: _parameter(values, scalars) for key, values in given.items()}
-    return OptimizerState(place, groups, {k: p for k, p in made.items() if p is not None})
+    states = {key: state.get(key) for group in groups for key in group.parameters}
+    parameters = {key: _parameter(values, scalars) for key, values in states.items()}
+    return OptimizerState(place, groups, {k: p for k, p in parameters.items() if p is not None})
 
 
 def _parameter(values: Any, scalars: Mapping[int, bytes]) -> Parameter | None:
-    """None for a state without tensors, with different shapes, or with odd scalars."""
+    """None for a state without tensors, with different shapes, or with unusual scalars."""
     if not isinstance(values, Mapping):
         return None
     refs = {k: v for k, v in values.items() if isinstance(k, str) and isinstance(v, TensorRef)}
@@ -201,7 +206,7 @@ def _parameter(values: Any, scalars: Mapping[int, bytes]) -> Parameter | None:
 def _groups(
     listed: Sequence[Any], scalars: Mapping[int, bytes], *, named: bool
 ) -> Iterator[ParameterGroup]:
-    """The groups of an optimizer, up to the first one that is none."""
+    """The groups of an optimizer, up to the first invalid one."""
     for group in listed:
         if not isinstance(group, Mapping):
             return
@@ -209,9 +214,9 @@ def _groups(
         values = group.get("values") if named else group
         if not isinstance(ids, list) or not isinstance(values, Mapping):
             return
-        if not all(type(each) in {int, str} for each in ids):
+        if not all(type(id_) in {int, str} for id_ in ids):
             return
-        names = group.get("param_names", ids)  # DTensor's helpers number by name, too
+        names = group.get("param_names", ids)  # DTensor's helpers use names as ids, too
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             names = []
         known = tuple(names) if len(names) == len(ids) else ()
@@ -219,12 +224,12 @@ def _groups(
 
 
 def _values(values: Mapping[Any, Any], scalars: Mapping[int, bytes]) -> Iterator[tuple[str, Any]]:
-    """The hyperparameters that are numbers, texts, or a few of them."""
+    """Hyperparameters that are numbers, texts, or short lists of numbers."""
     for key, value in values.items():
         if not isinstance(key, str) or key in {"params", "param_names"}:
             continue
         if isinstance(value, list | tuple):
-            numbers = [scalar(each, scalars) for each in value[:_MAX_LIST]]
+            numbers = [scalar(item, scalars) for item in value[:_MAX_LIST]]
             if len(numbers) == len(value) and all(isinstance(n, float | int) for n in numbers):
                 yield key, tuple(numbers)
         elif not isinstance(number := scalar(value, scalars), TensorRef):
@@ -232,7 +237,7 @@ def _values(values: Mapping[Any, Any], scalars: Mapping[int, bytes]) -> Iterator
 
 
 def scalar(value: Any, scalars: Mapping[int, bytes]) -> Number | TensorRef:
-    """A plain value as it is, a tensor of one number as that number; any other as it is."""
+    """A plain value, or the number in a tensor of one number; any other tensor unchanged."""
     if isinstance(value, TensorRef):
         number = _number(value, scalars)
         return value if number is None else number
@@ -250,7 +255,7 @@ def _number(ref: TensorRef, scalars: Mapping[int, bytes]) -> float | int | None:
 
 
 def whole_number(number: float | None) -> int | None:
-    """A count of steps as an integer; None for anything that counts nothing."""
+    """A step count as an integer; None for an invalid count."""
     if number is None or not math.isfinite(number) or number != int(number):
         return None
     return int(number)

@@ -1,4 +1,4 @@
-"""What the last versions of a repository hold of trainings, so that none is read twice."""
+"""Caches the training data of a repository's last versions, so that none is read twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Trainings(Struct):
 
 
 def remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
-    """Adds a value; of many the first one goes."""
+    """Adds a value; if there are too many, the oldest is removed."""
     known[key] = value
     if len(known) > _MOST:
         del known[next(iter(known))]

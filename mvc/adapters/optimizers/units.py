@@ -1,8 +1,8 @@
-"""The units of a version: parameters of an optimizer that are exactly one step on.
+"""Units of a version: parameters of an optimizer that are exactly one step later.
 
-A unit names the tensors of one parameter, its states and its weights, in the new version and in
-the one before, and the numbers that the step may have been made with: those of the new state, and
-those of the old one, because a scheduler changes them before or after the state is taken.
+A unit names the tensors of one parameter, its states and its weights, in the new and in the
+previous version, and candidate hyperparameters of the step: those of the new and of the old state,
+because a scheduler changes them before or after the state is recorded.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from mvc.adapters.optimizers.weights import Guess, weights_of
 from mvc.codecs.optim import kinds_of
 
 PARAM = "param"
-"""The member that is the weights."""
+"""The member for the weights."""
 
 
 class ContentPlace(NamedTuple):
-    """A content of a version: its file, and its position among the file's contents."""
+    """A content of a version: its file, and its index in the file."""
 
     path: str
     content: int
 
 
 class Unit(Struct, frozen=True):
-    """One parameter of one optimizer, one step after the version before.
+    """One parameter of one optimizer, one step after the previous version.
 
-    ``members`` are its contents by their names in torch's state, and ``param``, its weights, where
-    these are known; ``older`` are those of the version before. ``hypers``: the numbers that the
-    step may have been made with, the likeliest first.
+    ``members``: its contents by their names in torch's state, and ``param`` for its weights, if
+    known; ``older``: those of the previous version. ``hypers``: candidate hyperparameters, the
+    likeliest first.
     """
 
     kinds: tuple[str, ...]
@@ -51,7 +51,7 @@ class Unit(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """One step of an optimizer between two versions; ``guess`` is which weights it moved.
+    """One optimizer step between two versions; ``guess``: the weights that it moved.
 
     ``newer`` and ``older``: all weights of the two versions.
     """
@@ -64,41 +64,41 @@ class Step(Struct, frozen=True):
     older: Mapping[WeightKey, Weight]
 
     def before(self, weight: Weight) -> Weight | None:
-        """The same weights in the version before, if they have the same shape and dtype."""
-        found = self.older.get(weight.key)
-        return found if found is not None and found.ref.spec == weight.ref.spec else None
+        """The same weights in the previous version, if shape and dtype are equal."""
+        previous = self.older.get(weight.key)
+        return previous if previous is not None and previous.ref.spec == weight.ref.spec else None
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for steps of one training, whose weights are the same."""
+        """Equal for steps of one training with the same weights."""
         return self.path, self.new.place, tuple(g.parameters for g in self.new.groups)
 
 
 def steps(new: Sequence[FileState], old: Sequence[FileState]) -> list[Step]:
-    """The optimizers that are in a version whose files are ``new`` and in the one before."""
+    """Optimizers in both a version with the files ``new`` and the previous one."""
     before = {(f.path, optimizer.place): (f, optimizer) for f in old for optimizer in f.optimizers}
     newer, older = _by_key(new), _by_key(old)
-    found = []
+    result = []
     for file in new:
         for optimizer in file.optimizers:
             earlier = before.get((file.path, optimizer.place))
             if earlier is not None and _follows(file, earlier[0]):
                 guess = weights_of(file, optimizer, new)
                 step = Step(file.path, optimizer, earlier[1], guess, newer=newer, older=older)
-                found.append(step)
-    return found
+                result.append(step)
+    return result
 
 
 def units(step: Step, weights: Mapping[ParameterId, Weight]) -> Iterator[Unit]:
     """The units of a step that moved these ``weights``."""
-    groups = {each: group for group in step.old.groups for each in group.parameters}
+    groups = {id_: group for group in step.old.groups for id_ in group.parameters}
     shared = dict[object, _Numbers]()
     for group in step.new.groups:
-        for each in group.parameters:
-            new, old = step.new.parameters.get(each), step.old.parameters.get(each)
+        for id_ in group.parameters:
+            new, old = step.new.parameters.get(id_), step.old.parameters.get(id_)
             if new is None or old is None or not _one_step(new, old):
                 continue
-            earlier = groups.get(each, group)
+            earlier = groups.get(id_, group)
             key = id(group), id(earlier), frozenset(new.members), tuple(new.scalars.items())
             if key not in shared:
                 shared[key] = _numbers(new, group, earlier)
@@ -108,7 +108,7 @@ def units(step: Step, weights: Mapping[ParameterId, Weight]) -> Iterator[Unit]:
             names = sorted(new.members.keys() & old.members.keys())
             members = {name: ContentPlace(step.path, new.members[name]) for name in names}
             older = {name: ContentPlace(step.path, old.members[name]) for name in names}
-            weight = weights.get(each)
+            weight = weights.get(id_)
             if weight is not None and (before := step.before(weight)) is not None:
                 members[PARAM] = ContentPlace(weight.path, weight.ref.content)
                 older[PARAM] = ContentPlace(before.path, before.ref.content)
@@ -116,7 +116,7 @@ def units(step: Step, weights: Mapping[ParameterId, Weight]) -> Iterator[Unit]:
 
 
 def _follows(new: FileState, old: FileState) -> bool:
-    """Whether the steps that two files say, if they do, are consecutive."""
+    """Whether the recorded steps of two files, if any, are consecutive."""
     return new.step is None or old.step is None or new.step == old.step + 1
 
 
@@ -128,14 +128,14 @@ _Numbers = tuple[tuple[str, ...], tuple[Mapping[str, object], ...]]
 
 
 def _numbers(new: Parameter, group: ParameterGroup, before: ParameterGroup) -> _Numbers:
-    """The kinds of optimizers that a parameter may be of, and the ``hypers`` of its unit."""
+    """Possible kinds of optimizers of a parameter, and the ``hypers`` of its unit."""
     kinds = kinds_of(frozenset((*new.members, *new.scalars)), group.values)
     both = [{**values, **new.scalars} for values in (group.values, before.values)]
     return tuple(kinds), tuple(both) if both[0] != both[1] else (both[0],)
 
 
 def _one_step(new: Parameter, old: Parameter) -> bool:
-    """Whether two states fit, and are one step apart if they count steps."""
+    """Whether two states match, and are one step apart if they count steps."""
     if new.spec != old.spec or ("step" in new.scalars) != ("step" in old.scalars):
         return False
     if "step" not in new.scalars:

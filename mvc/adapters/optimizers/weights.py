@@ -1,9 +1,9 @@
-"""Which weights a state of an optimizer belongs to.
+"""Matches the states of an optimizer to weights.
 
-By name where names are known: a Recorder keeps states by the names of parameters, and torch does
-if the optimizer was made from named parameters. Otherwise by order and shape: torch numbers
-parameters as they were passed, which is group by group the order of the model. What is found this
-way is a guess; whether a step was made that way is seen on the data, when it is coded.
+By name if names are known: a Recorder stores states by parameter name, and so does torch for an
+optimizer of named parameters. Otherwise by order and shape: torch numbers parameters in the order
+passed, which within a group is the model's order. Such a match is a guess, which the coder checks
+on the data.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ _PREFIXES = ("_orig_mod.", "module.")
 
 
 class Unsure(NamedTuple):
-    """Parameters, and the weights of their shape, of which each has one: which, the data say."""
+    """Parameters and weights of the same shape, to be matched by their data."""
 
     parameters: tuple[ParameterId, ...]
     weights: tuple[Weight, ...]
 
 
 class Guess(NamedTuple):
-    """The weights of an optimizer's parameters, and those of them that are a mere guess."""
+    """The weights of an optimizer's parameters, and the uncertain ones."""
 
     weights: Mapping[ParameterId, Weight]
     unsure: Sequence[Unsure] = ()
 
 
 def weights_of(file: FileState, optimizer: OptimizerState, files: Sequence[FileState]) -> Guess:
-    """The weights of an optimizer's parameters, of those that have a state."""
-    specs = {each: parameter.spec for each, parameter in optimizer.parameters.items()}
+    """The weights of an optimizer's parameters that have a state."""
+    specs = {id_: parameter.spec for id_, parameter in optimizer.parameters.items()}
     best = Guess({})
     for ordered, weights in _candidates(file, files):
         named = _by_name(optimizer, specs, weights)
-        found = Guess(named) if named else _by_order(optimizer, specs, weights, ordered=ordered)
-        if len(found.weights) > len(best.weights):
-            best = found
+        guess = Guess(named) if named else _by_order(optimizer, specs, weights, ordered=ordered)
+        if len(guess.weights) > len(best.weights):
+            best = guess
         if len(best.weights) == len(specs):
             break
     return best
@@ -58,11 +58,11 @@ def weights_of(file: FileState, optimizer: OptimizerState, files: Sequence[FileS
 def _candidates(
     file: FileState, files: Sequence[FileState]
 ) -> Iterator[tuple[bool, Sequence[Weight]]]:
-    """Weights, likeliest first: those of one mapping, then all of a file. Whether their order is
-    that in which they were given, which safetensors files do not keep.
+    """Lists of weights, likeliest first: those of one mapping, then all of a file.
 
-    Of files, the first is the one that has the optimizer; then that whose training state it is,
-    those of the same folder, and all others.
+    Each with whether its order is the original one, which safetensors files lose. The first file is
+    the optimizer's own; then the model of this training state, files of the same folder, and all
+    others.
     """
     folder = PurePosixPath(file.path).parent
 
@@ -72,10 +72,10 @@ def _candidates(
         return 0 if other is file else 2 if PurePosixPath(other.path).parent == folder else 3
 
     for other in sorted(files, key=distance):
-        listed = sorted(other.weights, key=_rank)
-        yield from ((other.ordered, one) for one in listed)
-        if len(listed) > 1:  # the optimizer may be one for several modules
-            yield other.ordered, [weight for one in listed for weight in one]
+        lists = sorted(other.weights, key=_rank)
+        yield from ((other.ordered, weights) for weights in lists)
+        if len(lists) > 1:  # one optimizer may have several modules
+            yield other.ordered, [weight for weights in lists for weight in weights]
 
 
 def _rank(weights: Sequence[Weight]) -> int:
@@ -88,13 +88,13 @@ def _by_name(
 ) -> dict[ParameterId, Weight]:
     known = {weight.name: weight for weight in reversed(weights)}
     bare = {_bare(name): weight for name, weight in known.items()}
-    found = {}
+    by_id = {}
     for group in optimizer.groups:
-        for each, name in zip(group.parameters, group.names, strict=False):
+        for id_, name in zip(group.parameters, group.names, strict=False):
             weight = known.get(name) or bare.get(_bare(name))
-            if weight is not None and weight.ref.spec == specs.get(each):
-                found[each] = weight
-    return found
+            if weight is not None and weight.ref.spec == specs.get(id_):
+                by_id[id_] = weight
+    return by_id
 
 
 def _bare(name: str) -> str:
@@ -110,26 +110,26 @@ def _by_order(
     *,
     ordered: bool,
 ) -> Guess:
-    """Each group's parameters are weights of their shapes in the same order, with gaps.
+    """Matches each group's parameters to weights of their shapes in the same order, with gaps.
 
-    Sure is that where a shape's weights are as many as its parameters, all of one group, and
-    ``ordered``; or where there is one of each.
+    A match is certain if ``ordered`` and a shape has as many weights as parameters, all of one
+    group; or if it has one of each.
     """
     places = _by_shape(weights)
-    every = {spec: tuple(weights[i] for i in found) for spec, found in places.items()}
-    found: dict[ParameterId, Weight] = {}
+    every = {spec: tuple(weights[i] for i in indices) for spec, indices in places.items()}
+    by_id: dict[ParameterId, Weight] = {}
     shared: dict[TensorSpec, list[ParameterId]] = {}
     groups: dict[TensorSpec, set[int]] = {}
     for number, group in enumerate(optimizer.groups):
         at = -1
-        for each in group.parameters:
-            if each in specs and (free := places.get(specs[each])):
+        for id_ in group.parameters:
+            if id_ in specs and (free := places.get(specs[id_])):
                 at = free.pop(bisect(free, at) % len(free))
-                found[each] = weights[at]
-                shared.setdefault(specs[each], []).append(each)
-                groups.setdefault(specs[each], set()).add(number)
+                by_id[id_] = weights[at]
+                shared.setdefault(specs[id_], []).append(id_)
+                groups.setdefault(specs[id_], set()).add(number)
     return Guess(
-        found,
+        by_id,
         [
             Unsure(tuple(ids), every[spec])
             for spec, ids in shared.items()
@@ -140,7 +140,7 @@ def _by_order(
 
 
 def _by_shape(weights: Sequence[Weight]) -> dict[TensorSpec, list[int]]:
-    """Positions of the weights that may be parameters; of tied ones the first."""
+    """Indices of weights that may be parameters; of tied ones the first."""
     places: dict[TensorSpec, list[int]] = {}
     seen: set[int] = set()
     for i, weight in enumerate(weights):

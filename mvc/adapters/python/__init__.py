@@ -1,4 +1,4 @@
-"""States given from Python: nested dictionaries of torch tensors and numpy arrays.
+"""States from Python: nested dictionaries of torch tensors and numpy arrays.
 
-Files: ``files``.
+For model files see ``files``.
 """

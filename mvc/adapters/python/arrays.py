@@ -1,7 +1,7 @@
 """numpy arrays and torch tensors to and from tensor specs and bytes.
 
-torch is imported only when a tensor is met. Where it is not installed, its tensors come back as
-numpy arrays; bfloat16 and 8-bit floats, which numpy lacks, are those of ml_dtypes.
+torch is imported only for torch tensors. Without it, they are returned as numpy arrays; bfloat16
+and 8-bit floats, which numpy lacks, use ml_dtypes.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
     import torch
 
 
-# Quantised integers are the plain integers that they are made of.
+# Quantized integers as the plain integers they consist of.
 _INTEGERS = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "raw": "uint8"}
 _DTYPES = {name: np.dtype(text) for text, name in DESCRIPTIONS.items()}
 _DTYPES |= {name: _DTYPES[plain] for name, plain in _INTEGERS.items() if name != "raw"}
 _EXTENSIONS = {"bfloat16", *(name for name in DTYPES if name.startswith("float8_"))}
-"""What ml_dtypes adds to numpy, by the same names."""
+"""dtypes that ml_dtypes adds to numpy, by the same names."""
 
 
 def has_dtype(name: str, *, extended: bool = False) -> bool:
-    """Whether numpy itself has a dtype for these numbers; or, ``extended``, ml_dtypes has."""
+    """Whether numpy has a dtype for these numbers, or with ``extended`` ml_dtypes."""
     return name in _DTYPES or (extended and name in _EXTENSIONS)
 
 
 @cache
 def has_torch() -> bool:
-    """Whether torch is installed; it is not imported."""
+    """Whether torch is installed, without importing it."""
     return find_spec("torch") is not None
 
 
 def array_spec(array: np.ndarray[Any, Any] | np.generic[Any], place: str) -> TensorSpec:
-    """Raises UnsupportedTensor naming ``place`` for any dtype that has no exact name here."""
+    """Raises UnsupportedTensor naming ``place`` for a dtype without an exact name."""
     name = DESCRIPTIONS.get(array.dtype.str)
     if name is None and array.dtype.name in _EXTENSIONS:
         name = array.dtype.name
     if name is None:
         raise UnsupportedTensor(
-            f"{place} is a numpy array of dtype {array.dtype.str!r}, which cannot be kept",
+            f"{place} is a numpy array of dtype {array.dtype.str!r}, which cannot be stored",
             hint="convert it to a little-endian number type first",
         )
     return shared_spec(name, array.shape)
@@ -60,10 +60,10 @@ def array_bytes(array: np.ndarray[Any, Any]) -> memoryview:
 
 
 def make_array(spec: TensorSpec, data: memoryview) -> np.ndarray[Any, Any]:
-    """An array over ``data``, without a copy; as writable as ``data`` is.
+    """An array over ``data``, without a copy; as writable as ``data``.
 
-    Raises UnsupportedTensor for a tensor without elements whose shape numpy cannot hold, and
-    NotInstalled for numbers of which only torch has a dtype.
+    Raises UnsupportedTensor for an empty tensor whose shape numpy does not support, and
+    NotInstalled for a dtype that only torch has.
     """
     dtype = _array_dtype(spec.dtype)
     if not spec.nbytes:
@@ -89,21 +89,23 @@ def _shaped(spec: TensorSpec, library: str) -> Iterator[None]:
         yield
     except (RuntimeError, ValueError) as error:
         raise UnsupportedTensor(
-            f"{library} cannot hold a tensor of the shape {list(spec.shape)}",
-            hint="'mvc checkout REV PATH -o FILE' writes the file that has it",
+            f"{library} does not support a tensor of the shape {list(spec.shape)}",
+            hint="'mvc checkout REV PATH -o FILE' writes the whole file",
         ) from error
 
 
 def tensor_spec(tensor: torch.Tensor, place: str) -> TensorSpec:
-    """Raises UnsupportedTensor, naming ``place`` and the reason, for what is no plain tensor."""
+    """Raises UnsupportedTensor, naming ``place`` and the reason, for anything but a plain
+    tensor.
+    """
     import torch
 
     reason, hint = _refusal(tensor)
     if reason:
-        raise UnsupportedTensor(f"{place} is {reason}, which cannot be kept exactly", hint=hint)
+        raise UnsupportedTensor(f"{place} is {reason}, which cannot be stored exactly", hint=hint)
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in DTYPES:
-        raise UnsupportedTensor(f"{place} has the dtype {name}, which cannot be kept exactly")
+        raise UnsupportedTensor(f"{place} has the dtype {name}, which cannot be stored exactly")
     if tensor.dtype == getattr(torch, "float4_e2m1fn_x2", None) and not tensor.shape:
         raise UnsupportedTensor(
             f"{place} is a packed tensor without dimensions", hint="reshape it to one dimension"
@@ -116,15 +118,15 @@ def _refusal(tensor: torch.Tensor) -> tuple[str, str]:
 
     kind = type(tensor)
     if torch.nn.parameter.is_lazy(tensor):
-        return "a parameter without values", "run the model once so that it gets its shape"
+        return "a parameter without values", "run the model once to initialize it"
     if tensor.is_nested:
-        return "a nested tensor", "keep its parts as tensors of their own"
+        return "a nested tensor", "store its parts as separate tensors"
     if tensor.layout is not torch.strided:
-        return f"a sparse tensor ({tensor.layout})", "use to_dense() or keep indices and values"
+        return f"a sparse tensor ({tensor.layout})", "use to_dense(), or store indices and values"
     if tensor.is_quantized:
-        return "a quantised tensor", "keep int_repr(), scale and zero point"
+        return "a quantised tensor", "store int_repr(), scale and zero point"
     if tensor.device.type == "meta":
-        return "a tensor without data (device meta)", "materialise it before it is committed"
+        return "a tensor without data (device meta)", "materialize it before the commit"
     if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         hint = "save the state with torch.save and commit that file, or commit plain tensors"
         if hasattr(tensor, "full_tensor"):
@@ -139,17 +141,17 @@ def _refusal(tensor: torch.Tensor) -> tuple[str, str]:
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values in this process's memory, row-major; the tensor itself if it is that."""
+    """The same values in this process's memory, row-major; without a copy if possible."""
     return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """Its row-major bytes in this process's memory, without a copy if they lie so there."""
+    """Its row-major bytes in this process's memory, without a copy if possible."""
     return _bytes(contiguous(tensor))
 
 
 def borrowed_bytes(tensor: torch.Tensor) -> memoryview | None:
-    """The bytes as they lie in memory, without a copy, or None if they do not lie in order."""
+    """The bytes in memory, without a copy; None unless they are row-major in CPU memory."""
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         return None
     return None if tensor.is_conj() or tensor.is_neg() else _bytes(tensor.detach())
@@ -160,17 +162,17 @@ def _bytes(rows: torch.Tensor) -> memoryview:
 
     if not rows.numel():
         return memoryview(b"")
-    # torch calls one element contiguous whatever its strides; a view as bytes needs stride 1.
+    # torch calls one element contiguous with any strides; viewing it as bytes needs stride 1.
     flat = rows.as_strided((rows.numel(),), (1,))
     raw: Any = flat.view(torch.uint8).numpy()
     return memoryview(raw)
 
 
 def make_tensor(spec: TensorSpec, data: memoryview) -> torch.Tensor:
-    """A tensor over ``data``, without a copy where ``data`` is writable.
+    """A tensor over ``data``, without a copy if ``data`` is writable.
 
-    Quantised dtypes and ``raw`` come back as the plain integers they are made of. Raises
-    UnsupportedTensor for a tensor without elements whose shape torch cannot hold.
+    Quantized dtypes and ``raw`` become the plain integers they consist of. Raises UnsupportedTensor
+    for an empty tensor whose shape torch does not support.
     """
     import torch
 

@@ -1,15 +1,13 @@
 """Python states (nested dictionaries of torch tensors and numpy arrays) as virtual files.
 
-A state is laid out as the safetensors file that would hold it: the tensors under
-their places joined with '.', largest item size first so that all are aligned,
-and the nesting with its other values as JSON in ``__metadata__["mvc"]``
-(``mvc.structure``). Every safetensors reader takes that file, unless a
-tensor is complex32 or complex128: the format has no names for these, and mvc
-writes ``C32`` and ``C128``.
+A state has the layout of a safetensors file: tensors by their keys joined with '.', sorted by
+descending item size for alignment, and the nesting with all other values as JSON in
+``__metadata__["mvc"]`` (``mvc.structure``). Every safetensors reader can read that file, unless a
+tensor is complex32 or complex128: the format has no names for these, and mvc writes ``C32`` and
+``C128``.
 
-Tied tensors are kept under each of their names, with equal content. Whether a
-tensor was a Parameter, on which device it lay, and attributes of dictionaries
-such as ``_metadata`` are not kept.
+Tied tensors are stored under each of their names, with equal content. Devices, Parameter types, and
+attributes of dictionaries such as ``_metadata`` are not stored.
 """
 
 from __future__ import annotations
@@ -52,14 +50,14 @@ from mvc.names import check_key, printable
 from mvc.structure import Names, decode, encode
 
 Buffers = Callable[[int], Any]
-"""Gives the bytes of a content as a memoryview or an array; writable ones are not copied."""
+"""Returns the bytes of a content as a memoryview or an array; writable ones are not copied."""
 
 
 class LazyTensor(Struct, frozen=True):
-    """Stands in a state for a torch tensor whose bytes are put together as they are read.
+    """A torch tensor of a state whose bytes are produced on demand.
 
-    ``read(start, out)`` fills ``out`` with its row-major bytes from ``start`` on; it is
-    called from several threads.
+    ``read(start, out)`` fills ``out`` with its row-major bytes from ``start``; it is called from
+    several threads.
     """
 
     spec: TensorSpec
@@ -82,20 +80,20 @@ class _Array(Struct, frozen=True):
         return array_bytes(self.value) if self.value.flags.c_contiguous else None
 
     def rows(self) -> memoryview:
-        """Its row-major bytes, in new memory where they do not lie so."""
+        """Its row-major bytes, copied if necessary."""
         if self.is_torch:
             return tensor_bytes(self.value)
         return array_bytes(np.ascontiguousarray(self.value))
 
 
 class _Collector:
-    """Takes the arrays out of a state as its structure is written."""
+    """Collects the arrays of a state while its structure is encoded."""
 
     def __init__(self) -> None:
         self.arrays: list[_Array] = []
         self._names = Names()
-        self._names.unique("__metadata__")  # taken in the header
-        # Without torch in the process nothing in the state can be a torch tensor.
+        self._names.unique("__metadata__")  # reserved in the header
+        # Without torch in the process, no value can be a torch tensor.
         self._torch: Any = sys.modules.get("torch")
 
     def leaf(self, place: str, value: Any) -> tuple[str, str] | None:
@@ -115,7 +113,7 @@ class _Collector:
 
 
 class _ParsedState(ParsedFile):
-    """The virtual file; reads the arrays themselves, so they must not change meanwhile."""
+    """The virtual file; reads from the arrays themselves, so they must not change meanwhile."""
 
     format = "state"
     checks = ()
@@ -124,7 +122,7 @@ class _ParsedState(ParsedFile):
         self._header = header
         self._arrays = arrays
         self._lock = threading.Lock()
-        # The last array that was read; one at a time bounds the memory of copies.
+        # The last array that was read; caching only one limits the memory for copies.
         self._rows: tuple[int, memoryview] | None = None
         ends = list(accumulate((a.spec.nbytes for a in arrays), initial=len(header)))
         self.contents = tuple(map(ParsedContent, ends, (a.spec for a in arrays)))
@@ -153,30 +151,30 @@ class _ParsedState(ParsedFile):
 def from_state(obj: Mapping[Any, Any]) -> ParsedFile:
     """A state as a virtual safetensors file; contiguous arrays in memory are not copied.
 
-    Raises UnsupportedTensor naming the place of anything that cannot be kept
-    exactly, and InvalidName for a name that mvc does not accept.
+    Raises UnsupportedTensor naming the keys of a value that cannot be stored exactly, and
+    InvalidName for an invalid name.
     """
     if not isinstance(obj, Mapping):
         raise WrongUsage(
             f"a state is a dictionary, not a {type(obj).__qualname__}",
-            hint="commit model.state_dict(), or a dictionary that holds the tensor",
+            hint="commit model.state_dict(), or a dictionary with the tensor",
         )
     collector = _Collector()
     structure = encode(obj, collector.leaf)
     arrays = sorted(collector.arrays, key=lambda a: -DTYPES[a.spec.dtype].itemsize)
     metadata = {"mvc": structure}
     if any(a.is_torch for a in arrays):
-        metadata["format"] = "pt"  # what readers of other tools look for
+        metadata["format"] = "pt"  # expected by readers of other tools
     return _ParsedState(_header(metadata, ((a.key, a.spec) for a in arrays)), arrays)
 
 
 def combined_header(
     file: FileEntry, skeletons: Sequence[bytes], tensors: Mapping[str, TensorSpec]
 ) -> bytes | None:
-    """The header of a file of these tensors, in this order, which come from two files.
+    """The header of a file with these tensors, in this order, from two files.
 
-    It has the metadata of the first of the two, ``file``. None for states that hold other things
-    than tensors by name.
+    It has the metadata of ``file``, the first of the two. None for states that contain more than
+    tensors by name.
     """
     metadata = safetensors_header(skeletons[0], file.path).get("__metadata__", {})
     if file.format == "state":
@@ -184,8 +182,8 @@ def combined_header(
         every = [item for state in states for item in state.items()]
         if any(not isinstance(leaf, _Leaf) or leaf.key != key for key, leaf in every):
             return None
-        kept = {key: leaf for key, leaf in every if key in tensors}
-        metadata["mvc"] = encode(kept, lambda _, each: each if isinstance(each, _Leaf) else None)
+        leaves = {key: leaf for key, leaf in every if key in tensors}
+        metadata["mvc"] = encode(leaves, lambda _, leaf: leaf if isinstance(leaf, _Leaf) else None)
     return _header(metadata, tensors.items())
 
 
@@ -195,7 +193,7 @@ class _Leaf(NamedTuple):
 
 
 def _header(metadata: Mapping[str, str], tensors: Iterable[tuple[str, TensorSpec]]) -> bytes:
-    # Entry by entry: the objects of 100,000 of them would take more memory than the text.
+    # Entry by entry, because 100,000 entries as objects need more memory than as text.
     parts = [_json({"__metadata__": metadata})[:-1]]
     end = 0
     for key, spec in tensors:
@@ -204,24 +202,24 @@ def _header(metadata: Mapping[str, str], tensors: Iterable[tuple[str, TensorSpec
     header = header_bytes(",".join(parts) + "}")
     if len(header) - LENGTH_BYTES > MAX_SAFETENSORS_HEADER:
         raise UnsupportedTensor(
-            f"the state's values beside its tensors take more than {MAX_SAFETENSORS_HEADER} bytes",
-            hint="keep long lists of numbers as arrays",
+            f"the state's plain values exceed {MAX_SAFETENSORS_HEADER} bytes",
+            hint="store long lists of numbers as arrays",
         )
     return header
 
 
 NUMPY = frozenset({"npz", "npy", "hdf5", "keras"})
-"""Formats whose own libraries give arrays of numpy."""
+"""Formats whose own libraries return numpy arrays."""
 
 _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def to_state(entry: PlacedFile, skeleton: bytes, content: Buffers) -> Any:
-    """The nested state back, or {key: tensor} for a file of another format.
+    """The nested state, or {key: tensor} for a file of another format.
 
-    A torch file that holds a dictionary of plain data comes back nested, too. Tensors are
-    torch's where torch's went in and for torch and safetensors files, else numpy's; all are
-    numpy's where torch is not installed. Strided views become contiguous. Raises DamagedData.
+    A torch file with a dictionary of plain data is nested, too. Tensors are torch's if the state
+    had torch's, and for torch and safetensors files; else numpy's. Without torch all are numpy's.
+    Strided views become contiguous. Raises DamagedData.
     """
     reader = _Reader(entry, content)
 
@@ -239,13 +237,13 @@ def to_state(entry: PlacedFile, skeleton: bytes, content: Buffers) -> Any:
 def nested_state(
     file: PlacedFile, skeleton: bytes, leaf: Callable[[str, str], Any]
 ) -> tuple[Any, bool]:
-    """What a state or a torch file holds, nested, and whether that is a dictionary of plain data.
+    """The nested value of a state or torch file, and whether it is a dictionary of plain data.
 
-    ``leaf`` as for ``decode_state``. Files of other formats hold nothing nested. Raises
+    ``leaf`` as for ``decode_state``. Files of other formats have no nested value. Raises
     DamagedData.
     """
     if file.format == "torch":
-        from mvc.adapters.files.torch_files import nested  # by torch's users only
+        from mvc.adapters.files.torch_files import nested  # only torch's users need it
 
         return nested(file, skeleton, partial(leaf, "torch"))
     if file.format == "state":
@@ -254,23 +252,23 @@ def nested_state(
 
 
 def decode_state(skeleton: bytes, path: str, leaf: Callable[[str, str], Any]) -> Any:
-    """The nested state of a skeleton, with ``leaf(tag, key)`` in the place of each array.
+    """The nested state of a skeleton, with ``leaf(tag, key)`` instead of each array.
 
     ``tag`` is torch, numpy or scalar. Raises DamagedData, which names the ``path``.
     """
     header = safetensors_header(skeleton, path)
     structure = header.get("__metadata__", {}).get("mvc")
     if structure is None:
-        raise DamagedData(f"{path} has lost the structure of its state")
+        raise DamagedData(f"{path} lacks the structure of its state")
     return decode(structure, leaf)
 
 
 def values(
     entry: FileEntry, content: Buffers, keys: Collection[str] | None, library: str
 ) -> dict[str, Any]:
-    """Single tensors by name (all where ``keys`` is None) as ``torch`` or ``numpy`` arrays.
+    """Tensors by name (all for ``keys`` None) as ``torch`` or ``numpy`` arrays.
 
-    All are numpy arrays where torch is not installed. Raises UnknownPath.
+    Without torch, all are numpy arrays. Raises UnknownPath.
     """
     reader = _Reader(entry, content)
     wanted = [t.key for t in entry.tensors] if keys is None else keys
@@ -278,13 +276,13 @@ def values(
     if missing:
         raise UnknownPath(
             f"{entry.path} has no tensor {printable(missing[0])}",
-            hint="`mvc ls` lists what a version holds",
+            hint="`mvc ls` lists the contents of a version",
         )
     return {key: reader.array(key, library) for key in wanted}
 
 
 class _Reader:
-    """Makes arrays of an entry's tensors; keeps the last raw storage that views lie in."""
+    """Makes arrays of an entry's tensors; caches the last raw storage with views."""
 
     def __init__(self, entry: PlacedFile, content: Buffers) -> None:
         self.by_key = {t.key: t for t in entry.tensors}
@@ -295,7 +293,7 @@ class _Reader:
     def array(self, key: str, library: str) -> Any:
         tensor = self.by_key.get(key)
         if tensor is None:
-            raise DamagedData(f"{self._path} has lost the tensor {key}")
+            raise DamagedData(f"{self._path} lacks the tensor {key}")
         data = self._bytes(tensor)
         of_torch = library == "torch" or not has_dtype(tensor.spec.dtype, extended=True)
         if of_torch and has_torch():

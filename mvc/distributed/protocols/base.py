@@ -1,7 +1,7 @@
-"""What every protocol shares: rounds, the average, and guards against the unfit.
+"""The common parts of all protocols: rounds, the average, and checks of messages and numbers.
 
-Both sides are pure: messages in, messages out, no I/O, no clock. A channel from one to the other
-keeps the order of its messages and loses none; nothing else is assumed of the network.
+Both sides are pure: messages in, messages out, no I/O, no clock. A channel between them preserves
+the order of its messages and loses none; nothing else is assumed about the network.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 __all__ = ["Coordinator", "Counts", "Protocol", "SafeName", "Vector", "Worker"]
 
 PERIOD = 40
-"""Updates in which a radius is found where none is given."""
+"""Default number of updates for measuring a radius."""
 
 _Positive = Annotated[float, Meta(gt=0, le=1e300)]
 _Share = Annotated[float, Meta(gt=0, lt=1)]
@@ -38,20 +38,20 @@ Listening = Generator[None, Sequence[m.Message], _T]
 
 
 class Protocol(Struct, frozen=True):
-    """The options of a protocol. ``protocol_named`` makes one and checks them.
+    """The options of a protocol. ``protocol_named`` creates one and checks them.
 
-    How far a model may move (gm, fgm, fda) has one of four units. ``radius``: the distance r.
-    ``relative``: T, with ``r = T|E|`` anew for each round. ``rho``: ``r = rho * rate * sqrt(n)``
-    with the learning rate and the number of parameters: about the number of steps straight ahead,
-    so that it holds for other rates and networks. ``period``: r is found in the training, as how
-    far the workers' models go in so many updates; ``PERIOD`` if nothing is given.
+    The allowed distance of a model (gm, fgm, fda) has one of four units. ``radius``: the distance
+    r. ``relative``: T, with ``r = T|E|`` computed for each round. ``rho``: ``r = rho * rate *
+    sqrt(n)`` with the learning rate and the number of parameters: roughly a number of steps in one
+    direction, so that it is valid for other rates and networks. ``period``: r is measured in the
+    training, as the distance of the workers' models after this many updates; ``PERIOD`` by default.
 
-    ``safe``: of gm and fgm; a name, or a function of the user's (``Own``). ``every``: updates
-    between averages, of the periodic ones; None of all others. ``balancing``: of gm. ``barrier``:
-    a round ends when psi has come that near to zero, as a share of its first value (fgm).
-    ``rebalance``: c_r, or None for no rebalancing (fgm): the round goes on after a flush if psi is
-    below that share of its first value. ``outer_rate``, ``outer_momentum``: of the coordinator's
-    step; 1 and 0 are plain averaging. ``up``, ``down``: codecs of drifts and of the model's change.
+    ``safe``: of gm and fgm; a name, or the user's function (``Own``). ``every``: updates between
+    averages, for periodic protocols; None for all others. ``balancing``: of gm. ``barrier``: a
+    round ends when psi is this close to zero, as a share of its first value (fgm). ``rebalance``:
+    c_r, or None for no rebalancing (fgm): the round continues after a flush if psi is below that
+    share of its first value. ``outer_rate``, ``outer_momentum``: of the coordinator's step; 1 and 0
+    mean plain averaging. ``up``, ``down``: codecs of drifts and of the model's change.
     """
 
     name: str
@@ -73,36 +73,34 @@ class Protocol(Struct, frozen=True):
 
     @property
     def measured_in(self) -> int | None:
-        """In how many updates the radius is found; None if there is none, or it is given."""
-        given = (self.every, self.radius, self.relative, self.rho)
-        return self.period or PERIOD if given == (None,) * 4 else None
+        """The number of updates for measuring the radius; None if it is set or not used."""
+        set_options = (self.every, self.radius, self.relative, self.rho)
+        return self.period or PERIOD if set_options == (None,) * 4 else None
 
     @property
     def alarms(self) -> bool:
-        """True if a drift that a worker sends by itself is answered before the others send
-        theirs.
-        """
+        """Whether an unrequested drift is answered before all other workers have sent theirs."""
         return self.name.startswith("gm")
 
-    def radius_at(self, reference: Vector, found: float | None = None) -> float | None:
+    def radius_at(self, reference: Vector, measured: float | None = None) -> float | None:
         """The radius r of a round that begins with these parameters; None while it is unknown.
 
-        ``found``: what the training has found.
+        ``measured``: the radius that the training has measured.
         """
         if self.relative is not None:
             return self.relative * norm_of(reference)
         if self.rho is not None and self.rate is not None:
             return self.rho * self.rate * math.sqrt(len(reference))
-        return self.radius or found
+        return self.radius or measured
 
-    def describe(self, model: NDArray[Any], found: float | None = None) -> str:
-        """The radius in all units, as far as they are known, or the period."""
+    def describe(self, model: NDArray[Any], measured: float | None = None) -> str:
+        """The radius in all known units, or the period."""
         if self.every is not None:
             return f"every {self.every} updates"
         reference = model.astype(np.float64)
-        radius, norm = self.radius_at(reference, found), norm_of(reference)
+        radius, norm = self.radius_at(reference, measured), norm_of(reference)
         if radius is None:
-            return f"r is found in the first {self.measured_in} updates"
+            return f"r is measured in the first {self.measured_in} updates"
         relative = f"{radius / norm:.4g}" if norm else "not defined (the model is zero)"
         rho = "unknown (no learning rate)"
         if self.rate is not None:
@@ -114,7 +112,7 @@ class Protocol(Struct, frozen=True):
 
 
 class Counts(Struct):
-    """What a run has done so far. Bytes are those of whole messages, late ones included."""
+    """Counts of a run. Bytes are of whole messages, including late ones."""
 
     rounds: int = 0
     subrounds: int = 0
@@ -130,7 +128,7 @@ class Counts(Struct):
 
 
 class Side:
-    """What coordinator and worker have in common. ``reference``: the last global model."""
+    """Common base of coordinator and worker. ``reference``: the last global model."""
 
     safe: SafeFunction
 
@@ -147,12 +145,12 @@ class Side:
 
     @property
     def measuring(self) -> bool:
-        """True as long as the training is to find the radius."""
+        """Whether the radius is still to be measured."""
         return self.protocol.measured_in is not None and self.radius is None
 
-    def _safe_function(self, found: float | None) -> SafeFunction:
+    def _safe_function(self, measured: float | None) -> SafeFunction:
         reference = self.reference[: self.layout.measured].astype(np.float64)
-        radius = self.protocol.radius_at(reference, found)
+        radius = self.protocol.radius_at(reference, measured)
         assert radius is not None
         safe = self.protocol.safe
         return (
@@ -162,7 +160,7 @@ class Side:
         )
 
     def _renew(self) -> None:
-        """The safe function of a round that begins, if it has one; the first is checked."""
+        """Creates the safe function for a new round, if needed, and checks the first one."""
         if self.protocol.every is None and not self.measuring:
             first, self.safe = not hasattr(self, "safe"), self._safe_function(self.radius)
             if first and isinstance(self.safe, Own):
@@ -170,14 +168,14 @@ class Side:
 
 
 class Coordinator(Side):
-    """Holds the global model, ``reference``: a vector in the model's element type.
+    """Holds the global model ``reference``, a vector in the model's element type.
 
-    Feed it with ``on_messages`` and send what it returns. ``counts.rounds`` grows by one with every
-    new global model; more than one new model never comes from one call. ``finished`` is true when
-    all workers are done and the last average is made. Raises BadMessage, which names the worker,
-    for a message that does not fit; CannotDistribute if the next model would not be finite.
-    ``reference`` then is the last one. ``averaged``: the drifts of the last round. This one
-    averages when all have sent theirs.
+    Pass messages to ``on_messages``, and send its result. ``counts.rounds`` counts global models;
+    one call creates at most one. ``finished`` is true when all workers are done and the last
+    average is complete. Raises BadMessage naming the worker of an invalid message; CannotDistribute
+    if the next model would not be finite, and ``reference`` is then the last valid one.
+    ``averaged``: the drifts of the last round. This base class averages when all workers have sent
+    their drifts.
     """
 
     def __init__(
@@ -188,8 +186,10 @@ class Coordinator(Side):
         layout: VectorLayout | None = None,
         memory: Mapping[str, Any] | None = None,
     ) -> None:
-        """``workers``: for whom the first round waits. ``memory``: of a coordinator before this
-        one, to go on from its last model. Raises WrongUsage without a worker.
+        """``workers``: the workers of the first round. ``memory``: of an earlier coordinator, to
+        resume.
+
+        Raises WrongUsage without a worker.
         """
         super().__init__(protocol, model, layout)
         memory = memory or {}
@@ -203,7 +203,7 @@ class Coordinator(Side):
         self.subrounds: Counter[int] = Counter()
         self._asked: set[int] = set()
         self._outbox: list[m.Message] = []
-        self._ending = False  # the last drifts are asked for
+        self._ending = False  # the last drifts are requested
         self.round = int(memory.get("round", 0))
         self._velocity: Any = memory.get("velocity", 0.0)
         self._residual = np.zeros(self.layout.length) + memory.get("residual", 0.0)
@@ -214,7 +214,7 @@ class Coordinator(Side):
         next(self._script)
 
     def on_messages(self, batch: Sequence[m.Message]) -> list[m.Message]:
-        """Takes messages that arrived together, in this order; gives the answers."""
+        """Processes messages that arrived together, in this order; returns the answers."""
         self._outbox = []
         with suppress(StopIteration):  # the training has ended
             self._script.send(batch)
@@ -226,40 +226,40 @@ class Coordinator(Side):
         return answers
 
     def memory(self) -> dict[str, Any]:
-        """What, beside the reference, a coordinator needs to go on from here between rounds."""
-        found = {} if self.radius is None else {"radius": self.radius}
+        """The state, in addition to the reference, for resuming between rounds."""
+        radius = {} if self.radius is None else {"radius": self.radius}
         return {
             "round": self.round,
             "residual": self._residual,
             "velocity": self._velocity,
-            **found,
+            **radius,
         }
 
-    # ---- what a protocol defines
+    # ---- defined by a protocol
 
     def _round(self) -> Listening[Vector | None]:
-        """From the begin of a round to its mean drift; None if all are done and nothing is left."""
+        """Runs a round and returns its mean drift; None if all are done and no drift remains."""
         while not self.drifts.keys() >= self.members:
             if self.drifts:
                 self._fetch(self.done)
             elif self._ended:
-                return (yield from self._rest())
+                return (yield from self._last_mean())
             yield from self._listen(m.Drift)
         return self._mean(self.drifts)
 
     def _quantum(self) -> float:
-        """Of the first sub-round."""
+        """The quantum of the first sub-round."""
         return 0.0
 
     def _measure(self, drifts: Sequence[Vector]) -> float:
         """The radius that these drifts of parameters reach."""
         return self._safe_function(1.0).radius_of(drifts)
 
-    # ---- what protocols use
+    # ---- used by protocols
 
     def _listen(self, kind: type[_M]) -> Listening[list[_M]]:
-        """Waits for messages. Keeps drifts, and who is done; gives the messages of this kind."""
-        found = []
+        """Waits for messages; stores drifts and Done; returns the messages of this kind."""
+        matching = []
         for message in (yield):
             worker = message.worker
             if isinstance(message, m.Done):
@@ -274,8 +274,8 @@ class Coordinator(Side):
                     raise BadMessage(f"the drift of worker {worker}: {error.message}") from None
                 self._alarms += message.alarm
             if isinstance(message, kind):
-                found.append(message)
-        return found
+                matching.append(message)
+        return matching
 
     @property
     def _ended(self) -> bool:
@@ -285,39 +285,39 @@ class Coordinator(Side):
         for worker in sorted(workers):
             self._outbox.append(kind(worker, self.round, self.subrounds[worker], **values))
 
-    def _go_on(self, kind: Callable[..., m.Message], **values: Any) -> None:
-        """A sub-round begins for all."""
+    def _start_subround(self, kind: Callable[..., m.Message], **values: Any) -> None:
+        """Starts a sub-round for all."""
         self._send(kind, self.members, **values)
         self.subrounds.update(self.members)
         self.counts.subrounds += 1
 
     def _fetch(self, workers: Iterable[int]) -> None:
-        """Asks for the drifts that are neither here nor asked for."""
+        """Requests the drifts that were neither received nor requested."""
         missing = set(workers) - self.drifts.keys() - self._asked
         self._asked |= missing
         self._send(m.Fetch, missing)
 
     def _gather(self, workers: set[int]) -> Listening[Vector]:
-        """Asks for drifts and waits for them; the mean of all that are here."""
+        """Requests drifts and waits for them; returns the mean of all received ones."""
         self._fetch(workers)
         while not self.drifts.keys() >= workers:
             yield from self._listen(m.Drift)
         self._asked.clear()
         return self._mean(self.drifts)
 
-    def _rest(self) -> Listening[Vector | None]:
-        """All are done: the mean of what is in no average yet, if there is any."""
+    def _last_mean(self) -> Listening[Vector | None]:
+        """All are done: the mean of the drifts not yet averaged, if any."""
         if not self._pending:
             return None
         self._ending = True
         return (yield from self._gather(self.members))
 
     def _mean(self, drifts: Mapping[int, Vector]) -> Vector:
-        """Added in the order of the workers' numbers."""
-        total = sum((drifts[each] for each in sorted(drifts)), np.zeros(self.layout.length))
+        """The mean, summed in the order of the workers' numbers."""
+        total = sum((drifts[worker] for worker in sorted(drifts)), np.zeros(self.layout.length))
         return total / len(drifts)
 
-    # ---- the rest
+    # ---- private parts
 
     def _run(self) -> Listening[None]:
         joined: set[int] = set()
@@ -336,7 +336,7 @@ class Coordinator(Side):
             if mean is None:
                 break
             if measuring:
-                self._find_radius()
+                self._measure_radius()
             change = self._move(mean)
         self._send(m.Stop, self.members)
         self.finished = True
@@ -348,7 +348,7 @@ class Coordinator(Side):
             )
 
     def _begin(self, change: bytes) -> None:
-        """A round begins, with the whole model or its encoded change."""
+        """Starts a round, with the whole model or its encoded change."""
         self.round += 1
         self.subrounds.clear()
         self.drifts = {}
@@ -358,16 +358,16 @@ class Coordinator(Side):
         data, full = change or self.reference.tobytes(), int(not change)
         self._send(m.Begin, self.members, full=full, quantum=self._quantum(), data=data)
 
-    def _find_radius(self) -> None:
-        """From the drifts of those that have trained to the end of the measured period."""
-        drifts = [self.drifts[each] for each in sorted(self.drifts.keys() - self.done)]
-        radius = self._measure([each[: self.layout.measured] for each in drifts]) if drifts else 0
+    def _measure_radius(self) -> None:
+        """Measures the radius from the drifts of those that trained to the end of the period."""
+        drifts = [self.drifts[worker] for worker in sorted(self.drifts.keys() - self.done)]
+        radius = self._measure([drift[: self.layout.measured] for drift in drifts]) if drifts else 0
         if 0 < radius < math.inf:
             self.radius = radius
             self._send(m.Radius, self.members, radius=radius)
 
     def _move(self, mean: Vector) -> bytes:
-        """The reference moves by the mean drift, or as the outer step says; its encoded change."""
+        """Moves the reference by the outer step of the mean drift; returns the encoded change."""
         measured, data = self.layout.measured, b""
         change = mean + self._residual
         change[:measured] = self._step(mean[:measured]) + self._residual[:measured]
@@ -382,7 +382,7 @@ class Coordinator(Side):
         return data
 
     def _step(self, mean: Vector) -> Vector:
-        """What is made of the mean drift: Nesterov's momentum, or the drift itself."""
+        """The outer step: the mean drift, or Nesterov's momentum of it."""
         rate, momentum = self.protocol.outer_rate, self.protocol.outer_momentum
         if momentum == 0:
             return rate * mean
@@ -390,12 +390,12 @@ class Coordinator(Side):
         return np.asarray(rate * (mean + momentum * self._velocity))
 
     def _finite(self, model: Vector) -> NDArray[Any]:
-        """In the model's element type. Raises CannotDistribute."""
-        with np.errstate(over="ignore"):  # looked at below
+        """``model`` in its element type. Raises CannotDistribute."""
+        with np.errstate(over="ignore"):  # checked below
             reference = model.astype(self.layout.dtype)
         if not np.isfinite(reference).all():
             raise CannotDistribute(
-                "the next global model would hold numbers that are not finite",
+                "the next global model would have numbers that are not finite",
                 hint="lower the learning rate, or the rate and momentum of the outer step",
             )
         return reference
@@ -404,11 +404,11 @@ class Coordinator(Side):
 class Worker(Side):
     """Trains ``model``, a flat vector that it shares with the caller.
 
-    The caller sends ``join()``, and then, whenever ``waiting`` is false, trains, writes the new
-    parameters into ``model`` and calls ``on_update``. It passes every message to ``on_message``; if
-    ``changed`` is true afterwards, ``model`` has been overwritten: it sets ``changed`` to false and
-    loads the vector into its network. The optimizer's state stays as it is. This one sends its
-    drift after a number of updates.
+    The caller sends ``join()``. Whenever ``waiting`` is false it trains, writes the new parameters
+    into ``model`` and calls ``on_update``. It passes every message to ``on_message``; if
+    ``changed`` is true afterwards, ``model`` was overwritten: it sets ``changed`` to false and
+    loads the vector into its network. The optimizer's state does not change. This base class sends
+    its drift after a number of updates.
     """
 
     _residual: Any = 0.0
@@ -429,23 +429,23 @@ class Worker(Side):
         self.subround = 0
         self.updates = 0
         self._steps = 0  # since the round began
-        self._sent = False  # a drift, and no answer has come
+        self._sent = False  # whether a drift was sent and not yet answered
 
     def join(self) -> list[m.Message]:
-        """Asks to take part. What the model holds is lost: the coordinator's takes its place."""
+        """Joins the training. The coordinator's model will replace this one."""
         return [m.Join(self.number, 0, 0, length=self.layout.length, layout=self.layout.digest)]
 
     def on_update(self) -> list[m.Message]:
-        """The model has been trained: says what must be said.
+        """Call it after a training step; returns the messages to send.
 
-        Raises BadMessage if the model holds numbers that are not finite; nothing is sent then.
+        Raises BadMessage if the model has numbers that are not finite; then nothing is sent.
         """
         self.updates += 1
         self._steps += 1
         return Worker._watch(self) if self.measuring else self._watch()
 
     def on_message(self, message: m.Message) -> list[m.Message]:
-        """Takes one message; gives the answers. Raises BadMessage if it does not fit."""
+        """Processes one message; returns the answers. Raises BadMessage if it is invalid."""
         if isinstance(message, m.Begin):
             return self._begin(message)
         if isinstance(message, m.Radius):
@@ -455,42 +455,43 @@ class Worker(Side):
         elif (message.round, message.subround) != (self.round, self.subround):
             return []  # it is late
         elif not isinstance(message, m.Fetch):
-            return self._take(message)
+            return self._answer(message)
         elif not self._sent:
             return self._drift(alarm=0)
         return []
 
     def end(self) -> list[m.Message]:
-        """There is nothing more to train on. The worker still answers until it is ``finished``."""
+        """Stops training. The worker still answers until it is ``finished``."""
         self.done = True
         return [m.Done(self.number, self.round, self.subround, int(self._steps > 0))]
 
-    # ---- what a protocol defines
+    # ---- defined by a protocol
 
     def _watch(self) -> list[m.Message]:
-        """The model has changed."""
+        """Called after the model has changed."""
         ready = self._steps >= (self.protocol.every or self.protocol.measured_in or 0)
         return self._drift(alarm=1) if ready else []
 
-    def _take(self, message: m.Message) -> list[m.Message]:  # noqa: ARG002
-        """A message of this sub-round that is neither Begin, Fetch nor Stop."""
+    def _answer(self, message: m.Message) -> list[m.Message]:  # noqa: ARG002
+        """Answers a message of this sub-round other than Begin, Fetch and Stop."""
         return []
 
     def _on_begin(self, message: m.Begin) -> list[m.Message]:  # noqa: ARG002
-        """A round has begun: the model is the reference."""
+        """Called after a round has begun; the model is the reference."""
         return []
 
-    # ---- what protocols use
+    # ---- used by protocols
 
     def drift(self) -> Vector:
-        """What is to be sent: the way from where the drift began, and what was lost when last sent.
+        """The drift to send: the distance from its origin, plus the coding loss of the last one
+        sent.
 
-        Raises BadMessage if it holds numbers that are not finite.
+        Raises BadMessage for numbers that are not finite.
         """
         drift: Vector = np.subtract(self.model, self._origin, dtype=np.float64) + self._residual
         if not np.isfinite(drift).all():
             raise BadMessage(
-                f"worker {self.number}: its model holds numbers that are not finite after update "
+                f"worker {self.number}: its model has numbers that are not finite after update "
                 f"{self.updates}; nothing was sent"
             )
         return drift
@@ -500,7 +501,7 @@ class Worker(Side):
         return self._up.rounded(self.drift())
 
     def _drift(self, alarm: int) -> list[m.Message]:
-        """The message with the drift. The worker waits from now on."""
+        """The message with the drift. From now on the worker waits."""
         drift = self.drift()
         data, decoded = self._up.encode(drift)
         if not self._up.codec.exact:
@@ -509,7 +510,7 @@ class Worker(Side):
         return [m.Drift(self.number, self.round, self.subround, alarm=alarm, data=data)]
 
     def _load(self, model: NDArray[Any]) -> None:
-        """Trains on from this model."""
+        """Continues training from this model."""
         self.model[:] = model
         self.changed = True
         self.waiting = self._sent = False

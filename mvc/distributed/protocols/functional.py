@@ -1,7 +1,7 @@
 """Functional geometric monitoring (FGM): counters of O(1) bytes until the mean may be unsafe.
 
-examples/reproduce/distributed/README.md defines rounds and sub-rounds. With rebalancing half of the
-safe zone is the coordinator's (``mu``), half the workers' (``lambda``).
+examples/reproduce/distributed/README.md defines rounds and sub-rounds. With rebalancing, half of
+the safe zone is the coordinator's (``mu``), half the workers' (``lambda``).
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from mvc.distributed import messages as m
 from mvc.distributed.protocols.base import Coordinator, Listening, Vector, Worker
 
 SHARE = 0.5
-"""Of the safe zone, the workers' part after a flush (lambda); the rest is the coordinator's."""
+"""The workers' part of the safe zone after a flush (lambda); the rest is the coordinator's."""
 
 _TOLERANCE = 1e-9  # added to a quotient before the floor
-_MOST = 2.0**32 - 1  # a counter is a number of 32 bits
+_MOST = 2.0**32 - 1  # a counter has 32 bits
 
 
 class FunctionalCoordinator(Coordinator):
-    """``counts.balances``: flushes after which the round went on."""
+    """``counts.balances``: flushes after which the round continued."""
 
     def _quantum(self) -> float:
         return 0.0 if self.measuring else -self.safe.at_zero / 2
 
     def _round(self) -> Listening[Vector | None]:
         protocol, zero = self.protocol, len(self.members) * self.safe.at_zero
-        flushed: dict[int, Vector] = {}  # what each has sent before its last flush
+        flushed: dict[int, Vector] = {}  # the drifts of each before its last flush
         counter = 0
         while True:
             if counter > len(self.members):
@@ -35,7 +35,7 @@ class FunctionalCoordinator(Coordinator):
                     counter = self._next_subround(psi)
                     continue
             elif not self._ended:
-                counter += sum(each.amount for each in (yield from self._listen(m.Increment)))
+                counter += sum(part.amount for part in (yield from self._listen(m.Increment)))
                 continue
             elif not (self._pending or flushed):
                 return None
@@ -44,7 +44,7 @@ class FunctionalCoordinator(Coordinator):
             mean = yield from self._gather(self.members)
             if protocol.rebalance is None:
                 return mean
-            flushed = {each: flushed.get(each, 0.0) + self.drifts[each] for each in self.members}
+            flushed = {part: flushed.get(part, 0.0) + self.drifts[part] for part in self.members}
             psi = SHARE * zero + self._hub_psi(flushed)
             if self._ending or psi > protocol.rebalance * zero:
                 return self._mean(flushed)
@@ -57,19 +57,19 @@ class FunctionalCoordinator(Coordinator):
         values: dict[int, float] = {}
         self._send(m.Collect, self.members)
         while len(values) < len(self.members):
-            values |= {each.worker: each.value for each in (yield from self._listen(m.Value))}
-        return sum(values[each] for each in sorted(values))
+            values |= {part.worker: part.value for part in (yield from self._listen(m.Value))}
+        return sum(values[part] for part in sorted(values))
 
     def _hub_psi(self, flushed: dict[int, Vector]) -> float:
-        """What the coordinator holds adds to the sum of the values."""
+        """The coordinator's part of psi."""
         if not flushed:
             return 0.0
         mean = self._mean(flushed)[: self.layout.measured]
         return (1 - SHARE) * len(self.members) * self.safe.of(mean / (1 - SHARE))
 
     def _next_subround(self, psi: float) -> int:
-        """Its counter."""
-        self._go_on(m.Quantum, quantum=-psi / (2 * len(self.members)))
+        """Starts a sub-round; returns its counter."""
+        self._start_subround(m.Quantum, quantum=-psi / (2 * len(self.members)))
         return 0
 
 
@@ -80,16 +80,18 @@ class FunctionalWorker(Worker):
         self._quantum = message.quantum
         self._counter = 0
         self._zero = self.safe.at_zero
-        return self._watch()  # what a codec has lost may count
+        return self._watch()  # coding losses may count
 
-    def _now(self) -> float:
+    def _value(self) -> float:
         """The safe function, or after a flush its perspective ``share * phi(X / share)``."""
         share = 1.0 if self._origin is self.reference else SHARE
         return share * self.safe.of(self._rounded() / share)
 
     def _watch(self) -> list[m.Message]:
-        value = self._now()  # at every update: a model that is not finite is noticed at once
-        if self._quantum == 0:  # values are being collected: what rises now is seen afterwards
+        value = (
+            self._value()
+        )  # computed at every update to detect a model that is not finite at once
+        if self._quantum == 0:  # values are being collected; later rises count afterwards
             return []
         quotient = (value - self._zero) / self._quantum + _TOLERANCE
         risen = math.floor(max(-1.0, min(quotient, _MOST)))
@@ -98,13 +100,13 @@ class FunctionalWorker(Worker):
         amount, self._counter = risen - self._counter, risen
         return [m.Increment(self.number, self.round, self.subround, amount)]
 
-    def _take(self, message: m.Message) -> list[m.Message]:
+    def _answer(self, message: m.Message) -> list[m.Message]:
         if isinstance(message, m.Collect):
-            self._zero, self._quantum, self._counter = self._now(), 0.0, 0
+            self._zero, self._quantum, self._counter = self._value(), 0.0, 0
             return [m.Value(self.number, self.round, self.subround, self._zero)]
         if isinstance(message, m.Quantum):
             self.subround, self._quantum, self._counter = self.subround + 1, message.quantum, 0
-            if self._sent:  # the drift, and the round goes on from here
+            if self._sent:  # the round continues after the drift
                 self._origin = self.model.copy()
                 self._zero = SHARE * self.safe.at_zero
                 self.waiting = self._sent = False

@@ -1,8 +1,8 @@
 """Geometric monitoring (GM): a worker that leaves the safe zone sends its model.
 
-Balancing (Kamp's dynamic averaging, corrected) makes the mean grow by one
-worker drawn at ``random``; with ``hedge`` by twice as many as there are, and by all once it would
-hold half; with ``none`` by all, at the first violation.
+Balancing (Kamp's dynamic averaging, corrected) extends the mean by one worker,
+drawn at ``random``; with ``hedge`` by twice the current number, and by all once it would reach
+half; with ``none`` by all, at the first violation.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from mvc.distributed.protocols.base import Coordinator, Listening, Vector, Worke
 
 
 class GeometricCoordinator(Coordinator):
-    """``counts.balances``: how often balancing did without a synchronisation."""
+    """``counts.balances``: how often balancing avoided a synchronization."""
 
     def _round(self) -> Listening[Vector | None]:
         count, balancing = len(self.members), self.protocol.balancing
         random = np.random.default_rng([self.protocol.seed, self.round])
         while self.drifts or not self._ended:
-            held = len(self.drifts)
-            if not held:
+            received = len(self.drifts)
+            if not received:
                 yield from self._listen(m.Drift)
                 continue
             mean = self._mean(self.drifts)
-            if held == count:
+            if received == count:
                 return mean
-            more = 1 if balancing == "random" else 2 * held
+            more = 1 if balancing == "random" else 2 * received
             if balancing == "none" or self._alarms >= count:
                 break
             if self.safe.of(mean[: self.layout.measured]) <= 0:
                 self._balance(mean)
-            elif balancing == "hedge" and 2 * (held + more) >= count:
+            elif balancing == "hedge" and 2 * (received + more) >= count:
                 break
             else:
-                others = sorted(self.members - self.drifts.keys())
-                yield from self._gather({*map(int, random.choice(others, more, replace=False))})
+                absent = sorted(self.members - self.drifts.keys())
+                yield from self._gather({*map(int, random.choice(absent, more, replace=False))})
         else:
-            return (yield from self._rest())
+            return (yield from self._last_mean())
         return (yield from self._gather(self.members))
 
     def _balance(self, mean: Vector) -> None:
         data, decoded = self._down.encode(mean)
-        if not self._down.codec.exact:  # what is lost here comes back with the next reference
+        if not self._down.codec.exact:  # coding losses are added to the next reference
             self._residual += (mean - decoded) * (len(self.drifts) / len(self.members))
         self._send(m.Balance, self.drifts, data=data)
         self.subrounds.update(self.drifts.keys())
@@ -57,7 +57,7 @@ class GeometricWorker(Worker):
     def _watch(self) -> list[m.Message]:
         return self._drift(alarm=1) if self.safe.of(self._rounded()) > 0 else []
 
-    def _take(self, message: m.Message) -> list[m.Message]:
+    def _answer(self, message: m.Message) -> list[m.Message]:
         if isinstance(message, m.Balance):
             self.subround += 1
             self._load((self.reference + self._down.decode(message.data)).astype(self.model.dtype))

@@ -18,7 +18,7 @@ from mvc.errors import WrongUsage
 
 
 class NamedProtocol(Protocol, frozen=True):
-    """A protocol that makes its two sides. Make one with ``protocol_named``."""
+    """A protocol that creates its two sides. Create one with ``protocol_named``."""
 
     def coordinator(
         self,
@@ -36,7 +36,7 @@ class NamedProtocol(Protocol, frozen=True):
 
 
 OPTIONS: Mapping[str, Any] = get_type_hints(Protocol, include_extras=True) | {"safe": SafeName}
-"""The options of protocols, each with its type. ``safe`` may be an object, too (``Own``)."""
+"""The options of protocols with their types. ``safe`` may also be an object (``Own``)."""
 
 _UNITS = {"radius", "relative", "rho", "period"}
 _MONITORS = {*_UNITS, "safe"}
@@ -60,41 +60,42 @@ _KINDS: dict[str, tuple[type[Coordinator], type[Worker], dict[str, Any], set[str
     "local-sgd": (*_PERIODIC, {"every": 16}, {"every"}),
     "diloco": (*_PERIODIC, {"every": 16, **_NESTEROV}, {"every"} | _OUTER),
 }
-"""Of each: coordinator, worker, what it presets, and what else can be chosen."""
+"""For each: coordinator, worker, preset options, and further options."""
 
 PROTOCOLS = tuple(_KINDS)
 
 
 def protocol_named(name: str, **options: Any) -> NamedProtocol:
-    """The protocol of this name. Raises WrongUsage for names, options and values it does not take.
+    """The protocol of this name. Raises WrongUsage for invalid names, options and values.
 
-    ``options``: as of ``Protocol``; None stands for the default. Without a unit of the radius the
-    training finds one.
+    ``options``: those of ``Protocol``; None means the default. Without a unit of the radius the
+    training measures one.
     """
     if name not in _KINDS:
-        raise WrongUsage(f"there is no protocol {name}: it must be one of {', '.join(PROTOCOLS)}")
+        raise WrongUsage(f"there is no protocol {name}: use one of {', '.join(PROTOCOLS)}")
     *_, preset, chosen = _KINDS[name]
-    given = {key: value for key, value in options.items() if value is not None}
-    for key, value in given.items():
+    chosen_options = {key: value for key, value in options.items() if value is not None}
+    for key, value in chosen_options.items():
         if key not in chosen | _ALL:
-            raise WrongUsage(f"the protocol {name} takes no {key}")
-        given[key] = valid(key, value, OPTIONS[key])
-    if len(given.keys() & _UNITS) > 1:
-        raise WrongUsage("give the threshold as one of radius, relative (T), rho and period")
-    if "rho" in given and "rate" not in given:
+            raise WrongUsage(f"the protocol {name} has no option {key}")
+        chosen_options[key] = valid(key, value, OPTIONS[key])
+    if len(chosen_options.keys() & _UNITS) > 1:
+        raise WrongUsage("set only one of radius, relative (T), rho and period")
+    if "rho" in chosen_options and "rate" not in chosen_options:
         raise WrongUsage(
             "a threshold in rho needs the learning rate",
             hint="-O rate=0.01, or join(model, optimizer) in the script",
         )
-    made = NamedProtocol(name, **{**preset, **given})
-    for codec in (made.up, made.down):
+    protocol = NamedProtocol(name, **{**preset, **chosen_options})
+    for codec in (protocol.up, protocol.down):
         codec_named(codec)
-    return made
+    return protocol
 
 
 def valid(name: str, value: Any, kind: Any, *, strict: bool = True) -> Any:
-    """The value as one of this type. Raises WrongUsage if it is none. Unless ``strict``, it may be
-    a text.
+    """``value`` converted to this type. Raises WrongUsage.
+
+    Unless ``strict``, it may be a text.
     """
     own = kind is SafeName and callable(getattr(value, "gradient", None))
     try:
@@ -105,5 +106,5 @@ def valid(name: str, value: Any, kind: Any, *, strict: bool = True) -> Any:
             reason = f"it must be one of {', '.join(get_args(kind))}"
         raise WrongUsage(
             f"{name} cannot be {value}: {reason}",
-            hint="or an object with methods value and gradient" if kind is SafeName else None,
+            hint="or pass an object with methods value and gradient" if kind is SafeName else None,
         ) from None

@@ -1,10 +1,10 @@
-"""Federated dynamic averaging (FDA): synchronise when the variance of the models is too large.
+"""Federated dynamic averaging (FDA): synchronizes when the variance of the models is too large.
 
 After every update each worker sends the squared norm of its drift and a summary of the drift. The
-variance is the mean of the squared norms less the squared norm of the mean drift, which the
+variance is the mean of the squared norms minus the squared norm of the mean drift, which the
 coordinator estimates from the mean of the summaries. A summary is the length of the drift along the
-last change of the global model, the linear one of the paper.
-(Theologitis, Frangias, Anestis, Samoladas, Deligiannakis, arXiv 2405.20988.)
+last change of the global model, the linear one of the paper. (Theologitis, Frangias, Anestis,
+Samoladas, Deligiannakis, arXiv 2405.20988.)
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from mvc.distributed.safe import norm_of
 
 
 class VarianceCoordinator(Coordinator):
-    """``counts.subrounds``: estimates made."""
+    """``counts.subrounds``: the number of estimates."""
 
     def _round(self) -> Listening[Vector | None]:
         states: dict[int, m.LocalState] = {}
         while states or not self._ended:
             if not states or not states.keys() >= self.members - self.done:
-                heard = yield from self._listen(m.LocalState)
-                states |= {each.worker: each for each in heard}
-            elif _estimate([states[each] for each in sorted(states)]) <= self.safe.radius**2:
+                received = yield from self._listen(m.LocalState)
+                states |= {state.worker: state for state in received}
+            elif _estimate([states[state] for state in sorted(states)]) <= self.safe.radius**2:
                 states.clear()
-                self._go_on(m.Continue)
+                self._start_subround(m.Continue)
             else:
                 return (yield from self._gather(self.members))
-        return (yield from self._rest())
+        return (yield from self._last_mean())
 
     def _measure(self, drifts: Sequence[Vector]) -> float:
         """The root of the variance of these drifts."""
-        squares = [float(np.sum(np.square(each))) for each in drifts]
+        squares = [float(np.sum(np.square(drift))) for drift in drifts]
         norm = norm_of(np.mean(drifts, axis=0))
         return math.sqrt(max(0.0, sum(squares) / len(squares) - norm**2))
 
@@ -45,8 +45,8 @@ class VarianceCoordinator(Coordinator):
 def _estimate(states: Sequence[m.LocalState]) -> float:
     """The variance of the drifts."""
     count = len(states)
-    along = sum(each.along for each in states)
-    return float(sum(each.square for each in states) / count - (along / count) ** 2)
+    along = sum(state.along for state in states)
+    return float(sum(state.square for state in states) / count - (along / count) ** 2)
 
 
 class VarianceWorker(Worker):
@@ -71,7 +71,7 @@ class VarianceWorker(Worker):
         rounded = float(np.float32(along))
         return [m.LocalState(self.number, self.round, self.subround, square=square, along=rounded)]
 
-    def _take(self, message: m.Message) -> list[m.Message]:
+    def _answer(self, message: m.Message) -> list[m.Message]:
         if isinstance(message, m.Continue):
             self.subround += 1
             self.waiting = self._sent

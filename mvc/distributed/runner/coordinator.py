@@ -1,7 +1,8 @@
-"""The coordinator's part, in the process of rank 0: its machine, and versions of global models.
+"""The coordinator's part, in the process of rank 0: its state machine, and versions of global
+models.
 
-Every global model is committed and deployed before any worker gets it. So whatever has been
-trained on is in the repository, and a training that is started again goes on from there.
+Every global model is committed and deployed before any worker receives it. So every model used for
+training is in the repository, and a restarted training resumes from it.
 """
 
 from __future__ import annotations
@@ -44,12 +45,14 @@ _MEMORY = "memory."
 
 
 class OddTraining(MvcWarning):
-    """A training that works, and that may not be meant."""
+    """A training that works, but is probably not intended."""
 
 
 class Service:
-    """Runs the protocol, and commits and deploys what it makes. ``goes_on``: from a round that the
-    repository has; then ``vector`` and ``carried`` are that global model.
+    """Runs the protocol, and commits and deploys its models.
+
+    ``resumes``: from a round in the repository; then ``vector`` and ``carried`` are that global
+    model.
     """
 
     vector: Vector
@@ -64,13 +67,11 @@ class Service:
         *,
         number: int,
     ) -> None:
-        """Opens the repository. Raises what keeps the training from it. ``number``: of the
-        training in its job.
-        """
+        """Opens the repository; raises its errors. ``number``: of the training in its job."""
         if settings.get("worker_models") and protocol.rebalance is not None:
             raise WrongUsage(
-                f"with {protocol.name} the coordinator does not know the models of workers",
-                hint="leave worker_models out, or take another protocol",
+                f"with {protocol.name} the coordinator does not know the workers' models",
+                hint="remove worker_models, or choose another protocol",
             )
         self._protocol, self._layout, self._workers = protocol, layout, workers
         self._worker_models = settings.get("worker_models", False)
@@ -85,11 +86,13 @@ class Service:
             )
             self._recordings = {self._target: recording}
             job = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-            again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+            restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
             run = uuid4().hex[:12] if job == "none" else job
             self._run = f"{run}/{self._target}/{number}"
-            commit = self._last(any_run=settings.get("resume", False) or (again and job == "none"))
-            self.goes_on = commit is not None
+            commit = self._last(
+                any_run=settings.get("resume", False) or (restarted and job == "none")
+            )
+            self.resumes = commit is not None
             if (remote := settings.get("push")) is not None:
                 self._pusher = Pusher(repo, remote, self._branch or repo.head().branch)
             if commit is not None:
@@ -97,12 +100,12 @@ class Service:
             self._stack = stack.pop_all()
 
     def _last(self, any_run: bool) -> CommitId | None:
-        """The round to go on from: what is live, or else the newest of this run on the branch."""
+        """The round to resume from: the live one, or else the newest of this run on the branch."""
         with suppress(NoDeployment, UnknownTarget):
             live: CommitId = self._repo.live(self._target).commit
             if any_run or self._repo.version(live).params.get("run") == self._run:
                 return live
-        with suppress(UnknownRevision):  # of a branch without versions
+        with suppress(UnknownRevision):  # a branch without versions
             for version in self._repo.log(f"heads/{self._branch}" if self._branch else "HEAD"):
                 if version.params.get("run") == self._run and "subrounds" in version.metrics:
                     self._recordings[self._target].go_on_after(version.id)
@@ -110,11 +113,11 @@ class Service:
         return None
 
     def _read(self, commit: CommitId) -> None:
-        """Goes on from a round. Raises CannotDistribute if it is none, or of another model."""
+        """Resumes from a round. Raises CannotDistribute for an invalid one, or another model."""
         if _OWN not in self._repo.manifest(commit).by_path:
             raise CannotDistribute(
-                f"what is live on {self._target}, {commit.short}, is no round of a training",
-                hint="name another --target, or leave resume out",
+                f"{commit.short}, live on {self._target}, is not a round of a training",
+                hint="choose another --target, or remove resume",
             )
         state = self._repo.checkout(commit, path=DEFAULT_STATE)
         self.vector, self.carried = self._layout.split(state)
@@ -128,39 +131,40 @@ class Service:
             for name, value in own.items()
             if name.startswith(_MEMORY)
         }
-        _LOG.info("goes on from round %d", number)
+        _LOG.info("resumes from round %d", number)
         if self._pusher is not None:
             self._pusher.resumed(self._repo)
 
     def begin(self, vector: Vector, carried: Carried, steps: int) -> list[int]:
-        """Begins with this model, on which worker 0 trained so many steps, unless the training goes
-        on; gives how far each worker has trained.
+        """Starts with this model, on which worker 0 trained ``steps`` steps, unless it resumes.
+
+        Returns the number of steps of each worker.
         """
         VectorLayout.of(vector)  # refuses numbers that are not finite
-        if not self.goes_on:
+        if not self.resumes:
             self.vector, self.carried, self._steps[:1] = vector, carried, [steps]
         self.machine = self._protocol.coordinator(
             self.vector, range(self._workers), self._layout.flat, self._memory
         )
         self.machine.counts, self._radius = self._counts, self.machine.radius
-        if not self.goes_on:
+        if not self.resumes:
             self._commit()
         _LOG.info(
             "%s, %s, %s", count(self._workers, "worker"), self._protocol.name, self._described()
         )
         if self._workers == 1:
-            _warn("there is one worker: nothing is averaged")
+            _warn("there is only one worker, so nothing is averaged")
         return self._steps
 
-    def take(self, batch: Sequence[tuple[bytes, int]]) -> list[bytes]:
-        """What the workers say, with how far each has trained; gives the answer to each."""
+    def answer(self, batch: Sequence[tuple[bytes, int]]) -> list[bytes]:
+        """Processes the workers' messages and their numbers of steps; returns each one's answer."""
         messages: list[m.Message] = []
         for worker, (data, steps) in enumerate(batch):
             self._steps[worker] = steps
-            said = m.unpack(data)
-            if any(message.worker != worker for message in said):
-                raise BadMessage(f"worker {worker} speaks for another")
-            messages += said
+            unpacked = m.unpack(data)
+            if any(message.worker != worker for message in unpacked):
+                raise BadMessage(f"worker {worker} sent a message of another worker")
+            messages += unpacked
         machine = self.machine
         before, rounds = machine.reference, machine.counts.rounds
         answers = machine.on_messages(messages) if messages else []
@@ -170,7 +174,7 @@ class Service:
             self._commit()
         if machine.radius != self._radius:
             self._radius = machine.radius
-            _LOG.info("found %s", self._described())
+            _LOG.info("measured %s", self._described())
         return [
             m.pack(answer for answer in answers if answer.worker == worker)
             for worker in range(self._workers)
@@ -236,25 +240,25 @@ class Service:
 
     def _recording(self, branch: str | None, target: str) -> RecordingNotice:
         if target not in self._recordings:
-            made = self._repo.recording(branch, target=target, new_branch=True)
-            self._recordings[target] = self._stack.enter_context(made)
+            notice = self._repo.recording(branch, target=target, new_branch=True)
+            self._recordings[target] = self._stack.enter_context(notice)
         return self._recordings[target]
 
     def report(self) -> dict[str, Any]:
-        """What was done since the training began; messages and balances since it was started."""
+        """Counts since the training began; messages and balances since the process started."""
         if len(set(self._steps)) > 1:
-            _warn(f"the workers had different numbers of batches: {self._steps}")
-        left_out = sum(each.left_out for each in self._recordings.values())
+            _warn(f"the workers trained on different numbers of batches: {self._steps}")
+        left_out = sum(notice.left_out for notice in self._recordings.values())
         counts = self.machine.counts
         return {
-            "resumed": self.goes_on, "rounds": counts.rounds, "subrounds": counts.subrounds,
+            "resumed": self.resumes, "rounds": counts.rounds, "subrounds": counts.subrounds,
             "balances": counts.balances, "bytes_up": counts.up, "bytes_down": counts.down,
             "messages_up": counts.messages_up, "messages_down": counts.messages_down,
             "steps": self._steps, "not_deployed": left_out,
         }  # fmt: skip
 
     def close(self) -> dict[str, Any] | None:
-        """Pushes what is left; what has been pushed, if anything is to be."""
+        """Pushes the remaining versions; returns the push report, or None without a remote."""
         with self._stack:
             if self._pusher is None:
                 return None

@@ -1,7 +1,7 @@
-"""Starts the processes of a training on this machine, by the launcher of torch.
+"""Starts the processes of a training on this machine with torch's launcher.
 
-They meet in a file of a private folder, and talk over the loopback interface: no process listens
-where another machine, or another user, could take part.
+The processes communicate through a file in a private folder and the loopback interface. No process
+listens where other machines or users could connect.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from mvc.errors import CannotDistribute, UnknownPath
 from mvc.system import cpu_count, import_path
 
 _SHUTDOWN = 5  # seconds between SIGTERM and SIGKILL
-_SECONDS = 60  # that the agent, alone, waits at its own store
+_SECONDS = 60  # seconds that the agent waits at its store
 
 
 class FileRendezvous(StaticTCPRendezvous):
-    """One agent alone, whose store is a file: it listens nowhere."""
+    """A single agent with a file as store, which opens no port."""
 
     def __init__(self, folder: str) -> None:
         super().__init__("localhost", 0, 0, 1, run_id=uuid4().hex[:12], timeout=_SECONDS)
@@ -53,9 +53,9 @@ def launch(
     *,
     level: int = logging.INFO,
 ) -> dict[str, Any]:
-    """Trains; returns what rank 0 reports. Processes log from ``level`` on to stderr.
+    """Trains; returns rank 0's report. Processes log to stderr from ``level``.
 
-    Raises UnknownPath, and CannotDistribute with the reason. No process is left.
+    Raises UnknownPath, and CannotDistribute with the reason. All processes have ended on return.
     """
     if not Path(script).is_file():
         raise UnknownPath(f"there is no file {script}")
@@ -72,7 +72,7 @@ def launch(
                     "OMP_NUM_THREADS", str(max(1, cpu_count() // workers))
                 ),
             }
-            # -P: a file of the working folder that is named like a package is not imported.
+            # -P: do not import files of the working folder that have the name of a package.
             command = [
                 sys.executable,
                 "-P",
@@ -103,22 +103,22 @@ def launch(
                 reason = store.get("failed").decode(errors="replace")
                 raise CannotDistribute(
                     reason,
-                    hint="-O resume=true goes on from the last global model, if there is one",
+                    hint="-O resume=true resumes from the last global model, if one exists",
                 )
             if result.is_failed():
                 rank, failure = min(result.failures.items(), key=lambda item: item[1].timestamp)
                 code = failure.exitcode
-                how = f"failed with exit code {code}: what it printed is above"
+                cause = f"failed with exit code {code}: see its output above"
                 if code < 0:
-                    how = f"was killed by {signal.Signals(-code).name}"
-                raise CannotDistribute(f"rank {rank} {how}")
+                    cause = f"was killed by {signal.Signals(-code).name}"
+                raise CannotDistribute(f"rank {rank} {cause}")
             if not store.check(["left"]):
                 raise CannotDistribute(
                     f"{script} has not trained",
-                    hint="it must train in 'with mvc.distributed.join(model) as worker:'",
+                    hint="train in 'with mvc.distributed.join(model) as worker:'",
                 )
             return dict(json.loads(store.get("left")))
-    except SignalException as error:  # the folder is gone
+    except SignalException as error:  # the folder was removed
         if error.sigval == signal.SIGINT:
             raise KeyboardInterrupt from None
         signal.signal(error.sigval, signal.SIG_DFL)

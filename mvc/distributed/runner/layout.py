@@ -1,8 +1,8 @@
-"""Which tensors of a model are trained together, and where each lies in the vector.
+"""The tensors of a model that are trained together, and their positions in the vector.
 
-The vector is float32: the trained parameters in the order of ``named_parameters``, then the
-float32 buffers (statistics of BatchNorm, say). All other tensors are *carried*, not averaged:
-frozen parameters and integer buffers.
+The vector is float32: the trained parameters in the order of ``named_parameters``, then the float32
+buffers (for example statistics of BatchNorm). All other tensors are *carried*, not averaged: frozen
+parameters and integer buffers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ Carried = Mapping[str, torch.Tensor]
 
 
 class ModelLayout(Struct, frozen=True):
-    """``keys``: every name of the ``state_dict`` with the name of the tensor that it stands for
-    (another one for tied weights). ``vector`` and ``carried``: tensors without data, by name.
-    ``flat``: what the vector holds.
+    """``keys``: every name of the ``state_dict`` with the name of its tensor (for tied weights
+    another).
+
+    ``vector`` and ``carried``: tensors without data, by name. ``flat``: the layout of the vector.
     """
 
     keys: dict[str, str]
@@ -36,10 +37,10 @@ class ModelLayout(Struct, frozen=True):
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> Self:
-        """The layout of a live model. Raises CannotDistribute for one that cannot be trained so."""
+        """The layout of a live model. Raises CannotDistribute for an unsupported one."""
         live = model.state_dict(keep_vars=True)
         stored = {id(value) for value in live.values()}
-        named = {name: each for name, each in _named(model).items() if id(each) in stored}
+        named = {name: value for name, value in _named(model).items() if id(value) in stored}
         trained, statistics, carried = {}, {}, {}
         for name, value in named.items():
             empty = value.detach().to("meta")
@@ -55,11 +56,11 @@ class ModelLayout(Struct, frozen=True):
             else:
                 statistics[name] = empty
         if not trained:
-            raise CannotDistribute("the model has no parameter that is trained")
+            raise CannotDistribute("the model has no trainable parameter")
         names = {id(value): name for name, value in named.items()}
         keys = {key: names[id(value)] for key, value in live.items() if id(value) in names}
         vector = {**trained, **statistics}
-        measured, length = (sum(x.numel() for x in each.values()) for each in (trained, vector))
+        measured, length = (sum(x.numel() for x in part.values()) for part in (trained, vector))
         digest = blake3("\n".join(_described({**vector, **carried})).encode()).digest(16)
         flat = VectorLayout(length, measured, np.dtype(np.float32), digest)
         return cls(keys, vector, carried, flat)
@@ -73,7 +74,7 @@ class ModelLayout(Struct, frozen=True):
     def read(self, model: torch.nn.Module) -> Vector:
         live = _named(model)
         flat = torch.cat([live[name].detach().reshape(-1) for name in self.vector])
-        if flat.is_cuda:  # pinned memory is copied to at full speed
+        if flat.is_cuda:  # copying to pinned memory is faster
             flat = torch.empty(flat.shape, pin_memory=True).copy_(flat)
         copy: Vector = flat.cpu().numpy()
         return copy
@@ -92,27 +93,27 @@ class ModelLayout(Struct, frozen=True):
     # -- a state -----------------------------------------------------------------------------
 
     def state(self, vector: Vector, carried: Carried) -> dict[str, torch.Tensor]:
-        """What ``load_state_dict`` takes."""
+        """A state for ``load_state_dict``."""
         tensors = {**carried, **self._cut(vector)}
         return {key: tensors[name] for key, name in self.keys.items()}
 
     def _cut(self, vector: Vector) -> dict[str, torch.Tensor]:
-        ends = np.cumsum([each.numel() for each in self.vector.values()])
+        ends = np.cumsum([value.numel() for value in self.vector.values()])
         parts = np.split(vector, ends[:-1])
         return {
-            name: torch.from_numpy(part.copy()).reshape(each.shape)
-            for (name, each), part in zip(self.vector.items(), parts, strict=True)
+            name: torch.from_numpy(part.copy()).reshape(value.shape)
+            for (name, value), part in zip(self.vector.items(), parts, strict=True)
         }
 
     def split(self, state: Mapping[str, Any]) -> tuple[Vector, dict[str, torch.Tensor]]:
         """The vector and the carried tensors of a state. Raises CannotDistribute."""
         tensors = {name: state[key] for key, name in self.keys.items() if key in state}
         for name, wanted in {**self.vector, **self.carried}.items():
-            there = tensors.get(name)
-            if there is None or (there.shape, there.dtype) != (wanted.shape, wanted.dtype):
+            current = tensors.get(name)
+            if current is None or (current.shape, current.dtype) != (wanted.shape, wanted.dtype):
                 raise CannotDistribute(
-                    f"the version to go on from does not fit the model: {name}",
-                    hint="train the model that it holds, or leave resume out",
+                    f"the version to resume from does not match the model: {name}",
+                    hint="train the model of that version, or remove resume",
                 )
         flat = torch.cat([tensors[name].reshape(-1) for name in self.vector])
         return flat.numpy(), {name: tensors[name] for name in self.carried}

@@ -1,4 +1,4 @@
-"""What a training script holds: ``with mvc.distributed.join(model) as worker:``."""
+"""The object for training scripts: ``with mvc.distributed.join(model) as worker:``."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from mvc.errors import CannotDistribute, MvcError, WrongUsage
 _Batch = TypeVar("_Batch")
 
 _STEPS = struct.Struct("<Q")
-_ABOUT = 1 << 26  # bytes in which a training may be described
-_MESSAGES = 1 << 21  # bytes of messages in an exchange, beside their vectors
+_ABOUT = 1 << 26  # maximum bytes of a training's description
+_MESSAGES = 1 << 21  # maximum bytes of messages in an exchange, without their vectors
 
 
 def join(
@@ -40,14 +40,14 @@ def join(
     group: dist.ProcessGroup | None = None,
     **settings: Any,
 ) -> Participant:
-    """Takes part in a training of several processes; use the result as a context manager.
+    """Joins a training of several processes; use the result as a context manager.
 
-    ``group``: the processes that train together; by default all. ``settings`` are described in
-    docs/distributed.md (``protocol="fgm"``, ``rho=12``, ``repo="models"``, ``timeout=120.0``).
-    Raises WrongUsage in a process that is none of several, and CannotDistribute.
+    ``group``: the processes that train together; by default all. docs/distributed.md describes the
+    ``settings`` (``protocol="fgm"``, ``rho=12``, ``repo="models"``, ``timeout=120.0``). Raises
+    WrongUsage in a process without a process group, and CannotDistribute.
     """
     if not isinstance(model, torch.nn.Module):
-        raise WrongUsage(f"join takes a torch.nn.Module, not a {type(model).__name__}")
+        raise WrongUsage(f"model is of type {type(model).__name__}: it must be a torch.nn.Module")
     layout, of_command = ModelLayout.of(model), json.loads(os.environ.get(TRAINING, "{}"))
     settings = checked({**settings, **of_command.get("settings", {})})
     if optimizer is not None and (rate := _rate_of(optimizer)) > 0:
@@ -58,8 +58,9 @@ def join(
 
 
 def _rate_of(optimizer: torch.optim.Optimizer) -> float:
-    """The learning rate before schedulers changed it: the root of its mean square over the
-    parameters where they have several.
+    """The learning rate before schedulers changed it.
+
+    With several rates, the root of their mean square over the parameters.
     """
     squares, numbers = 0.0, 0
     for group in optimizer.param_groups:
@@ -70,9 +71,10 @@ def _rate_of(optimizer: torch.optim.Optimizer) -> float:
 
 
 class Participant:
-    """The part of one process. ``rank``: the worker's number, from 0; -1 of a coordinator that
-    trains nothing. ``workers``: how many there are. ``steps``: on how many batches this worker has
-    trained, those before a restart included.
+    """The part of one process. ``rank``: the worker's number, from 0; -1 for a coordinator only.
+
+    ``workers``: the number of workers. ``steps``: the batches that this worker has trained on,
+    including those before a restart.
     """
 
     def __init__(
@@ -99,20 +101,20 @@ class Participant:
             elif link.rank == 0:
                 self._warming = settings["warmup"]
             else:
-                while self._goes_on_warming(0):
+                while self._continue_warmup(0):
                     pass
                 self._start()
 
     @property
     def round(self) -> int:
-        """The round that is running, from 1."""
+        """The current round, from 1."""
         return 0 if self._machine is None else self._machine.round
 
     def batches(self, data: Iterable[_Batch]) -> Iterator[_Batch]:
         """The batches of ``data``, with a ``step`` after each.
 
-        After a restart it leaves out those that were trained on before the last global model, so
-        ``data`` must give the same batches in the same order again.
+        After a restart it skips those trained before the last global model, so ``data`` must return
+        the same batches in the same order again.
         """
         for batch in data:
             if self.rank < 0 and not self._warming:
@@ -124,10 +126,10 @@ class Participant:
             self.step()
 
     def step(self) -> None:
-        """Call it after each step of the optimizer: it says what must be said, and listens.
+        """Call it after each step of the optimizer: it sends and receives messages.
 
-        Most calls send nothing. It may wait for the other workers, and replace the parameters by
-        a new global model. Raises CannotDistribute if the training has failed.
+        Most calls send nothing. It may wait for the other workers, and replace the parameters by a
+        new global model. Raises CannotDistribute if the training has failed.
         """
         if self._closed:
             raise WrongUsage("this worker has left the training")
@@ -137,13 +139,13 @@ class Participant:
                 self._warm_up(self._warming - 1)
             elif (machine := self._machine) is not None:
                 machine.model[:] = self._layout.read(self._model)
-                if self._say(machine.on_update()):
+                if self._queue(machine.on_update()):
                     self._link.call()
                 while self._link.called() or machine.waiting:
                     self._exchange()
 
     def close(self) -> None:
-        """Waits until all workers are done; then ``model`` holds the last global model."""
+        """Waits until all workers are done; then ``model`` is the last global model."""
         if self._closed:
             return
         link, service, report = self._link, self._service, {}
@@ -151,7 +153,7 @@ class Participant:
             if self._warming:
                 self._warm_up(0)
             if self._machine is not None:
-                self._say(self._machine.end())
+                self._queue(self._machine.end())
             while not self._finished:
                 self._exchange()
             last = [] if service is None else [service.machine.reference.tobytes()] * link.size
@@ -159,7 +161,7 @@ class Participant:
             self._layout.write(self._model, np.frombuffer(data, np.float32), self._carried)
             if service is not None:
                 report = service.report()
-            link.part()
+            link.farewell()
         self._leave()
         if service is not None:
             link.leave(json.dumps({**report, "push": service.close()}))
@@ -174,15 +176,18 @@ class Participant:
         elif not self._closed:
             self._fail(error)
 
-    # -- the beginning -------------------------------------------------------------------------
+    # -- start ------------------------------------------------------------------------------------
 
     def _agree(self, settings: Mapping[str, Any]) -> bool:
-        """Whether the training begins, or goes on. Raises CannotDistribute if this process trains
-        something else than rank 0.
+        """Returns whether the training is new (not resumed).
+
+        Raises CannotDistribute if this process has other settings or another model than rank 0.
         """
         link = self._link
         choices = [
-            re.sub(r" at 0x\w+|\s+", " ", f"{name}={value}")  # of an object, on one line
+            re.sub(
+                r" at 0x\w+|\s+", " ", f"{name}={value}"
+            )  # without addresses of objects, on one line
             for name, value in sorted(settings.items())
         ]
         lines, parts = [*choices, *self._layout.describe()], list[bytes]()
@@ -190,16 +195,16 @@ class Participant:
             self._service = Service(
                 self._protocol, settings, self._layout, self.workers, number=link.training
             )
-            begins = "goes on" if self._service.goes_on else "begins"
-            parts = ["\n".join([begins, *lines]).encode()] * link.size
-        begins, *theirs = link.spread(parts, _ABOUT)[0].decode().split("\n")
-        for mine, first in zip_longest(lines, theirs, fillvalue="nothing"):
-            if mine != first:
-                raise CannotDistribute(f"it trains something else: {mine}, and rank 0 {first}")
-        return begins == "begins"
+            state_text = "goes on" if self._service.resumes else "begins"
+            parts = ["\n".join([state_text, *lines]).encode()] * link.size
+        state_text, *first_lines = link.spread(parts, _ABOUT)[0].decode().split("\n")
+        for own, first in zip_longest(lines, first_lines, fillvalue="nothing"):
+            if own != first:
+                raise CannotDistribute(f"its training differs from rank 0: {own}, rank 0 {first}")
+        return state_text == "begins"
 
-    def _goes_on_warming(self, left: int) -> bool:
-        """All processes meet while rank 0 warms up; whether it does, with so many steps left."""
+    def _continue_warmup(self, left: int) -> bool:
+        """All processes meet during rank 0's warm-up; returns whether steps are left."""
         self._link.meet()
         return self._link.spread([b"w" * bool(left)] * self._link.size, 1)[1]
 
@@ -208,12 +213,12 @@ class Participant:
         if left == 0:
             self._link.call()
         if left == 0 or self._link.called():
-            self._goes_on_warming(left)
+            self._continue_warmup(left)
         if left == 0:
             self._start()
 
     def _start(self) -> None:
-        """Begins with the first model, which is committed by then."""
+        """Starts with the first model, which is then already committed."""
         link, layout, service = self._link, self._layout, self._service
         vector, carried = layout.read(self._model), layout.carried_of(self._model)
         steps = list[int]()
@@ -221,8 +226,8 @@ class Participant:
             trained = service.begin(vector, carried, self.steps if self.rank == 0 else 0)
             steps = [0] * (link.size - self.workers) + trained
             vector, carried = service.vector, service.carried
-        state = save(_apart(layout.state(vector, carried)))
-        parts = [_STEPS.pack(each) + state for each in steps]
+        state = save(_cloned(layout.state(vector, carried)))
+        parts = [_STEPS.pack(count) + state for count in steps]
         data, _ = link.spread(parts, _STEPS.size + len(state))
         vector, self._carried = layout.split(load(data[_STEPS.size :]))
         layout.write(self._model, vector, self._carried)
@@ -230,10 +235,10 @@ class Participant:
         self._skip, self.steps = done - self.steps, done
         if self.rank >= 0:
             self._machine = self._protocol.worker(self.rank, vector, layout.flat)
-            self._say(self._machine.join())
+            self._queue(self._machine.join())
         self._exchange()
 
-    # -- exchanges -----------------------------------------------------------------------------
+    # -- exchanges --------------------------------------------------------------------------------
 
     @property
     def _finished(self) -> bool:
@@ -241,8 +246,8 @@ class Participant:
             return self._service.machine.finished
         return self._machine is not None and self._machine.finished
 
-    def _say(self, messages: Iterable[m.Message]) -> bool:
-        """Keeps messages for the next exchange; whether one of them cannot wait."""
+    def _queue(self, messages: Iterable[m.Message]) -> bool:
+        """Queues messages for the next exchange; returns whether one is urgent."""
         urgent = False
         for message in messages:
             self._outbox.append(message)
@@ -253,7 +258,7 @@ class Participant:
         return urgent
 
     def _exchange(self) -> None:
-        """All processes meet, and pass messages on until nobody has anything to say."""
+        """All processes meet, and exchange messages until none is left."""
         link, machine, more = self._link, self._machine, True
         most, idle = _MESSAGES + 16 * self._layout.flat.length, [b""] * (link.size - self.workers)
         link.meet()
@@ -261,20 +266,20 @@ class Participant:
             batch = link.collect(m.pack(self._outbox), most, self.steps)
             self._outbox, parts = [], list[bytes]()
             if self._service is not None:
-                parts = idle + self._service.take(batch[len(idle) :])
+                parts = idle + self._service.answer(batch[len(idle) :])
             data, more = link.spread(parts, most)
             for message in m.unpack(data):
                 assert machine is not None
-                self._say(machine.on_message(message))
+                self._queue(machine.on_message(message))
         if machine is not None and machine.changed:
             machine.changed = False
             self._layout.write(self._model, machine.model)
 
-    # -- the end -------------------------------------------------------------------------------
+    # -- end --------------------------------------------------------------------------------------
 
     @contextmanager
     def _ending_all(self) -> Iterator[None]:
-        """Whatever fails here ends the training of all processes."""
+        """Ends the training of all processes if the block fails."""
         try:
             yield
         except BaseException as error:
@@ -296,6 +301,6 @@ class Participant:
         atexit.unregister(self._fail)
 
 
-def _apart(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies, so that no two tensors share memory, as tied weights do."""
+def _cloned(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies without shared memory, which tied weights have."""
     return {key: value.clone() for key, value in state.items()}

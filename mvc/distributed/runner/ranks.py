@@ -1,7 +1,7 @@
-"""The processes of one training: where they meet, and the bytes that they exchange.
+"""The processes of one training: their meeting, and the exchange of bytes.
 
-Rank 0 is the coordinator's. Bytes go through a gloo group. The store holds counters: how often each
-process has come to an exchange, and which exchange has been called. So whoever is missing is known.
+Rank 0 is the coordinator. Bytes go through a gloo group. The store has counters: how often each
+process has come to an exchange, and which exchange was called. They show which process is missing.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 from mvc.system import host_name
 
 TRAINING = "MVC_TRAINING"
-"""The variable by which the command hands on a folder and settings, as JSON."""
+"""Environment variable with which the command passes a folder and settings, as JSON."""
 
-_INTERVAL = 10.0  # seconds after which all processes meet, though nobody has anything to say
-_MARGIN = 10.0  # seconds for the start of a process, and beyond the time limit of torch
-_ROLL_CALL = 5.0  # seconds in which a process that lives notices that another one has gone
-_CHECK = 0.005  # seconds between two looks for a call, at least
-_SHARE = 20  # so many times longer than such a look takes, at least
+_INTERVAL = 10.0  # seconds after which all processes meet, even without messages
+_MARGIN = 10.0  # seconds for the start of a process, and in addition to torch's time limit
+_ROLL_CALL = 5.0  # seconds for a live process to notice that another one has ended
+_CHECK = 0.005  # minimum seconds between two checks for a call
+_SHARE = 20  # minimum pause as a multiple of the duration of a check
 
 _joined: Counter[str] = Counter()
 
 
 class TrainingFailed(CannotDistribute):
-    """The training has failed, and all processes know why."""
+    """The training has failed, and all processes know the reason."""
 
 
 class Ranks:
-    """One process's part. ``training``: its number in the group, from 1; ``number``: of the next
-    exchange.
+    """One process's part. ``training``: its number in the group, from 1.
+
+    ``number``: of the next exchange.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, device: str, timeout: float) -> None:
@@ -57,16 +58,19 @@ class Ranks:
             store, self.rank, self.size = _store(limit)
         else:
             if dist.get_backend(group) == "nccl" and device != "cuda":
-                raise WrongUsage(f"the process group is of nccl, and the model is on the {device}")
+                raise WrongUsage(
+                    f"the process group uses nccl, but the model is on the {device}",
+                    hint="move the model to cuda, or use a gloo group",
+                )
             store, self.rank, self.size = group.get_group_store(), group.rank(), group.size()
         name = group.group_name if group else ""
         _joined[name] += 1
         self.training = _joined[name]
         place = _place(self.size, self.training)
         self._store = PrefixStore(place, store)
-        self._made = group is None
+        self._owns_group = group is None
         self.number, self._until = 0, math.inf
-        self._begun = self._looked = time.monotonic()
+        self._started = self._checked = time.monotonic()
         self._pause = _CHECK
         threading.Thread(target=self._guard, name="mvc-guard", daemon=True).start()
         with self._guarded():
@@ -90,30 +94,30 @@ class Ranks:
         """Calls all processes to the next exchange; this one comes at once."""
         with self._guarded():
             self._store.set("call", str(self.number + 1))
-        self._looked = -math.inf
+        self._checked = -math.inf
 
     def count(self, name: str, amount: int) -> int:
-        """A counter that all processes raise, after this."""
+        """Increases a counter shared by all processes; returns its new value."""
         with self._guarded():
             return int(self._store.add(name, amount))
 
     def called(self) -> bool:
-        """Whether the next exchange is called. It asks the store seldom."""
+        """Whether the next exchange is called. Queries the store rarely."""
         now = time.monotonic()
-        if now < self._looked + self._pause:
+        if now < self._checked + self._pause:
             return False
         with self._guarded():
-            if now > self._begun + self._interval:
+            if now > self._started + self._interval:
                 self.call()
             called = int(self._store.get("call")) > self.number
-        self._looked = time.monotonic()
-        self._pause = max(_CHECK, _SHARE * (self._looked - now))
+        self._checked = time.monotonic()
+        self._pause = max(_CHECK, _SHARE * (self._checked - now))
         return called
 
     def meet(self) -> None:
         """Waits until all processes have come to the next exchange, and calls them after a while.
 
-        Raises CannotDistribute, which names those that do not come in time.
+        Raises CannotDistribute naming those that do not come in time.
         """
         store, wanted, pause = self._store, self.number + 1, 0.0
         began = time.monotonic()
@@ -130,57 +134,58 @@ class Ranks:
                     raise CannotDistribute(self._missing(wanted, "did not come"))
                 pause = min(0.02, pause + 0.0003)
                 time.sleep(pause)
-        self.number, self._begun = wanted, time.monotonic()
+        self.number, self._started = wanted, time.monotonic()
 
-    def _missing(self, wanted: int, how: str) -> str:
-        """Names those that have not come. Those that are stopped on this host are woken up, and
-        end as the others do.
+    def _missing(self, wanted: int, problem: str) -> str:
+        """Names the missing processes, and continues those that are stopped on this host.
+
+        These then fail as well and end.
         """
         store, late = self._store, []
         for rank in range(self.size):
             known = store.check([f"came/{rank}"])
             if not known or int(store.get(f"came/{rank}")) < wanted:
-                name = store.get(f"name/{rank}").decode(errors="replace") if known else "not there"
+                name = store.get(f"name/{rank}").decode(errors="replace") if known else "unknown"
                 late.append(f"rank {rank} (process {name})")
                 process, _, host = name.partition(" on ")
                 if host == host_name():
                     with suppress(OSError):
                         os.kill(int(process), signal.SIGCONT)
-        return f"{', '.join(late[:5]) or 'a rank'} {how} within {self._timeout:g} seconds"
+        return f"{', '.join(late[:5]) or 'a rank'} {problem} within {self._timeout:g} seconds"
 
     def fail(self, reason: str) -> None:
-        """Ends the training of all processes. The first reason counts."""
+        """Ends the training of all processes. The first reason is reported."""
         with suppress(CannotDistribute), self._guarded():
             self._store.compare_set("failed", "", reason)
             self.call()
         self.close()
 
-    def part(self) -> None:
-        """The last word; rank 0, whose store it may be, ends after the others."""
+    def farewell(self) -> None:
+        """Ends the exchanges; rank 0, which may own the store, ends after all other processes."""
         until, gone = time.monotonic() + self._timeout, self.count("gone", 1)
         while self.rank == 0 and gone < self.size and time.monotonic() < until:
             time.sleep(_CHECK)
             gone = self.count("gone", 0)
 
     def leave(self, report: str) -> None:
-        """Leaves a report for the command."""
-        with suppress(RuntimeError):  # only its store is sure to be there
+        """Stores a report for the command."""
+        with suppress(RuntimeError):  # only the command's own store still exists for certain
             self._store.set("left", report)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Raises what keeps this process from the others; ends it if it waits for ever."""
+        """Raises errors of communication; ends the process if it hangs."""
         before = self._until
         self._until = min(before, time.monotonic() + self._timeout + _INTERVAL + _MARGIN)
         try:
             yield
         except RuntimeError as error:
-            raise self._lost(error) from None
+            raise self._failure(error) from None
         finally:
             self._until = before
 
-    def _lost(self, error: RuntimeError) -> CannotDistribute:
-        """Why a collective failed: those that live come here too, and say so."""
+    def _failure(self, error: RuntimeError) -> CannotDistribute:
+        """Why a collective failed: live processes come here too, so the missing ones are known."""
         self._hang_up()
         until, store = time.monotonic() + _ROLL_CALL, self._store
         with suppress(RuntimeError):
@@ -191,22 +196,24 @@ class Ranks:
                     return TrainingFailed(store.get("failed").decode(errors="replace"))
                 time.sleep(_CHECK)
                 total = int(store.get("came"))
-            return CannotDistribute(self._missing(wanted, "has gone or did not answer"))
+            return CannotDistribute(self._missing(wanted, "has ended or did not answer"))
         reason = str(error).splitlines()[0]
-        return CannotDistribute(f"rank {self.rank} does not reach the store of rank 0: {reason}")
+        return CannotDistribute(f"rank {self.rank} cannot reach the store of rank 0: {reason}")
 
     def _guard(self) -> None:
         while self._until > 0:
             time.sleep(1.0)
             if time.monotonic() > self._until > 0:
-                sys.stderr.write(f"mvc: rank {self.rank} does not reach the others\n")
+                sys.stderr.write(f"mvc: rank {self.rank} cannot reach the other ranks\n")
                 sys.stderr.flush()
                 os._exit(3)
 
     # -- bytes ---------------------------------------------------------------------------------
 
     def collect(self, data: bytes, most: int, number: int) -> list[tuple[bytes, int]]:
-        """Rank 0 gets the bytes and the number of every process; others get nothing."""
+        """Rank 0 receives the bytes and the number of every process; other ranks receive
+        nothing.
+        """
         head = torch.tensor([len(data), number])
         heads = [torch.empty_like(head) for _ in range(self.size)] if self.rank == 0 else None
         with self._guarded():
@@ -215,13 +222,13 @@ class Ranks:
                 if data:
                     dist.send(_tensor(data), group=self._group, group_dst=0)
                 return []
-            pairs = [each.tolist() for each in heads[1:]]
+            pairs = [header.tolist() for header in heads[1:]]
             received = [self._receive(n + 1, length, most) for n, (length, _) in enumerate(pairs)]
-            numbers = [given for _, given in pairs]
+            numbers = [other for _, other in pairs]
             return [(data, number), *zip(received, numbers, strict=True)]
 
     def spread(self, parts: Sequence[bytes], most: int) -> tuple[bytes, bool]:
-        """Every process gets its part of what rank 0 has; and whether any part is not empty."""
+        """Sends every process its part from rank 0; also returns whether any part is not empty."""
         sizes = torch.zeros(self.size, dtype=torch.int64)
         if self.rank == 0:
             sizes[:] = torch.tensor([len(part) for part in parts])
@@ -240,28 +247,30 @@ class Ranks:
         return parts[0], bool(sizes.any())
 
     def _receive(self, rank: int, length: int, most: int) -> bytes:
-        """So many bytes of another process. Raises BadMessage before memory is taken for more."""
+        """Bytes of another process. Raises BadMessage for too many, before allocating memory."""
         if not 0 <= length <= most:
-            raise BadMessage(f"rank {rank} sends {length} bytes: at most {most} can be meant")
+            raise BadMessage(f"rank {rank} sends {length} bytes: at most {most} are allowed")
         data = torch.empty(length, dtype=torch.uint8)
         if length:
             dist.recv(data, group=self._group, group_src=rank)
         return data.numpy().tobytes()
 
     def close(self) -> None:
-        """Leaves the others; no other process waits for this one."""
+        """Leaves the training; no other process waits for this one."""
         self._until = -math.inf
         self._hang_up()
 
     def _hang_up(self) -> None:
-        with suppress(AttributeError, ValueError, AssertionError):  # it was closed, or never there
+        with suppress(
+            AttributeError, ValueError, AssertionError
+        ):  # it was closed, or never created
             dist.destroy_process_group(self._group)
-            if self._made:
+            if self._owns_group:
                 dist.destroy_process_group()
 
 
 def store_of_command(folder: str, size: int) -> Any:
-    """What the processes that the command started have left: why they failed, or a report.
+    """The results of the processes that the command started: a failure, or a report.
 
     A FileStore that knows the number of processes would remove its file after the last one.
     """
@@ -269,8 +278,10 @@ def store_of_command(folder: str, size: int) -> Any:
 
 
 def _place(size: int, number: int) -> str:
-    """Where a training's keys are. The store may outlive a start of all processes; torch's agents
-    do not count those for which only the number of processes has changed.
+    """The prefix of a training's keys.
+
+    The store may outlive a restart of all processes; torch's agents do not count restarts that only
+    change the number of processes.
     """
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return f"mvc/{restarts}/{size}/{number}"
@@ -281,28 +292,28 @@ def _tensor(data: bytes) -> torch.Tensor:
 
 
 def _store(limit: timedelta) -> tuple[Any, int, int]:
-    """The store that the variables of the environment name, with rank and size."""
-    given = os.environ
+    """The store by the environment variables, with rank and size."""
+    environment = os.environ
     try:
-        rank, size = int(given["RANK"]), int(given["WORLD_SIZE"])
-        if TRAINING in given:
-            return FileStore(f"{json.loads(given[TRAINING])['folder']}/store"), rank, size
-        host, port = given["MASTER_ADDR"], int(given["MASTER_PORT"])
+        rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+        if TRAINING in environment:
+            return FileStore(f"{json.loads(environment[TRAINING])['folder']}/store"), rank, size
+        host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
         if not (host and 0 <= rank < size and 0 <= port < 1 << 16):
             raise ValueError
     except (KeyError, ValueError):
         raise WrongUsage(
             "there is neither a process group of torch.distributed nor a valid RANK, "
             "WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
-            hint="start it by torchrun, or by 'mvc train-distributed SCRIPT --workers 4'",
+            hint="start it with torchrun, or with 'mvc train-distributed SCRIPT --workers 4'",
         ) from None
-    serves = rank == 0 and given.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    serves = rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
         store = TCPStore(
             host, port, is_master=serves, wait_for_workers=False, timeout=limit, multi_tenant=True
         )
     except RuntimeError as error:
         raise CannotDistribute(
-            f"rank {rank} does not reach {host}:{port}: {str(error).splitlines()[0]}"
+            f"rank {rank} cannot reach {host}:{port}: {str(error).splitlines()[0]}"
         ) from None
     return store, rank, size

@@ -1,7 +1,7 @@
 """The process of a worker: ``python -m mvc.distributed.runner.script SCRIPT ARGUMENTS``.
 
-It runs the script as Python would, and ends with the process that started it. The command says why
-a training has failed, once for all processes; other errors are said here.
+It runs the script as Python would, and ends with its parent. The command reports the failure of a
+training once for all processes; other errors are reported here.
 """
 
 from __future__ import annotations
@@ -44,4 +44,4 @@ if __name__ == "__main__":
     if code := main():
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # no thread of torch keeps a process that has failed from its end
+        os._exit(code)  # threads of torch must not keep a failed process alive

@@ -1,4 +1,4 @@
-"""Accelerate: what ``accelerator.save_state`` saves becomes a version as well."""
+"""Accelerate: every ``accelerator.save_state`` also commits a version."""
 
 from mvc.frameworks.accelerate.recording import Attached, attach
 

@@ -1,4 +1,1 @@
-"""What the callbacks of several frameworks share.
-
-One framework alone: its own folder.
-"""
+"""Code that the callbacks of several frameworks share."""

@@ -1,7 +1,7 @@
-"""The hyper-parameters that a framework knows, as params of a version.
+"""Hyper-parameters that a framework knows, as params of a version.
 
-What a framework calls its configuration holds much else: paths, functions, tokens. Plain values
-are kept, by names with dots where they are nested; secrets, long texts and objects are not.
+A framework's configuration also contains paths, functions and tokens. Only plain values become
+params, with dots in the names of nested ones; secrets, long texts and objects are left out.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ _WORDS = (
     r"secret|passw(?:or)?d|passphrase|pwd|credential|auth(?!or(?!i))|bearer|cookie|private"
     r"|(?:api|access)[-_ ]?(?:key|token)"
 )
-_COUNTED = r"token(?!i[sz])|key"  # max_tokens: a number of them is no secret
+_COUNTED = r"token(?!i[sz])|key"  # max_tokens: as a number it is no secret
 _SECRET = re.compile(_WORDS, re.IGNORECASE)
 _SECRET_TEXT = re.compile(f"{_WORDS}|{_COUNTED}", re.IGNORECASE)
-_LOGIN = re.compile(r"//[^/\s]*@|//[^/\s:]*:(?!\d+/)\S*@")  # a password may hold slashes
+_LOGIN = re.compile(r"//[^/\s]*@|//[^/\s:]*:(?!\d+/)\S*@")  # a password may contain slashes
 _QUERY = re.compile(r"[?&;#]([^?&;#=\s]+)=")
 _SIGNATURE = re.compile(r"(?<![a-z])sig(?:nature)?(?![a-z])", re.IGNORECASE)
 
 
 def hyper_parameters(*sources: tuple[str, object]) -> dict[str, str]:
-    """Params of several sources, each with the prefix of its names; the first of a name counts.
+    """Params of several sources, each with a prefix for its names; the first source of a name wins.
 
-    A source is a mapping, a namespace or a dataclass. Numbers,
-    truth values and None become JSON, and lists of them; an enumeration its value.
+    A source is a mapping, a namespace or a dataclass. Numbers, truth values, None and lists of them
+    become JSON; an enumeration member becomes its value.
     """
-    found: dict[str, str] = {}
+    params: dict[str, str] = {}
     for prefix, source in sources:
         for name, text in _walk(prefix, source, _DEEPEST):
-            if len(found) == _MOST:
-                return found
+            if len(params) == _MOST:
+                return params
             if _fits(name) and _fits(text):
-                found.setdefault(name, text)
-    return found
+                params.setdefault(name, text)
+    return params
 
 
 def _walk(prefix: str, value: object, levels: int) -> Iterator[tuple[str, str]]:
-    """Names and texts of what is plain in ``value``."""
+    """Names and texts of the plain values in ``value``."""
     value = _plain(value)
     if _is_secret(prefix, value) or not (prefix or isinstance(value, Mapping)):
         return
@@ -66,12 +66,12 @@ def _walk(prefix: str, value: object, levels: int) -> Iterator[tuple[str, str]]:
     elif levels and isinstance(value, Mapping):
         for name in value:
             if isinstance(name, str) and name:
-                place = f"{prefix}.{name}" if prefix else name
-                yield from _walk(place, value[name], levels - 1)
+                key = f"{prefix}.{name}" if prefix else name
+                yield from _walk(key, value[name], levels - 1)
 
 
 def _plain(value: object) -> object:
-    """A value of Python for an enumeration, numpy's and torch's numbers, and objects of fields."""
+    """Python values of enumerations, numpy and torch scalars, namespaces and dataclasses."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, np.generic) or (isinstance(value, torch.Tensor) and value.numel() == 1):
@@ -84,7 +84,7 @@ def _plain(value: object) -> object:
 
 
 def _is_secret(name: str, value: object) -> bool:
-    """Whether the name says so, or the text; what is under a secret name is secret as a whole."""
+    """Whether name or text mark a secret; everything nested in a secret name is secret."""
     if _holds_login(value):
         return True
     above, _, last = name.rpartition(".")
@@ -94,7 +94,7 @@ def _is_secret(name: str, value: object) -> bool:
 
 
 def _holds_login(value: object) -> bool:
-    """Whether a text is an address with a login, or with a secret in its query."""
+    """Whether a text is a URL with a login, or with a secret in its query."""
     if not isinstance(value, str):
         return False
     queried = _QUERY.findall(value)
@@ -104,5 +104,5 @@ def _holds_login(value: object) -> bool:
 
 
 def _fits(text: str) -> bool:
-    """Whether a param may have this name, and this text."""
+    """Whether name or value is short and printable enough for a param."""
     return text.isprintable() and len(text.encode("utf-8", "replace")) <= _LONGEST

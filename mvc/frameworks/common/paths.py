@@ -1,4 +1,4 @@
-"""Paths of a version to come."""
+"""Checks of paths for new versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mvc.names import check_path
 
 
 class NoSuchFile(UnknownPath, FileNotFoundError):
-    """There is no file of this path. A FileNotFoundError, as frameworks expect."""
+    """A missing file. Also a FileNotFoundError, as frameworks expect."""
 
 
 def is_path(text: object) -> bool:
@@ -22,10 +22,13 @@ def is_path(text: object) -> bool:
 def check_new_path(manifest: Manifest, path: str) -> None:
     """Raises WrongUsage if ``path`` is a folder of the version or below a file; InvalidName."""
     if not path:
-        raise WrongUsage("a version is a folder", hint="name a path in it")
+        raise WrongUsage("the path is empty: a version is a folder", hint="name a file in it")
     check_path(path)
     for known in manifest.by_path:
         if known.startswith(f"{path}/"):
-            raise WrongUsage(f"{path} is a folder of this version", hint="write to another name")
+            raise WrongUsage(f"{path} is a folder in this version", hint="choose another path")
         if path.startswith(f"{known}/"):
-            raise WrongUsage(f"{known} is a file of this version, and no folder for {path}")
+            raise WrongUsage(
+                f"{path} cannot be written: {known} is a file in this version",
+                hint="choose another path",
+            )

@@ -1,4 +1,4 @@
-"""Trainings in several processes begun by accelerate: sharded states, and random generators."""
+"""Trainings in several processes started by accelerate: sharded states and random generators."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def refuse_sharded() -> None:
     if kind in {"FSDP", "DEEPSPEED", "MEGATRON_LM"}:
         raise WrongUsage(
             f"the training is sharded ({kind}): no process has the whole state",
-            hint="commit the folders that it saves",
+            hint="commit the checkpoint folders that it saves",
         )
 
 
-def rng_of_others() -> list[dict[str, Any]]:
-    """``rng_state`` of the processes after the first. A collective: every process must call it."""
+def rng_of_other_processes() -> list[dict[str, Any]]:
+    """``rng_state`` of all processes but the first. Collective: every process must call it."""
     if PartialState().num_processes == 1:
         return []
     states: list[dict[str, Any]] = gather_object([rng_state()])

@@ -1,4 +1,4 @@
-"""What every callback is: a repository, options, and the Recorder of the training that runs."""
+"""The base of every callback: a repository, options, and the Recorder of the running training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from mvc.api import Repository
 from mvc.errors import WrongUsage
-from mvc.frameworks.common.repository import AnyRepository, GivenRepository
+from mvc.frameworks.common.repository import AnyRepository, RepositoryArgument
 from mvc.ids import CommitId
 from mvc.lossy import DriftStage, Dsed, TopKOfEach
 from mvc.training.checks import Metrics, RecorderKeywords, RecorderOptions
@@ -20,34 +20,34 @@ from mvc.training.state.parts import StateSource
 
 
 class Records:
-    """A callback that records trainings, one after the other: ``_begin``, ``_step``, ``close``."""
+    """A callback that records one training after another: ``_begin``, ``_step``, ``close``."""
 
     resumed: Resumed | None = None
-    """Where the training went on, and what was not as before; None if it began anew."""
+    """Where the training continued, and what differs; None for a new training."""
 
     _recorder: StateRecorder | None = None
     _report: Report | None = None
     _raised: BaseException | None = None
 
-    def _take_options(
+    def _set_options(
         self, repo: AnyRepository, options: RecorderKeywords, *, every: int = 1
     ) -> RecorderOptions:
         """Raises WrongUsage, NotARepository, InvalidName or InvalidPipeline."""
-        self._given = GivenRepository(repo)
+        self._repository = RepositoryArgument(repo)
         self._options = RecorderOptions.of(options, every)
         return self._options
 
     @property
     def repo(self) -> Repository:
-        return self._given.repo
+        return self._repository.repo
 
     @property
     def report(self) -> Report | None:
-        """The Recorder's counts for this training or the last one; None before the first."""
+        """The Recorder's counts for this training, or else the last one; None before the first."""
         return self._report if self._recorder is None else self._recorder.report
 
     def _find(self, rev: str | CommitId | None) -> CommitId:
-        """The id of ``rev``; without one that of the branch's newest version."""
+        """The commit of ``rev``, by default the branch's newest version."""
         return self.repo.find(self._options.tip if rev is None else rev)
 
     def _begin(
@@ -59,10 +59,10 @@ class Records:
         hyper: Mapping[str, str] | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Records a training, of which ``start`` steps were done before.
+        """Starts recording a training that has done ``start`` steps before.
 
-        Every version has the params ``hyper``, unless the user gave others of these names, and the
-        ``files``, by their path in the folder of the model.
+        Every version gets the params ``hyper``, which the user's params override, and the
+        additional ``files``, by path relative to the model's folder.
         """
         own = {"hyper": hyper or {}, "files": files or {}}
         options = replace(self._options, start=start, origin=origin, **own)
@@ -77,13 +77,13 @@ class Records:
         metrics: Metrics | None = None,
         data: Any = None,
     ) -> bool:
-        """``Recorder.step``. What it raises ends the training, and ``close`` does not repeat it."""
+        """``Recorder.step``. Its error ends the training, and ``close`` does not raise it again."""
         assert self._recorder is not None
         with self._noting_failure():
             return self._recorder.step(loss, batch, metrics, number=number, data=data)
 
     def flush(self) -> None:
-        """Waits until everything that was taken is durable; raises as ``Recorder.flush``."""
+        """Waits until all copied states are durable. Raises the errors of ``Recorder.flush``."""
         if self._recorder is not None:
             with self._noting_failure():
                 self._recorder.flush()
@@ -97,9 +97,9 @@ class Records:
             raise
 
     def close(self) -> Report | None:
-        """Completes the queued versions. Training that continues is no longer recorded.
+        """Commits the queued versions and stops recording.
 
-        Raises what could not be raised while the training went on.
+        Raises an error of a commit that was not raised during the training.
         """
         recorder, self._recorder = self._recorder, None
         try:
@@ -110,7 +110,7 @@ class Records:
                 raise
         finally:
             self._report = self._report if recorder is None else recorder.report
-            self._given.close()
+            self._repository.close()
         return self._report
 
     def __enter__(self) -> Self:
@@ -120,29 +120,29 @@ class Records:
         complete(self.close, error)
 
 
-# -- what a pipeline asks of a training, and a framework may not show ------------------------------
+# -- data and losses that a pipeline needs and a framework may not provide --------------------
 
 
 def stage_by_data(options: RecorderOptions) -> str | None:
-    """The first stage that asks for the batch's data."""
-    found = options.stages.decisions
-    return next((stage.text for stage in found if isinstance(stage, DriftStage | Dsed)), None)
+    """The first stage that needs the batch's data."""
+    decisions = options.stages.decisions
+    return next((stage.text for stage in decisions if isinstance(stage, DriftStage | Dsed)), None)
 
 
 def stage_by_loss(options: RecorderOptions) -> str | None:
-    """The stage that goes by the loss of the batch."""
+    """The stage that needs the loss of each batch."""
     chosen = [stage for stage in options.stages.lossy if isinstance(stage, TopKOfEach)]
     return next((stage.text for stage in chosen if stage.curve is not None), None)
 
 
 def refuse_data(options: RecorderOptions, why: str) -> None:
-    """Raises WrongUsage naming what asks for the batch's data; ``why`` there are none."""
+    """Raises WrongUsage naming the option that needs the batch's data; ``why`` is the reason."""
     stage = stage_by_data(options)
     functions = {"evaluate": options.evaluate, "monitor": options.monitor}
-    asks = [f"stage {stage}"] if stage is not None else []
-    asks += [name for name, function in functions.items() if function is not None]
-    if asks:
+    users = [f"stage {stage}"] if stage is not None else []
+    users += [name for name, function in functions.items() if function is not None]
+    if users:
         raise WrongUsage(
-            f"{asks[0]} goes by the data of the batch, and {why}",
-            hint="leave it out, or train in a loop of your own with mvc.Recorder",
+            f"{users[0]} needs the data of the batch, and {why}",
+            hint="remove it, or call mvc.Recorder from your own training loop",
         )

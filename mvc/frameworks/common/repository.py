@@ -1,4 +1,4 @@
-"""The repository that a callback, a plugin or a writer was given, opened where it is needed."""
+"""The repository argument of a callback, plugin or writer, opened when it is first used."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from typing import Any, Self
 from mvc.api import Repository, opened
 
 AnyRepository = Repository | str | PathLike[str]
-"""An open repository, or the folder of one."""
+"""An open repository, or a repository's folder."""
 
-# Module level: an object that holds a lock cannot be pickled and sent to another process.
+# Module level, because an object with a lock cannot be pickled and sent to another process.
 _opening = threading.Lock()
 
 
-class GivenRepository:
-    """An open Repository, which stays the caller's, or a folder whose repository is opened late.
+class RepositoryArgument:
+    """An open Repository, which the caller closes, or a folder that is opened on first use.
 
-    It is opened late because every process of a distributed training creates this object, but
-    often only one process writes.
+    Every process of a distributed training creates this object, but often only one writes.
     """
 
-    def __init__(self, given: AnyRepository) -> None:
-        """Raises WrongUsage for another type, NotARepository if the folder holds no repository."""
-        repo, own = opened(given)
+    def __init__(self, argument: AnyRepository) -> None:
+        """Raises WrongUsage for another type, NotARepository for a folder without a repository."""
+        repo, own = opened(argument)
         self._repo: Repository | None = None if own else repo
         self._folder = Path(repo.root) if own else None
-        self._given: AnyRepository = self._folder or repo
+        self._argument: AnyRepository = self._folder or repo
         if own:
             repo.close()
 
@@ -43,15 +42,15 @@ class GivenRepository:
             return self._repo
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GivenRepository, (self._given,)
+        return RepositoryArgument, (self._argument,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Another object with the same Repository, or one that opens the folder for itself."""
-        return type(self)(self._given)
+        """Shares an open Repository; a folder is opened again."""
+        return type(self)(self._argument)
 
     @contextmanager
     def during(self) -> Iterator[Repository]:
-        """The repository that was given, or that of the folder, which is open in the block only."""
+        """The open Repository, or the folder's repository, open only during the block."""
         if self._folder is None:
             yield self.repo
             return
@@ -59,7 +58,7 @@ class GivenRepository:
             yield repo
 
     def close(self) -> None:
-        """Closes what was opened here; ``repo`` opens it again."""
+        """Closes the folder's repository; ``repo`` opens it again."""
         if self._folder is not None and self._repo is not None:
             repo, self._repo = self._repo, None
             repo.close()

@@ -1,4 +1,4 @@
-"""What callbacks share when they restore a version: its parts, and what it may lack."""
+"""Helpers for callbacks that restore a version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mvc.training.state.optimizers import Placement
 
 
 def alone(states: list[Any]) -> tuple[Any, list[Any]]:
-    """Splits states into a single one, stored as the Recorder does, or a list of several."""
+    """Stores a single state as the Recorder does, and several ones as a list."""
     return (states[0], []) if len(states) == 1 else (None, states)
 
 
@@ -23,7 +23,7 @@ def several(single: Any, states: list[Any]) -> list[Any]:
 
 
 def check_schedulers(kinds: Iterable[Any], schedulers: Iterable[Any]) -> list[str]:
-    """Functions that differ. Raises CannotResume for another type than is named."""
+    """Functions that differ. Raises CannotResume for a scheduler of another type."""
     pairs = zip(kinds, schedulers, strict=False)
     return [line for kind, one in pairs for line in check_type("scheduler", kind, one)]
 
@@ -34,7 +34,7 @@ def load_with_optimizers(
     buffers: Mapping[str, Any],
     optimizers: Iterable[tuple[torch.optim.Optimizer, Any]],
 ) -> None:
-    """Sets weights, buffers, and optimizers; raises CannotResume before anything has changed."""
+    """Loads weights, buffers and optimizers; raises CannotResume before anything changes."""
     placements = [Placement(model, optimizer, state) for optimizer, state in optimizers]
     load_model(model, weights, buffers)
     for placement in placements:

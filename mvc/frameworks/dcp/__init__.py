@@ -1,6 +1,7 @@
 """torch.distributed.checkpoint: a sharded state becomes one commit of whole tensors, and back.
 
-Only public names of torch. Plain files through ``mvc://``: ``mvc.frameworks.fsspec``.
+It uses only public names of torch. For plain files through ``mvc://`` see
+``mvc.frameworks.fsspec``.
 """
 
 from mvc.errors import need_torch

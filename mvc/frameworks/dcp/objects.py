@@ -1,4 +1,4 @@
-"""Values of a checkpoint that are no tensors: what ``torch.save`` makes of them, read safely."""
+"""Values of a checkpoint that are not tensors: safe decoding of ``torch.save`` bytes."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from mvc.structure import MAX_DEPTH
 
 
 def objects_path(path: str) -> str:
-    """The path of objects beside a state: ``a.objects.safetensors`` for ``a.safetensors``."""
+    """The path of a state's objects: ``a.objects.safetensors`` for ``a.safetensors``."""
     name = PurePosixPath(path)
     return str(name.with_name(f"{name.stem}.objects{name.suffix}"))
 
 
 def plain_value(data: bytes) -> Any:
-    """The number, text, list, tuple or dictionary that ``torch.save`` wrote.
+    """The number, text, list, tuple or dictionary in bytes of ``torch.save``.
 
-    The pickle is read without running it, and the value is saved again and compared byte for
-    byte. Raises MvcError, TypeError or ValueError if ``data`` is anything else.
+    The pickle is parsed without running it; then the value is saved and the bytes are compared.
+    Raises MvcError, TypeError or ValueError for anything else.
     """
     members = {m.name.partition("/")[2]: m for m in read_members(MemorySource(data), "an object")}
     pickle = members.get("data.pkl")
     if pickle is None or not pickle.stored or any(n.startswith("data/") for n in members):
-        raise BadModelFile("an object that holds tensors")
+        raise BadModelFile("the object contains tensors")
     text = data[pickle.start : pickle.start + pickle.size]
-    # As many values as the pickle has bytes: containers that are shared cannot grow beyond.
+    # At most one value per byte of the pickle, so that shared containers cannot multiply.
     value = _plain(read_pickle(text), 0, iter(range(len(text))))
-    again = saved_bytes(value)
-    for member in read_members(MemorySource(again), "an object"):
-        here = again[member.start : member.start + member.size]
-        if member.name.endswith("/data.pkl") and here == text:
+    encoded = saved_bytes(value)
+    for member in read_members(MemorySource(encoded), "an object"):
+        current = encoded[member.start : member.start + member.size]
+        if member.name.endswith("/data.pkl") and current == text:
             return value
-    raise UnsupportedTensor("an object that is not what it seems to be")
+    raise UnsupportedTensor("the object's bytes differ when it is saved again")
 
 
 def _plain(node: Any, depth: int, budget: Iterator[int]) -> Any:
     """Nodes of a pickle as plain values, at most as many as ``budget`` yields."""
     if depth > MAX_DEPTH or next(budget, None) is None:
-        raise BadModelFile("an object that is nested too deeply")
+        raise BadModelFile("the object is nested too deeply")
     if node is None or type(node) in {bool, int, float, str, bytes}:
         return node
     if isinstance(node, (list, tuple)):
@@ -50,4 +50,4 @@ def _plain(node: Any, depth: int, budget: Iterator[int]) -> Any:
     if isinstance(node, PickledDict):
         below = depth + 1
         return {_plain(k, below, budget): _plain(v, below, budget) for k, v in node.pairs}
-    raise UnsupportedTensor("an object of a class")
+    raise UnsupportedTensor("the object is of a class that is not plain data")

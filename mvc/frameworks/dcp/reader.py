@@ -1,4 +1,4 @@
-"""``dcp.load`` from a version: any number of ranks takes its parts out of whole tensors."""
+"""``dcp.load`` from a version: any number of ranks reads its parts of whole tensors."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from mvc.api import VersionFile
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
 from mvc.frameworks.common.data import saved_bytes
 from mvc.frameworks.common.paths import is_path
-from mvc.frameworks.common.repository import AnyRepository, GivenRepository
+from mvc.frameworks.common.repository import AnyRepository, RepositoryArgument
 from mvc.frameworks.dcp.objects import objects_path
 from mvc.ids import CommitId
 from mvc.limits import MIB
 from mvc.names import DEFAULT_STATE, check_path
 
-_TOGETHER = 64 * MIB  # about so many bytes of tensors are recovered in one go
+_GROUP_BYTES = 64 * MIB  # approximate bytes of tensors recovered at once
 
 
 class MvcReader(StorageReader):
     """``dcp.load(state, storage_reader=MvcReader(repo, "HEAD~3"))``, with any number of ranks.
 
     ``repo`` is an open Repository or its folder, ``rev`` any revision, ``path`` any file with
-    tensors in it, whether ``dcp.save`` wrote it or not; ``checkpoint_id`` of ``dcp.load`` names
-    another path. Errors in the version's description reach the caller as torch's AssertionError
-    and CheckpointException, with the text of mvc's.
+    tensors, not only of ``dcp.save``; ``checkpoint_id`` of ``dcp.load`` overrides ``path``. Errors
+    in the version's description arrive as torch's AssertionError or CheckpointException, with mvc's
+    text.
     """
 
     def __init__(
         self, repo: AnyRepository, rev: str | CommitId = "HEAD", *, path: str = DEFAULT_STATE
     ) -> None:
         """Raises NotARepository, InvalidName, WrongUsage."""
-        self._given = GivenRepository(repo)
+        self._repository = RepositoryArgument(repo)
         self._rev = rev
         self._path = check_path(path)
         self._state: _State | None = None
         self._commit: CommitId | None = None
 
     def reset(self, checkpoint_id: str | PathLike[str] | None = None) -> None:
-        """Another path. Raises InvalidName."""
+        """Sets another path. Raises InvalidName."""
         self._state = None
         if checkpoint_id is not None:
             self._path = check_path(str(checkpoint_id))
@@ -59,31 +59,35 @@ class MvcReader(StorageReader):
 
         Raises UnknownRevision, UnknownPath, UnsupportedTensor, WeightsDropped, DamagedData.
         """
-        repo = self._given.repo
+        repo = self._repository.repo
         self._commit = repo.find(self._rev)
-        beside, paths = objects_path(self._path), repo.manifest(self._commit).by_path
+        objects_file, paths = objects_path(self._path), repo.manifest(self._commit).by_path
         file = repo.open_file(self._commit, self._path)
         if not (file.entry.tensors or file.entry.format == "state"):
             raise UnknownPath(f"{self._commit.short} has no tensors at {self._path}")
-        objects = repo.open_file(self._commit, beside, counted=False) if beside in paths else None
+        objects = (
+            repo.open_file(self._commit, objects_file, counted=False)
+            if objects_file in paths
+            else None
+        )
         self._state = _State(file, objects)
         return self._state.metadata
 
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
-        """Nothing: ``read_metadata`` has kept what is needed."""
+        """Does nothing: ``read_metadata`` has stored the metadata."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Notes the commit that this rank reads."""
+        """Adds the commit that this rank reads."""
         return dataclasses.replace(plan, storage_data=self._commit)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Raises WrongUsage if the ranks do not read the same commit."""
+        """Raises WrongUsage if the ranks read different commits."""
         if len({plan.storage_data for plan in plans}) > 1:
             raise WrongUsage(
-                f"the ranks have found different versions for {self._rev}",
-                hint="load by the id of a commit",
+                f"{self._rev} is a different version on different ranks",
+                hint="load by commit id",
             )
         return plans
 
@@ -100,7 +104,7 @@ class MvcReader(StorageReader):
         for name, whole in self._state.tensors(tensors):
             for item in tensors[name]:
                 _copy(item, whole, planner)
-        self._given.close()
+        self._repository.close()
         future: Future[None] = Future()
         future.set_result(None)
         return future
@@ -116,48 +120,48 @@ def _copy(item: ReadItem, whole: torch.Tensor, planner: LoadPlanner) -> None:
     target = planner.resolve_tensor(item).detach()
     if target.size() != part.size():
         raise WrongUsage(
-            f"{item.storage_index.fqn} is read into a tensor of the shape {tuple(target.size())} "
-            f"instead of {tuple(part.size())}"
+            f"{item.storage_index.fqn} has the shape {tuple(part.size())}, "
+            f"but the tensor to load into has {tuple(target.size())}"
         )
     target.copy_(part)
     planner.commit_tensor(item, target)
 
 
 class _State:
-    """A state of a version under the flat names of torch's planner."""
+    """A version's state under the flat names of torch's planner."""
 
     def __init__(self, file: VersionFile, objects: VersionFile | None) -> None:
         self._file = file
         self._objects = objects
         self._by_key = {t.key: t for t in file.entry.tensors}
-        self._keys: dict[int, tuple[str, torch.Tensor]] = {}  # by the identity of a stand-in
+        self._keys: dict[int, tuple[str, torch.Tensor]] = {}  # by the identity of a placeholder
         planner = DefaultSavePlanner()
-        planner.set_up_planner(file.nested(self._stand_in), is_coordinator=True)
+        planner.set_up_planner(file.nested(self._placeholder), is_coordinator=True)
         self._flat: dict[str, Any] = planner.state_dict
         _, self.metadata = planner.create_global_plan([planner.create_local_plan()])
-        # Keys of the objects by torch's names: a name that is empty has another key.
+        # Keys of the objects by torch's names: an empty name has another key.
         self._saved = {} if objects is None else objects.nested(lambda _, key: key)
         for name in self._saved:
             self.metadata.state_dict_metadata[name] = BytesStorageMetadata()
             self.metadata.planner_data.setdefault(name, (name,))
 
-    def _stand_in(self, tag: str, key: str) -> Any:
-        """A tensor without content for torch's; arrays of numpy are objects to DCP."""
+    def _placeholder(self, tag: str, key: str) -> Any:
+        """A tensor without content for torch's tensors; numpy arrays are objects to DCP."""
         if key not in self._by_key:
-            raise DamagedData(f"{self._file.entry.path} has lost the tensor {key}")
+            raise DamagedData(f"{self._file.entry.path} lacks the tensor {key}")
         if tag != "torch":
             array = self._file.tensors([key], "numpy")[key]
             return array[()] if tag == "scalar" else array
         spec = self._by_key[key].spec
         dtype = getattr(torch, spec.dtype, None)
         if not isinstance(dtype, torch.dtype):
-            raise UnsupportedTensor(f"torch has no plain tensors of the dtype of {key}")
+            raise UnsupportedTensor(f"{key} has the dtype {spec.dtype}, which torch lacks")
         empty = torch.empty(spec.shape, dtype=dtype, device="meta")
         self._keys[id(empty)] = key, empty
         return empty
 
     def saved(self, name: str) -> bytes:
-        """An object as ``torch.save`` writes it. Raises DamagedData."""
+        """An object as bytes of ``torch.save``. Raises DamagedData."""
         if name in self._flat:
             return saved_bytes(self._filled(self._flat[name]))
         assert self._objects is not None
@@ -165,7 +169,7 @@ class _State:
         return bytes(self._objects.tensors([key], "numpy")[key].tobytes())
 
     def _filled(self, value: Any) -> Any:
-        """An object with the content of the tensors in it, as in a tuple of tensors."""
+        """An object with the content of its tensors, as in a tuple of tensors."""
         if id(value) in self._keys:
             key = self._keys[id(value)][0]
             return self._file.tensors([key])[key]
@@ -174,11 +178,11 @@ class _State:
         return value
 
     def tensors(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Whole tensors by torch's names, recovered some at a time. Raises DamagedData."""
+        """Whole tensors by torch's names, recovered in groups. Raises DamagedData."""
         keys = {name: self._keys[id(self._flat[name])][0] for name in names}
         ends = accumulate(self._by_key[key].spec.nbytes for key in keys.values())
         numbered = zip(ends, keys.items(), strict=True)
-        for _, group in groupby(numbered, lambda pair: pair[0] // _TOGETHER):
-            together = dict(named for _, named in group)
-            found = self._file.tensors(list(together.values()))
-            yield from ((name, found[key]) for name, key in together.items())
+        for _, group in groupby(numbered, lambda pair: pair[0] // _GROUP_BYTES):
+            batch = dict(named for _, named in group)
+            loaded = self._file.tensors(list(batch.values()))
+            yield from ((name, loaded[key]) for name, key in batch.items())

@@ -1,12 +1,11 @@
 """``dcp.save`` into a repository: the shards of all ranks become one commit of whole tensors.
 
 A shard is a file in ``.mvc/staging``, one per rank and save, until the coordinator commits it. It
-holds the row-major bytes of chunks (boxes of tensors) and the bytes of objects, one after the
-other. A tensor is put together from its chunks as parts of it are asked for, so it never has to
-be in memory as a whole.
+contains row-major bytes of chunks (boxes of tensors) and bytes of objects. A tensor is assembled
+from its chunks part by part, so it is never whole in memory.
 
-The process that wrote a shard holds a shared lock on it, which ends with the process: a shard
-whose lock nobody holds was left by a crash, and the next save removes it.
+The process that wrote a shard has a shared lock on it until the process ends. A shard without a
+lock is left over from a crash; the next save removes it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from mvc.errors import BadModelFile, MvcError, NothingToCommit, UnsupportedTenso
 from mvc.files import Source, read_exactly
 from mvc.frameworks.common.data import saved_bytes
 from mvc.frameworks.common.paths import check_new_path, is_path
-from mvc.frameworks.common.repository import AnyRepository, GivenRepository
+from mvc.frameworks.common.repository import AnyRepository, RepositoryArgument
 from mvc.frameworks.dcp.objects import objects_path, plain_value
 from mvc.ids import CommitId
 from mvc.limits import MAX_TENSORS
@@ -51,14 +50,16 @@ _SHARD = ".shard"
 class MvcWriter(StorageWriter):
     """``dcp.save(state, storage_writer=MvcWriter(repo))``: one commit for all ranks.
 
-    ``repo`` is an open Repository or its folder (give the folder to ``dcp.async_save``). The
-    state becomes the path ``path``; ``checkpoint_id`` of ``dcp.save`` names another one.
-    ``branch`` is the current branch by default. Every rank needs the same repository. ``deploy``
-    is the target on which each version goes live; then one is made even if nothing changed.
-    ``push`` names the remote to which the branch is pushed before the save returns; if it is away,
-    that is a warning (NotPushed), and the next save pushes what it missed.
-    Torch wraps what goes wrong in a CheckpointException; then nothing was committed. The methods
-    are torch's interface, in the order of its calls.
+    ``repo`` is an open Repository or its folder (use the folder for ``dcp.async_save``); every rank
+    needs the same repository. The state is written to ``path``; ``checkpoint_id`` of ``dcp.save``
+    overrides it. ``branch`` is the current branch by default.
+
+    ``deploy`` is a target that each version is deployed to; a version is then made even without
+    changes. ``push`` is a remote to which the branch is pushed before the save returns; a failed
+    push is a warning (NotPushed), and the next save pushes the missing versions.
+
+    torch wraps errors in a CheckpointException; then nothing was committed. The methods are torch's
+    interface, in the order of its calls.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class MvcWriter(StorageWriter):
         push: str | None = None,
     ) -> None:
         """Raises NotARepository, InvalidName, WrongUsage."""
-        self._given = GivenRepository(repo)
+        self._repository = RepositoryArgument(repo)
         self._path = check_path(path)
         self._branch = branch
         self._message = message
@@ -84,16 +85,16 @@ class MvcWriter(StorageWriter):
         """The last save's commit, on the coordinator; None if the state had not changed."""
 
     def reset(self, checkpoint_id: str | PathLike[str] | None = None) -> None:
-        """Another path for the state. Raises InvalidName."""
+        """Sets another path for the state. Raises InvalidName."""
         if checkpoint_id is not None:
             self._path = check_path(str(checkpoint_id))
 
     def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **kwargs: Any) -> None:
-        """Raises WrongUsage, UnknownRevision if this save cannot become a commit."""
+        """Raises WrongUsage or UnknownRevision if this save cannot become a commit."""
         if not kwargs.get("use_collectives", True):
             raise WrongUsage(
-                "a checkpoint saved without collectives has no rank that completes it",
-                hint="save with use_collectives=True, which is torch's default",
+                "without collectives no rank can complete the checkpoint",
+                hint="save with use_collectives=True, torch's default",
             )
         self._release()
         self._coordinator = is_coordinator
@@ -102,7 +103,7 @@ class MvcWriter(StorageWriter):
         for path in (self._path, objects_path(self._path)):
             check_new_path(parent, path)
         if self._push is not None:
-            self._given.repo.remotes.find(self._push)
+            self._repository.repo.remotes.find(self._push)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         return plan
@@ -119,7 +120,7 @@ class MvcWriter(StorageWriter):
                 results.append(WriteResult(item.index, record.length, record))
         self._shard = shard
         if not self._coordinator:
-            self._given.close()
+            self._repository.close()
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
@@ -132,13 +133,13 @@ class MvcWriter(StorageWriter):
         records = {result.index: result.storage_data for rank in results for result in rank}
         names = {record.shard for record in records.values()}
         try:
-            with ExitStack() as held:
-                shards = {n: held.enter_context(open_shard(self._staging, n)) for n in names}
+            with ExitStack() as locks:
+                shards = {n: locks.enter_context(open_shard(self._staging, n)) for n in names}
                 self._commit(_Saved(metadata, records, shards))
         finally:
             remove_shards(self._staging, names | ({self._shard.name} if self._shard else set()))
             self._release()
-            self._given.close()
+            self._repository.close()
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | PathLike[str]) -> bool:
@@ -146,71 +147,75 @@ class MvcWriter(StorageWriter):
 
     @property
     def _staging(self) -> Scratch:
-        return self._given.repo.scratch("staging")
+        return self._repository.repo.scratch("staging")
 
     def _release(self) -> None:
-        """Lets go of the last save's shard: torch tells only the coordinator when it is done."""
+        """Releases the last save's shard: torch informs only the coordinator when a save is
+        done.
+        """
         if self._shard is not None:
             self._shard.release()
             self._shard = None
 
     def _parent(self) -> Manifest:
         """The newest version of the branch. Raises UnknownRevision."""
-        repo = self._given.repo
+        repo = self._repository.repo
         newest = repo.head(self._branch).commit
         return Manifest(()) if newest is None else repo.manifest(newest)
 
     def _commit(self, saved: _Saved) -> None:
         tensors, (plain, other) = saved.tensors(), saved.objects()
-        while lost := plain.keys() - saved.names_read(tensors, plain):
-            other |= {n: np.frombuffer(saved_bytes(plain.pop(n)), np.uint8) for n in lost}
-        beside = objects_path(self._path)
+        while unreadable := plain.keys() - saved.names_read(tensors, plain):
+            other |= {n: np.frombuffer(saved_bytes(plain.pop(n)), np.uint8) for n in unreadable}
+        objects_file = objects_path(self._path)
         files: dict[str, StateFile | None] = {
             self._path: StateFile.of(saved.nested(tensors | plain))
         }
         if other:
-            files[beside] = StateFile.of(other)
-        elif beside in self._parent().by_path:
-            files[beside] = None
+            files[objects_file] = StateFile.of(other)
+        elif objects_file in self._parent().by_path:
+            files[objects_file] = None
         message = f"checkpoint {self._path}" if self._message is None else self._message
         options = CommitOptions(branch=self._branch, allow_empty=self._deploy is not None)
-        repo = self._given.repo
+        repo = self._repository.repo
         with ExitStack() as after, suppress(NothingToCommit):
             pusher = None
             if self._push is not None:
                 pusher = Pusher(repo, self._push, self._branch or repo.head().branch)
                 after.callback(pusher.finish)
-            done = repo.commit(states=files, message=message, deploy=self._deploy, options=options)
-            self.committed = done.id
+            result = repo.commit(
+                states=files, message=message, deploy=self._deploy, options=options
+            )
+            self.committed = result.id
             if pusher is not None:
                 pusher.committed()
 
 
 def _bytes(item: WriteItem, value: Any) -> memoryview:
-    """The bytes of an object, or the row-major ones of a chunk that is what the plan says."""
+    """The bytes of an object, or the row-major bytes of a chunk, checked against the plan."""
     name, planned = item.index.fqn, item.tensor_data
     if not isinstance(value, torch.Tensor):
         if item.type is not WriteItemType.BYTE_IO:
-            raise WrongUsage(f"the planner gives no tensor for {name}")
+            raise WrongUsage(f"the planner provides no tensor for {name}")
         return value.getbuffer()  # type: ignore[no-any-return]
     spec = tensor_spec(value, name)
     if planned is None or spec != _spec(name, planned.properties.dtype, planned.chunk.sizes):
-        raise BadModelFile(f"the planner gives another tensor for {name} than it has planned")
+        raise BadModelFile(f"the tensor of {name} differs from the planner's plan")
     data = tensor_bytes(contiguous(value))
     if data is None:
-        raise UnsupportedTensor(f"{name} cannot be brought into memory")
+        raise UnsupportedTensor(f"the bytes of {name} cannot be read")
     return data
 
 
 def _spec(name: str, dtype: torch.dtype, size: torch.Size) -> TensorSpec:
     text = str(dtype).removeprefix("torch.")
     if text not in DTYPES:
-        raise UnsupportedTensor(f"{name} has the dtype {text}, which cannot be kept exactly")
+        raise UnsupportedTensor(f"{name} has the dtype {text}, which cannot be stored exactly")
     return TensorSpec(text, tuple(size))
 
 
 class _Saved:
-    """What all ranks have written, by the flat names of torch's planner."""
+    """The data that all ranks have written, by the flat names of torch's planner."""
 
     def __init__(
         self, metadata: Metadata, records: dict[Any, ShardPart], shards: dict[str, Any]
@@ -220,13 +225,13 @@ class _Saved:
         self._records, self._shards = records, shards
 
     def tensors(self) -> dict[str, Any]:
-        """Whole tensors, read when they are needed."""
-        found: dict[str, Any] = {}
+        """Whole tensors, read on demand."""
+        tensors: dict[str, Any] = {}
         for name, entry in self._entries.items():
             if isinstance(entry, kinds.TensorStorageMetadata):
                 spec = _spec(name, entry.properties.dtype, entry.size)
-                found[name] = whole(name, spec, [self._chunk(name, box) for box in entry.chunks])
-        return found
+                tensors[name] = whole(name, spec, [self._chunk(name, box) for box in entry.chunks])
+        return tensors
 
     def _chunk(self, name: str, box: kinds.ChunkStorageMetadata) -> Chunk:
         record = self._record(MetadataIndex(name, box.offsets))
@@ -240,9 +245,9 @@ class _Saved:
         )
 
     def objects(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-        """Everything else: plain values as themselves, all others as their saved bytes."""
+        """All other values: plain ones decoded, the rest as bytes of ``torch.save``."""
         plain: dict[str, Any] = {}
-        other: dict[str, np.ndarray[Any, Any]] = {}
+        encoded: dict[str, np.ndarray[Any, Any]] = {}
         for name, entry in self._entries.items():
             if not isinstance(entry, kinds.BytesStorageMetadata):
                 continue
@@ -252,8 +257,8 @@ class _Saved:
             try:
                 plain[name] = plain_value(bytes(out))
             except (MvcError, TypeError, ValueError):
-                other[name] = np.frombuffer(out, np.uint8)
-        return plain, other
+                encoded[name] = np.frombuffer(out, np.uint8)
+        return plain, encoded
 
     def _record(self, index: MetadataIndex) -> ShardPart:
         if index not in self._records:
@@ -261,30 +266,32 @@ class _Saved:
         return self._records[index]
 
     def names_read(self, tensors: Iterable[str], plain: Mapping[str, Any]) -> set[str]:
-        """The flat names that a reader sees: none inside a list without tensors and folders."""
+        """Flat names that a reader sees; not those inside lists without tensors and
+        dictionaries.
+        """
         state = self.nested({**dict.fromkeys(tensors, torch.empty(0)), **plain})
         planner = DefaultSavePlanner()
         planner.set_up_planner(state, is_coordinator=True)
         return set(planner.state_dict)
 
     def nested(self, flat: Mapping[str, Any]) -> dict[str, Any]:
-        """Dictionaries and lists again. Items missing in a list are empty dictionaries."""
+        """Nested dictionaries and lists. Items missing in a list are empty dictionaries."""
         top = _Folder()
         for name, value in flat.items():
-            *above, last = place = self._places.get(name, (name,))
+            *above, last = keys = self._places.get(name, (name,))
             at = top
             for key in above:
                 at = at.setdefault(key, _Folder())
                 if not isinstance(at, _Folder):
                     break
             if not isinstance(at, _Folder) or last in at:
-                raise BadModelFile(f"two values of the checkpoint lie in one place: {place}")
+                raise BadModelFile(f"two values of the checkpoint have the same keys: {keys}")
             at[last] = value
         return {str(key): _built(value) for key, value in top.items()}
 
 
 class _Folder(dict[Any, Any]):
-    """A dictionary or list while it is being put together."""
+    """A dictionary or list under construction."""
 
 
 def _built(value: Any) -> Any:
@@ -293,7 +300,7 @@ def _built(value: Any) -> Any:
     if all(isinstance(key, str) for key in value):
         return {key: _built(item) for key, item in value.items()}
     if any(type(key) is not int or not 0 <= key < MAX_TENSORS for key in value):
-        raise BadModelFile("a place in the checkpoint is both a list and a dictionary")
+        raise BadModelFile("a value of the checkpoint is both a list and a dictionary")
     return [_built(value[i]) if i in value else {} for i in range(max(value) + 1)]
 
 
@@ -308,7 +315,7 @@ class ShardPart(Struct, frozen=True):
 class Shard(AbstractContextManager["Shard"]):
     """A new shard of this process, open for writing until its ``with`` block ends.
 
-    The lock stays until ``release``. An exception that leaves the block removes the shard.
+    The lock stays until ``release``. An exception in the block removes the shard.
     """
 
     def __init__(self, staging: Scratch) -> None:
@@ -325,7 +332,7 @@ class Shard(AbstractContextManager["Shard"]):
         return ShardPart(self.name, start, self._file.position - start)
 
     def release(self) -> None:
-        """Releases the lock: the coordinator does not need the shard any more."""
+        """Releases the lock, so that others may remove the shard."""
         self._lock.release()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
@@ -336,15 +343,14 @@ class Shard(AbstractContextManager["Shard"]):
 
 
 def open_shard(staging: Scratch, name: str) -> ReadFile:
-    """The shard of a rank. Raises BadModelFile if the rank uses another repository."""
+    """Opens a rank's shard. Raises BadModelFile if the rank uses another repository."""
     if not _TOKEN.fullmatch(name):
-        raise BadModelFile(f"a rank names something that is no shard: {name[:100]!r}")
+        raise BadModelFile(f"a rank sent an invalid shard name: {name[:100]!r}")
     path = staging.folder / f"{name}{_SHARD}"
     if staging.fs.stat(path) is None:
         raise BadModelFile(
             "the shard of a rank was not written to this repository",
-            hint="all ranks need the same repository: on several machines, a folder that "
-            "they share",
+            hint="all ranks need the same repository: on several machines use a shared folder",
         )
     return staging.fs.open_read(path, follow=False)
 
@@ -357,7 +363,7 @@ def remove_shards(staging: Scratch, names: set[str]) -> None:
 
 
 def _sweep(staging: Scratch) -> None:
-    """Removes shards and unnamed files whose process has ended."""
+    """Removes shards and temporary files whose process has ended."""
     fs, folder = staging.fs, staging.folder
     for name in fs.list(folder):
         if not name.endswith(_SHARD) and not name.startswith(TEMPORARY):
@@ -369,8 +375,9 @@ def _sweep(staging: Scratch) -> None:
 
 
 class Chunk(Struct, frozen=True):
-    """A box of a tensor (offsets and sizes in elements): row-major from byte ``start`` of
-    ``source``, ``length`` bytes.
+    """A box of a tensor (offsets and sizes in elements).
+
+    Its ``length`` row-major bytes start at byte ``start`` of ``source``.
     """
 
     offsets: tuple[int, ...]
@@ -381,17 +388,17 @@ class Chunk(Struct, frozen=True):
 
 
 def whole(name: str, spec: TensorSpec, chunks: list[Chunk]) -> LazyTensor:
-    """The tensor that the chunks make up; the planner has seen to it that they do not overlap.
+    """A tensor assembled from its chunks, which the planner keeps from overlapping.
 
-    Raises BadModelFile if they are not as much as the tensor, lie outside of it or of their shard,
-    or have a length that does not fit their sizes.
+    Raises BadModelFile if the chunks do not cover the tensor, exceed it or their shard, or have a
+    length that contradicts their sizes.
     """
     for chunk in chunks:
         if not len(spec.shape) == len(chunk.offsets) == len(chunk.sizes) or any(
             o < 0 or n < 0 or o + n > total
             for o, n, total in zip(chunk.offsets, chunk.sizes, spec.shape, strict=True)
         ):
-            raise BadModelFile(f"a chunk of {name} lies outside of it")
+            raise BadModelFile(f"a chunk of {name} exceeds the tensor")
     full = [chunk for chunk in chunks if 0 not in chunk.sizes]
     if sum(TensorSpec("uint8", c.sizes).elements for c in full) != spec.elements:
         raise BadModelFile(f"the chunks of {name} do not cover it")
@@ -399,12 +406,12 @@ def whole(name: str, spec: TensorSpec, chunks: list[Chunk]) -> LazyTensor:
         if chunk.length != TensorSpec(spec.dtype, chunk.sizes).nbytes:
             raise BadModelFile(f"a chunk of {name} has the wrong number of bytes")
         if chunk.start + chunk.length > chunk.source.size():
-            raise BadModelFile(f"the shard that holds a chunk of {name} was cut short")
+            raise BadModelFile(f"the shard with a chunk of {name} is truncated")
     return LazyTensor(spec, _Whole(name, spec, full).read)
 
 
 class _Whole:
-    """A tensor out of chunks that cover it. A scalar is one row of one element."""
+    """A tensor assembled from chunks that cover it. A scalar is one row of one element."""
 
     def __init__(self, name: str, spec: TensorSpec, chunks: list[Chunk]) -> None:
         self._name = name
@@ -416,7 +423,7 @@ class _Whole:
             for chunk in chunks
         ]
         if all(chunk.sizes[1:] == self._shape[1:] for chunk in self._chunks):
-            # One after the other: as rows of a byte, so that a row need not be read as a whole.
+            # Contiguous chunks: treat each byte as a row, so that no whole row need be read.
             self._chunks = [
                 replace(chunk, offsets=(chunk.offsets[0] * self._row,), sizes=(chunk.length,))
                 for chunk in self._chunks
@@ -424,7 +431,7 @@ class _Whole:
             self._shape, self._row, self._item = (spec.nbytes,), 1, 1
 
     def read(self, start: int, out: memoryview) -> None:
-        """Fills ``out`` with row-major bytes from ``start`` on: of the rows it is a part of."""
+        """Fills ``out`` with row-major bytes from ``start``, reading only the rows needed."""
         if not len(out):
             return
         first, last = start // self._row, -(-(start + len(out)) // self._row)
@@ -438,7 +445,7 @@ class _Whole:
             begin = chunk.start + (low - at) * (chunk.length // count)
             read_exactly(chunk.source, self._name, begin, data.reshape(-1).data)
             inner = zip(chunk.offsets[1:], chunk.sizes[1:], strict=True)
-            place = (slice(low - first, high - first), *(slice(o, o + n) for o, n in inner))
-            rows[place] = data
+            box = (slice(low - first, high - first), *(slice(o, o + n) for o, n in inner))
+            rows[box] = data
         begin = start - first * self._row
         out[:] = rows.reshape(-1).data[begin : begin + len(out)]

@@ -1,4 +1,4 @@
 """``mvc://`` paths for fsspec: plain files.
 
-torch.distributed.checkpoint: ``mvc.frameworks.dcp``. Other frameworks: their own folders.
+For torch.distributed.checkpoint see ``mvc.frameworks.dcp``.
 """

@@ -1,16 +1,16 @@
 """Repositories as an fsspec file system: ``mvc://REPOSITORY@REVISION/PATH``.
 
-REPOSITORY is a folder, absolute (``mvc:///home/me/models``) or relative to the current folder; it
-ends at the first ``@`` or ``/`` to whose left a repository is. REVISION is anything that
-``mvc show`` takes, a ``/`` in it written as ``%2F``; without one HEAD is meant.
+REPOSITORY is a folder, absolute (``mvc:///home/me/models``) or relative to the current folder. It
+ends before the first ``@`` or ``/`` that follows the path of a repository. REVISION is a revision
+as for ``mvc show``, with ``/`` written as ``%2F``; the default is HEAD.
 
-Any revision can be read; a branch can be written, and what is written becomes a commit: a
-file when it is closed, everything in ``with fs.transaction`` at its end. Until then it is in a
-temporary file without a name, so nothing is left of it when the process dies. Checkpoints of
-torch.distributed.checkpoint are refused: ``mvc.frameworks.dcp`` is for them.
+Any revision can be read. Only branches can be written: closing a file commits it, and ``with
+fs.transaction`` commits all its files at the end. Until then data is in an unnamed temporary file,
+which disappears if the process dies. Checkpoints of torch.distributed.checkpoint are refused: use
+``mvc.frameworks.dcp``.
 """
 
-# ruff: noqa: ARG002 (fsspec prescribes what its methods take)
+# ruff: noqa: ARG002 (fsspec prescribes the parameters)
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from mvc.system import TEMPORARY, FileSystem, WriteFile
 
 _BLOCK = 1 << 20
 _CHECKPOINT = re.compile(r"__[0-9]+_[0-9]+\.distcp|(__[0-9]+)?\.metadata(\.tmp)?")
-"""What torch.distributed.checkpoint calls its files."""
+"""File names of torch.distributed.checkpoint."""
 _FORM = "write mvc://REPOSITORY@REVISION/PATH, for example mvc://models@main/model.safetensors"
 
 
@@ -58,14 +58,14 @@ class NotABranch(WrongUsage, PermissionError):
 
 @cache
 def _opened(root: Path, _device: int, _inode: int) -> Repository:
-    """A repository, opened once a process; another one in its place has another inode."""
+    """A repository, opened once per process; a replaced folder has another inode."""
     return Repository.open(root, discover=False)
 
 
 class VersionPath:
-    """A path of a version in an open repository, from a name that is absolute.
+    """A path of a version in an open repository, parsed from an absolute name.
 
-    ``path`` is empty for the version itself, ``rev`` None if no revision is written. Raises
+    ``path`` is empty for the version itself; ``rev`` is None without a revision. Raises
     NotARepository, InvalidName.
     """
 
@@ -74,17 +74,17 @@ class VersionPath:
         signs = [i for i, char in enumerate(text) if char == "@"]
         slashes = [i for i, char in enumerate(text) if char == "/" and i]
         for end in [*signs, *slashes, len(text)]:
-            there = fs.stat(Path(text[:end]) / FOLDER)
-            if there is None:
+            info = fs.stat(Path(text[:end]) / FOLDER)
+            if info is None:
                 continue
             root, rest = text[:end], text[end + 1 :]
             rev, _, path = rest.partition("/") if end in signs else ("", "", rest)
             if end in signs and not rev:
-                raise InvalidName(f"no revision behind '@' in {printable(text)}", hint=_FORM)
+                raise InvalidName(f"no revision after '@' in {printable(text)}", hint=_FORM)
             self.version = f"{root}@{rev}" if rev else root
             self.rev = unquote(rev) if rev else None
             self.path = check_path(path.strip("/")) if path.strip("/") else ""
-            self.repo = _opened(fs.realpath(Path(root)), there.device, there.inode)
+            self.repo = _opened(fs.realpath(Path(root)), info.device, info.inode)
             self._head = self.repo.head()
             return
         raise NotARepository(f"no repository in the path {printable(text)}", hint=_FORM)
@@ -118,24 +118,24 @@ class VersionPath:
 
     @property
     def branch(self) -> str:
-        """The branch that writing here moves. Raises NotABranch, UnknownRevision."""
-        now, rev = self._head.branch, self.rev
+        """The branch that a write would move. Raises NotABranch, UnknownRevision."""
+        current, rev = self._head.branch, self.rev
         if rev is None or rev == "HEAD":
-            if now is None:
+            if current is None:
                 raise NotABranch(
-                    "HEAD is at a version and on no branch, so there is nothing to write to",
+                    "HEAD is detached, so there is no branch to write to",
                     hint="name a branch: mvc://REPOSITORY@BRANCH/PATH",
                 )
-            return now
+            return current
         name = rev.removeprefix("heads/")
-        if name in {now, *(branch.name for branch in self.repo.refs())}:
+        if name in {current, *(branch.name for branch in self.repo.refs())}:
             return name
         try:
             self.repo.find(rev)
         except UnknownRevision as error:
             raise UnknownRevision(
                 f"there is no branch {printable(name[:100])} to write to",
-                hint="make it with 'mvc branch NAME'",
+                hint="create it with 'mvc branch NAME'",
             ) from error
         raise NotABranch(
             f"{printable(rev)} is not a branch: versions do not change",
@@ -144,7 +144,7 @@ class VersionPath:
 
     @property
     def is_folder(self) -> bool:
-        """Whether there are files below. The version itself is always a folder."""
+        """Whether files are below this path. The version itself is always a folder."""
         below = f"{self.path}/"
         return not self.path or any(e.path.startswith(below) for e in self.manifest.entries)
 
@@ -152,11 +152,13 @@ class VersionPath:
     def absent(self) -> NoSuchFile:
         return NoSuchFile(
             f"{printable(self.version)} has no path {printable(self.path)}",
-            hint="'mvc ls REVISION' lists what a version holds",
+            hint="'mvc ls REVISION' lists the files of a version",
         )
 
     def stored(self, path: str) -> FileEntry:
-        """A file of this version, for a commit. Raises WeightsDropped if its content was."""
+        """A file of this version, for a commit. Raises WeightsDropped if its content was
+        dropped.
+        """
         assert self.commit is not None, "a version without a commit has no entries"
         return self.repo.open_file(self.commit, path).entry
 
@@ -172,21 +174,21 @@ class VersionPath:
         return {"name": name, "size": size, "type": kind, "commit": commit}
 
     def listed(self) -> list[dict[str, Any]]:
-        """The entries of this folder, by name. For a file, its own entry."""
+        """The entries of this folder, sorted by name; for a file, its own entry."""
         start = f"{self.path}/" if self.path else ""
-        found: dict[str, dict[str, Any]] = {}
+        entries: dict[str, dict[str, Any]] = {}
         for entry in self.manifest.entries:
             if entry.path == self.path:
-                found[self.name] = self.file(entry)
+                entries[self.name] = self.file(entry)
             elif entry.path.startswith(start):
                 first, slash, _ = entry.path[len(start) :].partition("/")
                 name = self.named(start + first)
-                found[name] = self.folder(name) if slash else self.file(entry)
-        return [found[name] for name in sorted(found)]
+                entries[name] = self.folder(name) if slash else self.file(entry)
+        return [entries[name] for name in sorted(entries)]
 
 
 class _Planned(Struct, frozen=True):
-    """Files of one branch that go into one commit (None: removed), and its message."""
+    """Files of one branch for one commit (None: removed), and its message."""
 
     repo: Repository
     branch: str
@@ -195,27 +197,27 @@ class _Planned(Struct, frozen=True):
 
 
 def _commit_plans(plans: Iterable[_Planned]) -> None:
-    """One commit for each branch of each repository; none where nothing would change.
+    """Makes one commit per branch and repository, unless nothing changes.
 
-    Of several changes of a path the last one counts.
+    If a path changes several times, the last change counts.
     """
     groups: dict[tuple[int, str], list[_Planned]] = {}
     for plan in plans:
         groups.setdefault((id(plan.repo), plan.branch), []).append(plan)
     for (_, branch), group in groups.items():
         files = {path: file for plan in group for path, file in plan.files.items()}
-        said = {plan.message for plan in group}
-        message = said.pop() if len(said) == 1 else f"change {len(files)} paths"
+        messages = {plan.message for plan in group}
+        message = messages.pop() if len(messages) == 1 else f"change {len(files)} paths"
         options = CommitOptions(branch=branch, allow_empty=False)
         with suppress(NothingToCommit):
             group[0].repo.commit(states=files, message=message, options=options)
 
 
 class Spool(io.RawIOBase):
-    """A file at ``place`` that is being written. When it is closed, it is committed.
+    """A file being written to ``place``; closing it commits it.
 
-    With a ``transaction`` the end of that commits it; what was written stays there until
-    ``discard``. An exception that leaves the ``with`` block, or under which the file is closed,
+    With a ``transaction``, the end of the transaction commits it; until ``discard`` the data
+    remains. An exception that leaves the ``with`` block or is active when the file is closed
     discards it.
     """
 
@@ -263,7 +265,7 @@ class Spool(io.RawIOBase):
     def close(self) -> None:
         if self.closed:
             return
-        # fsspec closes files at the end of a block without saying that the block failed.
+        # At the end of a failed block fsspec closes files without an error.
         if sys.exception() not in (None, self._outside):
             self.discard()
             return
@@ -290,13 +292,13 @@ class Spool(io.RawIOBase):
 
     def __del__(self) -> None:
         if not self.closed:
-            text = f"{self.name} was never closed, so it was not committed"
+            text = f"{self.name} was not closed, so it was not committed"
             warnings.warn(text, ResourceWarning, 2)
             self.discard()
 
 
 class OneCommit(Transaction):
-    """``with fs.transaction``: everything until its end is one commit, or nothing is kept."""
+    """``with fs.transaction``: all changes until its end become one commit, or none is stored."""
 
     def __init__(self, fs: Any, **options: Any) -> None:
         super().__init__(fs, **options)
@@ -304,7 +306,7 @@ class OneCommit(Transaction):
         self.plans: list[_Planned] = []
 
     def complete(self, commit: bool = True) -> None:
-        """Makes the commit, or discards everything."""
+        """Makes the commit, or discards all changes."""
         self.files.clear()
         spools, plans = self.spools, self.plans
         self.spools, self.plans = [], []
@@ -321,8 +323,8 @@ class OneCommit(Transaction):
 class MvcFileSystem(AbstractFileSystem):
     """fsspec's interface to versions; names are absolute, ``/models@main/model.safetensors``.
 
-    Errors are ``mvc.MvcError``; a path that a version lacks is FileNotFoundError as well, and
-    writing to what is no branch PermissionError.
+    Errors are ``mvc.MvcError``. A missing path is also a FileNotFoundError, and writing to anything
+    but a branch a PermissionError.
     """
 
     protocol = "mvc"
@@ -339,7 +341,7 @@ class MvcFileSystem(AbstractFileSystem):
         return (text if text.startswith("/") else f"{FileSystem().cwd()}/{text}").rstrip("/") or "/"
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Size in bytes, type (``file`` or ``directory``), commit; of files the content's id."""
+        """Size in bytes, type (``file`` or ``directory``), commit; for files the content's id."""
         place = self._place(path)
         if place.entry is not None:
             return place.file(place.entry)
@@ -348,15 +350,15 @@ class MvcFileSystem(AbstractFileSystem):
         return place.folder(place.name)
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
-        """The entries of a folder of a version, by name. For a file, its own entry."""
+        """The entries of a folder of a version, sorted by name. For a file, its own entry."""
         place = self._place(path)
-        found = place.listed()
-        if not found and place.path:
+        entries = place.listed()
+        if not entries and place.path:
             raise place.absent
-        return found if detail else [entry["name"] for entry in found]
+        return entries if detail else [entry["name"] for entry in entries]
 
     def exists(self, path: str, **kwargs: Any) -> bool:
-        """Whether the version has this path. False also if there is no such version."""
+        """Whether the version has this path; False if the version does not exist."""
         try:
             place = self._place(path)
             return place.entry is not None or place.is_folder
@@ -365,8 +367,8 @@ class MvcFileSystem(AbstractFileSystem):
 
     def ukey(self, path: str) -> str:
         """A text that changes when the content changes."""
-        found = self.info(path)
-        return str(found.get("id") or found["commit"])
+        info_ = self.info(path)
+        return str(info_.get("id") or info_["commit"])
 
     def _open(
         self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True, **_: Any
@@ -374,7 +376,9 @@ class MvcFileSystem(AbstractFileSystem):
         if mode == "rb":
             return self._open_read(self._place(path))
         if mode not in {"wb", "xb"}:
-            raise WrongUsage(f"files of a version are written as a whole, not in mode {mode!r}")
+            raise WrongUsage(
+                f"mode is {mode!r}: files of a version can only be replaced", hint="use 'wb'"
+            )
         if mode == "xb" and self.exists(path):
             raise FileExistsError(path)
         return self._open_write(self._place(path), autocommit)
@@ -397,13 +401,13 @@ class MvcFileSystem(AbstractFileSystem):
         return Spool(file, place, branch, None if autocommit else self.transaction)
 
     def rm_file(self, path: str) -> None:
-        """A commit that removes this path."""
+        """Commits the removal of this path."""
         self.rm(path)
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: Any = None) -> None:
-        """One commit that removes these paths. ``recursive`` removes folders as well."""
+        """Commits the removal of these paths; with ``recursive`` also of folders."""
         names = [path] if isinstance(path, str) else path
-        self._keep([p for name in names for p in self._removals(name, recursive, maxdepth)])
+        self._apply([p for name in names for p in self._removals(name, recursive, maxdepth)])
 
     def _removals(self, path: str, recursive: bool, maxdepth: int | None) -> Iterator[_Planned]:
         message = f"remove {self._place(path).path or 'everything'}"
@@ -420,7 +424,7 @@ class MvcFileSystem(AbstractFileSystem):
     def mv(
         self, path1: str, path2: str, recursive: bool = False, maxdepth: Any = None, **kwargs: Any
     ) -> None:
-        """One commit that renames a file or folder."""
+        """Commits the renaming of a file or folder."""
         source, target = self._place(path1), self._place(path2)
         branch = source.branch
         if source.repo is not target.repo or branch != target.branch:
@@ -435,20 +439,20 @@ class MvcFileSystem(AbstractFileSystem):
         if not moved:
             raise source.absent
         check_new_path(Manifest(()), target.path)
-        others = Manifest(e for e in source.manifest.entries if e.path not in moved)
+        remaining = Manifest(e for e in source.manifest.entries if e.path not in moved)
         files: dict[str, FileEntry | None] = dict.fromkeys(moved)
         for path, new in moved.items():
-            check_new_path(others, new)
+            check_new_path(remaining, new)
             files[new] = source.stored(path)
         message = f"move {source.path} to {target.path}"
-        self._keep([_Planned(source.repo, branch, files, message)])
+        self._apply([_Planned(source.repo, branch, files, message)])
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
-        """A commit with a copy of a file, which may come from any version."""
+        """Commits a copy of a file, which may come from any version."""
         source, target = self._place(path1), self._place(path2)
         branch = target.branch
         if source.entry is None and source.is_folder:
-            return  # folders exist by their files
+            return  # folders exist only through their files
         if source.entry is None or source.repo is not target.repo:
             with self.open(path1, "rb") as old, self.open(path2, "wb") as new:
                 while data := old.read(_BLOCK):
@@ -457,10 +461,12 @@ class MvcFileSystem(AbstractFileSystem):
         check_new_path(target.manifest, target.path)
         files = {target.path: source.stored(source.path)}
         message = f"copy {source.path} to {target.path}"
-        self._keep([_Planned(target.repo, branch, files, message)])
+        self._apply([_Planned(target.repo, branch, files, message)])
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
-        """Creates nothing: a folder exists if it has files. Checks that it could be written."""
+        """Creates nothing, because folders exist only through their files. Checks that the
+        branch is writable.
+        """
         self.makedirs(path)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
@@ -471,14 +477,14 @@ class MvcFileSystem(AbstractFileSystem):
     def _place(self, path: str) -> VersionPath:
         return VersionPath(self._strip_protocol(path))
 
-    def _keep(self, plans: Iterable[_Planned]) -> None:
+    def _apply(self, plans: Iterable[_Planned]) -> None:
         self.transaction.plans.extend(plans) if self._intrans else _commit_plans(plans)
 
 
 def _refuse_checkpoint(path: str) -> None:
     if _CHECKPOINT.fullmatch(path.rpartition("/")[2]):
         raise WrongUsage(
-            "torch.distributed.checkpoint does not go through mvc:// paths: "
+            "torch.distributed.checkpoint cannot use mvc:// paths: "
             "use MvcWriter and MvcReader of mvc.frameworks.dcp",
             hint="dcp.save(state, storage_writer=MvcWriter(repo)), "
             "dcp.load(state, storage_reader=MvcReader(repo, rev))",
@@ -486,7 +492,7 @@ def _refuse_checkpoint(path: str) -> None:
 
 
 def _unnamed(scratch: Scratch) -> WriteFile:
-    """A new file without a name: it disappears when it is closed or its process dies."""
+    """A new file without a name, deleted when it is closed or its process dies."""
     fs, folder = scratch.fs, scratch.folder
     path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
     file = fs.open_write(path, create=True, exclusive=True, within=folder)
@@ -495,7 +501,7 @@ def _unnamed(scratch: Scratch) -> WriteFile:
 
 
 class _Written(Source):
-    """What was written to a file so far."""
+    """The data written to a file so far."""
 
     def __init__(self, file: WriteFile) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face transformers: versions of its steps, and training that goes on."""
+"""The Trainer of Hugging Face transformers: versions of its steps, and resuming from them."""
 
 from mvc.errors import need_torch
 

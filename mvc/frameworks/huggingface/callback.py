@@ -1,15 +1,15 @@
 """A callback for the Trainer of Hugging Face transformers: a version of every step.
 
-``MVCCallback(repo)`` records, ``callback.resume(trainer)`` goes on from a version with the
-same bits. A version is taken when a step is over: after the logging, evaluation and saving
-that belong to it, which draw random numbers too, and before the next one begins.
+``MVCCallback(repo)`` records; ``callback.resume(trainer)`` continues from a version with the same
+bits. A version is taken between two steps: after the logging, evaluation and saving of a step,
+which also draw random numbers, and before the next step.
 
-The names and the form of files in a checkpoint folder are transformers' own
+Names and formats of files in a checkpoint folder are those of transformers
 (``Trainer._save_checkpoint``). Files in torch's format are only written here; the Trainer reads
 them with ``weights_only``.
 """
 
-# ruff: noqa: ARG002 (the Trainer prescribes what its events take)
+# ruff: noqa: ARG002 (the Trainer prescribes the parameters)
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from mvc.api import Repository
 from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.common import data
 from mvc.frameworks.common.hyper_parameters import hyper_parameters
-from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
+from mvc.frameworks.common.ranks import refuse_sharded, rng_of_other_processes
 from mvc.frameworks.common.recording import Records, refuse_data, stage_by_loss
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.ids import CommitId
@@ -54,26 +54,27 @@ _COMPARED = frozenset({
 })  # fmt: skip
 _BY = RecordedBy(name="a Trainer's MVCCallback", part="trainer")
 _AMOUNTS = ("rows", "batch size", "batches an epoch", "gradient accumulation")
-"""What says which rows the first steps of an epoch have had."""
+"""Values that determine which rows the first steps of an epoch have used."""
 _NO_HYPER = re.compile(
     "output_dir|run_name|project|report_to|disable_tqdm|local_rank|debug|resume_from_|do_|"
     "log_|logging_|save_|hub_|push_to_|trackio_|dataloader_|skip_memory_"
 )
-"""Of the TrainingArguments those that say where and how often things are written."""
+"""TrainingArguments that configure output and its frequency."""
 
 
 class MVCCallback(Records, TrainerCallback):
     """Records a Trainer's steps; ``Trainer(callbacks=[MVCCallback(repo)])``.
 
-    ``repo`` is an open Repository, or the path of an existing one. Every ``every_n_steps``-th
-    step of the optimizer makes a version; None makes one where the Trainer saves a checkpoint, and
-    warns if ``save_strategy`` is ``no``. The last step is no exception to n.
-    ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``; the
-    other options are those of ``mvc.Recorder``. Only the first of several processes writes. A
-    pipeline that decides by the data of a batch is refused, since the Trainer does not show it.
+    ``repo`` is an open Repository, or the path of an existing one. Every ``every_n_steps``-th step
+    of the optimizer makes a version, the last step included only if n divides it. None makes
+    versions when the Trainer saves a checkpoint, and warns if ``save_strategy`` is ``no``.
 
-    What is queued is completed at the end of training, by ``close``, by the next training, or
-    when the interpreter ends; so also after an exception.
+    ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``; the other
+    options are those of ``mvc.Recorder``. Only the first process writes. A pipeline that needs the
+    data of a batch is refused, since the Trainer does not provide it.
+
+    Queued versions are committed at the end of training, by ``close``, by the next training, or
+    when the interpreter ends; also after an exception.
     """
 
     def __init__(
@@ -84,55 +85,55 @@ class MVCCallback(Records, TrainerCallback):
         include: Sequence[str] | None = None,
         **options: Unpack[RecorderKeywords],
     ) -> None:
-        if every_n_steps is not None:  # None: where the Trainer saves
+        if every_n_steps is not None:  # None: when the Trainer saves
             every_n_steps = whole("every_n_steps", every_n_steps, 1)
         self._include = None if include is None else included(include)
-        chosen = self._take_options(repo, options)
-        refuse_data(chosen, "the Trainer does not hand batches to callbacks")
+        chosen = self._set_options(repo, options)
+        refuse_data(chosen, "the Trainer does not pass batches to callbacks")
         self._every = every_n_steps
         self._by_loss = None if chosen.metrics is not None else stage_by_loss(chosen)
         self._source: _TrainerSource | None = None
         self._drawing = data.Drawing()
         self._pending = False
         self._logged: dict[str, float] = {}
-        self._going_on: tuple[CommitId, Mapping[str, Any]] | None = None
-        self._epoch_rng: Mapping[str, Any] | None = None  # to be set when the epoch begins
+        self._resuming: tuple[CommitId, Mapping[str, Any]] | None = None
+        self._epoch_rng: Mapping[str, Any] | None = None  # to set when the epoch begins
 
-    # -- going on ------------------------------------------------------------------------
+    # -- resuming ----------------------------------------------------------------------------
 
     def resume(self, trainer: Any, rev: str | CommitId | None = None, **options: Any) -> Any:
-        """Trains on from a version, bit for bit; returns what ``trainer.train`` returns.
+        """Continues training from a version, bit for bit; returns the result of ``trainer.train``.
 
-        ``rev`` is by default the newest version of ``branch``; without that HEAD. ``options``
-        go to ``trainer.train``. ``self.resumed`` says afterwards where training went on and what
-        was not as before. Raises CannotResume where the version lacks what training needs, or
-        does not fit the trainer; then nothing was trained.
+        ``rev`` is by default the newest version of ``branch`` or of HEAD. ``options`` go to
+        ``trainer.train``. Afterwards ``self.resumed`` has the version and the differences. Raises
+        CannotResume, before training, if the version lacks a needed part or does not match the
+        trainer.
         """
         if self not in trainer.callback_handler.callbacks:
             raise WrongUsage(
-                "this callback is none of the trainer's", hint="Trainer(callbacks=[callback])"
+                "this callback is not in the trainer", hint="Trainer(callbacks=[callback])"
             )
         if getattr(trainer.args, "restore_callback_states_from_checkpoint", False):
             raise CannotResume(
-                "the states of other callbacks are not kept",
-                hint="leave restore_callback_states_from_checkpoint at False",
+                "the states of other callbacks are not recorded",
+                hint="set restore_callback_states_from_checkpoint=False",
             )
         self.close()
         commit, name = self._find(rev), self._options.name
-        kept = training_state(self.repo, commit, name, by=_BY)
-        weights, model = training_weights(self.repo, commit, name, kept), trainer.model
-        # A version has the names of the wrapper if it was recorded with them.
+        recorded = training_state(self.repo, commit, name, by=_BY)
+        weights, model = training_weights(self.repo, commit, name, recorded), trainer.model
+        # A version has the wrapper's names if it was recorded with them.
         wrapped = set(weights) == set(model.state_dict())
-        check_model(model if wrapped else unwrap(model), weights, kept)
-        self._going_on = commit, kept
+        check_model(model if wrapped else unwrap(model), weights, recorded)
+        self._resuming = commit, recorded
         output = Path(trainer.args.output_dir)
         FileSystem().make_dirs(output)
         try:
             with tempfile.TemporaryDirectory(prefix="mvc-resume-", dir=output) as folder:
-                _write_checkpoint(self.repo, commit, Path(folder), name, kept=kept)
+                _write_checkpoint(self.repo, commit, Path(folder), name, recorded=recorded)
                 return trainer.train(resume_from_checkpoint=folder, **options)
         finally:
-            self._going_on = self._epoch_rng = None
+            self._resuming = self._epoch_rng = None
 
     # -- events --------------------------------------------------------------------------
 
@@ -141,22 +142,22 @@ class MVCCallback(Records, TrainerCallback):
         self.close()
         if self._by_loss and (args.logging_strategy != "steps" or state.logging_steps != 1):
             raise WrongUsage(
-                f"stage {self._by_loss} goes by the loss, which the Trainer does not log "
+                f"stage {self._by_loss} needs the loss, which the Trainer does not log "
                 "for every step",
                 hint="TrainingArguments(logging_steps=1)",
             )
         parts = _parts(live, self._include)
         loader = live.get("train_dataloader")
-        files = _files_beside(parts.model, _processing(live, loader))
+        files = _pretrained_files(parts.model, _processing(live, loader))
         self._source = _TrainerSource(parts, args, state, loader)
         origin = None
-        if self._going_on is not None:
-            origin, kept = self._going_on
-            self._go_on(self._source, origin, kept, _parts(live, None))
+        if self._resuming is not None:
+            origin, recorded = self._resuming
+            self._restore(self._source, origin, recorded, _parts(live, None))
         if state.is_world_process_zero:
             if self._every is None and _text(args.save_strategy) == "no":
                 warnings.warn(
-                    "mvc: nothing of this training will be recorded: the Trainer saves no "
+                    "mvc: this training will not be recorded: the Trainer saves no "
                     "checkpoint (save_strategy='no'), and every_n_steps is None",
                     stacklevel=2,
                 )
@@ -165,16 +166,16 @@ class MVCCallback(Records, TrainerCallback):
                 files=files,
             )  # fmt: skip
 
-    def _go_on(
-        self, source: _TrainerSource, commit: CommitId, kept: Any, parts: TrainingParts
+    def _restore(
+        self, source: _TrainerSource, commit: CommitId, recorded: Any, parts: TrainingParts
     ) -> None:
         model, optimizer, name = parts.model, parts.optimizer, self._options.name
-        differs = source.differences(commit, kept)
-        others = {"scheduler": parts.scheduler, "scaler": parts.scaler}
-        resumed = set_back(self.repo, model, optimizer, **others, rev=commit, name=name)
-        data.set_order_seed(source.loader, kept["order_seed"])
-        self._epoch_rng = kept["epoch_rng"]
-        self._drawing = data.Drawing(seen=kept["data_draws"])
+        differs = source.differences(commit, recorded)
+        components = {"scheduler": parts.scheduler, "scaler": parts.scaler}
+        resumed = set_back(self.repo, model, optimizer, **components, rev=commit, name=name)
+        data.set_order_seed(source.loader, recorded["order_seed"])
+        self._epoch_rng = recorded["epoch_rng"]
+        self._drawing = data.Drawing(seen=recorded["data_draws"])
         self.resumed = replace(resumed, differs=(*resumed.differs, *differs))
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **live: Any) -> None:
@@ -187,7 +188,7 @@ class MVCCallback(Records, TrainerCallback):
             self._source.epoch_rng = rng_state()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **live: Any) -> None:
-        self._drawing.look()
+        self._drawing.check()
         self._settle(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
@@ -202,7 +203,7 @@ class MVCCallback(Records, TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **live: Any) -> None:
         self._drawing.watch()
         if logs is not None and "train_runtime" in logs:
-            self._settle(state)  # the end: the best model may be loaded right after it
+            self._settle(state)  # the end: the Trainer may load the best model right after it
         else:
             numbers = {k: v for k, v in (logs or {}).items() if isinstance(v, int | float)}
             self._logged.update(numbers)
@@ -215,25 +216,25 @@ class MVCCallback(Records, TrainerCallback):
         self.close()
 
     def _settle(self, state: Any) -> None:
-        """Records the finished step, with what was logged for it."""
+        """Records the finished step with its logged metrics."""
         pending, self._pending = self._pending, False
         if not pending or self._source is None:
             return
         if self._source.rng:
-            self._source.others = rng_of_others()  # every process must call it
+            self._source.others = rng_of_other_processes()  # collective: every process must call it
         if self._recorder is not None:
             self._source.data_draws = self._drawing.seen
             step = int(state.global_step)
             self._step(step, batch=step, metrics=self._logged)
 
     def close(self) -> None:
-        """Completes the queued versions. Training that continues is no longer recorded."""
+        """Commits the queued versions and stops recording."""
         self._pending = False
         super().close()
 
 
 def _parts(live: Mapping[str, Any], include: Sequence[str] | None) -> TrainingParts:
-    """The objects of an event without their wrappers; the optimizer's has the scaler."""
+    """The objects of an event without wrappers; the optimizer's wrapper has the scaler."""
     optimizer, scaler = live["optimizer"], getattr(live["optimizer"], "scaler", None)
     while isinstance(optimizer, AcceleratedOptimizer):
         optimizer = optimizer.optimizer
@@ -243,8 +244,9 @@ def _parts(live: Mapping[str, Any], include: Sequence[str] | None) -> TrainingPa
 
 
 class _TrainerSource:
-    """States for the Recorder. ``epoch_rng``: the generators as the epoch began; ``others``: those
-    of the processes after the first, as they are now.
+    """States for the Recorder. ``epoch_rng``: the generators at the start of the epoch.
+
+    ``others``: the current generators of the processes after the first.
     """
 
     def __init__(self, parts: TrainingParts, args: Any, state: Any, loader: Any) -> None:
@@ -272,7 +274,7 @@ class _TrainerSource:
         }
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """The parts, the Trainer's own state without its list of logs, and the data's order."""
+        """The parts, the Trainer's own state without its logs, and the order of the data."""
         return {
             **self._parts.training_state(step, batch),
             "trainer": dataclasses.asdict(dataclasses.replace(self._state, log_history=[])),
@@ -284,34 +286,36 @@ class _TrainerSource:
             "run": self._run,
         }
 
-    def differences(self, commit: CommitId, kept: Mapping[str, Any]) -> list[str]:
-        """Why the resumed training will not have the bits of the uninterrupted one.
+    def differences(self, commit: CommitId, recorded: Mapping[str, Any]) -> list[str]:
+        """Reasons why the resumed training will differ from the uninterrupted one.
 
-        Raises CannotResume for other data in the middle of an epoch that is not begun anew.
+        Raises CannotResume if the data have changed and training resumes inside an epoch.
         """
-        run = kept["run"]
-        if _in_the_middle(kept) and not self._from_the_beginning:
+        run = recorded["run"]
+        if _in_the_middle(recorded) and not self._from_the_beginning:
             amounts = {name: run[name] for name in _AMOUNTS if name in run}
             data.refuse_middle(commit.short, data.changed(amounts, self._run))
         reasons = {
-            "ignore_data_skip begins the epoch anew": self._from_the_beginning,
-            "their order comes from a generator of its own, which is not kept": kept["own_order"],
-            "the next batches draw random numbers of their own": kept["data_draws"],
+            "ignore_data_skip restarts the epoch": self._from_the_beginning,
+            "their order comes from the program's generator, not recorded": recorded["own_order"],
+            "the next batches will draw other random numbers": recorded["data_draws"],
         }
-        found = [f"data: {reason}" for reason, applies in reasons.items() if applies]
-        return data.unlike(run, self._run) + found
+        reasons_ = [f"data: {reason}" for reason, applies in reasons.items() if applies]
+        return data.unlike(run, self._run) + reasons_
 
 
-def _in_the_middle(kept: Mapping[str, Any]) -> bool:
-    """Whether the step lies within an epoch; without a length of the data, the steps are one."""
-    run = kept["run"]
+def _in_the_middle(recorded: Mapping[str, Any]) -> bool:
+    """Whether the step is inside an epoch; data of unknown length count as one epoch."""
+    run = recorded["run"]
     batches, steps = run["batches an epoch"], run["gradient accumulation"]
     epoch = run["steps in all"] if batches is None else max(1, -(-batches // steps))
-    return bool(kept["step"] % epoch)
+    return bool(recorded["step"] % epoch)
 
 
 def _hyper(args: Any) -> dict[str, str]:
-    """What was chosen of the TrainingArguments, and what every training is compared by."""
+    """TrainingArguments that differ from their defaults, and those that trainings are compared
+    by.
+    """
     chosen = {
         field.name: value
         for field in dataclasses.fields(args)
@@ -323,16 +327,16 @@ def _hyper(args: Any) -> dict[str, str]:
 
 
 def _processing(live: Mapping[str, Any], loader: Any) -> Any:
-    """The tokenizer or processor, which the Trainer takes from the collator if it has none."""
+    """The tokenizer or processor; the Trainer uses the collator's if it has none itself."""
     own = live.get("processing_class")
     return own or getattr(getattr(loader, "collate_fn", None), "tokenizer", None)
 
 
-def _files_beside(model: Any, processing: Any) -> dict[str, bytes]:
-    """The files that ``from_pretrained`` reads next to the weights, by name: what
-    ``save_pretrained`` writes without them. None for a model that is not transformers' own.
+def _pretrained_files(model: Any, processing: Any) -> dict[str, bytes]:
+    """Files that ``from_pretrained`` needs in addition to the weights, by name.
 
-    ``processing`` is the tokenizer or processor of the training, or None.
+    Empty for a model that is not from transformers. ``processing``: the tokenizer or processor, or
+    None.
     """
     if not isinstance(model, PreTrainedModel):
         return {}
@@ -344,14 +348,14 @@ def _files_beside(model: Any, processing: Any) -> dict[str, bytes]:
     if callable(save := getattr(processing, "save_pretrained", None)):
         saves["tokenizer"] = save
     with tempfile.TemporaryDirectory(prefix="mvc-pretrained-") as folder:
-        for what, save in saves.items():
+        for part, save in saves.items():
             try:
                 save(folder)
-            except Exception as error:  # of transformers: a recording ends no training
-                warnings.warn(f"mvc: the {what} is not kept: {error}", stacklevel=2)
+            except Exception as error:  # raised by transformers; it must not end the training
+                warnings.warn(f"mvc: the {part} is not recorded: {error}", stacklevel=2)
         root = Path(folder)
-        found = sorted(path for path in root.rglob("*") if path.is_file())
-        return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}
+        paths = sorted(path for path in root.rglob("*") if path.is_file())
+        return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
 
 
 def _save_configuration(model: PreTrainedModel, folder: str) -> None:
@@ -368,19 +372,19 @@ def _text(value: Any) -> str:
 
 
 def _write_checkpoint(
-    repo: Repository, commit: CommitId, folder: Path, name: str, *, kept: Mapping[str, Any]
+    repo: Repository, commit: CommitId, folder: Path, name: str, *, recorded: Mapping[str, Any]
 ) -> None:
-    """Writes what the Trainer itself must find into ``folder``: weights, generators, its own state.
+    """Writes the files that the Trainer needs into ``folder``: weights, generators, its own state.
 
-    ``kept``: the version's training state. Of production weights these are the training weights
-    that were kept beside them.
+    ``recorded``: the version's training state. For a version with production weights, these are the
+    training weights.
     """
-    state = json.dumps(kept["trainer"], indent=2, sort_keys=True, default=lambda n: n.item())
-    files = {"trainer_state.json": f"{state}\n".encode(), **_generators(kept)}
+    state = json.dumps(recorded["trainer"], indent=2, sort_keys=True, default=lambda n: n.item())
+    files = {"trainer_state.json": f"{state}\n".encode(), **_generators(recorded)}
     weights = folder / "model.safetensors"
-    if kept["schema"] == PRODUCTION:
+    if recorded["schema"] == PRODUCTION:
         files[weights.name] = save(
-            dict(training_weights(repo, commit, name, kept)), {"format": "pt"}
+            dict(training_weights(repo, commit, name, recorded)), {"format": "pt"}
         )
     else:
         repo.checkout(commit, path=[name], to=weights)
@@ -388,22 +392,22 @@ def _write_checkpoint(
         FileSystem().write_atomic(folder / file, content)
 
 
-def _generators(kept: Mapping[str, Any]) -> dict[str, bytes]:
+def _generators(recorded: Mapping[str, Any]) -> dict[str, bytes]:
     """One file, or one for every process."""
-    if kept["run"]["processes"] == 1:
-        own = _rng(kept["rng"])
+    if recorded["run"]["processes"] == 1:
+        own = _rng(recorded["rng"])
         if "cuda" in own:
             own["cuda"] = own["cuda"][torch.cuda.current_device()]
         return {"rng_state.pth": data.saved_bytes(own)}
-    states = [kept["rng"], *kept["others"]]
+    states = [recorded["rng"], *recorded["others"]]
     return {f"rng_state_{i}.pth": data.saved_bytes(_rng(state)) for i, state in enumerate(states)}
 
 
-def _rng(kept: Mapping[str, Any]) -> dict[str, Any]:
-    python, numpy = kept["python"], kept["numpy"]
+def _rng(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    python, numpy = recorded["python"], recorded["numpy"]
     states = {
         "python": (python["version"], tuple(python["words"].tolist()), python["gauss"]),
         "numpy": tuple(numpy[key] for key in ("kind", "keys", "position", "has_gauss", "cached")),
-        "cpu": kept["torch"],
+        "cpu": recorded["torch"],
     }
-    return {**states, "cuda": kept["cuda"]} if kept["cuda"] else states
+    return {**states, "cuda": recorded["cuda"]} if recorded["cuda"] else states

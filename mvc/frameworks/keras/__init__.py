@@ -1,4 +1,4 @@
-"""Keras 3 on the torch backend: versions while ``fit`` runs, and training that goes on."""
+"""Keras 3 on the torch backend: versions during ``fit``, and resuming from them."""
 
 from mvc.frameworks.keras.callback import MVCCallback, load
 

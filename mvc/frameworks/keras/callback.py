@@ -32,14 +32,14 @@ from mvc.training.state.parts import included
 
 
 class MVCCallback(Records, keras.callbacks.Callback):
-    """Records a training; list it last, so that what other callbacks change is in the version.
+    """Records a training; list it last, so that the versions include changes by other callbacks.
 
-    ``repo`` is an open Repository, or the path of an existing one.
-    ``every`` is ``batch`` or ``epoch``; with batches, every ``every_n_batches``-th is recorded.
-    ``resume`` names the version from which the first ``fit`` goes on. ``include`` names any of
-    ``model``, ``optimizer``, ``rng``; by default all. The other options are those of
-    ``mvc.Recorder``. A pipeline that decides by the data of a batch is refused, since Keras
-    does not show it; one that goes by the loss takes the one that Keras logs.
+    ``repo`` is an open Repository, or the path of an existing one. ``every`` is ``batch`` or
+    ``epoch``; with batches, every ``every_n_batches``-th is recorded. ``resume`` is the version
+    from which the first ``fit`` continues. ``include`` names any of ``model``, ``optimizer``,
+    ``rng``, by default all. The other options are those of ``mvc.Recorder``. A pipeline that needs
+    the data of a batch is refused, since Keras does not provide it; one that needs the loss uses
+    the one that Keras logs.
     """
 
     def __init__(
@@ -55,23 +55,23 @@ class MVCCallback(Records, keras.callbacks.Callback):
         super().__init__()
         _check_backend()
         if every not in ("batch", "epoch"):
-            raise WrongUsage(f"every is {every!r}", hint="it takes batch, epoch")
+            raise WrongUsage(f"every is {every!r}: no such unit", hint="use batch or epoch")
         every_n_batches = whole("every_n_batches", every_n_batches, 1)
         if every == "epoch" and every_n_batches != 1:
-            raise WrongUsage("every_n_batches goes with every='batch' only")
+            raise WrongUsage("every_n_batches needs every='batch'")
         self._by_epoch = every == "epoch"
         self._include = included(include, ("model", "optimizer", "rng"))
         self._resume = resume
         refuse_data(
-            self._take_options(repo, options, every=every_n_batches),
-            "Keras does not hand batches to callbacks",
+            self._set_options(repo, options, every=every_n_batches),
+            "Keras does not pass batches to callbacks",
         )
         self._steps = 0
-        self._restored: RestoredFit | None = None  # until its epoch has begun
+        self._restored: RestoredFit | None = None  # until its epoch starts
         self._skip: Skip | None = None
 
     def close(self) -> Report | None:
-        """Completes queued versions, as ``on_train_end`` does. Call it after an exception."""
+        """Commits the queued versions, as ``on_train_end`` does. Call it after an exception."""
         self._end_skip()
         if self._restored is not None:  # fit had no epoch left
             self._restored = None
@@ -79,7 +79,7 @@ class MVCCallback(Records, keras.callbacks.Callback):
         return super().close()
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 (the name is Keras's)
-        self.close()  # of a fit that ended with an exception
+        self.close()  # after a fit that ended with an exception
         model, data = self.model, data_of_fit()
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
@@ -108,14 +108,14 @@ class MVCCallback(Records, keras.callbacks.Callback):
         begin_at(self.model, None)
         if epoch != restored.epoch:
             raise CannotResume(
-                f"{restored.resumed.commit.short} goes on in epoch {restored.epoch}, not {epoch}",
+                f"{restored.resumed.commit.short} continues in epoch {restored.epoch}, not {epoch}",
                 hint=f"pass initial_epoch={restored.epoch} to fit",
             )
         if not restored.batch:
             return
         if batches != restored.batches:
             raise CannotResume(
-                f"an epoch had {restored.batches} batches, here it has {batches}",
+                f"the recorded epoch had {restored.batches} batches, this one has {batches}",
                 hint="pass the same data and batch size, or resume from the end of an epoch",
             )
         restored.enter_epoch()
@@ -128,8 +128,8 @@ class MVCCallback(Records, keras.callbacks.Callback):
         if self._expected is not None and self._source.digest != self._expected:
             self.close()
             raise CannotResume(
-                "the order of the data was not drawn as it was: "
-                "the batches that were trained cannot be told from those to come",
+                "the order of the data differs from the recorded epoch, "
+                "so its remaining batches are unknown",
                 hint="pass the same data, batch size and shuffle, and the same callbacks",
             )
         if self._skip is not None:
@@ -150,7 +150,7 @@ class MVCCallback(Records, keras.callbacks.Callback):
             left = self._skip.left
             self.close()
             raise CannotResume(
-                f"the epoch ended {left} batches before the place of the version",
+                f"the epoch ended {left} batches before the version's position",
                 hint="pass the same data and batch size",
             )
         if self._by_epoch:
@@ -171,11 +171,11 @@ class MVCCallback(Records, keras.callbacks.Callback):
             skip.end()
 
     def _check_thread(self) -> None:
-        # A callback that is not in a list goes unseen by Keras, which then calls it from
-        # threads of its own while the next batch trains.
+        # Keras does not recognize a callback outside a list, and calls it from its own threads
+        # while the next batch trains.
         if threading.get_ident() != self._thread:
             raise WrongUsage(
-                "Keras calls this callback from another thread, beside the training",
+                "Keras calls this callback from another thread than the training's",
                 hint="pass the callbacks as a list: callbacks=[MVCCallback(repo)]",
             )
 
@@ -183,26 +183,26 @@ class MVCCallback(Records, keras.callbacks.Callback):
 def load(
     model: Any, repo: Repository, rev: str | CommitId = "HEAD", *, name: str = DEFAULT_STATE
 ) -> CommitId:
-    """Puts the weights of a version into ``model``, which must be built; the version's id.
+    """Loads the weights of a version into ``model``, which must be built; returns the version's id.
 
-    Raises CannotResume naming the first weight that is missing, too many, or of another shape
-    or dtype; then nothing has changed.
+    Raises CannotResume, before anything changes, naming the first weight that is missing,
+    unexpected, or of another shape or dtype.
     """
     _check_backend()
-    commit, here = repo.find(rev), weights(model)
-    if not here:
+    commit, current = repo.find(rev), weights(model)
+    if not current:
         raise CannotResume(
             "the model has no weights yet", hint="build it: model.build(input_shape), or call it"
         )
-    kept = repo.checkout(commit, path=name)
-    if not isinstance(kept, Mapping):
-        raise CannotResume(f"{name} of {commit.short} holds no tensors by name")
-    Filling("model", kept, here).apply()
+    state = repo.checkout(commit, path=name)
+    if not isinstance(state, Mapping):
+        raise CannotResume(f"{name} of {commit.short} is not a mapping of tensors")
+    Filling("model", state, current).apply()
     return commit
 
 
 def _hyper(model: Any, params: Mapping[str, Any]) -> dict[str, str]:
-    """The optimizer's configuration, and the plain values given to ``compile`` and ``fit``."""
+    """The optimizer's configuration, and plain arguments of ``compile`` and ``fit``."""
     fit = {"epochs": params.get("epochs"), "steps_per_epoch": params.get("steps")}
     optimizer = None if model.optimizer is None else model.optimizer.get_config()
     loss = model.loss if isinstance(model.loss, str) else None
@@ -217,9 +217,9 @@ def _check_backend() -> None:
     backend = keras.backend.backend()
     if backend != "torch":
         raise WrongUsage(
-            f"Keras runs on {backend}; versions are recorded on its torch backend only, "
-            "because the state of the others lies outside of torch",
-            hint="set KERAS_BACKEND=torch before Keras is imported",
+            f"Keras runs on {backend}; mvc records only on its torch backend, "
+            "because other backends have states outside of torch",
+            hint="set KERAS_BACKEND=torch before importing Keras",
         )
 
 
@@ -230,13 +230,13 @@ class Skip:
         self._model = model
         self._train = model.train_function
         self._logs = dict(logs)
-        self._fit = model.history  # Keras makes another one for every fit
+        self._fit = model.history  # Keras creates a new one for every fit
         self.announced = False  # whether a batch of this fit comes next
         self.left = count
         model.train_function = self
 
     def __call__(self, data: Any) -> Any:
-        # A fit that was broken off must not leave the next one to skip its batches.
+        # After an interrupted fit, the next one must not skip its batches.
         if self._model.history is not self._fit or not self.announced:
             self.end()
             return self._train(data)

@@ -1,8 +1,8 @@
-"""Private names of Keras (of 3.15): only this module uses them.
+"""Private names of Keras 3.15; only this module uses them.
 
-Keras does not tell callbacks where the data of a ``fit`` comes from. ``fit`` makes an
-``EpochIterator`` for it before it calls any callback, so the constructor of that class is wrapped
-here, once, to note the newest one of each thread.
+Keras does not show callbacks the data of a ``fit``. ``fit`` creates an ``EpochIterator`` for the
+data before it calls any callback, so this module wraps the constructor of that class to note the
+newest one of each thread.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import global_seed_generator
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-_GLOBAL = "global_seed_generator"  # the name under which Keras keeps it
+_GLOBAL = "global_seed_generator"  # Keras's name for its generator
 
 
 class FitData(NamedTuple):
-    """Where the data of a ``fit`` comes from, as far as Keras shows it."""
+    """The source of a ``fit``'s data, as far as Keras shows it."""
 
     unrepeatable: str | None = None
-    """Why no later process can read an epoch again."""
+    """Why a later process cannot read an epoch again; None if it can."""
     sizes: Sizes | None = None
-    """Rows and batch size; empty if Keras does not know them, None if nothing was seen."""
+    """Rows and batch size; empty if Keras does not know them, None if no iterator was seen."""
 
 
 class _Newest(threading.local):
@@ -57,20 +57,20 @@ EpochIterator.__init__ = _noted
 
 
 def data_of_fit() -> FitData:
-    """The data of the ``fit`` that calls callbacks in this thread for the first time."""
+    """The data of the current ``fit``; call it once, in the first callback of the fit."""
     noted, _newest.iterator = _newest.iterator, None
     iterator = None if noted is None else noted()
     if iterator is None:
-        return FitData()  # a ``fit`` of another making
+        return FitData()  # not Keras's own ``fit``
     adapter = iterator.data_adapter
     why = None
     if type(adapter).__name__ == "GeneratorDataAdapter":
         why = "it comes from a generator"
     elif getattr(adapter, "enqueuer", None) is not None:
-        # What its threads have read ahead, also while Keras builds, is given out later.
+        # Batches that its threads have read ahead are used later.
         why = "it comes from a PyDataset with workers"
     elif iterator.steps_per_epoch is not None:
-        why = "with steps_per_epoch an epoch goes on with the iterator of the one before"
+        why = "with steps_per_epoch an epoch continues the iterator of the previous one"
     count, size = getattr(adapter, "num_batches", None), getattr(adapter, "batch_size", None)
     if not isinstance(count, int) or not isinstance(size, int):
         return FitData(why, {})
@@ -80,26 +80,26 @@ def data_of_fit() -> FitData:
 
 
 def own_generator() -> torch.Tensor | None:
-    """The state of Keras's own random generator; None until a layer has used it."""
+    """The state of Keras's own random generator; None until a layer uses it."""
     generator = global_state.get_global_attribute(_GLOBAL)
     return None if generator is None else generator.state.value.detach().clone()
 
 
-def set_own_generator(kept: torch.Tensor | None) -> None:
-    """Sets the state of Keras's own random generator. It may draw from Python's."""
-    if kept is None:
+def set_own_generator(recorded: torch.Tensor | None) -> None:
+    """Sets the state of Keras's own random generator. May draw from Python's generator."""
+    if recorded is None:
         global_state.set_global_attribute(_GLOBAL, None)
     else:
-        global_seed_generator().state.assign(kept)
+        global_seed_generator().state.assign(recorded)
 
 
 def begin_at(model: Any, epoch: int | None) -> None:
-    """Has ``fit`` begin with this epoch once ``on_train_begin`` is over; None takes that back."""
+    """Makes ``fit`` start with this epoch after ``on_train_begin``; None resets this."""
     model._initial_epoch = epoch
 
 
 def layers_of(model: Any) -> list[Any]:
-    """The model, its layers, and the layers in them."""
+    """The model, its layers, and their inner layers."""
     return list(model._flatten_layers())
 
 

@@ -1,12 +1,12 @@
-"""The full state of a Keras training, and going on from it, bit for bit on the same machine.
+"""The full state of a Keras training, and resuming from it, bit for bit on the same machine.
 
-The model's path of a version holds its weights alone. Beside it are the optimizer's variables, the
-seed generators of layers, running metrics, random generators, and the place in ``fit``.
+The model's file of a version contains its weights alone. The training state has the optimizer's
+variables, the seed generators of layers, running metrics, random generators, and the position in
+``fit``.
 
-Keras draws the order of an epoch when the epoch begins: the state of the generators before that
-draw brings the order back, and a digest of the state after it tells whether it was drawn the same
-way. Beside torch's, numpy's and Python's generators there is one of Keras's own, for layers that
-ask for random numbers without a seed generator.
+Keras draws the order of an epoch when the epoch begins. The state of the generators before that
+draw reproduces the order; a digest of the state after it verifies this. Keras also has its own
+generator for layers without a seed generator.
 """
 
 from __future__ import annotations
@@ -24,21 +24,27 @@ from mvc.frameworks.keras import variables
 from mvc.frameworks.keras.internals import FitData, own_generator, set_own_generator
 from mvc.frameworks.keras.variables import Filling, tensors
 from mvc.ids import CommitId
-from mvc.training.resume import RecordedBy, Resumed, training_state, training_weights, without
+from mvc.training.resume import (
+    RecordedBy,
+    Resumed,
+    recorded_without,
+    training_state,
+    training_weights,
+)
 from mvc.training.state.parts import setting
 from mvc.training.state.rng import check_rng, rng_state, set_rng_state
 
 _SCHEMA = "mvc.keras/1"
 _WEIGHTS = "mvc.frameworks.keras.load"
 _WEIGHTS_ALONE = f"for the weights alone use {_WEIGHTS}"
-_MADE_HERE = RecordedBy(_SCHEMA, "state of a Keras training", "MVCCallback", _WEIGHTS)
+_BY = RecordedBy(_SCHEMA, "state of a Keras training", "MVCCallback", _WEIGHTS)
 
 
 class TrainingSource:
     """States of a model in ``fit``, for a Recorder.
 
-    ``batch`` batches of epoch ``epoch`` (from 0) are done, of ``batches`` where Keras knows;
-    ``logs`` are the last one's. ``digest`` is that of the generators once the epoch's order is
+    ``batch`` batches of epoch ``epoch`` (from 0) are done, out of ``batches`` if Keras knows;
+    ``logs`` are those of the last one. ``digest``: of the generators after the epoch's order was
     drawn.
     """
 
@@ -55,7 +61,7 @@ class TrainingSource:
         self.digest: str | None = None
 
     def batch_begins(self) -> None:
-        """Call it for every batch. At the first one of an epoch the order has been drawn."""
+        """Call it for every batch. At the first batch of an epoch, the order has been drawn."""
         if self.digest is None:
             self.digest = _digest(rng_state())
 
@@ -91,12 +97,12 @@ class TrainingSource:
 
 
 def _optimizer_state(optimizer: Any) -> dict[str, Any]:
-    kept = tensors(variables.optimizer_variables(optimizer))
-    return {"kind": variables.optimizer_kind(optimizer), "variables": kept}
+    tensors_ = tensors(variables.optimizer_variables(optimizer))
+    return {"kind": variables.optimizer_kind(optimizer), "variables": tensors_}
 
 
 class RestoredFit:
-    """A version that has been put into a model, and what ``fit`` needs of it later on."""
+    """A version loaded into a model, and its data for the rest of ``fit``."""
 
     def __init__(
         self,
@@ -110,77 +116,83 @@ class RestoredFit:
     ) -> None:
         """Compares, then restores; raises CannotResume with the reason before any change.
 
-        ``data`` is that of ``data_of_fit`` for the ``fit`` that goes on, ``epochs`` where it ends.
+        ``data``: result of ``data_of_fit`` for the ``fit`` that resumes; ``epochs``: its last
+        epoch.
         """
-        self._kept = kept = training_state(repo, commit, name, by=_MADE_HERE)
-        self.epoch, self.batch = int(kept["batch"]["epoch"]), int(kept["batch"]["batch"])
-        self.batches, self.logs = kept["batches"], kept["logs"]
-        self.digest: str | None = kept["order"]["digest"]
-        why = data.unrepeatable or kept["order"]["unrepeatable"]
-        sizes = changed(kept["order"].get("sizes", {}), data.sizes or {})
-        differs = unlike(kept["setting"], _keras_setting()) + sizes
+        self._recorded = recorded = training_state(repo, commit, name, by=_BY)
+        self.epoch, self.batch = int(recorded["batch"]["epoch"]), int(recorded["batch"]["batch"])
+        self.batches, self.logs = recorded["batches"], recorded["logs"]
+        self.digest: str | None = recorded["order"]["digest"]
+        why = data.unrepeatable or recorded["order"]["unrepeatable"]
+        sizes = changed(recorded["order"].get("sizes", {}), data.sizes or {})
+        differs = unlike(recorded["setting"], _keras_setting()) + sizes
         if why is not None:
             differs.append(f"data: {why}")
         if data.sizes is None:
-            differs.append("data: this fit does not show where it comes from: it is not compared")
+            differs.append("data: not compared, because this fit does not show its source")
         begun = self.epoch + bool(self.batch)
         if epochs is not None and epochs < begun:
-            differs.append(f"epochs: {epochs}, but {begun} were begun, so nothing is trained")
-        self.resumed = Resumed(commit, int(kept["step"]), kept["batch"], tuple(differs))
+            differs.append(f"epochs: {epochs}, but {begun} have started: nothing is left to train")
+        self.resumed = Resumed(commit, int(recorded["step"]), recorded["batch"], tuple(differs))
         self._check(why, sizes)
         fillings = [
-            Filling("model", training_weights(repo, commit, name, kept), variables.weights(model)),
-            Filling("model", kept["seeds"], variables.seeds(model)),
+            Filling(
+                "model", training_weights(repo, commit, name, recorded), variables.weights(model)
+            ),
+            Filling("model", recorded["seeds"], variables.seeds(model)),
             self._optimizer(model.optimizer),
         ]
         if self.batch:
             metrics = variables.by_path(model.metrics_variables)
-            self._metrics = Filling("model's metrics", kept["metrics"], metrics)
+            self._metrics = Filling("model's metrics", recorded["metrics"], metrics)
         for filling in fillings:
             filling.apply()
-        variables.set_stale_gradients(model, kept["gradients"])
-        _set_random_state(kept["rng"])
+        variables.set_stale_gradients(model, recorded["gradients"])
+        _set_random_state(recorded["rng"])
 
     def enter_epoch(self) -> None:
         """Call it before an interrupted epoch restarts, so that the same order is drawn again."""
         self._metrics.apply()
-        _set_random_state(self._kept["order"]["before"])
+        _set_random_state(self._recorded["order"]["before"])
 
     def leave_skipped(self) -> None:
-        """Call it once the done batches are skipped: sets the generators to the version's state."""
-        _set_random_state(self._kept["rng"])
+        """Sets the generators to the version's state. Call it after the done batches were
+        skipped.
+        """
+        _set_random_state(self._recorded["rng"])
 
     def _check(self, why: str | None, sizes: list[str]) -> None:
-        """``why`` the data cannot be read again, if so; ``sizes`` of it that differ."""
-        kept, commit = self._kept, self.resumed.commit
-        _check_random(kept["rng"])
+        """``why``: the reason why the data cannot be read again, or None; ``sizes``:
+        differences.
+        """
+        recorded, commit = self._recorded, self.resumed.commit
+        _check_random(recorded["rng"])
         if not self.batch:
             return
         if why is not None:
             raise CannotResume(
-                f"{commit.short} lies within an epoch, and the batches that were trained "
-                f"cannot be told from the others: {why}",
+                f"{commit.short} is inside an epoch, and its remaining batches are unknown: {why}",
                 hint="record with every='epoch' and resume from the end of an epoch; "
                 + _WEIGHTS_ALONE,
             )
         refuse_middle(commit.short, sizes)
-        _check_random(kept["order"]["before"])
+        _check_random(recorded["order"]["before"])
 
     def _optimizer(self, optimizer: Any) -> Filling:
-        kept = self._kept["optimizer"]
-        if kept is None:
-            raise without(self.resumed.commit, "optimizer")
+        recorded = self._recorded["optimizer"]
+        if recorded is None:
+            raise recorded_without(self.resumed.commit, "optimizer")
         kind = variables.optimizer_kind(optimizer)
-        if kept["kind"] != kind:
+        if recorded["kind"] != kind:
             raise CannotResume(
-                f"the optimizer was {kept['kind']}, not {kind}",
-                hint="compile with the optimizer that was recorded; " + _WEIGHTS_ALONE,
+                f"the optimizer was {recorded['kind']}, not {kind}",
+                hint="compile with the recorded optimizer; " + _WEIGHTS_ALONE,
             )
-        return Filling("optimizer", kept["variables"], variables.optimizer_variables(optimizer))
+        return Filling("optimizer", recorded["variables"], variables.optimizer_variables(optimizer))
 
 
 def _keras_setting() -> dict[str, str]:
-    """The settings of Keras and torch that the bits of the next batch depend on."""
+    """Settings of Keras and torch that determine the bits of the next batch."""
     import keras
 
     return {**setting(), "keras": str(keras.__version__)}
@@ -190,23 +202,23 @@ def _random_state() -> dict[str, Any]:
     return {**rng_state(), "keras": own_generator()}
 
 
-def _check_random(kept: Any) -> None:
-    """Raises CannotResume for what ``_set_random_state`` could not set."""
-    check_rng(kept)
-    own = kept.get("keras")
+def _check_random(recorded: Any) -> None:
+    """Raises CannotResume for states that ``_set_random_state`` cannot set."""
+    check_rng(recorded)
+    own = recorded.get("keras")
     if own is not None and (not isinstance(own, torch.Tensor) or own.shape != (2,)):
-        raise CannotResume("the state of Keras's random generator is not one that is known here")
+        raise CannotResume("the recorded state of Keras's random generator is invalid")
 
 
-def _set_random_state(kept: Mapping[str, Any]) -> None:
-    set_own_generator(kept["keras"])  # may draw from Python's, which comes back now
-    set_rng_state(kept)
+def _set_random_state(recorded: Mapping[str, Any]) -> None:
+    set_own_generator(recorded["keras"])  # may draw from Python's generator, which is set next
+    set_rng_state(recorded)
 
 
 def _digest(state: Mapping[str, Any]) -> str:
-    made = hashlib.blake2b(digest_size=16)
+    hasher = hashlib.blake2b(digest_size=16)
     python, numpy = state["python"], state["numpy"]
     for words in (state["torch"].numpy(), numpy["keys"], python["words"]):
-        made.update(words.tobytes())
-    made.update(repr((numpy["position"], numpy["has_gauss"], python["gauss"])).encode())
-    return made.hexdigest()
+        hasher.update(words.tobytes())
+    hasher.update(repr((numpy["position"], numpy["has_gauss"], python["gauss"])).encode())
+    return hasher.hexdigest()

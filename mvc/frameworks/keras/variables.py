@@ -1,12 +1,12 @@
-"""Keras variables by name, and kept tensors back into them.
+"""Keras variables by name, and loading of recorded tensors into them.
 
-A variable goes by its ``path``, such as ``sequential/dense/kernel``. Where a model has several
-of one path (layers of one name in a subclassed model), the second is ``...#2``, and so on in the
-order in which Keras lists them.
+A variable's name is its ``path``, such as ``sequential/dense/kernel``. If several variables of a
+model have the same path (layers of one name in a subclassed model), the second is ``...#2``, and so
+on in Keras's order.
 
-Keras numbers the names that it gives by itself, and counts on from model to model within a
-process. So where names differ in nothing but such numbers, tensors and variables belong together
-in order, as they do for Keras's own ``load_weights``.
+Keras numbers automatic names and continues counting from model to model within a process. If names
+differ only in such numbers, tensors and variables are matched in order, as by Keras's own
+``load_weights``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"_\d+(?=[/_#]|$)")
 
 
 def by_path(variables: Iterable[Any]) -> dict[str, Any]:
-    """The variables under names that are all different."""
+    """The variables under unique names."""
     named: dict[str, Any] = {}
     for variable in variables:
         name, number = variable.path, 1
@@ -36,38 +36,38 @@ def by_path(variables: Iterable[Any]) -> dict[str, Any]:
 
 
 def weights(model: Any) -> dict[str, Any]:
-    """What the model is: trained and frozen weights, statistics, buffers of torch modules."""
+    """Trained and frozen weights, statistics, buffers of torch modules."""
     return {**by_path(model.weights), **_buffers(model)}
 
 
 def no_weights(model: Any) -> list[str]:
-    """Of ``weights`` those that are not trained: statistics, what is frozen, buffers."""
+    """Names in ``weights`` that are not trained: statistics, frozen weights, buffers."""
     own = by_path(model.weights)
     return [*(name for name, v in own.items() if not v.trainable), *_buffers(model)]
 
 
 def _buffers(model: Any) -> dict[str, torch.Tensor]:
     """Buffers of torch modules inside the model; Keras has no variables for these."""
-    found: dict[str, torch.Tensor] = {}
+    buffers: dict[str, torch.Tensor] = {}
     for layer in layers_of(model):
         module = getattr(layer, "module", None)  # of a TorchModuleWrapper
         if not isinstance(module, torch.nn.Module):
             continue
         path = layer.path or layer.name
         for name, buffer in module.named_buffers():
-            if found.setdefault(f"{path}/{name}", buffer) is not buffer:
+            if buffers.setdefault(f"{path}/{name}", buffer) is not buffer:
                 raise UnsupportedTensor(
-                    f"two torch modules of the model go by the name {path}",
-                    hint="give the layers that hold them names of their own",
+                    f"two torch modules of the model have the name {path}",
+                    hint="use unique names for their layers",
                 )
-    return found
+    return buffers
 
 
 def stale_gradients(model: Any) -> dict[str, torch.Tensor]:
-    """Gradients that the next batch will add to, by position among the trained weights.
+    """Gradients that the next batch adds to, by position among the trained weights.
 
-    Of several weights of one path Keras registers a single one with torch. Its ``zero_grad``
-    does not reach the others, so that their gradients add up over the batches.
+    Keras registers only one of several weights of the same path with torch. Its ``zero_grad`` does
+    not reset the gradients of the rest, so they accumulate over the batches.
     """
     reached = {id(parameter) for parameter in model.parameters()}
     return {
@@ -77,15 +77,15 @@ def stale_gradients(model: Any) -> dict[str, torch.Tensor]:
     }
 
 
-def set_stale_gradients(model: Any, kept: Mapping[str, torch.Tensor]) -> None:
+def set_stale_gradients(model: Any, gradients: Mapping[str, torch.Tensor]) -> None:
     """Sets the result of ``stale_gradients``. Check first that the weights are the same."""
     for number, variable in enumerate(model.trainable_weights):
-        gradient = kept.get(str(number))
+        gradient = gradients.get(str(number))
         variable.value.grad = None if gradient is None else gradient.to(variable.value.device)
 
 
 def seeds(model: Any) -> dict[str, Any]:
-    """States of the seed generators of layers: variables that are no weights."""
+    """States of the layers' seed generators: variables that are not weights."""
     own = {id(variable) for variable in model.weights}
     return by_path(v for v in model.variables if id(v) not in own)
 
@@ -93,47 +93,49 @@ def seeds(model: Any) -> dict[str, Any]:
 def optimizer_variables(optimizer: Any) -> dict[str, Any]:
     """Moments, iterations, learning rate, loss scale.
 
-    Keras does not list all variables of an optimizer inside another, such as the running product
-    of Nadam in a LossScaleOptimizer; they are found as attributes.
+    Keras does not list all variables of a wrapped optimizer, such as the running product of Nadam
+    in a LossScaleOptimizer; these are read from attributes.
     """
-    found = {id(variable): variable for variable in optimizer.variables}
-    kind = type(optimizer.variables[0])  # there is always the number of iterations
-    for each in _with_inner(optimizer):
-        found |= {id(v): v for v in vars(each).values() if isinstance(v, kind)}
-    return by_path(found.values())
+    variables = {id(variable): variable for variable in optimizer.variables}
+    kind = type(optimizer.variables[0])  # the number of iterations always exists
+    for inner in _with_inner(optimizer):
+        variables |= {id(v): v for v in vars(inner).values() if isinstance(v, kind)}
+    return by_path(variables.values())
 
 
 def optimizer_kind(optimizer: Any) -> str:
     """The optimizer's class, and the classes of the optimizers that it wraps."""
     name = type(optimizer).__name__
-    inner = ", ".join(optimizer_kind(each) for each in inner_optimizers(optimizer))
+    inner = ", ".join(optimizer_kind(wrapped) for wrapped in inner_optimizers(optimizer))
     return f"{name}({inner})" if inner else name
 
 
 def _with_inner(optimizer: Any) -> list[Any]:
-    inner = [one for each in inner_optimizers(optimizer) for one in _with_inner(each)]
+    inner = [one for wrapped in inner_optimizers(optimizer) for one in _with_inner(wrapped)]
     return [optimizer, *inner]
 
 
 class Filling:
-    """Stored tensors and the variables they belong to. The constructor checks, ``apply`` copies."""
+    """Recorded tensors with their variables. The constructor checks, ``apply`` copies."""
 
-    def __init__(self, what: str, kept: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-        """Raises CannotResume naming what is missing, unexpected or of another shape or dtype."""
-        names = list(kept)
-        if kept.keys() == here.keys():
-            names = list(here)
+    def __init__(self, owner: str, recorded: Mapping[str, Any], current: Mapping[str, Any]) -> None:
+        """Raises CannotResume naming a tensor that is missing, unexpected or of another shape or
+        dtype.
+        """
+        names = list(recorded)
+        if recorded.keys() == current.keys():
+            names = list(current)
         else:
-            _check_names(what, names, list(here))
+            _check_names(owner, names, list(current))
         self._pairs = []
-        for name, (place, target) in zip(names, here.items(), strict=True):
-            value, live = kept[name], _tensor_of(target)
+        for name, (place, target) in zip(names, current.items(), strict=True):
+            value, live = recorded[name], _tensor_of(target)
             if not isinstance(value, torch.Tensor):
-                raise CannotResume(f"{name} is no tensor in the version")
+                raise CannotResume(f"{name} is not a tensor in the version")
             if live.is_meta:
-                raise CannotResume(f"{place} of the {what} has no data (device meta)")
+                raise CannotResume(f"{place} of the {owner} has no data (device meta)")
             if (value.dtype, value.shape) != (live.dtype, live.shape):
-                text = f"{_kind(live)} in the {what}, {_kind(value)} in the version"
+                text = f"{_kind(live)} in the {owner}, {_kind(value)} in the version"
                 raise CannotResume(f"{place} is {text}")
             self._pairs.append((live, value))
 
@@ -153,22 +155,22 @@ def _tensor_of(target: Any) -> torch.Tensor:
     return tensor
 
 
-def _check_names(what: str, kept: list[str], here: list[str]) -> None:
+def _check_names(owner: str, recorded: list[str], current: list[str]) -> None:
     """Raises CannotResume for names that differ in more than Keras's numbers."""
-    theirs, mine = ([_NUMBER.sub("", name) for name in names] for names in (kept, here))
-    for name, plain in zip(here, mine, strict=True):
+    theirs, mine = ([_NUMBER.sub("", name) for name in names] for names in (recorded, current))
+    for name, plain in zip(current, mine, strict=True):
         if plain not in theirs:
-            raise CannotResume(f"the version has no {name}, which the {what} has")
-    for name, plain in zip(kept, theirs, strict=True):
+            raise CannotResume(f"the version has no {name}, which the {owner} has")
+    for name, plain in zip(recorded, theirs, strict=True):
         if plain not in mine:
-            raise CannotResume(f"the version has {name}, which the {what} does not have")
-    if len(kept) != len(here):
-        raise CannotResume(f"the {what} has {len(here)} tensors, the version {len(kept)}")
-    for old, new, their, my in zip(kept, here, theirs, mine, strict=True):
+            raise CannotResume(f"the version has {name}, which the {owner} does not have")
+    if len(recorded) != len(current):
+        raise CannotResume(f"the {owner} has {len(current)} tensors, the version {len(recorded)}")
+    for old, new, their, my in zip(recorded, current, theirs, mine, strict=True):
         if their != my:
             raise CannotResume(
-                f"the {what} has {new} where the version has {old}",
-                hint="give the layers names, so that their order does not matter",
+                f"the {owner} has {new} where the version has {old}",
+                hint="name the layers, so that their order does not matter",
             )
 
 

@@ -1,4 +1,4 @@
-"""PyTorch Lightning: versions while a Trainer fits a model, and training that goes on."""
+"""PyTorch Lightning: versions while a Trainer fits a model, and resuming from them."""
 
 from mvc.frameworks.lightning.callback import MVCCallback, MVCCheckpointIO
 

@@ -1,11 +1,11 @@
-"""PyTorch Lightning: versions of a model while a Trainer fits it, and training that goes on.
+"""PyTorch Lightning: versions of a model while a Trainer fits it, and resuming from them.
 
-``MVCCallback`` hands every optimizer step to a Recorder, whose thread commits it
-(``mvc.training.writer_thread``). ``MVCCheckpointIO``
-keeps what ``ModelCheckpoint`` saves (``mvc.frameworks.lightning.checkpoint``).
+``MVCCallback`` passes every optimizer step to a Recorder, whose thread commits it
+(``mvc.training.writer_thread``). ``MVCCheckpointIO`` stores the checkpoints of ``ModelCheckpoint``
+(``mvc.frameworks.lightning.checkpoint``).
 """
 
-# ruff: noqa: ARG002 (Lightning says what its hooks are given)
+# ruff: noqa: ARG002 (Lightning prescribes the parameters)
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
     """Records a version after every ``every_n_steps``-th batch in which an optimizer stepped.
 
     ``repo`` is an open Repository, or the path of an existing one. ``include`` names any of
-    ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``; by default all. The other
-    options are those of ``mvc.Recorder``. The loss and ``trainer.callback_metrics`` are
-    metrics of each version. Decisions of a lossy pipeline see the batch of ``training_step``.
+    ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``, by default all. The other options
+    are those of ``mvc.Recorder``. The loss and ``trainer.callback_metrics`` are metrics of each
+    version. Decisions of a lossy pipeline receive the batch of ``training_step``.
 
-    To go on bit for bit: ``trainer.fit(model, ckpt_path=callback.resume())``.
+    To resume bit for bit: ``trainer.fit(model, ckpt_path=callback.resume())``.
     """
 
     def __init__(
@@ -61,26 +61,26 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
     ) -> None:
         super().__init__()
         every = whole("every_n_steps", every_n_steps, 1)
-        chosen = self._take_options(repo, options, every=every)
+        chosen = self._set_options(repo, options, every=every)
         self._by_loss = stage_by_loss(chosen)
         self._by_data = stage_by_data(chosen) is not None
         self._decides = bool(chosen.stages.decisions)
         self._include = frozenset(included(include))
         self._steps = 0
         self._resume: Resume | None = None
-        self._undo = ExitStack()  # what a fit has changed of the trainer and the module
+        self._undo = ExitStack()  # undoes changes of a fit to trainer and module
 
     def resume(self, rev: str | CommitId | None = None) -> str:
-        """What to pass to ``trainer.fit`` as ``ckpt_path``, so that it goes on from a version.
+        """The ``ckpt_path`` for ``trainer.fit``, to resume from a version.
 
-        ``rev`` is by default the newest version of ``branch``; without that HEAD.
-        Raises CannotResume with the reason; here what the version lacks, in ``fit`` what does
-        not fit the model, the optimizers or the loaders.
+        ``rev`` is by default the newest version of ``branch`` or of HEAD. Raises CannotResume if
+        the version lacks a needed part; ``fit`` raises it if model, optimizers or loaders do not
+        match.
         """
         self._resume = Resume(self.repo, self._find(rev), self._options.name)
         return self._resume.path
 
-    # -- hooks, in the order in which they are called ----------------------------------------
+    # -- hooks, in the order of their calls -----------------------------------------------------
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage != "fit":
@@ -88,9 +88,9 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
         if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
             raise WrongUsage(
                 f"MVCCallback does not work with {type(trainer.strategy).__name__}",
-                hint="it takes one device or DDP; sharded states cannot be kept yet",
+                hint="train on one device or with DDP; sharded states are not supported",
             )
-        # Last, so that what the other callbacks change after a batch is in its version.
+        # Last, so that a version includes changes by other callbacks after a batch.
         trainer.callbacks = [*(c for c in trainer.callbacks if c is not self), self]
         self.resumed = None
         if self._resume is not None:
@@ -101,21 +101,21 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         if self._resume is not None and trainer.ckpt_path != self._resume.path:
-            self._resume = None  # the user went on from elsewhere
+            self._resume = None  # the user resumes from something else
         origin = None
         if self._resume is not None:
             self._resume.on_fit_start(trainer)
             self.resumed = self._resume.resumed
             self._steps, origin = self.resumed.step, self.resumed.commit
         if trainer.is_global_zero and not trainer.fast_dev_run:
-            # Not before the module has all its layers: its buffers are asked for here.
-            kept = [getattr(each, "hparams", None) for each in (pl_module, trainer.datamodule)]
-            hyper = hyper_parameters(*(("", each) for each in kept))
+            # Only now the module has all its layers, and ``_begin`` reads its buffers.
+            owners = (pl_module, trainer.datamodule)
+            hyper = hyper_parameters(*(("", getattr(owner, "hparams", None)) for owner in owners))
             self._begin(self._source, origin=origin, hyper=hyper)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._seen = trainer.global_step
-        self._ended = False  # an epoch whose last batch was recorded, but not yet its end
+        self._ended = False  # whether an epoch's last batch was recorded, but not its end
         if self._resume is not None:
             self._resume.on_train_start(trainer, self._order)
             self.resumed = self._resume.resumed
@@ -151,9 +151,9 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
             self._finish()
 
     def _wait_for(self, module: Any, trainer: Any) -> None:
-        """Has a batch recorded after the module's own hook, which comes after all callbacks.
+        """Records each batch after the module's own hook, which runs after all callbacks.
 
-        It may change weights (clip them, move an average), and the next batch begins with that.
+        The hook may change weights (clipping, averaging), and the next batch starts from these.
         """
         hook, own = getattr(module, _HOOK), vars(module).get(_HOOK)
 
@@ -173,35 +173,37 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
 
     def _record_batch(self, trainer: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._recorder is None or trainer.global_step == self._seen:
-            return  # gradients are still gathered: there is no new version yet
+            return  # gradients still accumulate: no new version yet
         self._seen = trainer.global_step
         self._steps += 1
         self._source.next = comes_next(trainer)
         self._loss = _loss(outputs)
-        taken = self._take(
+        recorded = self._record(
             trainer,
             {"epoch": trainer.current_epoch, "batch": batch_idx + 1},
             loss=self._loss,
             data=batch if self._by_data else None,
         )
         last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
-        # No batch belongs to the end of an epoch, so there is nothing to decide about.
-        self._ended = taken and last and not self._decides
+        # The end of an epoch has no batch that a decision could evaluate.
+        self._ended = recorded and last and not self._decides
 
     def _record_epoch(self, trainer: Any) -> None:
-        """The state once validation and schedulers are done, from which the next epoch begins."""
+        """Records the state after validation and schedulers, with which the next epoch begins."""
         if self._recorder is not None and self._ended:
             self._ended = False
             self._source.next = EPOCH
             epoch = trainer.fit_loop.epoch_progress.current.processed
             loss = self._loss if self._by_loss else None
-            self._take(trainer, {"epoch": epoch, "batch": 0}, loss=loss)
+            self._record(trainer, {"epoch": epoch, "batch": 0}, loss=loss)
 
-    def _take(self, trainer: Any, position: dict[str, int], *, loss: Any, data: Any = None) -> bool:
+    def _record(
+        self, trainer: Any, position: dict[str, int], *, loss: Any, data: Any = None
+    ) -> bool:
         if self._by_loss and loss is None:
             raise WrongUsage(
-                f"stage {self._by_loss} goes by the loss of the batch",
-                hint="return it from training_step",
+                f"stage {self._by_loss} needs the loss of the batch",
+                hint="return the loss from training_step",
             )
         return self._step(
             self._steps,
@@ -218,6 +220,6 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
 
 
 def _loss(outputs: Any) -> Any:
-    """The loss in what ``training_step`` returned. None if there is no single number."""
-    found = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-    return found if found is not None and getattr(found, "ndim", 0) == 0 else None
+    """The loss in the result of ``training_step``; None if it is not a single number."""
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    return loss if loss is not None and getattr(loss, "ndim", 0) == 0 else None

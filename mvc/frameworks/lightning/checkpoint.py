@@ -1,8 +1,8 @@
-"""A checkpoint plugin: what ModelCheckpoint saves becomes versions.
+"""A checkpoint plugin: checkpoints of ModelCheckpoint become versions.
 
-A checkpoint is two paths of one commit: the model's ``state_dict``, and all the rest beside it.
-Where Lightning expects a file it finds a *marker*, a few lines of text that name the commit, so
-that looking for checkpoints, linking, renaming and deleting work as with any other file.
+A checkpoint is two files of one commit: the model's ``state_dict``, and the rest. At the path where
+Lightning expects a file is a *marker*, a short text that names the commit. Listing, linking,
+renaming and deleting checkpoints work on markers as on any other file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lightning.pytorch.plugins.io import CheckpointIO, TorchCheckpointIO
 from mvc.api import CommitOptions, Repository
 from mvc.errors import UnknownPath, WrongUsage
 from mvc.frameworks.common.paths import NoSuchFile
-from mvc.frameworks.common.repository import AnyRepository, GivenRepository
+from mvc.frameworks.common.repository import AnyRepository, RepositoryArgument
 from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
 from mvc.names import check_path, check_ref, check_run, training_path
@@ -32,19 +32,19 @@ _SCHEMA = "mvc.lightning-checkpoint/1"
 _HEAD = "mvc lightning checkpoint 1"
 _MARKER = re.compile(_HEAD.encode() + rb"\ncommit ([0-9a-f]{64})\npath ([^\n]+)\n")
 _MARKER_LIMIT = 4096
-_HANDED_OVER = ".temp.ckpt"
-"""The file in which Lightning's launcher of processes hands weights over: no checkpoint."""
+_TRANSFER = ".temp.ckpt"
+"""File in which Lightning's process launcher transfers weights: not a checkpoint."""
 _PREFIX = "mvc:"
 _SUFFIX = ".safetensors"
 _TRAINING = ".training.safetensors"
 
 
 class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
-    """``Trainer(plugins=[MVCCheckpointIO(repo)])`` keeps every checkpoint in a repository.
+    """``Trainer(plugins=[MVCCheckpointIO(repo)])`` stores every checkpoint in a repository.
 
-    ``repo`` is an open Repository, or the path of an existing one. Each checkpoint is durable
-    when ``save_checkpoint`` returns. ``deploy`` names the target on which it goes live. All go
-    onto ``branch``, by default the one that is current at the first. ``run`` names the training.
+    ``repo`` is an open Repository, or the path of an existing one. A checkpoint is durable when
+    ``save_checkpoint`` returns. ``deploy``: the target to deploy each to. ``branch``: by default
+    the current branch at the first checkpoint. ``run``: the name of the training.
     """
 
     def __init__(
@@ -64,20 +64,20 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         stages = Pipeline.parse(pipeline or "lossless")
         if stages.lossy or stages.decisions:
             raise WrongUsage(
-                f"a checkpoint comes back exactly, and the pipeline {pipeline} loses bits",
+                f"checkpoints must be exact, but the pipeline {pipeline} is lossy",
                 hint=f"use {stages.coding().text}",
             )
-        self._given = GivenRepository(repo)
+        self._repository = RepositoryArgument(repo)
         self._deploy = deploy
         self._named = self._branch = branch
         self._pipeline = pipeline
         self._run = run
         self._saver: threading.Thread | None = None
-        self._gone: set[str] = set()
+        self._removed: set[str] = set()
 
     @property
     def repo(self) -> Repository:
-        return self._given.repo
+        return self._repository.repo
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_saver": None}  # a thread cannot be copied
@@ -85,16 +85,17 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | PathLike[str], storage_options: Any = None
     ) -> None:
-        """Makes a version of a checkpoint, then the marker at ``path``.
+        """Commits a checkpoint, then writes the marker at ``path``.
 
-        Raises UnsupportedTensor naming what cannot be kept exactly; then nothing is written.
+        Raises UnsupportedTensor naming a value that cannot be stored exactly; then nothing is
+        written.
         """
         if storage_options is not None:
-            raise WrongUsage("MVCCheckpointIO takes no storage_options")
-        if Path(path).name == _HANDED_OVER:
+            raise WrongUsage("MVCCheckpointIO does not support storage_options")
+        if Path(path).name == _TRANSFER:
             TorchCheckpointIO().save_checkpoint(checkpoint, Path(path))
             return
-        with self._given.during() as repo:
+        with self._repository.during() as repo:
             self._save(repo, checkpoint, path)
 
     def _save(
@@ -104,22 +105,26 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         file = _local(files, path)
         name = _tracked(repo, file)
         model: Any = checkpoint.get("state_dict")
-        apart = _is_model(model)
-        rest = {**checkpoint, "state_dict": None} if apart else dict(checkpoint)
-        beside = {
+        separate = _is_model(model)
+        rest = {**checkpoint, "state_dict": None} if separate else dict(checkpoint)
+        training_state = {
             "schema": _SCHEMA,
-            "apart": apart,
-            "metadata": plain(getattr(model, "_metadata", None) if apart else None, "metadata"),
+            "apart": separate,
+            "metadata": plain(getattr(model, "_metadata", None) if separate else None, "metadata"),
             "checkpoint": plain(rest, "checkpoint"),
         }
         training = training_path(name)
         if self._saver is not None and not self._saver.is_alive():
-            self._branch = self._named  # AsyncCheckpointIO has a thread for each training
+            self._branch = self._named  # AsyncCheckpointIO has one thread per training
         self._saver = threading.current_thread()
         self._branch = self._branch or repo.head().branch
-        states = dict.fromkeys(self._gone) | {training: beside} | ({name: model} if apart else {})
-        made = repo.commit(
-            path=name if apart else training,
+        states = (
+            dict.fromkeys(self._removed)
+            | {training: training_state}
+            | ({name: model} if separate else {})
+        )
+        result = repo.commit(
+            path=name if separate else training,
             states=states,
             message=f"checkpoint {file.name}",
             deploy=self._deploy,
@@ -128,68 +133,72 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
                 branch=self._branch, new_branch=self._named is None, run=self._run
             ),
         )
-        self._gone.clear()
+        self._removed.clear()
         files.make_dirs(file.parent)
-        files.write_atomic(file, f"{_HEAD}\ncommit {made.id}\npath {name}\n".encode())
+        files.write_atomic(file, f"{_HEAD}\ncommit {result.id}\npath {name}\n".encode())
 
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """The dictionary as it was saved: from a marker's path, or from ``mvc:REV``.
+        """The saved dictionary, from a marker's path or from ``mvc:REV``.
 
-        ``mvc:REV`` means the checkpoint that this version added or changed. Tensors lie on the
-        processor unless ``map_location`` says otherwise. Raises UnknownPath.
+        ``mvc:REV`` is the checkpoint that this version added or changed. Tensors are on the CPU
+        unless ``map_location`` says otherwise. Raises UnknownPath.
         """
-        del weights_only  # nothing is ever run
-        if Path(path).name == _HANDED_OVER:
-            handed: dict[str, Any] = TorchCheckpointIO().load_checkpoint(
+        del weights_only  # loading never runs code
+        if Path(path).name == _TRANSFER:
+            checkpoint: dict[str, Any] = TorchCheckpointIO().load_checkpoint(
                 path, map_location, weights_only=True
             )
-            return handed
-        with self._given.during() as repo:
+            return checkpoint
+        with self._repository.during() as repo:
             return _loaded(repo, path, map_location)
 
     def remove_checkpoint(self, path: str | PathLike[str]) -> None:
-        """Removes the marker, and the checkpoint from the next version on; history keeps it."""
+        """Removes the marker; the next version omits the checkpoint, older ones still have it."""
         files = FileSystem()
         file = _local(files, path)
-        found = files.stat(file, follow=False)
-        if found is None:
+        info = files.stat(file, follow=False)
+        if info is None:
             return
-        if not found.is_symlink and file.name != _HANDED_OVER:
-            _, name = _marked(files, path)
-            self._gone |= {name, training_path(name)}
+        if not info.is_symlink and file.name != _TRANSFER:
+            _, name = _read_marker(files, path)
+            self._removed |= {name, training_path(name)}
         files.unlink(file, missing_ok=True)
 
     def teardown(self) -> None:
-        """Ends a training; closes the repository if it was opened here."""
+        """Ends a training; closes the repository if this object opened it."""
         self._branch = self._named
-        self._given.close()
+        self._repository.close()
 
 
 def _loaded(repo: Repository, path: Any, map_location: Any) -> dict[str, Any]:
     text = str(path)
     if text.startswith(_PREFIX):
         commit = repo.find(text.removeprefix(_PREFIX))
-        name = _added(repo, commit)
+        name = _own_checkpoint(repo, commit)
     else:
-        commit, name = _marked(FileSystem(), path)
-    beside = repo.checkout(commit, path=training_path(name))
-    if not isinstance(beside, Mapping) or beside.get("schema") != _SCHEMA:
-        recorded = isinstance(beside, Mapping) and "lightning" in beside
-        hint = "MVCCallback recorded it: ckpt_path=callback.resume(REV)" if recorded else None
-        raise UnknownPath(f"{training_path(name)} of {commit.short} is no checkpoint", hint=hint)
-    made: dict[str, Any] = original(beside["checkpoint"])
-    if beside["apart"]:
-        weights = made["state_dict"] = repo.checkout(commit, path=name)
-        metadata = original(beside["metadata"])
+        commit, name = _read_marker(FileSystem(), path)
+    training_state = repo.checkout(commit, path=training_path(name))
+    if not isinstance(training_state, Mapping) or training_state.get("schema") != _SCHEMA:
+        recorded = isinstance(training_state, Mapping) and "lightning" in training_state
+        hint = (
+            "MVCCallback recorded this version: use ckpt_path=callback.resume(REV)"
+            if recorded
+            else None
+        )
+        raise UnknownPath(f"{training_path(name)} of {commit.short} is not a checkpoint", hint=hint)
+    checkpoint: dict[str, Any] = original(training_state["checkpoint"])
+    if training_state["apart"]:
+        weights = checkpoint["state_dict"] = repo.checkout(commit, path=name)
+        metadata = original(training_state["metadata"])
         if metadata is not None:
             weights._metadata = metadata
-    return made if map_location is None else _mapped(made, map_location)
+    return checkpoint if map_location is None else _mapped(checkpoint, map_location)
 
 
-def _marked(files: FileSystem, path: str | PathLike[str]) -> tuple[CommitId, str]:
-    """What the marker at ``path`` names. Raises UnknownPath or WrongUsage if there is none."""
+def _read_marker(files: FileSystem, path: str | PathLike[str]) -> tuple[CommitId, str]:
+    """Commit and path in the marker. Raises UnknownPath or WrongUsage if it is none."""
     file = _local(files, path)
     if files.stat(file) is None:
         raise NoSuchFile(f"there is no checkpoint at {file}")
@@ -197,14 +206,14 @@ def _marked(files: FileSystem, path: str | PathLike[str]) -> tuple[CommitId, str
         match = _MARKER.fullmatch(opened.read(0, _MARKER_LIMIT))
     if match is None:
         raise WrongUsage(
-            f"{file} is not a checkpoint of mvc",
-            hint="load a file of torch.save without MVCCheckpointIO, and save it with it",
+            f"{file} is not an mvc checkpoint",
+            hint="load it without MVCCheckpointIO, then save it with MVCCheckpointIO",
         )
     return CommitId.parse(match[1].decode()), check_path(match[2].decode(errors="replace"))
 
 
 def _is_model(model: Any) -> bool:
-    """Whether a ``state_dict`` can be a path of its own: names and plain tensors."""
+    """Whether a ``state_dict`` can be a file of its own: names and plain tensors."""
     return (
         type(model) in {dict, OrderedDict}
         and bool(model)
@@ -215,44 +224,44 @@ def _is_model(model: Any) -> bool:
 def _local(files: FileSystem, path: str | PathLike[str]) -> Path:
     if "://" in str(path):
         raise WrongUsage(
-            f"checkpoints of mvc need a folder of this machine, not {path}",
+            f"mvc checkpoints need a local folder, not {path}",
             hint="set dirpath of ModelCheckpoint, or default_root_dir of the Trainer",
         )
     return files.cwd() / path
 
 
 def _tracked(repo: Repository, file: Path) -> str:
-    """The model's path in a version: below the repository's folder, the current one, or the root.
+    """The model's path in a version, relative to the repository, the current folder, or the root.
 
-    It never is the marker's own, so that ``commit -a`` does not take a marker for a model.
+    It differs from the marker's path, so that ``commit -a`` does not commit a marker as a model.
     """
     files = FileSystem()
-    where = files.realpath(file.parent)
-    bases = (repo.root, files.realpath(files.cwd()), where.anchor)
-    base = next(base for base in bases if where.is_relative_to(base))
+    folder = files.realpath(file.parent)
+    bases = (repo.root, files.realpath(files.cwd()), folder.anchor)
+    base = next(base for base in bases if folder.is_relative_to(base))
     name = file.name.removesuffix(".ckpt") + _SUFFIX
-    return check_path("/".join([*where.relative_to(base).parts, name]))
+    return check_path("/".join([*folder.relative_to(base).parts, name]))
 
 
-def _added(repo: Repository, commit: CommitId) -> str:
+def _own_checkpoint(repo: Repository, commit: CommitId) -> str:
     """The checkpoint that a version added or changed, or its only one."""
     entries = repo.manifest(commit).by_path
     names = [path for path in entries if path.endswith(_TRAINING)]
     parents = repo.log(commit, limit=1)[0].commit.parents
-    before = repo.manifest(parents[0]).by_path if parents else {}
-    was = {path: entry.content_id for path, entry in before.items()}
-    new = [path for path in names if was.get(path) != entries[path].content_id]
+    previous = repo.manifest(parents[0]).by_path if parents else {}
+    previous_ids = {path: entry.content_id for path, entry in previous.items()}
+    new = [path for path in names if previous_ids.get(path) != entries[path].content_id]
     chosen = new if len(new) == 1 else names
     if len(chosen) != 1:
         raise UnknownPath(
-            f"{commit.short} has {len(chosen)} checkpoints, and none of them is its own",
-            hint="load the one you mean by the path of its file",
+            f"{commit.short} has {len(chosen)} checkpoints, and it is unclear which one to load",
+            hint="load one by the path of its file",
         )
     return chosen[0].removesuffix(_TRAINING) + _SUFFIX
 
 
 def _mapped(value: Any, location: Any) -> Any:
-    """Tensors moved to where ``location`` (as for ``torch.load``) says."""
+    """Tensors moved to ``location``, as for ``torch.load``."""
     if isinstance(value, torch.Tensor):
         return value.to(_device(value, location))
     if isinstance(value, dict):

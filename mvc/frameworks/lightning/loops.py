@@ -1,13 +1,13 @@
-"""Lightning's loops: what comes next, how an epoch's order was drawn, and drawing it again.
+"""Lightning's loops: the next event, the order of an epoch, and drawing that order again.
 
-A loader that shuffles draws its order from a generator when the epoch begins: a base seed as
-its iterator is made, the order itself when the first batch is fetched. To enter an epoch in the
-middle takes the generators of these two moments, then leaves out the batches that were trained
-on, then takes the generators as they were after the last of them.
+A loader that shuffles draws from a generator when the epoch begins: a base seed when its iterator
+is created, the order when the first batch is fetched. To resume inside an epoch, the generators are
+set to their states at these two moments, the done batches are skipped, and the generators are set
+to their states after the last of these.
 
-Only this module uses private names of Lightning (of 2.6). There is no hook at either moment, so
-two methods of the loops are wrapped while a ``fit`` runs: what is called just before the first
-iterator is made, and the start of an epoch's loop, which makes the later ones.
+Only this module uses private names of Lightning (of 2.6). Lightning has no hook at either moment,
+so two methods of the loops are wrapped during a ``fit``: the one called just before the first
+iterator is created, and the start of an epoch's loop, which creates the later ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mvc.training.state.rng import check_rng, rng_state, set_rng_state
 
 BATCH = "batch"
 EPOCH = "epoch"
-"""What comes after a version: another batch, or a new epoch."""
+"""The event after a version: another batch, or a new epoch."""
 
 _WARNING = "You're resuming from a checkpoint that ended before the epoch ended"
 _NEEDED = ("_load_combined_loader_states", "is_resuming", "reset_restart_stage")
@@ -37,24 +37,24 @@ def comes_next(trainer: Any) -> str:
     """What Lightning does after the batch that has just ended."""
     loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
     if isinstance(fetcher, _DataLoaderIterDataFetcher):
-        return "what training_step fetches itself"
+        return "a batch that training_step fetches itself"
     if loop.batch_progress.is_last_batch:
         return "the end of the epoch"
     return "a validation" if loop._should_check_val_fx(fetcher) else BATCH
 
 
 def checkpoint_of(trainer: Any) -> dict[str, Any]:
-    """What Lightning would put in a checkpoint, after all hooks."""
-    made: dict[str, Any] = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-    return made
+    """Lightning's checkpoint, after all hooks."""
+    checkpoint: dict[str, Any] = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    return checkpoint
 
 
 def begin(loop: Any, *, middle: bool) -> None:
-    """Has the fit loop, its states restored, run as if nothing had been loaded."""
+    """Makes the fit loop, with restored states, run as if no checkpoint had been loaded."""
     loop._restarting = False
-    if middle:  # but schedulers that watch a metric would be left out at the end of the epoch
+    if middle:  # else schedulers that monitor a metric would be skipped at the end of the epoch
         return
-    # By its fields, because the setter of ``restarting`` says yes whenever ``max_steps`` is given.
+    # Sets fields, because the setter of ``restarting`` stays true whenever ``max_steps`` is set.
     loop._loaded_from_state_dict = loop._resuming_from_checkpoint = False
     loop.reset_restart_stage()
     for inner in vars(loop).values():
@@ -74,7 +74,7 @@ class Order:
             )
         self._iterator: dict[str, Any] | None = None
         self._first: dict[str, Any] | None = None
-        # Order and generators of a version, until its epoch is entered in the middle.
+        # Order and generators of a version, until training has resumed inside its epoch.
         self._entering: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
         ready, start = loop._load_combined_loader_states, loop.epoch_loop.on_run_start
 
@@ -101,28 +101,30 @@ class Order:
             vars(self._loop.epoch_loop).pop(name, None)
 
     def _draw(self) -> dict[str, Any]:
-        """The global generators and those of the loaders, at this moment."""
+        """The current global generators and those of the loaders."""
         return {"rng": rng_state(), "own": self._own()}
 
     def _own(self) -> list[torch.Tensor]:
         return [generator.get_state() for generator in self._generators()]
 
     def _generators(self) -> list[torch.Generator]:
-        found: dict[int, Any] = {}
+        generators: dict[int, Any] = {}
         for loader in self._loaders():
             batches = getattr(loader, "batch_sampler", None)
             sampler, inner = getattr(loader, "sampler", None), getattr(batches, "sampler", None)
             for owner in (loader, sampler, batches, inner):
                 generator = getattr(owner, "generator", None)
-                found.setdefault(id(generator), generator)
-        return [one for one in found.values() if isinstance(one, torch.Generator)]
+                generators.setdefault(id(generator), generator)
+        return [one for one in generators.values() if isinstance(one, torch.Generator)]
 
     def _loaders(self) -> list[Any]:
         combined = self._loop._combined_loader
         return [] if combined is None else list(combined.flattened)
 
     def state(self) -> dict[str, Any]:
-        """What ``go_on`` needs: generators now and at both moments, the loaders there are."""
+        """The data for ``resume``: generators now and at both moments, and the loaders'
+        properties.
+        """
         loaders = self._loaders()
         return {
             "now": self._own(),
@@ -134,28 +136,28 @@ class Order:
         }
 
     def _limit(self) -> Sizes:
-        """The batches that the Trainer takes of an epoch; None where it takes all there are."""
+        """The batches that the Trainer uses per epoch; None for all."""
         limit = self._loop.max_batches
         return {"batches that the Trainer takes": limit if isinstance(limit, int) else None}
 
-    def check_sizes(self, kept: Mapping[str, Any], *, middle: bool) -> list[str]:
-        """What differs of the data's amount; CannotResume if an epoch is entered in its middle."""
-        found = compare(kept.get("sizes", []), self._loaders(), middle=middle)
-        return found or changed(kept.get("limit", {}), self._limit())
+    def check_sizes(self, recorded: Mapping[str, Any], *, middle: bool) -> list[str]:
+        """Differences in the amount of data. Raises CannotResume with ``middle``."""
+        differences = compare(recorded.get("sizes", []), self._loaders(), middle=middle)
+        return differences or changed(recorded.get("limit", {}), self._limit())
 
-    def go_on(self, kept: Mapping[str, Any], rng: Mapping[str, Any], *, middle: bool) -> None:
-        """Has the next epoch begin with the generators as they were.
+    def resume(self, recorded: Mapping[str, Any], rng: Mapping[str, Any], *, middle: bool) -> None:
+        """Starts the next epoch with the recorded generators.
 
-        With ``middle`` the epoch is entered where Lightning's loop says it was left.
+        With ``middle``, the epoch continues at the position in Lightning's loop.
         """
         if middle:
-            self._entering = kept, rng
-            self._hush()
+            self._entering = recorded, rng
+            self._suppress_warning()
         else:
-            self._set(kept["now"], rng)
+            self._set(recorded["now"], rng)
 
-    def _hush(self) -> None:
-        """The epoch is entered exactly, of which Lightning warns that it cannot know."""
+    def _suppress_warning(self) -> None:
+        """Lightning warns that it cannot resume inside an epoch; this module resumes exactly."""
         epoch = self._loop.epoch_loop
         reset = epoch.reset
 
@@ -167,39 +169,38 @@ class Order:
 
         epoch.reset = quietly
 
-    def _enter(self, kept: Mapping[str, Any], rng: Mapping[str, Any], fetcher: Any) -> None:
-        if not all(kept["stateful"]):
+    def _enter(self, recorded: Mapping[str, Any], rng: Mapping[str, Any], fetcher: Any) -> None:
+        if not all(recorded["stateful"]):
             done = self._loop.epoch_loop.batch_progress.current.ready
-            self._set(kept["iterator"]["own"], kept["iterator"]["rng"])
+            self._set(recorded["iterator"]["own"], recorded["iterator"]["rng"])
             iter(fetcher)
-            self._set(kept["first"]["own"], kept["first"]["rng"])
+            self._set(recorded["first"]["own"], recorded["first"]["rng"])
             for _ in range(done):
                 next(fetcher)
-            self._iterator, self._first = kept["iterator"], kept["first"]
-        self._set(kept["now"], rng)
+            self._iterator, self._first = recorded["iterator"], recorded["first"]
+        self._set(recorded["now"], rng)
 
     def _set(self, own: list[torch.Tensor], rng: Mapping[str, Any]) -> None:
         generators = self._generators()
         if len(generators) != len(own):
             raise CannotResume(
-                f"the training's loaders had {len(own)} generators of their own, "
-                f"here they have {len(generators)}",
-                hint="make the loaders as they were made before",
+                f"the recorded loaders had {len(own)} generators, these have {len(generators)}",
+                hint="create the loaders as in the recorded training",
             )
         for generator, state in zip(generators, own, strict=True):
             generator.set_state(state)
         set_rng_state(rng)
 
 
-def check_draws(kept: Mapping[str, Any]) -> None:
-    """Raises CannotResume where an epoch cannot be entered in the middle."""
-    if all(kept["stateful"]):  # Lightning itself sets such loaders back
+def check_draws(recorded: Mapping[str, Any]) -> None:
+    """Raises CannotResume if training cannot resume inside the epoch."""
+    if all(recorded["stateful"]):  # Lightning restores such loaders itself
         return
-    if len(kept["stateful"]) > 1:
+    if len(recorded["stateful"]) > 1:
         raise CannotResume(
-            "the version lies in the middle of an epoch with several training loaders, "
-            "whose orders cannot be drawn again together",
+            "the version is inside an epoch with several training loaders, "
+            "whose orders cannot be reproduced together",
             hint="resume from the last version of an epoch",
         )
     for moment in ("iterator", "first"):
-        check_rng(kept[moment]["rng"] if kept[moment] else None)
+        check_rng(recorded[moment]["rng"] if recorded[moment] else None)

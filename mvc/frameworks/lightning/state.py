@@ -1,11 +1,11 @@
-"""The state of a Lightning training as a Recorder keeps it, and going on from it.
+"""The state of a Lightning training as a Recorder stores it, and resuming from it.
 
-Beside the model lies what ``mvc.training.state.parts`` describes, with a part ``lightning``: what
-the Trainer would put in a checkpoint, without what is kept elsewhere, and the order of the epoch.
+The training state has the parts of ``mvc.training.state.parts`` and a part ``lightning``: the
+Trainer's checkpoint without the data stored elsewhere, and the order of the epoch.
 
-The Trainer asks its checkpoint plugin for the version, through ``fit(ckpt_path=...)``, and
-restores model, callbacks, loops and schedulers by its own code. Optimizers are set by the names
-of their parameters, and the epoch is entered with the batches in their order.
+``fit(ckpt_path=...)`` makes the Trainer ask its checkpoint plugin for the version. Lightning's code
+restores model, callbacks, loops and schedulers. This module loads optimizers by parameter names,
+and continues the epoch with the same order of batches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HYPER = ("NAME", "KEY", "TYPE")  # keys of hyper-parameters, as attributes of m
 
 
 class TrainerSource:
-    """States of a running ``fit``, for a Recorder. ``next`` says what comes after the one taken."""
+    """States of a running ``fit``, for a Recorder. ``next``: the event after this version."""
 
     def __init__(self, trainer: Any, order: Order, include: frozenset[str]) -> None:
         self._trainer = trainer
@@ -53,11 +53,11 @@ class TrainerSource:
         trainer, module, include = self._trainer, self._trainer.lightning_module, self._include
         configs = trainer.lr_scheduler_configs
         kinds = [component_type(config.scheduler) for config in configs]
-        # A training with one of each can be gone on with outside of Lightning, too.
-        kept = trainer.optimizers if "optimizer" in include else []
-        optimizer, optimizers = common.alone([optimizer_state(module, one) for one in kept])
-        kept = configs if "scheduler" in include else []
-        schedulers = [config.scheduler.state_dict() for config in kept]
+        # A training with one of each can also be resumed without Lightning.
+        included = trainer.optimizers if "optimizer" in include else []
+        optimizer, optimizers = common.alone([optimizer_state(module, one) for one in included])
+        included = configs if "scheduler" in include else []
+        schedulers = [config.scheduler.state_dict() for config in included]
         return {
             **TrainingParts(module, rng="rng" in include).training_state(step, batch),
             "kinds": {"scheduler": common.alone(kinds)[0], "scaler": None},
@@ -76,9 +76,9 @@ class TrainerSource:
         }
 
     def _checkpoint(self) -> dict[str, Any]:
-        """The state of loops, callbacks, precision and data module, and what hooks have added."""
+        """The states of loops, callbacks, precision and data module, and additions by hooks."""
         trainer = self._trainer
-        made = checkpoint_of(trainer)
+        checkpoint = checkpoint_of(trainer)
         unread = [*_ELSEWHERE]
         for owner in (trainer.lightning_module, trainer.datamodule):
             if owner is not None:  # resuming does not read hyper-parameters
@@ -86,24 +86,26 @@ class TrainerSource:
         if "scaler" not in self._include:
             unread.append(type(trainer.precision_plugin).__qualname__)
         for key in unread:
-            made.pop(key, None)
+            checkpoint.pop(key, None)
         if self.next == EPOCH:
-            progress = made["loops"]["fit_loop"]["epoch_progress"]
+            progress = checkpoint["loops"]["fit_loop"]["epoch_progress"]
             for part in (progress["total"], progress["current"]):
-                part["ready"] = part["started"]  # the new epoch is announced once more
-        return made
+                part["ready"] = part["started"]  # the new epoch will be announced again
+        return checkpoint
 
 
 class Resume:
-    """A version that ``fit`` resumes from. The constructor checks all that needs no Trainer."""
+    """A version that ``fit`` resumes from. The constructor makes all checks that need no
+    Trainer.
+    """
 
     def __init__(self, repo: Repository, commit: CommitId, name: str) -> None:
         """Raises CannotResume with the reason."""
         self.path = f"mvc:{commit}"
-        self._kept = kept = resume.training_state(repo, commit, name, by=_BY)
-        self._lightning = lightning = kept["lightning"]
+        self._recorded = recorded = resume.training_state(repo, commit, name, by=_BY)
+        self._lightning = lightning = recorded["lightning"]
         self._middle = lightning["next"] == BATCH
-        self._optimizers = common.several(kept["optimizer"], lightning["optimizers"])
+        self._optimizers = common.several(recorded["optimizer"], lightning["optimizers"])
         self._schedulers = original(lightning["schedulers"])
         optimizers, schedulers = lightning["counts"]
         for part, complete in (
@@ -112,72 +114,74 @@ class Resume:
             ("scaler", lightning["scaler"]),
         ):
             if not complete:
-                raise resume.without(commit, part)
+                raise resume.recorded_without(commit, part)
         if lightning["next"] not in {BATCH, EPOCH}:
             raise CannotResume(
-                f"{commit.short} lies before {lightning['next']}, which Lightning would leave out",
-                hint="resume from the version after it or before it",
+                f"{commit.short} is before {lightning['next']}, which Lightning would skip",
+                hint="resume from the previous or the next version",
             )
         if self._middle:
             check_draws(lightning["order"])
-        self._weights = resume.training_weights(repo, commit, name, kept)
-        differs = resume.differences(kept["setting"])
-        self.resumed = Resumed(commit, kept["step"], kept["batch"], differs)
+        self._weights = resume.training_weights(repo, commit, name, recorded)
+        differs = resume.differences(recorded["setting"])
+        self.resumed = Resumed(commit, recorded["step"], recorded["batch"], differs)
 
     def checkpoint(self, trainer: Any) -> dict[str, Any]:
         """The dictionary that Lightning would have loaded, without the optimizers."""
         if trainer.world_size > 1:
             raise CannotResume(
                 f"{self.resumed.commit.short} has the random generators of one process, "
-                f"here are {trainer.world_size}",
+                f"this training has {trainer.world_size} processes",
                 hint="for the weights alone use model.load_state_dict(repo.checkout(rev))",
             )
         module = trainer.lightning_module
-        resume.check_model(module, self._weights, self._kept)
+        resume.check_model(module, self._weights, self._recorded)
         weights = OrderedDict(self._weights)
         weights._metadata = module.state_dict()._metadata  # type: ignore[attr-defined]
         return {
             **original(self._lightning["checkpoint"]),
             "state_dict": weights,
-            "optimizer_states": [],  # set by name in on_fit_start
+            "optimizer_states": [],  # loaded by name in on_fit_start
             "lr_schedulers": self._schedulers,
         }
 
     def on_fit_start(self, trainer: Any) -> None:
-        """Optimizers exist now: sets them, and the buffers that no ``state_dict`` has."""
+        """Loads the optimizers, which exist now, and the buffers outside of ``state_dict``."""
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
-        for what, here, kept in (
+        for part, current, recorded in (
             ("optimizers", trainer.optimizers, self._optimizers),
             ("schedulers", schedulers, self._schedulers),
         ):
-            if len(here) != len(kept):
+            if len(current) != len(recorded):
                 raise CannotResume(
-                    f"the version has {len(kept)} {what}, configure_optimizers gave {len(here)}",
-                    hint="make them as they were made when the version was recorded",
+                    f"the version has {len(recorded)} {part}, "
+                    f"configure_optimizers returned {len(current)}",
+                    hint="configure the same optimizers and schedulers as the recorded training",
                 )
-        self._tell(common.check_schedulers(self._lightning.get("kinds", []), schedulers))
+        self._add_differences(common.check_schedulers(self._lightning.get("kinds", []), schedulers))
         module, optimizers = (
             trainer.lightning_module,
             zip(trainer.optimizers, self._optimizers, strict=True),
         )
-        common.load_with_optimizers(module, self._weights, self._kept["buffers"], optimizers)
+        common.load_with_optimizers(module, self._weights, self._recorded["buffers"], optimizers)
 
     def on_train_start(self, trainer: Any, order: Order) -> None:
-        """The loops are restored: a whole epoch begins as if training had never stopped.
+        """Starts a whole epoch as if training had never stopped; call it after the loops are
+        restored.
 
-        Raises CannotResume where an epoch is entered in its middle, and its data are others.
+        Raises CannotResume if training resumes inside an epoch and the data have changed.
         """
-        self._tell(order.check_sizes(self._lightning["order"], middle=self._middle))
+        self._add_differences(order.check_sizes(self._lightning["order"], middle=self._middle))
         if self._middle:
-            order.go_on(self._lightning["order"], self._kept["rng"], middle=True)
+            order.resume(self._lightning["order"], self._recorded["rng"], middle=True)
         begin(trainer.fit_loop, middle=self._middle)
 
     def on_train_epoch_start(self, order: Order) -> None:
         """Call it immediately before an epoch's order is drawn."""
         if not self._middle:
-            order.go_on(self._lightning["order"], self._kept["rng"], middle=False)
+            order.resume(self._lightning["order"], self._recorded["rng"], middle=False)
 
-    def _tell(self, differs: Iterable[str]) -> None:
+    def _add_differences(self, differs: Iterable[str]) -> None:
         self.resumed = replace(self.resumed, differs=(*self.resumed.differs, *differs))
 
 

@@ -1,9 +1,9 @@
-"""What Lightning keeps beside tensors, as the plain values that a commit takes, and back.
+"""Values of Lightning's checkpoints as plain values of a state, and back.
 
-Lightning's checkpoints have more than a state of mvc holds: paths, counters, hyper-parameters in an
-``AttributeDict``. Each of these becomes a plain value, and a list beside it says what stood where.
-The kinds are a closed table; a value of any other type is refused by its place, because it could
-only come back by running what a file says.
+A checkpoint has values that a state of mvc cannot contain: paths, counters, hyper-parameters in an
+``AttributeDict``. Each becomes a plain value, and a list of kinds records its type. The kinds are a
+closed table. A value of any other type is refused, because only running code of the file could
+restore it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from lightning.fabric.utilities.data import AttributeDict
 from mvc.errors import DamagedData, UnsupportedTensor
 from mvc.structure import MAX_DEPTH, part_name
 
-Place = tuple[Any, ...]
-_AS_THEY_ARE = {type(None), bool, int, float, complex, str, bytes, dict, OrderedDict, list, tuple}
+KeyPath = tuple[Any, ...]
+_PLAIN = {type(None), bool, int, float, complex, str, bytes, dict, OrderedDict, list, tuple}
 _FACTORIES: dict[str, Any] = {f.__name__: f for f in (bool, dict, float, int, list, set, str)}
 
 
@@ -36,20 +36,20 @@ class _Kind(NamedTuple):
 
 
 def _sorted(values: Any) -> list[Any]:
-    return sorted(values, key=repr)  # the order of a set is another in every process
+    return sorted(values, key=repr)  # a set's order differs in every process
 
 
 def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name)
+    if not isinstance(dtype, torch.dtype):
         raise TypeError(name)
-    return found
+    return dtype
 
 
-def _state_dict(kept: Any) -> OrderedDict[str, Any]:
-    made = OrderedDict(kept["items"])
-    made._metadata = kept["metadata"]  # type: ignore[attr-defined]
-    return made
+def _state_dict(stored: Any) -> OrderedDict[str, Any]:
+    state = OrderedDict(stored["items"])
+    state._metadata = stored["metadata"]  # type: ignore[attr-defined]
+    return state
 
 
 _KINDS = {
@@ -86,62 +86,62 @@ _NAMES = {kind.type: name for name, kind in _KINDS.items() if name != "state-dic
 
 
 def plain(value: Any, name: str) -> dict[str, Any]:
-    """``value`` in types that a state holds, and what was of another type where.
+    """``value`` in types that a state can contain, with the original types of converted values.
 
-    Tensors are the same objects. Raises UnsupportedTensor naming the place below ``name``.
+    Tensors are the same objects. Raises UnsupportedTensor naming the keys below ``name``.
     """
     kinds: list[list[Any]] = []
     return {"value": _out(value, (), name, kinds), "kinds": kinds}
 
 
-def _out(value: Any, place: Place, name: str, kinds: list[list[Any]]) -> Any:
-    if len(place) > MAX_DEPTH // 2:
-        raise UnsupportedTensor(f"{_text(name, place)[:200]} is nested too deeply")
+def _out(value: Any, keys: KeyPath, name: str, kinds: list[list[Any]]) -> Any:
+    if len(keys) > MAX_DEPTH // 2:
+        raise UnsupportedTensor(f"{_text(name, keys)[:200]} is nested too deeply")
     kind = _NAMES.get(type(value))
     if type(value) is OrderedDict and hasattr(value, "_metadata"):
         kind = "state-dict"
     if not _is_known(value, kind):
         cls = f"{type(value).__module__}.{type(value).__qualname__}"
         raise UnsupportedTensor(
-            f"{_text(name, place)} is of type {cls}, which mvc cannot keep exactly",
-            hint="keep numbers, texts, tensors and containers of them; for hyper-parameters "
+            f"{_text(name, keys)} is of type {cls}, which mvc cannot store exactly",
+            hint="use numbers, texts, tensors and containers of them; for hyper-parameters "
             "use save_hyperparameters(ignore=[...])",
         )
     if kind is not None:
-        kinds.append([list(place), kind])
+        kinds.append([list(keys), kind])
         value = _KINDS[kind].out(value)
-    return _each(value, place, lambda inner, where: _out(inner, where, name, kinds))
+    return _converted(value, keys, lambda inner, where: _out(inner, where, name, kinds))
 
 
 def _is_known(value: Any, kind: str | None) -> bool:
     if type(value) is defaultdict:
         return value.default_factory in {None, *_FACTORIES.values()}
-    plain_type = kind is not None or type(value) in _AS_THEY_ARE
+    plain_type = kind is not None or type(value) in _PLAIN
     return plain_type or isinstance(value, torch.Tensor | np.ndarray | np.generic)
 
 
-def _text(name: str, place: Place) -> str:
-    return ".".join([name, *(part_name(key) for key in place)])
+def _text(name: str, keys: KeyPath) -> str:
+    return ".".join([name, *(part_name(key) for key in keys)])
 
 
-def _each(value: Any, place: Place, convert: Callable[[Any, Place], Any]) -> Any:
-    """A container with its items converted; any other value itself."""
+def _converted(value: Any, keys: KeyPath, convert: Callable[[Any, KeyPath], Any]) -> Any:
+    """A container with its items converted; any other value unchanged."""
     if type(value) in {dict, OrderedDict}:
-        return type(value)((k, convert(v, (*place, k))) for k, v in value.items())
+        return type(value)((k, convert(v, (*keys, k))) for k, v in value.items())
     if type(value) in {list, tuple}:
-        return type(value)(convert(v, (*place, i)) for i, v in enumerate(value))
+        return type(value)(convert(v, (*keys, i)) for i, v in enumerate(value))
     return value
 
 
-def original(kept: Any) -> Any:
+def original(stored: Any) -> Any:
     """The inverse of ``plain``. Raises DamagedData."""
     try:
-        kinds = {tuple(place): _KINDS[kind] for place, kind in kept["kinds"]}
-        return _back(kept["value"], (), kinds)
+        kinds = {tuple(keys): _KINDS[kind] for keys, kind in stored["kinds"]}
+        return _back(stored["value"], (), kinds)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise DamagedData("what was kept of a Lightning checkpoint is malformed") from error
+        raise DamagedData("the stored Lightning checkpoint is malformed") from error
 
 
-def _back(value: Any, place: Place, kinds: dict[Place, _Kind]) -> Any:
-    value = _each(value, place, lambda inner, where: _back(inner, where, kinds))
-    return kinds[place].back(value) if place in kinds else value
+def _back(value: Any, keys: KeyPath, kinds: dict[KeyPath, _Kind]) -> Any:
+    value = _converted(value, keys, lambda inner, where: _back(inner, where, kinds))
+    return kinds[keys].back(value) if keys in kinds else value

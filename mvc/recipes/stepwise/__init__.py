@@ -1,4 +1,4 @@
-"""Trainings by steps: a Recorder that notes the rows of each batch, and proofs by replaying them.
+"""Trainings by steps: a Recorder that records the rows of each batch, and proofs by replay.
 
 Its modules import torch.
 """

@@ -1,4 +1,4 @@
-"""Proves versions by replaying their steps, one segment between full states after the other."""
+"""Proves versions by replaying their steps, one segment between full states after another."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from mvc.api import Repository
 from mvc.errors import MvcError
 from mvc.ids import CommitId
-from mvc.recipes.replay import ReplayOptions, ReplayProcess, made_again
+from mvc.recipes.replay import ReplayOptions, ReplayProcess, replaying
 from mvc.recipes.weights import drop_steps
 from mvc.training.step_notes import ProofReport
 
 
 class Prover:
-    """Replays what this process recorded, in a thread of its own; nothing without ``prove``."""
+    """Replays this process's recordings in a thread of its own; without ``prove`` does nothing."""
 
     def __init__(self, repo: Repository, *, prove: bool) -> None:
         self._repo = repo
@@ -30,15 +30,15 @@ class Prover:
             self._thread = threading.Thread(target=self._run, name="mvc-prover", daemon=True)
             self._thread.start()
 
-    def made(self, commit: CommitId, step: int, *, ends: bool) -> None:
-        """A version was made by a step; ``ends``: it is the last one of its segment."""
+    def note_version(self, commit: CommitId, step: int, *, ends: bool) -> None:
+        """Notes a version trained by a step; ``ends``: it is the last one of its segment."""
         if self._thread is not None:
             self._steps[commit] = step
             if ends:
                 self._ends.put(commit)
 
     def finish(self) -> None:
-        """Waits until all segments were replayed."""
+        """Waits until all segments are replayed."""
         if self._thread is not None:
             self._ends.put(None)
             self._thread.join()
@@ -49,7 +49,7 @@ class Prover:
 
     def _run(self) -> None:
         with (
-            self._errors_said(),
+            self._reporting_errors(),
             self._repo.storage.work_folder() as folder,
             ReplayProcess(folder) as worker,
         ):
@@ -59,12 +59,12 @@ class Prover:
                 self._replay([*self._steps][-1], worker)
 
     def _replay(self, end: CommitId, worker: ReplayProcess) -> None:
-        made, dropped = [*self._steps], list[CommitId]()
-        versions, repo = made[: made.index(end) + 1], self._repo
-        with self._errors_said(), made_again(repo, end, ReplayOptions(trusted={end}), worker):
+        unproven, dropped = [*self._steps], list[CommitId]()
+        versions, repo = unproven[: unproven.index(end) + 1], self._repo
+        with self._reporting_errors(), replaying(repo, end, ReplayOptions(trusted={end}), worker):
             pass
         proofs, steps = repo.storage.proofs(versions), {v: self._steps.pop(v) for v in versions}
-        with self._errors_said():
+        with self._reporting_errors():
             dropped = drop_steps(repo, end) if proofs else []
         self.report = replace(
             self.report,
@@ -74,8 +74,8 @@ class Prover:
         )
 
     @contextmanager
-    def _errors_said(self) -> Iterator[None]:
-        """An error of mvc or of the system ends the block alone, and is reported."""
+    def _reporting_errors(self) -> Iterator[None]:
+        """Reports an error of mvc or of the system, which ends only the block."""
         try:
             yield
         except (MvcError, OSError) as error:

@@ -1,4 +1,6 @@
-"""The Recorder of a training whose versions can be made again from the rows of their batches."""
+"""The Recorder, also for trainings whose versions can be replayed from the rows of their
+batches.
+"""
 
 from __future__ import annotations
 
@@ -34,49 +36,51 @@ _ITSELF = CommitId(bytes(32))
 
 
 class Recorder(StateRecorder):
-    """Records a training's state; use it as a context manager, or ``close`` it.
+    """Records a training's state; use it as a context manager, or call ``close``.
 
     ``repo`` is an open Repository, or the path of an existing one, which the recorder opens and
     closes. ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``;
-    by default everything that is passed, and the random generators. Every ``every``-th step is
-    recorded. ``when_full`` says what a step does when the queue is full: ``block`` waits,
-    ``coalesce`` replaces the version that waits, ``drop`` leaves this one out. ``queue_bytes``
-    bounds the bytes that are staged (default: two states). Versions go onto ``branch`` (default:
-    the current one), wherever HEAD goes meanwhile; if HEAD is detached, they follow it.
-    ``deploy`` is the target on which each version goes live, as of the call. If somebody else
-    deploys or rolls back there, or the setting ``deploy.protect`` names it, versions are committed
-    and not deployed any more, until ``deploy_again``. ``push`` names the
-    remote to which the branch is pushed, behind the commits; one that is away stops nothing, and
-    gets later what it missed. ``metrics`` and
-    ``params`` are added to every version: a mapping, or a function that returns one. ``start`` is
-    the number of steps done before, or what ``mvc.resume`` returned; by default those of the
-    version that ``mvc.resume`` set the model to, and else 0. After a resume every version names
-    the one that training went on from. ``message`` is put before each version's own; ``author`` is
-    as for ``commit``. ``run`` names the training that the versions belong to; after a resume it is
-    by default that of the version that the training went on from.
-    ``pipeline`` is text, or Requirements, which ``commit`` explains.
+    by default all objects passed, and the random generators. Every ``every``-th step is recorded.
+    If the queue is full, ``when_full`` decides: ``block`` waits, ``coalesce`` replaces the waiting
+    version, ``drop`` skips this one. ``queue_bytes`` limits the staged bytes (default: two states).
+    ``name`` is the model's path.
 
-    Without ``pipeline`` versions are exact, and coded as the setting ``commit.pipeline`` says,
-    unless that is ``lc`` or its kind: such a pipeline stores approximate weights and moments, from
-    which the training can be resumed (docs/lc.md). With another lossy one a version holds
-    production weights, made in the recorder's thread; the training's own weights are not touched.
-    That thread calls ``on_deploy`` with every version once it is durable; with ``deploy_first``
-    before it is stored, so that a crash can lose what was live (docs/production.md).
-    ``evaluate(state, data)`` returns an accuracy from 0 to 1, or (accuracy,
-    samples), for ``dsed``; ``monitor(data)`` returns what ``drift`` watches: a number, or one for
-    each sample. ``exact`` names tensors, beside the buffers, that must not change.
-    ``keep_training`` also stores the training weights, exactly; without them such a version
+    Versions go onto ``branch``, by default the branch current at the start, even if HEAD moves; on
+    a detached HEAD they follow it. ``deploy`` is a target that each version is deployed to, as of
+    the call. If another client deploys to it or rolls it back, or if the setting ``deploy.protect``
+    names it, versions are committed but not deployed until ``deploy_again``. ``push`` is a remote
+    to which the branch is pushed after the commits. An unreachable remote does not stop the
+    training; a later push sends the missing versions.
+
+    ``metrics`` and ``params`` are added to every version: a mapping, or a function that returns
+    one. ``message`` is put before each version's own; ``author`` is as for ``commit``. ``start`` is
+    the number of steps done before, or the result of ``mvc.resume``; by default the steps of the
+    version that ``mvc.resume`` loaded into the model, or 0. After a resume, every version records
+    the version that the training resumed from. ``run`` names the training; after a resume it is by
+    default that version's run.
+
+    ``pipeline`` is text, or Requirements, which ``commit`` explains. Without it versions are exact,
+    and coded by the setting ``commit.pipeline``, unless that is ``lc`` or similar: such a pipeline
+    stores approximate weights and moments, from which the training can be resumed (docs/lc.md).
+    With another lossy pipeline, a version contains production weights, made in the recorder's
+    thread; the training's own weights do not change. That thread calls ``on_deploy`` with every
+    durable version; with ``deploy_first`` before it is stored, so that a crash can lose a live
+    version (docs/production.md). ``evaluate(state, data)`` returns an accuracy from 0 to 1, or
+    (accuracy, samples), for ``dsed``; ``monitor(data)`` returns the value that ``drift`` watches: a
+    number, or one per sample. ``exact`` names tensors, in addition to the buffers, that must not
+    change. ``keep_training`` also stores the exact training weights; without them such a version
     cannot be resumed.
 
-    With a ``recipe``, a function that makes a step as ``recipe(model, optimizer, batch)``, each
-    version can be made again from the rows of its batches in ``data``: ``train`` calls it. Every
-    ``full_every``-th version keeps the whole training state. With ``prove`` another process
-    replays each segment between two of these, and the weights of versions that it made again bit
-    for bit are dropped (docs/recorder.md). Raises CannotRecord for what cannot be made again.
+    With a ``recipe``, a function called as ``recipe(model, optimizer, batch)`` for each step,
+    versions can be replayed from the rows of their batches in ``data``; call ``train`` instead of
+    ``step``. Every ``full_every``-th version stores the whole training state. With ``prove``,
+    another process replays each segment between two of these, and the weights of versions
+    reproduced bit for bit are dropped (docs/recorder.md). Raises CannotRecord for objects that
+    cannot be replayed.
 
-    Call it from one thread, the one that trains. Raises WrongUsage naming an argument that
-    cannot be right, InvalidName, InvalidPipeline, NotARepository, and UnknownRevision for a branch
-    that does not exist.
+    Call it only from the training's thread. Raises WrongUsage naming an invalid argument,
+    InvalidName, InvalidPipeline, NotARepository, and UnknownRevision for a branch that does not
+    exist.
     """
 
     def __init__(
@@ -99,17 +103,17 @@ class Recorder(StateRecorder):
         notes = None
         if recipe is None and (prove or data is not None):
             raise WrongUsage(
-                "data and prove belong to a recipe", hint="name the function: recipe=train_step"
+                "data and prove need a recipe", hint="pass the function: recipe=train_step"
             )
         if recipe is not None:
             if not callable(recipe) or not hasattr(data, "__getitem__"):
                 raise WrongUsage(
-                    "a recipe is a function that makes a step, with data that has data[row]",
+                    "a recipe needs a function for one step, and data with data[row]",
                     hint="recipe=train_step, data=mvc.constructed(...)",
                 )
             if scheduler is None:
-                given = getattr(recipe, "keywords", {}).values()
-                scheduler = next((each for each in given if isinstance(each, LRScheduler)), None)
+                arguments = getattr(recipe, "keywords", {}).values()
+                scheduler = next((a for a in arguments if isinstance(a, LRScheduler)), None)
             stepping = Stepping(recipe, model, optimizer, data)
             path = options.get("name", DEFAULT_STATE)
             notes = _Notes(stepping, path, whole("full_every", full_every, 1), prove=prove)
@@ -128,14 +132,16 @@ class Recorder(StateRecorder):
 
 
 class _Step(Struct, frozen=True):
-    """The rows of a batch, and the random generators before it, if not the step changed them."""
+    """The rows of a batch; ``drawn``: the random generators before it, if other code changed
+    them.
+    """
 
     rows: str
     drawn: Mapping[str, Any] | None
 
 
 class _Full(Struct, frozen=True):
-    """What a full state carries. ``fresh``: no step of the training led to it."""
+    """The attachments of a full state. ``fresh``: no step of this training led to it."""
 
     attached: Mapping[str, Any]
     fresh: bool
@@ -157,8 +163,8 @@ class _Notes:
         stages = Pipeline.parse(pipeline or str(repo.config.get("commit.pipeline")))
         if stages.forward_only or (pipeline and (stages.lossy or stages.decisions)):
             raise CannotRecord(
-                f"a recipe makes exact weights again, and the pipeline {stages.text} stores others",
-                hint="leave out pipeline=, or recipe=",
+                f"a recipe reproduces exact weights, but the pipeline {stages.text} changes them",
+                hint="remove pipeline=, or recipe=",
             )
         refuse_model(self._stepping.model)
         refuse_process_group()
@@ -171,29 +177,29 @@ class _Notes:
         description = Description(stepping.model, self._data, self._path)
         value = description.describer.value
         service = value(stepping.function, "recipe")
-        given = {"optimizer": stepping.optimizer, "data": stepping.data}
-        arguments = {name: value(each, name) for name, each in given.items()}
+        objects = {"optimizer": stepping.optimizer, "data": stepping.data}
+        arguments = {name: value(obj, name) for name, obj in objects.items()}
         recipe, attached = description.recipe(
             BaseState(_ITSELF, self._path), service, arguments=arguments
         )
         return {STEPS: recipe.encoded(), **attached}
 
     def train(self, rows: Sequence[int], batch: Any) -> Any:
-        given = rows.tolist() if hasattr(rows, "tolist") else rows
-        if not isinstance(given, Iterable):
-            raise WrongUsage("rows is no list: it names the positions of a batch in the data")
-        places, most = [whole("a row", row, 0) for row in given], len(self._stepping.data)
+        row_list = rows.tolist() if hasattr(rows, "tolist") else rows
+        if not isinstance(row_list, Iterable):
+            raise WrongUsage("rows is not a list of the batch's positions in the data")
+        places, most = [whole("a row", row, 0) for row in row_list], len(self._stepping.data)
         if not places:
             raise WrongUsage("a batch has no rows")
         if max(places) >= most:
             raise WrongUsage(f"row {max(places)} is beyond the data, which has {most}")
-        now = rng_state()
-        drawn = None if self._after is not None and _same(now, self._after) else now
-        done = self._stepping.step(places, batch)
+        current = rng_state()
+        drawn = None if self._after is not None and _same(current, self._after) else current
+        result = self._stepping.step(places, batch)
         self._after = rng_state()
         self._position += 1
         self._trained[self._position] = _Step(rows_text(places), drawn)
-        return done
+        return result
 
     def begin(self) -> tuple[int, bool]:
         full = self._fresh or self._versions % self._every == 0
@@ -206,12 +212,12 @@ class _Notes:
     def restart(self) -> None:
         self._fresh = True
 
-    def carried(self, position: int) -> tuple[Mapping[str, Any], Collection[CommitId]]:
+    def attachments(self, position: int) -> tuple[Mapping[str, Any], Collection[CommitId]]:
         full, attached = self._full.get(position), dict[str, Any]()
         if full is not None:
             attached.update(full.attached)
         if self._start is None or self._before is None or (full is not None and full.fresh):
-            return attached, [each.version for each in self._data.data] if full else ()
+            return attached, [data.version for data in self._data.data] if full else ()
         steps = [step for at, step in list(self._trained.items()) if at <= position]
         drawn = {str(at): step.drawn for at, step in enumerate(steps) if step.drawn is not None}
         batches = Batches(
@@ -225,7 +231,7 @@ class _Notes:
     def committed(self, position: int, step: int, commit: CommitId) -> None:
         full = self._full.get(position)
         if self._start is not None and (full is None or not full.fresh):
-            self._prover.made(commit, step, ends=full is not None)
+            self._prover.note_version(commit, step, ends=full is not None)
         if full is not None:
             self._start = commit
         self._before = commit
@@ -242,24 +248,24 @@ class _Notes:
 
 
 def _paths(obj: Any) -> Iterator[Path]:
-    """The paths among the arguments of what ``constructed`` made."""
+    """The paths among the arguments of a constructed object."""
     making = making_of(obj)
-    for each in () if making is None else (*making.args, *making.keywords.values()):
-        if isinstance(each, Path):
-            yield each
+    for argument in () if making is None else (*making.args, *making.keywords.values()):
+        if isinstance(argument, Path):
+            yield argument
         else:
-            yield from _paths(each)
+            yield from _paths(argument)
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _same(a_states: Mapping[str, Any], b_states: Mapping[str, Any]) -> bool:
     """Whether random generators are in the same states."""
-    a, b = one["numpy"], other["numpy"]
+    a, b = a_states["numpy"], b_states["numpy"]
     return (
-        torch.equal(one["torch"], other["torch"])
-        and len(one["cuda"]) == len(other["cuda"])
-        and all(map(torch.equal, one["cuda"], other["cuda"]))
+        torch.equal(a_states["torch"], b_states["torch"])
+        and len(a_states["cuda"]) == len(b_states["cuda"])
+        and all(map(torch.equal, a_states["cuda"], b_states["cuda"]))
         and np.array_equal(a["keys"], b["keys"])
         and {**a, "keys": None} == {**b, "keys": None}
-        and np.array_equal(one["python"]["words"], other["python"]["words"])
-        and one["python"]["gauss"] == other["python"]["gauss"]
+        and np.array_equal(a_states["python"]["words"], b_states["python"]["words"])
+        and a_states["python"]["gauss"] == b_states["python"]["gauss"]
     )

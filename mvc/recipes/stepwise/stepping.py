@@ -1,4 +1,4 @@
-"""A training by steps: a function that is called with a model, an optimizer and a batch."""
+"""A training by steps: a function called with a model, an optimizer and a batch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 
 
 class Stepping(Struct, frozen=True):
-    """``function(model, optimizer, batch)`` makes a step; ``data`` has a sample at each position.
+    """``function(model, optimizer, batch)`` is one step; ``data`` has a sample at each position.
 
-    Samples are joined to a batch as a DataLoader joins them.
+    Samples are collated to a batch as by a DataLoader.
     """
 
     function: Callable[[Any, Any, Any], Any]
@@ -22,7 +22,7 @@ class Stepping(Struct, frozen=True):
     data: Any
 
     def step(self, rows: Sequence[int], batch: Any = None) -> Any:
-        """Trains on the samples at these positions, or on the ``batch`` that was made of them."""
+        """Trains on the samples at these positions, or on their ``batch`` if already collated."""
         batch = self._batch(rows) if batch is None else batch
         return self.function(self.model, self.optimizer, batch)
 
@@ -47,10 +47,10 @@ class Numbered(Dataset[Any]):
 
 
 def rows_in(text: str) -> list[int]:
-    """The positions of a batch, as ``Batches`` has them."""
+    """The positions in a text of ``Batches``."""
     return list(map(int, text.split(" ")))
 
 
 def rows_text(rows: Sequence[int]) -> str:
-    """The text of which ``rows_in`` makes these positions."""
+    """The inverse of ``rows_in``."""
     return " ".join(map(str, rows))

@@ -1,4 +1,4 @@
-"""What the full state of a training is: parameters, optimizers, component types, random generators.
+"""The full state of a training: parameters, optimizers, component types, random generators.
 
-Recording it: ``mvc.training.recorder``. Setting a training back to it: ``mvc.training.resume``.
+``mvc.training.recorder`` records it; ``mvc.training.resume`` restores it.
 """

@@ -1,6 +1,6 @@
-"""Types of schedulers and scalers, which their states do not name.
+"""Types of schedulers and scalers, which their own states do not record.
 
-A scheduler silently loads the state of another type, and continues with a mixture of both.
+Without this check, a scheduler would silently load the state of another type and mix both.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from mvc.errors import CannotResume
 
 
 def type_name(obj: Any) -> str:
-    """The full name of the class; then, in brackets, those of the schedulers that it is made of."""
+    """The full class name, followed by those of the inner schedulers in brackets."""
     name = f"{type(obj).__module__}.{type(obj).__qualname__}"
     inner = [type_name(part) for part in _inner(obj)]
     return f"{name}({', '.join(inner)})" if inner else name
 
 
 def component_type(obj: Any) -> dict[str, Any] | None:
-    """``kind``: the type's name; ``functions``: those of a LambdaLR by name. None for None.
+    """``kind``: the type's name; ``functions``: names of a LambdaLR's functions. None for None.
 
     A function without a name (a lambda, an object) is the empty text.
     """
@@ -30,30 +30,30 @@ def component_type(obj: Any) -> dict[str, Any] | None:
     return {"kind": type_name(obj), "functions": _functions(obj)}
 
 
-def check_type(part: str, kept: Mapping[str, Any] | None, obj: Any) -> tuple[str, ...]:
-    """Compares an object with the ``component_type`` of the version.
+def check_type(part: str, recorded: Mapping[str, Any] | None, obj: Any) -> tuple[str, ...]:
+    """Compares an object with a version's ``component_type``.
 
-    Returns a line for each function that differs, for ``Resumed.differs``. Raises CannotResume
-    for another type. ``kept`` is None if the version has no such part or is an older one.
+    Returns a line for each function that differs, for ``Resumed.differs``. Raises CannotResume for
+    another type. ``recorded`` is None if the version has no such part or does not record its type.
     """
-    here = component_type(obj)
-    if kept is None or here is None:
+    current = component_type(obj)
+    if recorded is None or current is None:
         return ()
-    if kept["kind"] != here["kind"]:
+    if recorded["kind"] != current["kind"]:
         raise CannotResume(
-            f"the {part} was {kept['kind']}, not {here['kind']}",
-            hint=f"pass a {part} of the kind that was recorded; to go on with another one take "
+            f"the {part} was {recorded['kind']}, not {current['kind']}",
+            hint=f"pass a {part} of the recorded type; to continue with another one load "
             "the weights alone: model.load_state_dict(repo.checkout(rev))",
         )
     return tuple(
         f"{part}: {new}, not {old}"
-        for old, new in zip(kept["functions"], here["functions"], strict=False)
+        for old, new in zip(recorded["functions"], current["functions"], strict=False)
         if old and new and old != new
     )
 
 
 def _inside(obj: Any) -> Any:
-    """The scheduler inside accelerate's wrapper, which has the same state."""
+    """The scheduler in accelerate's wrapper, which has the same state."""
     return obj.scheduler if type(obj).__module__ == "accelerate.scheduler" else obj
 
 

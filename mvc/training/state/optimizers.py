@@ -1,8 +1,8 @@
-"""An optimizer's state under the names of its parameters.
+"""Optimizer states by parameter name.
 
-torch numbers the parameters in the order in which they were passed. A state that is loaded into
-an optimizer with another order would give parameters the moments of others. The names of the
-model's parameters are valid for every order of parameters and groups.
+torch numbers parameters in the order in which they were passed. An optimizer with another order
+would load the moments of wrong parameters. Names are valid for every order of parameters and
+groups.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import torch
 from mvc.errors import CannotResume, UnsupportedTensor
 
 _WEIGHTS = "model.load_state_dict(repo.checkout(rev))"
-_GROUPS = "give the optimizer the parameters and groups that it had when it was recorded"
-_ROUNDING = 1.01  # so that no exact moment is changed
-_OWN = {"params", "param_names"}  # positions in a group, replaced by names
+_GROUPS = "create the optimizer with the recorded parameters and groups"
+_ROUNDING = 1.01  # keeps exact moments unchanged
+_OWN = {"params", "param_names"}  # positions in a group; names replace them
 
 
 def optimizer_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """``kind``, ``state`` by parameter name, ``groups`` with names, and ``other`` state.
 
     The tensors are the optimizer's own, not copies. Raises UnsupportedTensor for a parameter that
-    the model does not have, and that so has no name.
+    the model does not have.
     """
     packed = optimizer.state_dict()
     names = _names(model, optimizer, packed)
@@ -49,14 +49,14 @@ def _kind(optimizer: torch.optim.Optimizer) -> str:
 
 def _other_kind(optimizer: torch.optim.Optimizer) -> str:
     if isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
-        return "this one is put around another: pass its .optimizer"
-    return "make the optimizer as it was; for the weights alone use " + _WEIGHTS
+        return "this optimizer wraps another one: pass its .optimizer"
+    return "create an optimizer of the recorded type; for the weights alone use " + _WEIGHTS
 
 
 def _names(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, packed: Mapping[str, Any]
 ) -> dict[int, str]:
-    """The name of each parameter by torch's number; a tied parameter has its first name."""
+    """Parameter names by torch's numbers; a tied parameter has its first name."""
     known: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         known.setdefault(id(parameter), name)
@@ -64,8 +64,8 @@ def _names(
     for g, i, tensor, number in _parameters(optimizer, packed):
         if id(tensor) not in known:
             raise UnsupportedTensor(
-                f"parameter {i} of the optimizer's group {g} is none of the model's",
-                hint="pass the module that holds every parameter of the optimizer",
+                f"parameter {i} of the optimizer's group {g} is not in the model",
+                hint="pass the module that contains every parameter of the optimizer",
             )
         names[number] = known[id(tensor)]
     return names
@@ -74,23 +74,22 @@ def _names(
 def _parameters(
     optimizer: torch.optim.Optimizer, packed: Mapping[str, Any]
 ) -> Iterator[tuple[int, int, torch.Tensor, int]]:
-    """(group, position in it, parameter, torch's number) of every parameter."""
+    """(group, position in the group, parameter, torch's number) of every parameter."""
     pairs = zip(optimizer.param_groups, packed["param_groups"], strict=True)
     for g, (group, short) in enumerate(pairs):
         both = zip(group["params"], short["params"], strict=True)
         yield from ((g, i, parameter, number) for i, (parameter, number) in enumerate(both))
 
 
-def bound_moments(kept: Any) -> None:
-    """Raises second moments of Adam that are too small for the first, in an approximated state.
+def bound_moments(recorded: Any) -> None:
+    """Raises Adam's second moments that are too small for the first ones, in an approximated state.
 
-    Where exact and the betas never changed, |m| is at most c sqrt(v), with c from the betas
-    (Cauchy-Schwarz). Each of the two
-    is approximated on its own scale; where v was left out and m was not, a step would be m / eps.
+    For constant betas, |m| is at most c sqrt(v) with c from the betas (Cauchy-Schwarz). Each moment
+    is approximated on its own scale: where v became 0 and m did not, a step would be m / eps.
     """
-    if not isinstance(kept, Mapping) or not isinstance(kept.get("groups"), list):
+    if not isinstance(recorded, Mapping) or not isinstance(recorded.get("groups"), list):
         return
-    for group in kept["groups"]:
+    for group in recorded["groups"]:
         betas = group["values"].get("betas")
         if not isinstance(betas, tuple | list) or len(betas) != 2:
             continue
@@ -99,10 +98,12 @@ def bound_moments(kept: Any) -> None:
             continue
         most = (1 - first) ** 2 / ((1 - second) * (1 - first * first / second))
         for name in group["names"]:
-            values = kept["state"].get(name, {})
+            values = recorded["state"].get(name, {})
             if not {"exp_avg", "exp_avg_sq"} <= values.keys():
                 continue
-            first_moment = values["exp_avg"]  # float16 has no square of a number above 256
+            first_moment = values[
+                "exp_avg"
+            ]  # float16 cannot represent the square of a number above 256
             wide = first_moment.to(torch.promote_types(first_moment.dtype, torch.float32))
             least = wide.square() / (most * _ROUNDING)
             for key in ("exp_avg_sq", "max_exp_avg_sq"):
@@ -114,35 +115,37 @@ class Placement:
     """A stored state and the optimizer to load it into; only ``apply`` changes the optimizer."""
 
     def __init__(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, kept: Mapping[str, Any]
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, recorded: Mapping[str, Any]
     ) -> None:
-        """Raises CannotResume with the first reason why the two do not fit."""
+        """Raises CannotResume with the first reason why the optimizer cannot load the state."""
         self._optimizer = optimizer
-        if kept["kind"] != _kind(optimizer):
+        if recorded["kind"] != _kind(optimizer):
             raise CannotResume(
-                f"the optimizer was {kept['kind']}, not {_kind(optimizer)}",
+                f"the optimizer was {recorded['kind']}, not {_kind(optimizer)}",
                 hint=_other_kind(optimizer),
             )
         self._packed = optimizer.state_dict()
         self._names = _names(model, optimizer, self._packed)
-        # A tied parameter has several names: a stored one becomes the one that is used here.
+        # A tied parameter has several names: map the recorded one to the optimizer's.
         ids = {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
         first = {ids[name]: name for name in self._names.values()}
-        here = {name: first.get(ids[name], name) for name in ids}
+        current = {name: first.get(ids[name], name) for name in ids}
         groups = {
-            frozenset(here.get(name, name) for name in group["names"]): group["values"]
-            for group in kept["groups"]
+            frozenset(current.get(name, name) for name in group["names"]): group["values"]
+            for group in recorded["groups"]
         }
-        self._state = {here.get(name, name): values for name, values in kept["state"].items()}
-        self._other = kept["other"]
+        self._state = {
+            current.get(name, name): values for name, values in recorded["state"].items()
+        }
+        self._other = recorded["other"]
         self._values = [
             self._group(groups, group["params"], i)
             for i, group in enumerate(self._packed["param_groups"])
         ]
         if len(groups) != len(self._values):
             raise CannotResume(
-                f"the optimizer had {len(groups)} groups of parameters, "
-                f"here it has {len(self._values)}",
+                f"the recorded optimizer had {len(groups)} groups of parameters, "
+                f"this one has {len(self._values)}",
                 hint=_GROUPS,
             )
 
@@ -153,15 +156,13 @@ class Placement:
         if names in groups:
             return groups[names]
         strange = names.difference(*groups)
-        what = f"{min(strange)} was in none" if strange else "they were grouped otherwise"
+        reason = f"{min(strange)} was in no group" if strange else "the grouping has changed"
         raise CannotResume(
-            f"group {position} of the optimizer has other parameters: {what}", hint=_GROUPS
+            f"group {position} of the optimizer has other parameters: {reason}", hint=_GROUPS
         )
 
     def apply(self) -> None:
-        """Calls ``load_state_dict``, then restores tensors that it cast to the dtype of their
-        parameter.
-        """
+        """Calls ``load_state_dict``, then restores the dtypes of tensors that it converted."""
         numbers = {name: number for number, name in self._names.items()}
         state = {numbers[name]: values for name, values in self._state.items() if name in numbers}
         groups = [

@@ -1,8 +1,8 @@
-"""The full state of a training, as the nested mappings that a commit takes.
+"""The full state of a training, as the nested mappings of a commit.
 
-The model's state is one path, such as ``model.safetensors``, so that what is deployed is a plain
-mapping of tensors. Everything else is another path, ``model.training.safetensors``. Both are in
-one commit; the second names the Merkle root of its model.
+The model's state is one file, such as ``model.safetensors``: a plain mapping of tensors that can be
+deployed. The rest is a second file, ``model.training.safetensors``, of the same commit. It contains
+the Merkle root of the model.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from mvc.training.state.rng import rng_state
 
 SCHEMA = "mvc.training/1"
 PRODUCTION = "mvc.training.lossy.production/1"
-"""The schema of a training state beside production weights.
+"""Schema of a training state next to production weights.
 
-``weights`` are the training weights, or None; ``pipeline`` made the production weights of them;
+``weights`` are the training weights, or None; ``pipeline`` made the production weights from them;
 ``of`` is the schema of the remaining parts. Code that does not know this schema must not resume.
 """
 PARTS = ("model", "optimizer", "scheduler", "scaler", "rng")
 PREFIXES = ("_orig_mod.", "module.")
-"""What ``torch.compile`` and the data-parallel wrappers put before every name."""
+"""Prefixes that ``torch.compile`` and data-parallel wrappers add to every name."""
 
 
 class StateSource(Protocol):
@@ -38,19 +38,21 @@ class StateSource(Protocol):
 
     @property
     def weights(self) -> bool:
-        """Whether there is a model's state, or only the rest of the training state."""
+        """Whether a model's state is recorded, or only the rest of the training state."""
 
     def model_state(self) -> dict[str, Any]:
         """The model's tensors by name; empty without ``weights``."""
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """Everything else, after step ``step``, in the form of ``TrainingParts.training_state``."""
+        """The rest of the state after step ``step``, in the form of
+        ``TrainingParts.training_state``.
+        """
 
 
 class TrainingParts(Struct, frozen=True):
-    """The objects whose states are recorded; ``rng``: the random generators', too.
+    """The recorded objects; ``rng``: also record the random generators.
 
-    For a compiled or data-parallel ``model`` the module inside is recorded.
+    A compiled or data-parallel ``model`` is unwrapped.
     """
 
     model: torch.nn.Module
@@ -72,9 +74,9 @@ class TrainingParts(Struct, frozen=True):
         scaler: Any,
         include: Sequence[str] | None,
     ) -> TrainingParts:
-        """Everything passed and the random generators, or the parts that ``include`` names.
+        """All passed objects and the random generators, or only the parts in ``include``.
 
-        Raises WrongUsage for an unknown name, a part that was not passed, or no name.
+        Raises WrongUsage for an unknown name, a part that was not passed, or an empty ``include``.
         """
         if include is None:
             return cls(model, optimizer, scheduler, scaler)
@@ -91,11 +93,11 @@ class TrainingParts(Struct, frozen=True):
         return no_weights(self.model)
 
     def model_state(self) -> dict[str, Any]:
-        """The model's own tensors by name, not copies; empty if it is not included."""
+        """The model's tensors by name, not copies; empty if the model is not included."""
         return dict(self.model.state_dict()) if self.weights else {}
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """Everything but the model; a part that is not included is None."""
+        """All but the model; a part that is not included is None."""
         return {
             "schema": SCHEMA,
             "step": step,
@@ -115,20 +117,20 @@ class TrainingParts(Struct, frozen=True):
 
 
 def included(include: Sequence[str] | None, parts: Sequence[str] = PARTS) -> tuple[str, ...]:
-    """The parts that ``include`` names, at least one; all for None. Raises WrongUsage."""
+    """The parts in ``include``, at least one; all for None. Raises WrongUsage."""
     names = (include,) if isinstance(include, str) else tuple(parts if include is None else include)
     wrong = [repr(name) for name in names if name not in parts]
     if wrong or not names:
-        what = wrong[0] if wrong else "nothing"
-        raise WrongUsage(f"include names {what}", hint="it takes " + ", ".join(parts))
+        named = wrong[0] if wrong else "nothing"
+        raise WrongUsage(f"include names {named}", hint="use some of " + ", ".join(parts))
     return names
 
 
 def no_weights(model: torch.nn.Module) -> list[str]:
-    """Names of the tensors in ``state_dict`` that are not parameters: buffers, extra state."""
+    """Names in ``state_dict`` that are not parameters: buffers, extra state."""
     trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    others = {name: v for name, v in model.state_dict().items() if name not in trained}
-    return list(StateFile.of(others).specs)
+    exact = {name: v for name, v in model.state_dict().items() if name not in trained}
+    return list(StateFile.of(exact).specs)
 
 
 def tied_names(model: torch.nn.Module) -> list[list[str]]:
@@ -141,17 +143,17 @@ def tied_names(model: torch.nn.Module) -> list[list[str]]:
 
 def passing_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Buffers outside ``state_dict`` (``persistent=False``), by name."""
-    found = {}
+    buffers = {}
     for prefix, module in model.named_modules():
         for name in sorted(module._non_persistent_buffers_set):
             buffer = module._buffers.get(name)
             if buffer is not None:
-                found[f"{prefix}.{name}" if prefix else name] = buffer
-    return found
+                buffers[f"{prefix}.{name}" if prefix else name] = buffer
+    return buffers
 
 
 def setting() -> Mapping[str, str]:
-    """The conditions, beside the state, that the bits of the next step depend on."""
+    """Conditions outside the state that determine the bits of the next step."""
     return {
         "torch": str(torch.__version__),
         "threads": str(torch.get_num_threads()),
@@ -160,12 +162,13 @@ def setting() -> Mapping[str, str]:
 
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """The module inside ``torch.compile``, DataParallel, DistributedDataParallel, in any order.
+    """The module in ``torch.compile``, DataParallel or DistributedDataParallel wrappers, in any
+    order.
 
-    A version holds the names of that module, so that it fits both the module and every wrapper.
+    Versions use the names of that module, so that module and wrappers can load them.
     """
     while True:
-        # By name, because importing the compiler takes longer than a small training.
+        # Compares names, because importing the compiler takes longer than a small training.
         kind = type(model)
         if kind.__name__ == "OptimizedModule" and kind.__module__.startswith("torch."):
             model = model.get_submodule("_orig_mod")
@@ -177,11 +180,16 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
 
 @contextmanager
 def kernels(deterministic: bool | None) -> Iterator[None]:
-    """Has torch use deterministic kernels alone while the block runs, or any; None: as before."""
+    """Restricts torch to deterministic kernels during the block (True), or allows all (False).
+
+    None changes nothing.
+    """
     before = _kernels()
     try:
         if deterministic is not None and before != (deterministic, False):
-            torch.use_deterministic_algorithms(deterministic)  # imports the compiler, for seconds
+            torch.use_deterministic_algorithms(
+                deterministic
+            )  # imports the compiler, which takes seconds
         yield
     finally:
         if _kernels() != before:

@@ -1,7 +1,7 @@
-"""The state of the global random generators: torch, CUDA, numpy, Python.
+"""The states of the global random generators: torch, CUDA, numpy, Python.
 
-A generator that the program made itself is not included: pass its state as the position in the
-data (``Recorder.step(batch=...)``), or seed it again.
+A generator that the program created is not included: pass its state as the position in the data
+(``Recorder.step(batch=...)``), or seed it again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def rng_state() -> dict[str, Any]:
 
 @contextmanager
 def same_rng() -> Iterator[None]:
-    """Afterwards all generators are in the state in which the block began."""
+    """Resets all generators at the end of the block to their state at its start."""
     before = rng_state()
     try:
         yield
@@ -45,36 +45,36 @@ def same_rng() -> Iterator[None]:
         set_rng_state(before)
 
 
-def check_rng(kept: Any) -> None:
+def check_rng(recorded: Any) -> None:
     """Raises CannotResume for states that ``set_rng_state`` cannot set on this machine."""
     try:
-        python, numpy = kept["python"], kept["numpy"]
+        python, numpy = recorded["python"], recorded["numpy"]
         sound = (
-            kept["torch"].shape == torch.get_rng_state().shape
-            and kept["torch"].dtype == torch.uint8
+            recorded["torch"].shape == torch.get_rng_state().shape
+            and recorded["torch"].dtype == torch.uint8
             and python["words"].shape == (_PYTHON_WORDS,)
             and python["version"] == random.getstate()[0]
             and numpy["keys"].shape == (_NUMPY_WORDS,)
             and numpy["kind"] == "MT19937"
         )
-        devices = len(kept["cuda"])
+        devices = len(recorded["cuda"])
     except (AttributeError, KeyError, TypeError):
         sound, devices = False, 0
     if not sound:
-        raise CannotResume("the state of the random generators is not one that this program knows")
+        raise CannotResume("the recorded state of the random generators is invalid or unsupported")
     if devices and devices != torch.cuda.device_count():
         raise CannotResume(
-            f"the random generators of {devices} CUDA devices were kept, "
-            f"here are {torch.cuda.device_count()}",
-            hint="go on with as many devices as before",
+            f"the version has random generators of {devices} CUDA devices, "
+            f"this machine has {torch.cuda.device_count()}",
+            hint="resume on a machine with as many devices",
         )
 
 
-def set_rng_state(kept: Mapping[str, Any]) -> None:
+def set_rng_state(recorded: Mapping[str, Any]) -> None:
     """Sets the generators to a state that ``check_rng`` has accepted."""
-    python, numpy = kept["python"], kept["numpy"]
+    python, numpy = recorded["python"], recorded["numpy"]
     random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
     np.random.set_state(tuple(numpy[key] for key in _NUMPY))
-    if kept["cuda"]:
-        torch.cuda.set_rng_state_all(kept["cuda"])
-    torch.set_rng_state(kept["torch"])
+    if recorded["cuda"]:
+        torch.cuda.set_rng_state_all(recorded["cuda"])
+    torch.set_rng_state(recorded["torch"])

@@ -249,9 +249,9 @@ def _record(session: Session, args: _CommitOptions, target: str, recorded: dict[
                 _show(session, args, run.result, {})
             raise
     assert run.result is not None
-    _show(session, args, run.result, {"weights": "given up" if run.gave_up else "stored"})
+    _show(session, args, run.result, {"weights": "given up" if run.weights_dropped else "stored"})
     if not session.as_json:
-        session.note(_verdict(run.result, args, dropped=run.gave_up))
+        session.note(_verdict(run.result, args, dropped=run.weights_dropped))
 
 
 def _note_setting(session: Session, done: CommitResult) -> None:
