@@ -111,7 +111,6 @@ def add_data(
     return _publish(
         repo, name, {_REFERENCE: StateFile.of_bytes(recorded)}, message=message, kind=BY_REFERENCE
     )
-    return _publish(repo, name, files, message=message, kind=BY_REFERENCE)
 
 
 def _publish(

@@ -350,9 +350,12 @@ def _check_values(recipe: Recipe) -> None:
     for kind, names in named.items():
         if len({*names}) < len(names):
             raise ValueError(f"two of its {kind}s have the same name")
-    values = [value for made in recipe.objects for value in (*made.args, *made.keywords.values())]
-    values = [recipe.model.made, *values, recipe.service, *recipe.arguments.values()]
-    for tag, content in _tags(values):
+    arguments = [
+        value for made in recipe.objects for value in (*made.args, *made.keywords.values())
+    ]
+    for tag, content in _tags(
+        [recipe.model.made, *arguments, recipe.service, *recipe.arguments.values()]
+    ):
         if content not in named.get(tag, [content]):
             raise ValueError(f"it has no {tag} {content}")
 
