@@ -36,7 +36,7 @@ def test_arrays_of_ml_dtypes_come_back(repo: Repository, name: str, shape: tuple
 
 
 def test_other_extensions_are_refused_by_name(repo: Repository) -> None:
-    with pytest.raises(Exception, match=r"w is a numpy array of dtype .* which cannot be kept"):
+    with pytest.raises(Exception, match=r"w is a numpy array of dtype .* which cannot be stored"):
         repo.commit({"w": np.zeros(3, ml_dtypes.int4)})
 
 

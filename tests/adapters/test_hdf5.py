@@ -196,7 +196,7 @@ def test_numbers_of_keras_that_numpy_lacks() -> None:
         "nothing": (made(lambda f: f.create_group("a")), "plain numbers"),
         "name": (made(lambda f: f.create_dataset("a\u202ex", data=NUMBERS)), "name"),
         "deflated": (keras_zip(FILES["several"], zipfile.ZIP_DEFLATED), "compressed"),
-        "damaged": (FILES["several"][:8] + bytes(500), "h5py cannot read it"),
+        "damaged": (FILES["several"][:8] + bytes(500), "h5py could not read it"),
     }.values(),
 )
 def test_why_a_file_has_no_tensors(data: bytes, why: str) -> None:
@@ -233,7 +233,7 @@ def test_what_is_as_stored_is_not_read_again(tmp_path: Path, monkeypatch) -> Non
         for name, data in SEEDS.items():
             (tmp_path / f"{name}.h5").write_bytes(data)
         repo.commit(tmp_path)
-        monkeypatch.setattr(hdf5, "ask", lambda *_: pytest.fail("a process was started"))
+        monkeypatch.setattr(hdf5, "query_h5py", lambda *_: pytest.fail("a process was started"))
         assert repo.status().clean
 
 
@@ -362,7 +362,7 @@ def forged(rng: random.Random) -> list[DatasetPlace]:
 def test_forged_answers(monkeypatch: pytest.MonkeyPatch, count: int = 400) -> None:
     rng, seen = random.Random(7), set()
     data = {"hdf5": FILES["several"][:3000], "keras": keras_zip(FILES["several"][:3000])}
-    monkeypatch.setattr(hdf5, "ask", lambda *_: forged(rng))
+    monkeypatch.setattr(hdf5, "query_h5py", lambda *_: forged(rng))
     for each in list(data.values()) * count:
         with suppress(UnsupportedTensor):  # an empty tensor of a shape that numpy refuses
             seen.add(assert_survives(each))

@@ -53,7 +53,7 @@ def test_layouts_that_contradict_themselves_are_refused(contents, checks):
 
 def test_names_are_checked_and_unique():
     tensor = ParsedTensor("a", raw(0, 4).spec, 0)
-    with pytest.raises(BadModelFile, match="one name"):
+    with pytest.raises(BadModelFile, match="the same name"):
         file_of([raw(0, 4)], [tensor, tensor])
     with pytest.raises(InvalidName):
         file_of([raw(0, 4)], [ParsedTensor("a\0", raw(0, 4).spec, 0)])

@@ -30,9 +30,9 @@ def zipped() -> bytes:
 def test_cut_off(tmp_path, share):
     arrays = {"w": np.ones(1000, np.float32)}
     whole = save(arrays)
-    assert "cut off" in ask(tmp_path, "a.safetensors", whole[: int(len(whole) * share) + 9])
+    assert "truncated" in ask(tmp_path, "a.safetensors", whole[: int(len(whole) * share) + 9])
     torch_file = zipped()
-    assert "cut off" in ask(tmp_path, "a.pt", torch_file[: int(len(torch_file) * share) + 9])
+    assert "truncated" in ask(tmp_path, "a.pt", torch_file[: int(len(torch_file) * share) + 9])
 
 
 def test_foreign(tmp_path):

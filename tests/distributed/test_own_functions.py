@@ -179,6 +179,6 @@ def test_a_function_changes_neither_the_drift_nor_the_reference():
 def test_what_has_no_value_and_gradient_is_no_function(own):
     with pytest.raises(WrongUsage, match=r"safe cannot be .*: it must be one of norm, v") as caught:
         protocol_named("fgm", safe=own, radius=1)
-    assert caught.value.hint == "or an object with methods value and gradient"
+    assert caught.value.hint == "or pass an object with methods value and gradient"
     with pytest.raises(WrongUsage, match="the protocol sync takes no safe"):
         protocol_named("sync", safe=Weighted())

@@ -199,7 +199,7 @@ def test_other_data(tmp_path: Path, repo: mvc.Repository, what: str) -> None:
     other = Run(40, **loading)
     before = other.bits()
     with attach(other.accelerator, repo) as attached:
-        with pytest.raises(CannotResume, match=f"data were others: {reason}\n"):
+        with pytest.raises(CannotResume, match=f"data have changed: {reason}\n"):
             attached.load("HEAD~1")
         assert other.bits() == before
         assert ", ".join(attached.load().differs) == reason

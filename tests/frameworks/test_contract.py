@@ -371,16 +371,16 @@ def test_decisions(framework: Any, repo: mvc.Repository, tmp_path: Path) -> None
     if framework.ENDS:
         return  # batches are shown
     for pipeline, stage in BY_DATA.items():
-        with pytest.raises(WrongUsage, match=rf"stage {stage} (goes by the data|decides)"):
+        with pytest.raises(WrongUsage, match=rf"stage {stage} (needs the data|may skip)"):
             framework.recorder(repo, pipeline=pipeline)
-    with pytest.raises(WrongUsage, match=r"(evaluate|monitor) goes by the data"):
+    with pytest.raises(WrongUsage, match=r"(evaluate|monitor) needs the data"):
         framework.recorder(repo, evaluate=print, monitor=print)
 
 
 def test_stages_that_go_by_the_loss(framework: Any, repo: mvc.Repository, tmp_path: Path) -> None:
     pipeline = "topk:0.5,min=0.1,loss=linear | xor | zstd:1"
     if not framework.LOGS:
-        with pytest.raises(WrongUsage, match=r"topk:0\.5.* goes by the loss") as caught:
+        with pytest.raises(WrongUsage, match=r"topk:0\.5.* needs the loss") as caught:
             framework.recorder(repo, pipeline=pipeline)
         assert "metrics" in (caught.value.hint or "")
     given = {} if framework.LOGS else {"metrics": {"loss": 0.5}}

@@ -252,7 +252,7 @@ def test_the_file_system_travels_to_other_processes(fs):
 
 def test_modes_that_versions_do_not_have(repo, fs):
     for mode in ("ab", "r+b"):
-        with pytest.raises(WrongUsage, match="as a whole"):
+        with pytest.raises(WrongUsage, match="only be replaced"):
             fs.open("mvc://models/notes.txt", mode)
 
 

@@ -135,7 +135,7 @@ def test_a_training_of_which_nothing_is_recorded_warns_once(
         run.train()
     told = [str(one.message) for one in seen if str(one.message).startswith("mvc: ")]
     assert told == [
-        "mvc: nothing of this training will be recorded: the Trainer saves no checkpoint "
+        "mvc: this training will not be recorded: the Trainer saves no checkpoint "
         "(save_strategy='no'), and every_n_steps is None"
     ]
     with pytest.raises(UnknownRevision):
@@ -183,7 +183,7 @@ def test_what_is_not_as_it_was_is_told(tmp_path: Path, repo: mvc.Repository) -> 
     for given, told in (
         (
             {"per_device_train_batch_size": 2, "ignore_data_skip": True},
-            {"batch size: 2, not 4", "data: ignore_data_skip begins the epoch anew"},
+            {"batch size: 2, not 4", "data: ignore_data_skip restarts the epoch"},
         ),
         (
             {"lr_scheduler_type": "linear", "warmup_steps": 1},
@@ -213,7 +213,7 @@ def test_other_data_within_an_epoch(
 ) -> None:
     trainer(tmp_path, [MVCCallback(repo)]).train()
     callback, newest = MVCCallback(repo), repo.find("HEAD")
-    with pytest.raises(CannotResume, match=rf"middle of an epoch.*{told}"):
+    with pytest.raises(CannotResume, match=rf"inside an epoch.*{told}"):
         callback.resume(trainer(tmp_path, [callback], **given), f"HEAD~{STEPS - EPOCH + 1}")
     assert repo.find("HEAD") == newest
     callback.resume(trainer(tmp_path, [callback], **given), f"HEAD~{STEPS - EPOCH}")
@@ -221,7 +221,7 @@ def test_other_data_within_an_epoch(
 
 
 def test_refusals(tmp_path: Path, repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WrongUsage, match="none of the trainer's"):
+    with pytest.raises(WrongUsage, match="not in the trainer"):
         MVCCallback(repo).resume(trainer(tmp_path, []))
     callback = MVCCallback(repo)
     restoring = trainer(tmp_path, [callback], restore_callback_states_from_checkpoint=True)

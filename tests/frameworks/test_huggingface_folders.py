@@ -186,6 +186,6 @@ def test_what_transformers_refuses_to_save_ends_no_training(
 
     run = trainer(tmp_path, [MVCCallback(repo)], max_steps=1)
     run.callback_handler.processing_class = Broken()
-    with pytest.warns(UserWarning, match="mvc: the tokenizer is not kept: no vocabulary"):
+    with pytest.warns(UserWarning, match="mvc: the tokenizer is not recorded: no vocabulary"):
         run.train()
     assert "config.json" in repo.manifest("HEAD").by_path

@@ -190,7 +190,7 @@ def test_refuses_other_data_in_the_middle_of_an_epoch(repo: mvc.Repository) -> N
     train = made().train_function
     for options, reason in (
         ({"batch_size": 12}, r"data were others: batch size: 12, not 8\n"),
-        ({"shuffle": False}, "order of the data was not drawn as it was"),
+        ({"shuffle": False}, "order of the data differs from the recorded epoch"),
     ):
         model = made()
         refuses(repo, reason, model, "HEAD~2", **options)
@@ -220,7 +220,8 @@ def test_another_number_of_rows(repo: mvc.Repository, count: int) -> None:
 
 def test_fewer_epochs_than_were_begun_are_told(repo: mvc.Repository) -> None:
     fit(made(), MVCCallback(repo, every="epoch"), epochs=2)
-    for epochs, told in ((2, ()), (1, ("epochs: 1, but 2 were begun, so nothing is trained",))):
+    rest = "have started: nothing is left to train"
+    for epochs, told in ((2, ()), (1, (f"epochs: 1, but 2 {rest}",))):
         recording = MVCCallback(repo, resume="HEAD")
         fit(made(), recording, epochs=epochs)
         assert recording.resumed.differs == told
@@ -260,7 +261,7 @@ def rows() -> Iterator[Any]:
 
 
 DATA: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
-    "steps": (lambda: INPUTS, {"y": LABELS, "steps_per_epoch": 1}, "iterator of the one before"),
+    "steps": (lambda: INPUTS, {"y": LABELS, "steps_per_epoch": 1}, "iterator of the previous one"),
     "workers": (lambda: InOrder(workers=2), {}, "a PyDataset with workers"),
     "generator": (rows, {"steps_per_epoch": 2}, "a generator"),
 }

@@ -305,7 +305,7 @@ def test_drift_watches_the_batches(tmp_path: Path) -> None:
 
 
 def test_stages_that_go_by_the_loss(tmp_path: Path) -> None:
-    """The end of an epoch goes by the loss of its last batch."""
+    """The end of an epoch needs the loss of its last batch."""
     recording = MVCCallback(existing(tmp_path / "a"), pipeline="vsol-0.1-fast")
     fit(recording, max_epochs=1)
     assert recording.report.durable == BATCHES + 1
@@ -323,7 +323,7 @@ def test_stages_that_go_by_the_loss(tmp_path: Path) -> None:
             self.manual_backward(loss)
             self.optimizers().step()
 
-    with pytest.raises(WrongUsage, match=r"topk:0\.075.* goes by the loss") as caught:
+    with pytest.raises(WrongUsage, match=r"topk:0\.075.* needs the loss") as caught:
         fit(
             MVCCallback(existing(tmp_path / "b"), pipeline="vsol-0.1-fast"),
             module=Manual,
@@ -366,7 +366,7 @@ def test_what_is_refused_at_once(tmp_path: Path) -> None:
         fit(MVCCallback(existing(tmp_path), pipeline="vsol-0-slow"), max_epochs=1)
     with pytest.raises(WrongUsage, match="the model is not recorded"):
         fit(MVCCallback(existing(tmp_path), pipeline=PIPELINE, include=["optimizer"]), max_epochs=1)
-    with pytest.raises(WrongUsage, match="keep_training is for lossy pipelines"):
+    with pytest.raises(WrongUsage, match="keep_training is only for lossy pipelines"):
         fit(MVCCallback(existing(tmp_path), keep_training=True), max_epochs=1)
 
 

@@ -293,7 +293,7 @@ def test_files_that_are_no_marker(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(MvcError):
         plugin.load_checkpoint(tmp_path / "b.ckpt")
     if not data.startswith(b"mvc"):
-        with pytest.raises(WrongUsage, match="is not a checkpoint of mvc"):
+        with pytest.raises(WrongUsage, match="is not an mvc checkpoint"):
             plugin.remove_checkpoint(tmp_path / "b.ckpt")
         assert (tmp_path / "b.ckpt").exists()
 
@@ -302,7 +302,7 @@ LOSSY = "topk:0.1 | xor | lsb:16 | zstd:1"
 
 
 def test_no_pipeline_loses_bits(tmp_path: Path) -> None:
-    with pytest.raises(WrongUsage, match="a checkpoint comes back exactly"):
+    with pytest.raises(WrongUsage, match="checkpoints must be exact"):
         MVCCheckpointIO(existing(tmp_path), pipeline=LOSSY)
     (tmp_path / ".mvc" / "config.yaml").write_text(f"commit:\n  pipeline: {LOSSY!r}\n")
     plugin = MVCCheckpointIO(existing(tmp_path))
@@ -323,7 +323,7 @@ def test_other_arguments_are_refused(tmp_path: Path) -> None:
     plugin.save_checkpoint({}, tmp_path / "a.ckpt")
     plugin.save_checkpoint({}, tmp_path / "b.ckpt")
     plugin.repo.commit({"w": torch.ones(2)})
-    with pytest.raises(UnknownPath, match="has 2 checkpoints, and none of them is its own"):
+    with pytest.raises(UnknownPath, match="has 2 checkpoints, and it is unclear which"):
         plugin.load_checkpoint("mvc:HEAD")
 
 

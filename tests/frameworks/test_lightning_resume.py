@@ -162,13 +162,13 @@ def every_version(tmp_path: Path, **options: Any) -> dict[str, int]:
 
 
 def test_every_version_of_two_epochs(tmp_path: Path) -> None:
-    end = " lies before the end of the epoch, which Lightning would leave out"
+    end = " is before the end of the epoch, which Lightning would skip"
     assert every_version(tmp_path, max_epochs=2) == {end: 2}
 
 
 def test_validation_within_an_epoch(tmp_path: Path) -> None:
-    end = " lies before the end of the epoch, which Lightning would leave out"
-    inside = " lies before a validation, which Lightning would leave out"
+    end = " is before the end of the epoch, which Lightning would skip"
+    inside = " is before a validation, which Lightning would skip"
     refused = every_version(tmp_path, max_epochs=1, val_check_interval=2)
     assert refused == {end: 1, inside: 2}
 
@@ -226,10 +226,10 @@ class OtherScheduler(Net):
     ("changed", "reason"),
     [
         ({"module": wider}, r"last.weight: float32 \(3, 12\) in the version"),
-        ({"module": OtherOptimizer}, "1 schedulers, configure_optimizers gave 0"),
+        ({"module": OtherOptimizer}, "1 schedulers, configure_optimizers returned 0"),
         ({"module": OtherScheduler}, r"scheduler was .*MultiStepLR, not .*CosineAnnealingLR"),
-        ({"module": Manual}, "1 optimizers, configure_optimizers gave 2"),
-        ({"train": own_generator}, "had 0 generators of their own, here they have 1"),
+        ({"module": Manual}, "1 optimizers, configure_optimizers returned 2"),
+        ({"train": own_generator}, "had 0 generators, these have 1"),
     ],
     ids=["shape", "schedulers", "scheduler", "optimizers", "generators"],
 )
@@ -265,7 +265,7 @@ def test_other_data(tmp_path: Path, changed: dict[str, int], reason: str) -> Non
     part = MVCCallback(existing(tmp_path))
     fit(part, max_epochs=1)
     callback = MVCCallback(tmp_path)
-    with pytest.raises(CannotResume, match=f"data were others: {reason}\n") as caught:
+    with pytest.raises(CannotResume, match=f"data have changed: {reason}\n") as caught:
         fit(callback, train=other_loader(**changed), resume=callback.resume("HEAD~2"), max_epochs=2)
     assert "end of an epoch" in (caught.value.hint or "")
     fit(callback, train=other_loader(**changed), resume=callback.resume("HEAD"), max_epochs=2)
@@ -324,7 +324,7 @@ class Fetches(Net):
 def test_a_step_that_fetches_itself_has_no_position(tmp_path: Path) -> None:
     callback = MVCCallback(existing(tmp_path))
     fit(callback, module=Fetches, max_steps=2)
-    with pytest.raises(CannotResume, match="what training_step fetches itself"):
+    with pytest.raises(CannotResume, match="a batch that training_step fetches itself"):
         callback.resume("HEAD")
 
 

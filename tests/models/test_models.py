@@ -229,7 +229,7 @@ def test_a_version_without_code(repo: mvc.Repository) -> None:
     repo.commit({"w": torch.zeros(2)})
     with pytest.raises(UnknownPath, match="has weights, but no code that builds a model"):
         mvc.load_model(repo, trust=True)
-    with pytest.raises(UnknownPath, match="does not carry the environment"):
+    with pytest.raises(UnknownPath, match="has no recorded environment"):
         recipes.environment(repo)
     assert recipes.code(repo) == {}
 

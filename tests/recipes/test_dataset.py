@@ -68,7 +68,7 @@ def test_a_reference_is_compared_file_by_file(
     assert found.nbytes == sum(f.stat().st_size for f in folder.rglob("*.*"))
     assert placed(repo, "outside", tmp_path / "x") == folder
     for change, message in (
-        (lambda: (folder / "labels.csv").write_text("a,1\nb,3\n"), "labels.csv is another one"),
+        (lambda: (folder / "labels.csv").write_text("a,1\nb,3\n"), "labels.csv has other content"),
         (lambda: (folder / "labels.csv").unlink(), "labels.csv is gone"),
         (lambda: (folder / "labels.csv").write_text("a,1\nb,2\n"), ""),
         (lambda: (folder / "new").write_text(""), "new is new"),
@@ -80,7 +80,7 @@ def test_a_reference_is_compared_file_by_file(
         else:
             assert placed(repo, "outside", tmp_path / "x") == folder
     folder.rename(tmp_path / "elsewhere")
-    with pytest.raises(CannotRetrain, match="outside is gone: there is no"):
+    with pytest.raises(CannotRetrain, match="outside is missing: there is no"):
         placed(repo, "outside", tmp_path / "x")
 
 
@@ -112,7 +112,7 @@ def test_hostile_references_are_refused(
 ) -> None:
     (tmp_path / "reference.json").write_text(json.dumps(document))
     forged(repo.handle, tmp_path / "reference.json")
-    with pytest.raises(DamagedData, match="no reference to a data set"):
+    with pytest.raises(DamagedData, match="no valid reference to a data set"):
         recipes.data_set(repo, "forged")
 
 

@@ -109,7 +109,7 @@ def test_a_recipe_is_read_back_as_it_was_written(
     ("arguments", "message"),
     [
         ({"f": lambda x: x}, "f: a lambda cannot be recorded"),
-        ({"f": [Counter()]}, r"f\[0\] is a Counter, and how it was made is unknown"),
+        ({"f": [Counter()]}, r"f\[0\] is a Counter, and its constructor call is unknown"),
         ({"f": iter([1])}, "f is an iterator"),
         ({"f": open(__file__, encoding="utf-8")}, "f is an open file"),  # noqa: SIM115
         ({"f": torch}, "f is the module torch"),
@@ -120,7 +120,7 @@ def test_a_recipe_is_read_back_as_it_was_written(
         ),
         ({"f": mvc.constructed(Half)}, "f has a state_dict, but no load_state_dict"),
         ({"f": {1, 2}}, "f is a set"),
-        ({"f": object()}, "f is an object, and how it was made is unknown"),
+        ({"f": object()}, "f is an object, and its constructor call is unknown"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -150,7 +150,7 @@ def test_a_function_inside_another_and_a_wrong_call_are_refused(
 
     with pytest.raises(CannotRecord, match=r"service: .*inner is defined inside a function"):
         recorded(repo, model, service=inner)
-    with pytest.raises(WrongUsage, match=r"cannot be called so: .*'epochs'"):
+    with pytest.raises(WrongUsage, match=r"does not accept these arguments: .*'epochs'"):
         recorded(repo, model, service=trainings.make_images, epochs=3)
     with (
         pytest.raises(WrongUsage, match=r"nothing was trained"),
@@ -160,7 +160,7 @@ def test_a_function_inside_another_and_a_wrong_call_are_refused(
 
 
 def test_a_training_outside_of_a_with_block_is_refused(repo: mvc.Repository, model: Conv) -> None:
-    with pytest.raises(WrongUsage, match="use it in a with block"):
+    with pytest.raises(WrongUsage, match="use a with block"):
         mvc.record(repo, model, service=nothing).train()
 
 
@@ -186,7 +186,7 @@ def test_weights_of_no_version_and_a_model_changed_afterwards_are_refused(
     ):
         run.train()
         nn.init.ones_(model.net[0].weight)
-    with pytest.raises(CannotRecord, match=r"weights are those of no version"):
+    with pytest.raises(CannotRecord, match=r"no version has the model's current weights"):
         recorded(repo, model, service=nothing)
 
 

@@ -93,7 +93,7 @@ def test_what_a_replay_does_not_reproduce_keeps_its_weights_and_is_named(repo, t
     assert report.proof is not None
     assert report.proof.dropped == 0
     assert report.proof.unproven == (2, 3, 4, 5)
-    assert "made other weights" in report.proof.why
+    assert "produced other weights" in report.proof.why
     assert [root(repo.checkout(each)) for each in versions(repo)] == roots
 
 
@@ -254,7 +254,7 @@ def test_after_a_resume_the_next_version_is_a_full_state(repo, tmp_path):
         ([-1], WrongUsage, "a row"),
         ([1.5], WrongUsage, "a row"),
         ([100], WrongUsage, "row 100 is beyond the data, which has 100"),
-        (7, WrongUsage, "rows is no list"),
+        (7, WrongUsage, "rows is not a list"),
         (torch.arange(100) < 2, WrongUsage, "a row is of type bool"),
         (torch.ones(2, 2, dtype=torch.int64), WrongUsage, "a row is of type list"),
     ],
@@ -311,14 +311,14 @@ def test_a_version_without_weights_cannot_go_live(repo, tmp_path):
 @pytest.mark.parametrize("pipeline", ["lc", "vsol-1-fast", "every:1/9 | lc:x=2"])
 def test_a_pipeline_that_stores_other_weights_is_refused(repo, tmp_path, pipeline):
     model, optimizer, data = training(tmp_path / "data")
-    with pytest.raises(CannotRecord, match="a recipe makes exact weights again"):
+    with pytest.raises(CannotRecord, match="a recipe reproduces exact weights"):
         mvc.Recorder(repo, model, optimizer, recipe=step, data=data, pipeline=pipeline)
 
 
 def test_a_setting_that_approximates_is_refused(tmp_path):
     with start(tmp_path / "r", {"commit.pipeline": "lc"}) as repo:
         model, optimizer, data = training(tmp_path / "data")
-        with pytest.raises(CannotRecord, match="a recipe makes exact weights again"):
+        with pytest.raises(CannotRecord, match="a recipe reproduces exact weights"):
             mvc.Recorder(repo, model, optimizer, recipe=step, data=data)
         with mvc.Recorder(repo, model, optimizer, recipe=step, data=data, pipeline="lossless"):
             pass

@@ -57,7 +57,7 @@ def test_data_that_changed_after_they_were_read(repo: mvc.Repository, tmp_path: 
         np.savez(file, x=found["x"] + 1, y=found["y"])
     roots, proof = trained(repo, model, optimizer, data)
     assert (proof.dropped, proof.unproven) == (0, (2, 3, 4))
-    assert "made other weights" in proof.why
+    assert "produced other weights" in proof.why
     assert readable(repo, roots)
 
 
@@ -69,12 +69,12 @@ def test_data_by_reference_keep_the_weights_and_are_compared(
     recipes.add_data(repo, file, reference=True)
     roots, proof = trained(repo, model, optimizer, data)
     assert (proof.proven, proof.dropped, proof.unproven) == (3, 0, ())
-    assert "lie outside of mvc" in proof.why
+    assert "are stored outside of mvc" in proof.why
     file.write_bytes(file.read_bytes() + b"\0")
     with pytest.raises(CannotRetrain, match=r"data set samples\.npz has changed"):
         mvc.retrain(repo, "HEAD", trust=True)
     file.unlink()
-    with pytest.raises(CannotRetrain, match="is gone"):
+    with pytest.raises(CannotRetrain, match="is missing"):
         mvc.retrain(repo, "HEAD", trust=True)
     assert readable(repo, roots)
 
@@ -92,7 +92,7 @@ def test_data_that_are_gone_before_a_proof_are_named_segment_by_segment(
         for number in range(6):
             recorder.train([number, 50])
     proof = recorder.report.proof
-    assert proof is not None and "is gone" in proof.why
+    assert proof is not None and "is missing" in proof.why
     assert (proof.proven, proof.dropped, proof.unproven) == (0, 0, (2, 3, 4, 5, 6))
 
 
@@ -157,7 +157,7 @@ def test_drawn_states_that_are_none_are_one_line(
 ) -> None:
     recorded(repo, tmp_path / "data", 2)
     made = forged(repo, ("1 2",), drawn=(0,), carried=carried)
-    with pytest.raises(CannotRetrain, match="state of the random generators is not one"):
+    with pytest.raises(CannotRetrain, match="state of the random generators is invalid"):
         mvc.retrain(repo, made, trust=True)
 
 

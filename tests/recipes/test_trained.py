@@ -63,7 +63,7 @@ def test_a_file_that_the_service_does_not_make_keeps_its_weights(
     file = repo.root / "model.safetensors"
     save_file(shifted(model, 2.0), file)
     with (
-        pytest.raises(RetrainingDiffers, match=r"by at most 1\).* committed and keeps its weights"),
+        pytest.raises(RetrainingDiffers, match=r"by at most 1\).* committed with its weights"),
         mvc.record(repo, model, service=shift, drop_weights=True) as run,
     ):
         run.trained(file)

@@ -186,7 +186,7 @@ def test_a_replay_with_other_threads_is_no_proof(foreign: Foreign) -> None:
 
 
 def test_unproven_weights_are_not_given_up_whatever_the_flags_say(foreign: Foreign) -> None:
-    with pytest.raises(WrongUsage, match="only for a recipe that a replay has proven"):
+    with pytest.raises(WrongUsage, match="needs a recipe proven by a replay"):
         foreign.trained_on(verify=False, drop_weights=True)
     newest = foreign.trained_on(verify=False)
     with pytest.raises(CannotRetrain, match="is not proven"):

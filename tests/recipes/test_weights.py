@@ -497,7 +497,7 @@ def test_data_outside_of_the_repository_keep_the_weights(
     recipes.add_data(repo, images, reference=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     with (
-        pytest.raises(CannotRecord, match="the data lie outside of mvc: images"),
+        pytest.raises(CannotRecord, match="the data are stored outside of mvc: images"),
         mvc.record(repo, model, optimizer, data=images, service=train_images, drop_weights=True),
     ):
         pass

@@ -75,7 +75,7 @@ def test_another_scheduler_is_refused(tmp_path: Path, then: Any, now: Any) -> No
         before = scheduler.state_dict(), model.weight.clone()
         with pytest.raises(CannotResume, match=r"the scheduler was torch.*, not torch") as caught:
             mvc.resume(repo, model, optimizer, scheduler=scheduler)
-        assert "of the kind that was recorded" in str(caught.value.hint)
+        assert "of the recorded type" in str(caught.value.hint)
         assert (scheduler.state_dict(), True) == (before[0], torch.equal(before[1], model.weight))
         again = then(optimizer)
         assert mvc.resume(repo, model, optimizer, scheduler=again).differs == ()

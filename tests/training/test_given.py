@@ -204,7 +204,7 @@ def test_a_step_beside_watch_is_refused(tmp_path: Path) -> None:
         recorder = mvc.watch(repo, model, optimizer)
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
-        with pytest.raises(WrongUsage, match="called by the optimizer already"):
+        with pytest.raises(WrongUsage, match="records each optimizer step itself"):
             recorder.step(loss=1.0)
         assert recorder.close().durable == 1
 
@@ -218,10 +218,10 @@ def test_hints_of_refusals(tmp_path: Path) -> None:
         more = nn.Linear(3, 2)
         for given, match, hint in (
             ((model,), "state of an optimizer, but none", "pass the optimizer"),
-            ((more, adam(more)), "weight: float32", "make the model as it was"),
-            ((model, torch.optim.SGD(model.parameters())), "was torch", "the optimizer as it was"),
+            ((more, adam(more)), "weight: float32", "create the model with the architecture"),
+            ((model, torch.optim.SGD(model.parameters())), "was torch", "of the recorded type"),
             ((model, Around(adam(model))), "Around", r"pass its \.optimizer"),
-            ((model, torch.optim.Adam([model.weight])), "other param", "groups that it had"),
+            ((model, torch.optim.Adam([model.weight])), "other param", "parameters and groups"),
         ):
             with pytest.raises(CannotResume, match=match) as caught:
                 mvc.resume(repo, *given)

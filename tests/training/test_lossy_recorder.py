@@ -375,7 +375,7 @@ def test_what_is_refused_at_once(tmp_path: Path) -> None:
             mvc.Recorder(repo, model, pipeline="lsb:20 | xor")
         with pytest.raises(WrongUsage, match="the model is not recorded"):
             mvc.Recorder(repo, model, pipeline=LSB, include=["rng"])
-        with pytest.raises(WrongUsage, match="keep_training is for lossy"):
+        with pytest.raises(WrongUsage, match="keep_training is only for lossy"):
             mvc.Recorder(repo, model, keep_training=True)
 
         class States:
@@ -640,7 +640,7 @@ def test_what_cannot_be_served_is_not_stored(tmp_path: Path) -> None:
         assert len(list(repo.log())) == len(list(repo.deployments("prod"))) == 1
         with pytest.raises(RuntimeError, match="no route"):
             recorder.close()
-        with pytest.raises(WrongUsage, match="deploy_first is for on_deploy"):
+        with pytest.raises(WrongUsage, match="deploy_first needs on_deploy"):
             mvc.Recorder(repo, nn.Linear(2, 2), deploy_first=True)
 
 

@@ -154,7 +154,7 @@ def test_a_push_that_hangs_holds_up_neither_steps_nor_the_end(
         recorder.flush()
         assert recorder.report.durable == 6
         begun = time.monotonic()
-        with pytest.warns(NotPushed, match=r"6 versions .* origin has not answered for 0.2 s"):
+        with pytest.warns(NotPushed, match=r"6 versions .* no answer from origin for 0.2 s"):
             assert recorder.close().push == PushReport("origin", 0, 6)
         assert time.monotonic() - begun < 30
     released.set()
@@ -188,7 +188,7 @@ def test_a_token_that_may_not_deploy(repo: mvc.Repository, monkeypatch: pytest.M
                 recorder.flush()
                 until(lambda done=number: recorder.report.push == PushReport("origin", done, 0))
     (line,) = (str(each.message) for each in told)
-    assert line.endswith("because the token there lacks the scope: deploy:prod")
+    assert line.endswith("because its token lacks the scope: deploy:prod")
     assert versions(there) == ["step 1", "step 2"]
     with mvc.Repository.open(there) as opened:
         assert not opened.targets()
@@ -210,7 +210,7 @@ def test_a_remote_where_somebody_rolled_back(repo: mvc.Repository, tmp_path: Pat
                 back = there.rollback("prod")
         assert there.live("prod").deployment.id == back.id
     (line,) = (str(each.message) for each in told)
-    assert "refuses what the training deploys to prod" in line and back.commit.short in line
+    assert "refuses the training's deployments to prod" in line and back.commit.short in line
     assert versions(tmp_path / "there")[-1] == "step 4"
 
 

@@ -435,7 +435,7 @@ def test_watch_records_every_step_of_the_optimizer(tmp_path: Path) -> None:
         assert mvc.resume(repo, again, torch.optim.Adam(again.parameters())).step == 4
         assert tensor_bits(again.state_dict()) == expected[-1]
         scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
-        with pytest.raises(WrongUsage, match="cannot keep a scheduler"):
+        with pytest.raises(WrongUsage, match="cannot record a scheduler"):
             mvc.watch(repo, model, optimizer, scheduler=scheduler)
 
 
@@ -465,7 +465,7 @@ def test_a_script_that_just_ends_has_recorded_everything(tmp_path: Path) -> None
         [sys.executable, "-c", SCRIPT, str(tmp_path)],
         cwd=PROJECT, check=True, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert "belongs to the process that made it" in ran.stdout
+    assert "belongs to the process that created it" in ran.stdout
     with mvc.Repository.open(tmp_path) as repo:
         assert repo.log()[0].commit.message == "step 5"
         assert len(versions(repo)) == 5

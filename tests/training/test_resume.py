@@ -272,7 +272,7 @@ def test_refuses_what_lacks_or_does_not_fit(tmp_path: Path) -> None:
         refused(repo, run, "group 0 of the optimizer has other parameters")
         run = Run(adam, cosine)
         run.optimizer.add_param_group({"params": [run.model.frozen.weight]})
-        refused(repo, run, r"frozen\.weight was in none")
+        refused(repo, run, r"frozen\.weight was in no group")
         meta = Net().to("meta")
         with pytest.raises(CannotResume, match="no data"):
             mvc.resume(repo, meta, adam(meta), scheduler=Run(adam, cosine).scheduler)
@@ -299,7 +299,7 @@ def test_a_damaged_rng_is_refused(tmp_path: Path) -> None:
             refused(repo, Run(adam, cosine), "random generators")
         more = {**state, "rng": {**state["rng"], "cuda": [torch.zeros(16, dtype=torch.uint8)]}}
         repo.commit(more, path="model.training.safetensors")
-        refused(repo, Run(adam, cosine), "1 CUDA devices were kept, here are 0")
+        refused(repo, Run(adam, cosine), "1 CUDA devices, this machine has 0")
 
 
 def test_says_what_else_the_bits_depend_on(tmp_path: Path) -> None:

@@ -79,4 +79,4 @@ def test_a_layer_that_is_compiled_is_hinted_at(tmp_path: Path) -> None:
         other.more = nn.Linear(1, 1)
         with pytest.raises(CannotResume) as caught:
             mvc.resume(repo, other)
-        assert "as it was when the version was recorded" in str(caught.value.hint)
+        assert "the architecture that was recorded" in str(caught.value.hint)

@@ -64,7 +64,7 @@ def test_flush_has_a_limit_and_names_the_steps(
     with Recorder(tmp_path, torch.nn.Linear(3, 3)) as recorder:
         recorder.step()
         recorder.step()
-        with pytest.raises(Busy, match="step 1, 2 is not stored: its commit has not gone on for 2"):
+        with pytest.raises(Busy, match="step 1, 2 is not stored: its commit stalled for 2"):
             recorder.flush()
         with pytest.raises(Busy, match="step 1, 2 is not stored"):
             recorder.step()  # the queue is full
@@ -87,4 +87,4 @@ def test_the_interpreter_does_not_hang_silently_at_exit(
     assert done.stdout == "recorded\n"
     assert f"which process {holder.pid} (" in done.stderr
     assert "which is stopped, holds" in done.stderr
-    assert "Busy: step 1, 2 is not stored: its commit has not gone on for 6 s" in done.stderr
+    assert "Busy: step 1, 2 is not stored: its commit stalled for 6 s" in done.stderr

@@ -43,9 +43,9 @@ def test_opaque_models_are_named_in_a_line_for_each_reason(mvc) -> None:
     said = mvc("commit", ".").err.splitlines()
     assert said == [
         "stored as bytes (tensors not compared): c00.pt, c01.pt, c02.pt and 57 more (a tensor's "
-        "name contains a control character: a\\nb; give the tensor another name)",
+        "name contains a control character: a\\nb; rename the tensor)",
         "stored as bytes (tensors not compared): net/0.msgpack, net/1.msgpack, net/10.msgpack and "
-        "57 more (it is of no format that mvc reads; save it with safetensors)",
+        "57 more (mvc does not know its format; save it with safetensors)",
     ]
     for n in range(9):  # each lacks another number of bytes
         torch.save({f"{'x' * n}\nb": torch.ones(3)}, mvc.folder / f"odd{n}.pt")
@@ -72,14 +72,15 @@ def test_each_name_of_a_model_is_checked_at_commit(mvc, suffix) -> None:
     _write(mvc, f"m{suffix.upper()}", b"")
     if suffix == ".bin":
         _write(mvc, "m.BIN", b"<!doctype html>")
-    assert "is no sound model file" in mvc("commit", f"m{suffix.upper()}", code=3).err
+    assert "is not a valid model file" in mvc("commit", f"m{suffix.upper()}", code=3).err
 
 
 def test_why_a_file_of_several_runs_of_numbers_is_opaque(mvc) -> None:
     numbers = np.random.default_rng(0).standard_normal(300_000)
     values = {"w": numbers.astype("f4").tobytes(), "t": "x", "v": numbers.tobytes()}
     (mvc.folder / "b.ckpt").write_bytes(pickle.dumps(values))
-    assert "b.ckpt (it is a pickle, and not one of torch.save" in mvc("commit", ".", "-m", "x").err
+    said = mvc("commit", ".", "-m", "x").err
+    assert "b.ckpt (it is a pickle that torch.save did not write" in said
     assert "b.ckpt  opaque, 3.60 MB: it is a pickle" in mvc("ls").out
     (mvc.folder / "cut.pt").write_bytes(b"PK\3\4 cut off")
     mvc("commit", "--opaque", "cut.pt", "-m", "y")
@@ -105,11 +106,11 @@ def test_ls_has_the_reason_why_a_model_is_opaque(mvc) -> None:
     for name in ("c.pt", "b.msgpack"):
         (mvc.folder / name).unlink()  # it is read from the version
     listed = mvc("ls").out.splitlines()
-    assert "b.msgpack  opaque, 6 B: it is of no format that mvc reads" in listed
+    assert "b.msgpack  opaque, 6 B: mvc does not know its format" in listed
     assert "config.json  opaque, 2 B" in listed
     files = {file["path"]: file["why_opaque"] for file in mvc("ls", "--json").json["files"]}
     assert files == {
-        "b.msgpack": "it is of no format that mvc reads", "config.json": None, "d.pt": None,
+        "b.msgpack": "mvc does not know its format", "config.json": None, "d.pt": None,
         "c.pt": "a tensor's name contains a control character: a\\nb",
     }  # fmt: skip
     mvc("checkout", "-f", "HEAD")

@@ -162,8 +162,8 @@ def test_a_replay_that_makes_other_weights_keeps_them_and_says_how_far_off(train
     failed = commit(trained, name=":differs", code=3)
     assert failed.out.startswith("[main ")
     error = next(line for line in failed.err.splitlines() if line.startswith("mvc: "))
-    assert "made other weights" in error and "1 of 4 tensors differ: 2.bias" in error
-    assert "by at most 0.5" in error and error.endswith("is committed and keeps its weights")
+    assert "produced other weights" in error and "1 of 4 tensors differ: 2.bias" in error
+    assert "by at most 0.5" in error and error.endswith("is committed with its weights")
     assert not is_given_up(trained.folder)
     trained("gc", "--grace", 0)
     trained("checkout", "HEAD", "-o", "kept.safetensors")
@@ -177,7 +177,7 @@ def test_without_a_replay_nothing_is_proven_and_nothing_given_up(trained: Mvc) -
     assert said is not None
     assert not is_given_up(trained.folder)
     refused = trained(*shlex.split(said[1])[1:], code=3)
-    assert "made other weights" in refused.err
+    assert "produced other weights" in refused.err
     assert not is_given_up(trained.folder)
     found = commit(trained, "--no-verify", "--json", name=":differs").json
     assert found["weights"] == "stored"
@@ -191,7 +191,7 @@ def test_a_replay_that_takes_too_long_is_ended(trained: Mvc) -> None:
     commit(trained, "--no-verify", name=":sleeps")
     failed = trained("retrain", "HEAD", "--trust-code", "--timeout", "8", code=3)
     error = next(line for line in failed.err.splitlines() if line.startswith("mvc: "))
-    assert "was not made again within 8 s" in error
+    assert "took more than 8 s" in error
     assert not is_given_up(trained.folder)
 
 
@@ -217,10 +217,10 @@ def test_json(trained: Mvc) -> None:
 def test_a_training_that_fails_and_one_that_does_not_fit_are_told(trained: Mvc) -> None:
     failed = commit(trained, name=":fails", code=3)
     assert "ValueError: not today" in failed.err
-    assert "is committed and keeps its weights" in failed.err
+    assert "is committed with its weights" in failed.err
     head = trained("show", "--id", "HEAD").out
     for name, said in {
-        ":takes_nothing": "the service cannot be called so",
+        ":takes_nothing": "the service does not accept these arguments",
         ":missing": "finetune.py has no missing",
         ":number": "service is of type int, which cannot train",
     }.items():
@@ -256,7 +256,7 @@ def test_a_file_that_is_not_the_state_of_the_model_is_refused(trained: Mvc) -> N
     refused = commit(trained, code=3)
     assert "is not the state of this model: model.safetensors lacks 0.bias" in refused.err
     torch.save({"w": torch.zeros(3)}, "model.safetensors")
-    assert "no file that a recipe can make again" in commit(trained, code=3).err
+    assert "a recipe cannot reproduce" in commit(trained, code=3).err
     assert not is_given_up(trained.folder)
 
 

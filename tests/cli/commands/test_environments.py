@@ -62,7 +62,7 @@ def test_a_version_without_environment(mvc) -> None:
     mvc.commit(1)
     for command in ("show", "diff"):
         said = mvc(command, "--environment", code=3).err
-        assert "does not carry the environment in which it was made" in said
+        assert "has no recorded environment" in said
 
 
 def test_what_a_retraining_sets_is_no_obstacle(recorded) -> None:

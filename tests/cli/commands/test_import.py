@@ -58,7 +58,7 @@ def torn(mvc) -> Path:
 
 def test_a_torn_checkpoint_is_named_by_its_folder(mvc, torn: Path) -> None:
     said = mvc("import", "run", code=3).err
-    assert "mvc: run/checkpoint-1: model.safetensors is no sound model file: it is cut off" in said
+    assert "checkpoint-1: model.safetensors is not a valid model file: it is truncated" in said
     assert "--skip-broken" in said
     assert len(mvc("log", "--all", "--json").json["commits"]) == 1
 

@@ -71,15 +71,15 @@ def failing(rank: int, count: int) -> Any:
 @pytest.mark.parametrize(
     ("work", "text"),
     [
-        (wider, "rank 1: it trains something else: 0.weight float32 [33, 20], and rank 0 0.weight"),
-        (other_protocol, "rank 2: it trains something else: protocol=gm, and rank 0 protocol=fgm"),
+        (wider, "rank 1: its training differs from rank 0: 0.weight float32 [33, 20], rank 0 0."),
+        (other_protocol, "its training differs from rank 0: protocol=gm, rank 0 protocol=fgm"),
         (
             other_function,
-            "rank 1: it trains something else: safe=Weighted(weight=2.0), and rank 0 "
+            "rank 1: its training differs from rank 0: safe=Weighted(weight=2.0), rank 0 "
             "safe=Weighted(weight=1.0)",
         ),
         (no_function, "rank 0: the value of the safe function is not finite"),
-        (with_nan, "rank 1: worker 1: its model holds numbers that are not finite after update 6"),
+        (with_nan, "rank 1: worker 1: its model has numbers that are not finite after update 6"),
     ],
 )
 def test_a_rank_that_does_not_fit(tmp_path: Path, work: Any, text: str) -> None:
@@ -163,7 +163,7 @@ def long_bytes(rank: int) -> Any:
 
 def test_no_memory_is_taken_for_more_bytes_than_are_expected() -> None:
     said = [each.value for each in in_processes(2, long_bytes)]
-    assert said[0] == "rank 1 sends 1000 bytes: at most 100 can be meant"
+    assert said[0] == "rank 1 sends 1000 bytes: at most 100 are allowed"
 
 
 def test_join_outside_of_a_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -172,11 +172,11 @@ def test_join_outside_of_a_training(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     join = mvc.distributed.join
     with pytest.raises(WrongUsage, match="there is neither a process group"):
         join(small.make())
-    with pytest.raises(WrongUsage, match=r"join takes a torch\.nn\.Module, not a dict"):
+    with pytest.raises(WrongUsage, match=r"model is of type dict: it must be a torch\.nn\.Module"):
         join({})  # type: ignore[arg-type]
     with pytest.raises(CannotDistribute, match=r"0\.weight is torch\.float64: only float32"):
         join(small.make().double())
-    with pytest.raises(CannotDistribute, match=r"the model has no parameter that is trained"):
+    with pytest.raises(CannotDistribute, match=r"the model has no trainable parameter"):
         join(small.make().requires_grad_(False))
     with pytest.raises(WrongUsage, match="there is no setting speed"):
         join(small.make(), speed=3)
@@ -209,7 +209,7 @@ def test_variables_that_cannot_be_meant(
 def test_a_backend_that_does_not_fit_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "get_backend", lambda _: "nccl")
     group: Any = object()
-    with pytest.raises(WrongUsage, match="the process group is of nccl, and the model is on the c"):
+    with pytest.raises(WrongUsage, match="the process group uses nccl, but the model is on the c"):
         mvc.distributed.join(small.make(), group=group)
 
 
@@ -226,7 +226,7 @@ def test_a_backend_that_does_not_fit_the_device(monkeypatch: pytest.MonkeyPatch)
             2,
             "every cannot be 0: it must be int >= 1",
         ),
-        (("--protocol", "gossip"), 2, "there is no protocol gossip: it must be one of gm"),
+        (("--protocol", "gossip"), 2, "there is no protocol gossip: use one of gm"),
         (("-Oport=7000",), 2, "there is no setting port"),
         (("-Orho=wide",), 2, "rho cannot be wide: it must be float"),
         (("-Otimeout=nan",), 2, "timeout cannot be nan: it must be float > 0"),

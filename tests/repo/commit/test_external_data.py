@@ -118,7 +118,7 @@ def test_several_graphs_and_a_file_for_each_tensor(tmp_path: Path) -> None:
 
 
 ODD = {
-    "over each other": ({"offset": 0}, {"offset": 100}, {"a"}),
+    "overlap": ({"offset": 0}, {"offset": 100}, {"a"}),
     "past the end": ({"offset": 0}, {"offset": 24_001}, {"a"}),
     "far past the end": ({"offset": 10**30}, {"offset": -1}, set()),
     "no numbers": ({"offset": "x"}, {"length": "1" * 5000}, {"a"}),

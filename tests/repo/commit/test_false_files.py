@@ -83,7 +83,7 @@ def test_only_the_whole_of_a_file_goes_live(tmp_path: Path, name: str) -> None:
     with mvc.Repository.init(tmp_path) as repo:
         for share in (0.3, 0.5, 0.6):
             (tmp_path / name).write_bytes(data[: int(len(data) * share)])
-            with pytest.raises(BadModelFile, match=r"cut off|no ONNX file"):
+            with pytest.raises(BadModelFile, match=r"truncated|not a valid ONNX file"):
                 repo.commit(tmp_path / name, deploy="prod")
         (tmp_path / name).write_bytes(data)
         found = repo.commit(tmp_path / name, deploy="prod").entries[name].format
@@ -104,7 +104,7 @@ STUBS = {
 def test_a_stub_under_the_name_of_a_model_is_refused_by_what_it_is(
     tmp_path: Path, kind: str
 ) -> None:
-    word = {"git-lfs": "pointer of git-lfs", "empty": "empty"}.get(kind, "answer of a server")
+    word = {"git-lfs": "pointer of git-lfs", "empty": "empty"}.get(kind, "a server's answer")
     torch_names, others = ("pt", "bin", "pth.tar"), ("npz", "npy", "safetensors", "msgpack")
     names = (*torch_names, *others, "onnx", "gguf", "h5", "keras", "tflite")
     with mvc.Repository.init(tmp_path) as repo:
