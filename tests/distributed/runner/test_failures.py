@@ -289,7 +289,7 @@ def test_the_example(mvc: Mvc) -> None:
         "train-distributed", ROOT / "examples/train_distributed.py", "--workers", 4, cwd=mvc.folder
     )
     assert float(re.findall(r"([\d.]+)% of 397 digits", done.stderr)[0]) > 90
-    assert re.search(r"found r = \d.*, T = 0\.\d+, rho = \d", done.stderr)
+    assert re.search(r"measured r = \d.*, T = 0\.\d+, rho = \d", done.stderr)
     assert re.match(r"\d+ rounds, \d+ sub-rounds?; .* up, .* down; \d+ messages\n", done.stdout)
 
 

@@ -72,7 +72,10 @@ def failing(rank: int, count: int) -> Any:
     ("work", "text"),
     [
         (wider, "rank 1: its training differs from rank 0: 0.weight float32 [33, 20], rank 0 0."),
-        (other_protocol, "its training differs from rank 0: protocol=gm, rank 0 protocol=fgm"),
+        (
+            other_protocol,
+            "rank 2: its training differs from rank 0: protocol=gm, rank 0 protocol=fgm",
+        ),
         (
             other_function,
             "rank 1: its training differs from rank 0: safe=Weighted(weight=2.0), rank 0 "
