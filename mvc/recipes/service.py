@@ -371,9 +371,7 @@ class Describer:
         if callable(getattr(obj, "state_dict", None)):
             return
         kind = type(obj).__qualname__
-        hint = (
-            f"write state_dict and load_state_dict for {kind}, or pass what matches the state to it"
-        )
+        hint = f"add state_dict and load_state_dict to {kind}, or pass it the object with the state"
         changed = making.changed(obj)
         if changed is not None:
             raise CannotRecord(
@@ -385,8 +383,8 @@ class Describer:
                 continue
             if _kind(value) or isinstance(value, io.IOBase | Iterator) or _state_of(value):
                 raise CannotRecord(
-                    f"{place} matches a {type(value).__qualname__} in its attribute {name}, whose "
-                    f"state is needed, and has no state_dict",
+                    f"the attribute {name} of {place} is {an(type(value).__qualname__)}, whose "
+                    f"state is needed, and {place} has no state_dict",
                     hint=hint,
                 )
 

@@ -228,7 +228,7 @@ def test_versions_of_others_are_told_apart(repo: mvc.Repository) -> None:
     model = made(0)
     fit(model, MVCCallback(repo, every="epoch", pipeline=PIPELINE, keep_training=True), epochs=1)
     net = torch.nn.Linear(2, 2)
-    with pytest.raises(CannotResume, match=r"is no training state.* of mvc\.keras/1"):
+    with pytest.raises(CannotResume, match=r"is not a training state.* of mvc\.keras/1"):
         mvc.resume(repo, net)
     with mvc.Recorder(repo, net, pipeline=PIPELINE, keep_training=True) as recorder:
         recorder.step()

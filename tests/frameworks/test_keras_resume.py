@@ -189,7 +189,7 @@ def test_refuses_other_data_in_the_middle_of_an_epoch(repo: mvc.Repository) -> N
     fit(made(), MVCCallback(repo), epochs=2)
     train = made().train_function
     for options, reason in (
-        ({"batch_size": 12}, r"data were others: batch size: 12, not 8\n"),
+        ({"batch_size": 12}, r"data have changed: batch size: 12, not 8\n"),
         ({"shuffle": False}, "order of the data differs from the recorded epoch"),
     ):
         model = made()
@@ -207,7 +207,7 @@ def first(count: int, model: Any, *callbacks: Any, epochs: int = 2) -> None:
 def test_another_number_of_rows(repo: mvc.Repository, count: int) -> None:
     """As many batches as before; yet their order is one of other rows."""
     first(SAMPLES, made(), MVCCallback(repo), epochs=1)
-    said = f"data were others: rows: {count}, not 36\n"
+    said = f"data have changed: rows: {count}, not 36\n"
     with pytest.raises(CannotResume, match=said) as caught:
         first(count, made(), MVCCallback(repo, resume="HEAD~2"))
     assert "the same data" in str(caught.value.hint)

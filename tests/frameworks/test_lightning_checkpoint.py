@@ -330,13 +330,13 @@ def test_other_arguments_are_refused(tmp_path: Path) -> None:
 def test_a_version_of_the_callback_says_how_to_go_on(tmp_path: Path) -> None:
     fit(MVCCallback(existing(tmp_path)), max_steps=1)
     plugin = MVCCheckpointIO(tmp_path)
-    with pytest.raises(UnknownPath, match="is no checkpoint") as caught:
+    with pytest.raises(UnknownPath, match="is not a checkpoint") as caught:
         plugin.load_checkpoint("mvc:HEAD")
     assert "callback.resume(REV)" in (caught.value.hint or "")
 
 
 def test_a_missing_checkpoint(repo: mvc.Repository, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="there is no checkpoint at") as caught:
+    with pytest.raises(FileNotFoundError, match="there is not a checkpoint at") as caught:
         MVCCheckpointIO(repo).load_checkpoint(tmp_path / "none.ckpt")
     assert isinstance(caught.value, UnknownPath)
 

@@ -370,7 +370,7 @@ def test_more_processes_than_before(tmp_path: Path) -> None:
     callback = MVCCallback(existing(tmp_path))
     fit(callback, max_steps=1)
     kept = Resume(callback.repo, callback.repo.find("HEAD"), "model.safetensors")
-    with pytest.raises(CannotResume, match="generators of one process, here are 2"):
+    with pytest.raises(CannotResume, match="generators of one process, this training has 2"):
         kept.checkpoint(SimpleNamespace(world_size=2))
 
 

@@ -69,7 +69,7 @@ def test_a_reference_is_compared_file_by_file(
     assert placed(repo, "outside", tmp_path / "x") == folder
     for change, message in (
         (lambda: (folder / "labels.csv").write_text("a,1\nb,3\n"), "labels.csv has other content"),
-        (lambda: (folder / "labels.csv").unlink(), "labels.csv is gone"),
+        (lambda: (folder / "labels.csv").unlink(), "labels.csv is missing"),
         (lambda: (folder / "labels.csv").write_text("a,1\nb,2\n"), ""),
         (lambda: (folder / "new").write_text(""), "new is new"),
     ):

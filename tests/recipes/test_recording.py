@@ -113,10 +113,10 @@ def test_a_recipe_is_read_back_as_it_was_written(
         ({"f": iter([1])}, "f is an iterator"),
         ({"f": open(__file__, encoding="utf-8")}, "f is an open file"),  # noqa: SIM115
         ({"f": torch}, "f is the module torch"),
-        ({"f": Path("/etc/hostname")}, "f is the path /etc/hostname, which belongs to no data set"),
+        ({"f": Path("/etc/hostname")}, "f is the path /etc/hostname, which is in no data set"),
         (
             {"f": mvc.constructed(Sampler, 3)},
-            "f holds a Generator in its attribute rng, whose state",
+            "attribute rng of f is a Generator, whose state",
         ),
         ({"f": mvc.constructed(Half)}, "f has a state_dict, but no load_state_dict"),
         ({"f": {1, 2}}, "f is a set"),
@@ -139,7 +139,9 @@ def test_an_object_that_changed_since_it_was_made_has_a_state(
 ) -> None:
     counter = mvc.constructed(Counter)
     counter.count = 3
-    with pytest.raises(CannotRecord, match=r"f has changed since it was made \(count: 0, now 3\)"):
+    with pytest.raises(
+        CannotRecord, match=r"f has changed since it was created \(count: 0, now 3\)"
+    ):
         recorded(repo, model, service=nothing, f=counter)
 
 
