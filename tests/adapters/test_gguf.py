@@ -103,8 +103,8 @@ def test_tensors_may_lie_in_any_order_but_not_over_each_other():
 
 BAD = {
     "big-endian": (gguf(ONE, order=">"), "big-endian"),
-    "version 1": (gguf(ONE, version=1), "version of GGUF is 1"),
-    "version 4": (gguf(ONE, version=4), "version of GGUF is 4"),
+    "version 1": (gguf(ONE, version=1), "GGUF version is 1"),
+    "version 4": (gguf(ONE, version=4), "GGUF version is 4"),
     "two of one name": (gguf(ONE * 2), "two tensors have the same name"),
     "setting twice": (gguf(ONE, [setting("a", 7, True)] * 2), "a setting twice"),
     "alignment 0": (gguf(ONE, [setting("general.alignment", 4, 0)]), "alignment"),
@@ -168,7 +168,7 @@ def test_a_file_that_is_cut_off_is_refused_in_either_byte_order(tmp_path: Path):
             data = gguf(ONE, order=order)
             for end in (40, len(data) - 1):
                 (tmp_path / "m.gguf").write_bytes(data[:end])
-                with pytest.raises(BadModelFile, match="cut off"):
+                with pytest.raises(BadModelFile, match="truncated"):
                     repo.commit(tmp_path / "m.gguf")
 
 

@@ -135,7 +135,7 @@ def test_a_header_of_safetensors_may_begin_as_a_graph(tmp_path: Path):
 NONE = {
     "no tensors": (model(), "no tensors"),
     "only varints": (model(field(1, 1) + field(2, 7) + field(7, b"\1")), "no tensors"),
-    "cut off": (small()[:-1], "cut off"),
+    "truncated": (small()[:-1], "truncated"),
     "a group": (field(1, 8) + b"\x3b", "not a valid ONNX file"),
     "beyond the graph": (field(1, 8) + field(7, b"\x2a\x05") + bytes(99), "not a valid ONNX file"),
     "a long number": (field(1, 8) + b"\x3a" + b"\xff" * 11, "not a valid ONNX file"),

@@ -188,6 +188,6 @@ def test_a_distributed_checkpoint_is_committed(tmp_path):
     with mvc.Repository.init(tmp_path / "other") as repo:
         cut = tmp_path / "other" / file.name
         cut.write_bytes(whole[:-100])
-        with pytest.raises(mvc.errors.BadModelFile, match="cut off"):
+        with pytest.raises(mvc.errors.BadModelFile, match="truncated"):
             repo.commit(cut)
     assert parse_file(MemorySource(whole), "x").format == "opaque"

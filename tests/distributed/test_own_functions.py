@@ -180,5 +180,5 @@ def test_what_has_no_value_and_gradient_is_no_function(own):
     with pytest.raises(WrongUsage, match=r"safe cannot be .*: it must be one of norm, v") as caught:
         protocol_named("fgm", safe=own, radius=1)
     assert caught.value.hint == "or pass an object with methods value and gradient"
-    with pytest.raises(WrongUsage, match="the protocol sync takes no safe"):
+    with pytest.raises(WrongUsage, match="the protocol sync has no option safe"):
         protocol_named("sync", safe=Weighted())

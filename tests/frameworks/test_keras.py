@@ -232,6 +232,6 @@ def test_versions_of_others_are_told_apart(repo: mvc.Repository) -> None:
         mvc.resume(repo, net)
     with mvc.Recorder(repo, net, pipeline=PIPELINE, keep_training=True) as recorder:
         recorder.step()
-    with pytest.raises(CannotResume, match="no state of a Keras training"):
+    with pytest.raises(CannotResume, match="not a state of a Keras training"):
         fit(model, MVCCallback(repo, resume="HEAD"))
     mvc.resume(repo, net)

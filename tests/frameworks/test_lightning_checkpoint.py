@@ -336,7 +336,7 @@ def test_a_version_of_the_callback_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_a_missing_checkpoint(repo: mvc.Repository, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="there is not a checkpoint at") as caught:
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint at") as caught:
         MVCCheckpointIO(repo).load_checkpoint(tmp_path / "none.ckpt")
     assert isinstance(caught.value, UnknownPath)
 

@@ -89,7 +89,7 @@ def test_wrong_objects_are_named(tmp_path: Path) -> None:
         ({"include": ()}, "include names nothing"),
         ({"name": 3}, "name is of type int"),
         ({"name": "a/"}, "name is .a/.: a Recorder writes one file"),
-        ({"name": "a/model.training.safetensors"}, "training state of a/model.safetensors would"),
+        ({"name": "a/model.training.safetensors"}, "training state of a/model.safetensors"),
         ({"deploy": 3}, "deploy is of type int"),
         ({"metrics": 0.5}, "metrics is of type float"),
         ({"params": "lr=1"}, "params is of type str"),

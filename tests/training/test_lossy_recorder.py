@@ -265,7 +265,7 @@ def test_dsed_asks_once_and_needs_its_data_at_the_step(tmp_path: Path) -> None:
             repo, trained.model, pipeline="xor | dsed:1 | planes | zstd:1", evaluate=judge
         )
         recorder.step(wait=True)
-        with pytest.raises(WrongUsage, match="needs the data"):
+        with pytest.raises(WrongUsage, match="goes by the data"):
             recorder.step()
         for _ in range(5):
             data = batch(trained)
@@ -387,7 +387,7 @@ def test_what_is_refused_at_once(tmp_path: Path) -> None:
             def training_state(self, step: int, batch: Any) -> dict[str, Any]:
                 return {}
 
-        with pytest.raises(WrongUsage, match="no weights"):
+        with pytest.raises(WrongUsage, match="are buffers"):
             mvc.Recorder.of(repo, States(), RecorderOptions(pipeline=LSB))
         with mvc.Recorder.of(repo, States(), RecorderOptions(pipeline=LSB, exact=[])) as recorder:
             assert recorder.step(wait=True) is not None
@@ -412,7 +412,7 @@ def test_drift_watches_the_batches(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_drift_after_a_restart_is_saved(tmp_path: Path, resumed: bool) -> None:
-    """The detector needs the data of before: by itself, the data after shows no change."""
+    """The detector goes by the data of before: by itself, the data after shows no change."""
     pytest.importorskip("river")
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -112,7 +112,7 @@ def test_a_remote_that_is_away_stops_nothing_and_gets_later_what_it_missed(
     assert versions(repo.root.parent / "there") == [f"step {i}" for i in range(1, 5)]
     assert len(told) == 1  # one line, however often it was tried
     line = str(told[0].message)
-    assert line.startswith("main cannot be pushed to origin now: ") and "goes on" in line
+    assert line.startswith("main cannot be pushed to origin now: ") and "continues" in line
     shown = warnings.formatwarning(line, NotPushed, told[0].filename, told[0].lineno)
     assert shown == f"mvc push:0: NotPushed: {line}\n", "no line of a program"
 

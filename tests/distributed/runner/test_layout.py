@@ -61,7 +61,7 @@ def test_there_and_back() -> None:
 
 def test_another_state_is_refused() -> None:
     layout = ModelLayout.of(Net())
-    with pytest.raises(CannotDistribute, match=r"does not fit the model: words\.weight"):
+    with pytest.raises(CannotDistribute, match=r"does not match the model: words\.weight"):
         layout.split({"words.weight": torch.zeros(5, 4)})
 
 
