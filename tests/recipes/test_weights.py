@@ -190,7 +190,7 @@ def test_what_a_dropped_version_needs_is_not_forgotten(chain: Chain) -> None:
     drop(repo, first)
     data = recipes.data_set(repo, "images").version
     for needed in (start, data):
-        with pytest.raises(RefConflict, match=r"is needed to train .* again"):
+        with pytest.raises(RefConflict, match=r"is needed to retrain"):
             repo.storage.forget(needed)
     repo.tag("kept", first)
     assert start not in {c.id for c in repo.storage.forget(keep_last=1, dry_run=True).commits}
@@ -322,7 +322,7 @@ def test_a_repack_gives_up_weights_whose_base_was_given_up_before(chain: Chain) 
     weigh(repo, 1e12)
     with mvc.Repository.open(repo.handle.store.root) as chain.repo:
         done = chain.repo.storage.repack(alternatives=recipes.alternatives(chain.repo))
-        assert done.plan.given_up == (second,)
+        assert done.plan.dropped == (second,)
         chain.repo.storage.gc(grace="0")  # what was kept as a step between the two goes, too
         price = chain.repo.storage.stats().price
         assert price <= 1.05 * done.plan.prices[1] < done.plan.prices[0]
@@ -363,12 +363,12 @@ def test_a_repack_gives_up_weights_that_cost_more_than_their_recipe(chain: Chain
         planned = chain.repo.storage.repack(
             alternatives=recipes.alternatives(chain.repo), dry_run=True
         ).plan
-        assert planned.given_up == (first,)
+        assert planned.dropped == (first,)
         assert planned.prices[1] < planned.prices[0]
         assert chain.is_right(1)
         assert chain.repo.storage.repack(
             alternatives=recipes.alternatives(chain.repo)
-        ).plan.given_up == (first,)
+        ).plan.dropped == (first,)
         chain.repo.storage.gc(grace="0")
         with pytest.raises(WeightsDropped):
             chain.repo.checkout(first)
@@ -392,9 +392,7 @@ def test_no_weights_are_dropped_for_a_version_that_is_made_from_them(chain: Chai
     with mvc.Repository.open(repo.handle.store.root) as chain.repo:
         found = recipes.alternatives(chain.repo)
         found[first] = replace(found[first], base=second)
-        assert chain.repo.storage.repack(alternatives=found, dry_run=True).plan.given_up == (
-            second,
-        )
+        assert chain.repo.storage.repack(alternatives=found, dry_run=True).plan.dropped == (second,)
         with pytest.raises(CannotRetrain, match="is not proven"):
             chain.repo.storage.drop_weights(found)
 
@@ -440,7 +438,7 @@ def test_weights_stay_if_their_recipe_is_not_whole(chain: Chain, what: str) -> N
     repo.storage.repack(interval=1)  # everything in full: nothing else is damaged with it
     spoil(repo, version, path)
     with mvc.Repository.open(repo.root) as chain.repo:
-        with pytest.raises(DamagedData, match="no weights are given up: their recipe needs"):
+        with pytest.raises(DamagedData, match="no weights were dropped: their recipe needs"):
             drop(chain.repo, second)
         assert chain.is_right(2)
         assert chain.repo.storage.stats().dropped == 0
@@ -506,7 +504,7 @@ def test_data_outside_of_the_repository_keep_the_weights(
     recorded(repo, model, optimizer, data=images, service=train_images, verify=True)
     weigh(repo, 1e12)
     with mvc.Repository.open(repo.root) as opened:
-        assert not opened.storage.repack(alternatives=recipes.alternatives(opened)).plan.given_up
+        assert not opened.storage.repack(alternatives=recipes.alternatives(opened)).plan.dropped
         with pytest.raises(CannotRetrain, match="are stored outside of mvc: images"):
             recipes.drop_weights(opened, ["HEAD"])
         assert opened.storage.stats().dropped == 0
@@ -540,7 +538,7 @@ def test_weights_stay_that_rest_on_weights_given_up_unproven(chain: Chain) -> No
     with mvc.Repository.open(repo.root) as chain.repo:
         assert not chain.repo.storage.repack(
             alternatives=recipes.alternatives(chain.repo)
-        ).plan.given_up
+        ).plan.dropped
         chain.repo.storage.gc(grace="0")
         assert chain.is_right(2)
 

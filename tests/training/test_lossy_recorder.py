@@ -265,7 +265,7 @@ def test_dsed_asks_once_and_needs_its_data_at_the_step(tmp_path: Path) -> None:
             repo, trained.model, pipeline="xor | dsed:1 | planes | zstd:1", evaluate=judge
         )
         recorder.step(wait=True)
-        with pytest.raises(WrongUsage, match="goes by the data"):
+        with pytest.raises(WrongUsage, match="needs the data"):
             recorder.step()
         for _ in range(5):
             data = batch(trained)
@@ -412,7 +412,7 @@ def test_drift_watches_the_batches(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_drift_after_a_restart_is_saved(tmp_path: Path, resumed: bool) -> None:
-    """The detector goes by the data of before: by itself, the data after shows no change."""
+    """The detector needs the data of before: by itself, the data after shows no change."""
     pytest.importorskip("river")
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
