@@ -142,7 +142,7 @@ def test_a_lossy_pipeline_reduces_one_of_several_states(repo: mvc.Repository) ->
     assert made.state["w"].tobytes() == repo.checkout(path="a.st")["w"].tobytes()
     assert made.state["w"].tobytes() != moved["a.st"]["w"].tobytes()
     assert repo.checkout(path="b.st")["w"].tobytes() == moved["b.st"]["w"].tobytes()
-    with pytest.raises(WrongUsage, match="which is not given"):
+    with pytest.raises(WrongUsage, match="but there is none"):
         repo.commit(states=moved, pipeline=lossy)
 
 

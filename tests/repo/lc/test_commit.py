@@ -196,7 +196,7 @@ def test_older_programs_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_states_without_the_one_to_approximate(tmp_path: Path) -> None:
-    with start(tmp_path) as repo, pytest.raises(WrongUsage, match="which is not given"):
+    with start(tmp_path) as repo, pytest.raises(WrongUsage, match="but there is none"):
         repo.commit(states={"other": first()}, pipeline="lc")
 
 
