@@ -327,7 +327,7 @@ def test_a_model_with_nan_is_not_averaged(name):
         models[1] = np.nan
         return ()
 
-    line = "worker 1: its model holds numbers that are not finite after update"
+    line = "worker 1: its model has numbers that are not finite after update"
     with pytest.raises(BadMessage, match=line):
         simulation.run(train, 4)
     assert np.isfinite(simulation.coordinator.reference).all()
@@ -335,8 +335,8 @@ def test_a_model_with_nan_is_not_averaged(name):
 
 def test_a_drift_that_is_not_finite_or_of_another_length_is_refused_by_the_coordinator():
     for data, said in (
-        (np.array([np.nan, 0]).tobytes(), "the drift of worker 1: the vector holds numbers that"),
-        (bytes(8), "the drift of worker 1: no vector of 2 numbers: 8 bytes are not 2 numbers"),
+        (np.array([np.nan, 0]).tobytes(), "the drift of worker 1: the vector has numbers that"),
+        (bytes(8), "the drift of worker 1: not a vector of 2 numbers: 8 bytes are not 2 numbers"),
     ):
         net = Net(protocol_named("local-sgd", every=1), [0.0, 0.0], 3)
         with pytest.raises(BadMessage, match=said):
@@ -362,8 +362,8 @@ def test_a_worker_with_another_model_does_not_join(length, digest, said):
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("fmg", {}, "there is no protocol fmg: it must be one of gm, gm-hedge"),
-        ("sync", {"every": 3}, "the protocol sync takes no every"),
+        ("fmg", {}, "there is no protocol fmg: use one of gm, gm-hedge"),
+        ("sync", {"every": 3}, "the protocol sync has no option every"),
         ("local-sgd", {"every": 0}, "every cannot be 0: it must be int >= 1"),
         (
             "gm",
@@ -371,11 +371,11 @@ def test_a_worker_with_another_model_does_not_join(length, digest, said):
             "safe cannot be cup: it must be one of norm, var",
         ),
         ("sync", {"up": "int9"}, "there is no codec int9: it must be one of none, int8"),
-        ("sync", {"up": "topk:2"}, "topk keeps a share"),
+        ("sync", {"up": "topk:2"}, "the share of topk is"),
         ("sync", {"up": "lc:y=2"}, "lc has no option 'y=2'"),
         ("sync", {"up": "lc:x=2,budget=0.1"}, "must have exactly one bound"),
-        ("sync", {"down": "int8:2"}, "the codec int8 takes no parameter"),
-        ("sync", {"whatever": 1}, "the protocol sync takes no whatever"),
+        ("sync", {"down": "int8:2"}, "the codec int8 has no parameter"),
+        ("sync", {"whatever": 1}, "the protocol sync has no option whatever"),
         ("diloco", {"outer_momentum": 1.0}, "outer_momentum cannot be 1.0: it must be float < 1"),
         ("fgm-rebalancing", {"relative": 0.5, "rebalance": 1.5}, "rebalance cannot be 1.5"),
     ],
@@ -395,7 +395,7 @@ def test_a_training_needs_a_worker():
     [
         (np.zeros((2, 2)), "a model is float64 2x2: it must be a flat vector"),
         (np.zeros(2, np.int64), "a model is int64 2"),
-        (np.array([np.nan]), "the model holds numbers that are not finite"),
+        (np.array([np.nan]), "the model has numbers that are not finite"),
     ],
 )
 def test_models_that_cannot_be_trained(model, said):
@@ -427,9 +427,9 @@ def test_thresholds_name_all_three_units():
 
 
 def test_a_threshold_that_nobody_gives_is_described_once_it_is_found():
-    assert protocol_named("fgm").describe(E) == "r is found in the first 40 updates"
+    assert protocol_named("fgm").describe(E) == "r is measured in the first 40 updates"
     found = protocol_named("fgm", period=8, rate=0.5)
-    assert found.describe(E) == "r is found in the first 8 updates"
+    assert found.describe(E) == "r is measured in the first 8 updates"
     assert found.describe(E, 1.0).startswith("r = 1, T = 0.2, rho = 1.4")
 
 
