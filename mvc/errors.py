@@ -56,13 +56,13 @@ class AmbiguousName(MvcWarning):
 
 
 class WrongUsage(MvcError):
-    """Arguments that contradict each other or lie outside their range."""
+    """Arguments that contradict each other or are out of range."""
 
     exit_code = 2
 
 
 class NotARepository(MvcError):
-    """Neither this folder nor a parent of it contains ``.mvc``."""
+    """Neither this folder nor its parents contain ``.mvc``."""
 
 
 class AlreadyARepository(MvcError):

@@ -31,7 +31,7 @@ MAX_AHEAD_NS = 24 * 3600 * 10**9  # how far a clock elsewhere may be ahead
 MAX_SIGNATURE = 16 << 10  # one signature, with its key or certificate
 
 MAX_CODE_FILES = 500  # source files attached to a version
-MAX_CODE_BYTES = 16 * MIB  # of all of them
+MAX_CODE_BYTES = 16 * MIB  # all source files of a version
 MAX_ARGUMENTS = MIB  # a model's constructor arguments as JSON
 
 MAX_SKELETON = 256 * MIB  # bytes of a file outside its contents

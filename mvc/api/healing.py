@@ -54,7 +54,7 @@ def rebuild_index(path: PathName = ".", *, config: Configure | None = None) -> s
     try:
         with Repository.open(path, config=config) as repo:
             if gap := lost_end(repo.handle.store.fresh()):
-                lost = f"{gap.told}, and nothing stands behind"
+                lost = f"{gap.told}, and no entries follow"
     except HistoryMissing as error:  # the journal is older than the index
         lost = error.message
     if lost is not None:

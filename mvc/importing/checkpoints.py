@@ -1,8 +1,8 @@
 """import: commits the checkpoints of trainings in the order of their times.
 
-Every version is durable as soon as it is made, but no branch leads to it until the import ends:
-one operation then moves each branch to the end of its history. A checkpoint that was imported
-before is found by time and content, so import can be repeated, also after it was killed.
+Every version is durable at once, but no branch reaches it until the import ends: one operation then
+moves each branch to the end of its history. Imported checkpoints are recognised by time and
+content, so an import can be repeated, also after a crash.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from mvc.types import PathName, Progress
 
 
 class WithoutMetrics(MvcWarning):
-    """The state that a trainer left is too long to read metrics from it."""
+    """A trainer's state is too long to read metrics from it."""
 
 
 class Imported(Struct, frozen=True):
-    """One checkpoint. ``kept`` is False if the version ``commit`` had its content before.
+    """One checkpoint. ``kept``: it was committed; False if the version ``commit`` already had it.
 
-    ``branch`` is the branch of its history; None for a detached HEAD.
+    ``branch``: the branch of its history; None for a detached HEAD.
     """
 
     source: Path
@@ -70,18 +70,17 @@ def import_checkpoints(
 ) -> list[Imported]:
     """Commits existing checkpoints, files or folders, each with its own time.
 
-    ``time`` is ``mtime`` or ``name:FORMAT`` (strptime on the file's name, in local time if
-    it names no zone). ``deploy`` records that each went live on that target at its time.
-    ``path`` is the tracked path of files (default ``model`` and the extension), and the
-    tracked folder of checkpoints that are folders. ``taken`` is called with each version
-    once it is durable. Files and subfolders of a folder that are no models by their names are
-    added to ``left_out``. A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is
-    the run of a training: its versions go onto a branch of its name. Metrics are read from
-    ``trainer_state.json`` and from names. Checkpoints that are no sound models are
-    skipped and added to ``broken``; without it the first raises BadModelFile. With ``deploy``
-    a model that lacks a file is none, unless ``anyway``. One operation moves all branches at
-    the end. Raises WrongUsage, InvalidTime and UnknownPath, before anything is committed;
-    RefConflict where a branch has moved meanwhile: the next import goes on with the versions.
+    ``time``: ``mtime`` or ``name:FORMAT`` (strptime on the file's name; local time by default).
+    ``deploy``: record that each went live on that target at its time. ``path``: the tracked path of
+    files (default ``model`` and the extension), or the tracked folder of folders. ``taken``: called
+    with each version once it is durable. ``left_out``: receives files and subfolders that are no
+    models by name. ``broken``: receives checkpoints that are no valid models; without it the first
+    one raises BadModelFile. With ``deploy`` an incomplete model is invalid, unless ``anyway``.
+
+    A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is a training run: its
+    versions go to a branch with its name. Metrics are read from ``trainer_state.json`` and from
+    names. Raises WrongUsage, InvalidTime and UnknownPath before anything is committed; RefConflict
+    if a branch has moved meanwhile: repeat the import to continue.
     """
     fs, places = FileSystem(), [Path(source) for source in sources]
     histories = find_histories(fs, places, time, path, left_out=left_out)
@@ -90,8 +89,8 @@ def import_checkpoints(
         raise WrongUsage(f"no model files in {named}", hint="name files, or a folder of them")
     for tag in {tag.name for tag in repo.refs("tag")} & {history.branch for history in histories}:
         raise RefConflict(
-            f"there is a tag {tag}, and the run would be a branch of that name",
-            hint="rename its folder, or import it by itself: 'mvc import FOLDER'",
+            f"the run {tag} would be a branch, but a tag has that name",
+            hint="rename its folder, or import it alone: 'mvc import FOLDER'",
         )
     options = _Options(
         fs=fs,
@@ -119,8 +118,8 @@ def import_checkpoints(
 
 
 def _without_metrics(states: Sequence[Path]) -> str:
-    what = listed([printable(str(each)) for each in states], 1)
-    return f"no metrics are read from {what}: longer than {MOST_BYTES // MIB} MiB"
+    names = listed([printable(str(state)) for state in states], 1)
+    return f"no metrics are read from {names}: longer than {MOST_BYTES // MIB} MiB"
 
 
 class _Options(Struct, frozen=True, kw_only=True):
@@ -135,7 +134,7 @@ class _Options(Struct, frozen=True, kw_only=True):
 
 
 class _Line:
-    """A history that is being imported: its branch led to ``start``; ``end`` is its newest.
+    """A history during its import: ``start``: the branch's old tip; ``end``: its newest version.
 
     ``done``: bytes of checkpoints.
     """
@@ -155,11 +154,11 @@ class _Line:
         self._previous: CommitId | None = None
         self._before: frozenset[str] = frozenset()
         self._by_time = defaultdict[int, set[CommitId]](set)
-        self._there = set[CommitId]()
+        self._known_versions = set[CommitId]()
         for entry in () if self.start is None else repo.log(self.start):
             self._by_time[entry.commit.time_ns].add(entry.id)
-            self._there.add(entry.id)
-        if options.deploy is not None:  # of an import that did not live to move the branch
+            self._known_versions.add(entry.id)
+        if options.deploy is not None:  # of an import that was killed before it moved the branch
             for deployed in repo.deployments():
                 self._by_time[deployed.time_ns].add(deployed.commit)
 
@@ -177,14 +176,12 @@ class _Line:
             self.done += checkpoint.size
 
     def _note_broken(self, checkpoint: Checkpoint, error: BadModelFile) -> None:
-        """Notes a checkpoint that is no sound model; raises the error, with its place, if it may
-        not be skipped.
-        """
+        """Notes an invalid checkpoint; raises the error with its path unless it may be skipped."""
         if self._options.broken is None:
             raise BadModelFile(
                 f"{printable(str(checkpoint.source))}: {error.message}",
                 hint="mend, complete or move it, or skip such checkpoints with --skip-broken; "
-                "one that lacks files is taken without --deploy",
+                "an incomplete one can be imported without --deploy",
             ) from error
         self._options.broken.append(checkpoint.source)
 
@@ -234,7 +231,7 @@ class _Line:
             self._options.progress(min(self.done + done, total), total, what)
 
     def _have(self, checkpoint: Checkpoint, commit: CommitId) -> Imported:
-        """For a content that is stored already: records its deployment if that is missing."""
+        """For stored content: records its deployment if that is missing."""
         target, time_ns = self._options.deploy, checkpoint.time_ns
         if target is not None and time_ns not in {
             each.time_ns for each in self._repo.deployments(target, rev=commit)
@@ -243,11 +240,11 @@ class _Line:
         return self._imported(checkpoint, commit, checkpoint.size, None)
 
     def _known(self, checkpoint: Checkpoint) -> CommitId | None:
-        """A version of this line with these files and the checkpoint's time, or the previous one.
+        """A version of this history with these files and the checkpoint's time, or None.
 
-        One that was deployed but is on no branch comes next in the line.
+        A version that was deployed but is on no branch continues the history.
         """
-        # Whether it is the end again, the commit finds: looking here would read the files twice.
+        # The commit detects a repetition of the end; checking it here would read the files twice.
         due = [*self._by_time[checkpoint.time_ns], *filter(None, {self._previous} - {self.end})]
         wanted: dict[str, bytes] = {}
         for id_ in due:
@@ -268,7 +265,7 @@ class _Line:
             return file.entry.content_id
 
     def _is_here(self, id_: CommitId) -> bool:
-        if id_ in self._there or id_ in {self.end, self._previous}:
+        if id_ in self._known_versions or id_ in {self.end, self._previous}:
             return True
         if self._repo.version(id_).parents == (() if self.end is None else (self.end,)):
             self.end = id_
@@ -277,9 +274,9 @@ class _Line:
 
 
 def _move_branches(repo: Repository, lines: Sequence[_Line]) -> None:
-    """Moves every branch to the end of its line.
+    """Moves every branch to the end of its history.
 
-    Before the first version HEAD goes to the branch of the newest one.
+    If HEAD has no version, it moves to the branch of the newest one.
     """
     moves = {
         line.branch: (line.start, line.end)

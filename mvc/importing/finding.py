@@ -1,8 +1,7 @@
-"""Finds the checkpoints that lie on disk: which files are a version, and which versions a history.
+"""Finds checkpoints on disk: which files are a version, and which versions a history.
 
-A file becomes a version of one tracked path. A folder whose files belong together
-(``checkpoint-500``) becomes one version with all of its files. A folder of numbered checkpoints is
-the run of a training, and a history of its own.
+A file becomes a version of one tracked path. A folder of related files (``checkpoint-500``) becomes
+one version. A folder of numbered checkpoints is a training run with its own history.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from mvc.names import MODELS, check_path, check_ref, printable
 from mvc.system import FileIdentity, FileSystem
 from mvc.times import check_moment, parse_time
 
-# Files that training writes next to a model; alone they are no version.
+# Files that a training writes next to a model; without it they are no version.
 _BESIDE = re.compile(r"(optimizer|scheduler|scaler|training_args|rng_state|random_states).*")
 _SHARD = re.compile(r".+-\d+-of-\d+\.\w+")
 _NUMBERED = re.compile(
@@ -29,12 +28,12 @@ _NUMBERED = re.compile(
     re.IGNORECASE,
 )
 _DIGITS = re.compile(r"(\d+)")
-_DEEPEST = 12  # folders below a source in which runs are looked for
+_DEEPEST = 12  # levels of folders searched for runs
 _TIME_RULES = "use 'mtime', or 'name:FORMAT' such as 'name:model-%Y%m%d-%H%M%S.pt'"
 
 
 class Checkpoint(Struct, frozen=True):
-    """A version to commit: its files by tracked name. ``time_ns`` since 1970, ``size`` in bytes."""
+    """A version to commit: its files by tracked name; ``time_ns`` since 1970, ``size`` in bytes."""
 
     source: Path
     time_ns: int
@@ -43,10 +42,10 @@ class Checkpoint(Struct, frozen=True):
 
 
 class FoundHistory(Struct, frozen=True):
-    """Checkpoints that follow each other, oldest first.
+    """Consecutive checkpoints, oldest first.
 
-    ``run`` names the training that wrote them; it is empty for files of which no more is known.
-    ``branch`` is the branch that gets them; None means the current one.
+    ``run``: the training's name, or empty. ``branch``: the branch to commit to; None: the current
+    one.
     """
 
     branch: str | None
@@ -61,14 +60,13 @@ def find_histories(
     path: str | None,
     left_out: list[Path] | None = None,
 ) -> list[FoundHistory]:
-    """The histories in ``sources``; checkpoints of equal time are in the order of their names.
+    """The histories in ``sources``; checkpoints of equal time are sorted by name.
 
-    A folder means its model files and its subfolders with model files, which are one history,
-    and each subfolder that is the run of a training, which is another. What is none of these is
-    added to ``left_out``, unless it is hidden; so are links to folders, as what they lead to may
-    be there by its own name, or be a folder above. A source itself may be one. Raises
-    UnknownPath for a source that does not exist and for a symbolic link that leads nowhere,
-    WrongUsage if files of several formats would become one path, InvalidTime if a name has no time.
+    A folder means one history of its model files and subfolders with model files, and one more
+    history for each subfolder that is a training run. Everything else is added to ``left_out``,
+    except hidden files; so are links to folders. Raises UnknownPath for a missing source or a dead
+    link, WrongUsage if files of several formats would become one path, InvalidTime if a name has no
+    time.
     """
     make = _Maker(fs, _Clock(time), None if path is None else PurePosixPath(path).as_posix())
     sources = _each_once(fs, sources)
@@ -80,7 +78,7 @@ def find_histories(
         if not identity.is_dir:
             plain.singles[source] = identity
         else:
-            found = _look_into(fs, source)
+            found = _search(fs, source)
             if found.is_run:
                 runs.append((source.resolve().name, found))
             elif _is_checkpoint(fs.list(source)):
@@ -105,11 +103,11 @@ def find_histories(
     return histories
 
 
-# -- looking into folders --------------------------------------------------------------------
+# -- searching folders -----------------------------------------------------------------------
 
 
 def _each_once(fs: FileSystem, sources: Sequence[Path]) -> list[Path]:
-    """``sources`` with each folder once: by its own name, if links to it are named too."""
+    """``sources`` with each folder once: a link is dropped if its folder is named too."""
     chosen: dict[Path | tuple[int, int], Path] = {}
     for source in sources:
         identity = fs.stat(source)
@@ -121,7 +119,7 @@ def _each_once(fs: FileSystem, sources: Sequence[Path]) -> list[Path]:
 
 
 class _Found(Struct):
-    """What a folder holds: model files, folders that are versions, and runs of trainings."""
+    """The content of a folder: model files, folders that are versions, and training runs."""
 
     at: Path | None = None
     singles: dict[Path, FileIdentity] = field(default_factory=dict)
@@ -144,7 +142,7 @@ class _Found(Struct):
         return self.is_run and bool(self.folders and self.singles)
 
     def left_out(self, fs: FileSystem) -> list[Path]:
-        """What belongs to no version; the result has all files that lie next to it."""
+        """Paths of no version; a training's result includes all files next to it."""
         if not self.has_result:
             return self.skipped
         identities = ((place, fs.stat(place)) for place in self.skipped)
@@ -157,8 +155,8 @@ class _Found(Struct):
         return len(files) > 1 or any(_NUMBERED.fullmatch(folder.name) for folder in self.folders)
 
 
-def _look_into(fs: FileSystem, folder: Path, deep: int = 0) -> _Found:
-    """The checkpoints and the runs in a folder, and by its name what is neither."""
+def _search(fs: FileSystem, folder: Path, deep: int = 0) -> _Found:
+    """The checkpoints and runs in a folder, and all other paths in it."""
     found = _Found(folder)
     for name in fs.list(folder):
         place = folder / name
@@ -167,7 +165,7 @@ def _look_into(fs: FileSystem, folder: Path, deep: int = 0) -> _Found:
             if _is_model(name) and fs.stat(place, follow=False) is not None:
                 raise dead_link(str(place))
         elif identity.is_dir and not is_link(fs, place):
-            _look_at_folder(fs, place, found, deep + 1)
+            _add_folder(fs, place, found, deep + 1)
         elif identity.is_file and _is_model(name) and not _BESIDE.fullmatch(name):
             found.singles[place] = identity
         else:
@@ -175,9 +173,9 @@ def _look_into(fs: FileSystem, folder: Path, deep: int = 0) -> _Found:
     return found
 
 
-def _look_at_folder(fs: FileSystem, place: Path, found: _Found, deep: int) -> None:
-    """Adds a subfolder: as a version, as a run, as one that holds runs, or as what is none."""
-    inside = _Found() if deep > _DEEPEST else _look_into(fs, place, deep)
+def _add_folder(fs: FileSystem, place: Path, found: _Found, deep: int) -> None:
+    """Adds a subfolder: as a version, a run, a folder of runs, or none of these."""
+    inside = _Found() if deep > _DEEPEST else _search(fs, place, deep)
     if inside.is_run:
         found.runs.append((place, inside))
     elif not inside.runs:
@@ -193,14 +191,14 @@ def _look_at_folder(fs: FileSystem, place: Path, found: _Found, deep: int) -> No
 
 
 def _names_and_links(fs: FileSystem, folder: Path) -> tuple[list[str], list[Path]]:
-    """The files of a folder, and its links to folders, which are no part of a version."""
+    """The files of a folder, and its links to folders, which belong to no version."""
     linked: set[str] = set()
     names = [file.name for file in files_in(fs, folder, linked=linked)]
     return names, [folder / name for name in sorted(linked)]
 
 
 def _is_checkpoint(names: Sequence[str]) -> bool:
-    """Whether a folder is one version: it has shards, or the state of a trainer."""
+    """Whether a folder is one version: it has shards, or a trainer's state."""
     return any(
         _SHARD.fullmatch(n) or n.endswith(".index.json") or n == "trainer_state.json" for n in names
     )
@@ -211,14 +209,14 @@ def _is_model(name: str) -> bool:
 
 
 def _branch_name(name: str, taken: set[str]) -> str:
-    """A branch's name that is like that of a run's folder, and not among ``taken``."""
+    """A valid branch name similar to a run's folder, and not in ``taken``."""
     plain = name.removesuffix("/checkpoints")
     parts = re.sub(r"[^A-Za-z0-9._+/-]+", "-", plain).split("/")
     wanted = "/".join(part.strip(".-").replace("..", ".") or "run" for part in parts)
     wanted = wanted[: MAX_REF_BYTES - 10].rstrip("./-") or "run"
     try:
         check_ref("branch", wanted)
-    except InvalidName:  # as an id looks, or HEAD
+    except InvalidName:  # similar to an id, or HEAD
         wanted = f"run-{wanted.removesuffix('.lock')}"
     chosen, number = wanted, 1
     while chosen in taken:
@@ -232,14 +230,16 @@ def _branch_name(name: str, taken: set[str]) -> str:
 
 
 class _Maker(Struct, frozen=True):
-    """Makes checkpoints: their times by ``clock``, the tracked names below or at ``prefix``."""
+    """Makes checkpoints with times of ``clock`` and tracked names at or below ``prefix``."""
 
     fs: FileSystem
     clock: _Clock
     prefix: str | None
 
     def checkpoints(self, found: _Found) -> tuple[Checkpoint, ...]:
-        """Those of a folder, oldest first; the files next to a run's folders are one version."""
+        """The versions of a folder, oldest first; the files next to a run's folders are one
+        version.
+        """
         if self.prefix is not None:
             check_path(self.prefix)
         made = [self._folder(folder, self._inside(folder)) for folder in found.folders]
@@ -295,10 +295,10 @@ class _Clock:
     def __init__(self, rule: str) -> None:
         kind, _, self._format = rule.partition(":")
         if rule != "mtime" and (kind != "name" or "%" not in self._format):
-            raise WrongUsage(f"{printable(rule)!r} is not a way to tell times", hint=_TIME_RULES)
+            raise WrongUsage(f"{printable(rule)!r} is not a rule for times", hint=_TIME_RULES)
         if kind == "name" and not _names_date(self._format):
             raise WrongUsage(
-                f"{printable(self._format)!r} names no date: every time would be in 1900",
+                f"{printable(self._format)!r} has no date: every time would be in 1900",
                 hint="name year, month and day, such as 'name:model-%Y%m%d-%H%M%S.pt'",
             )
 
@@ -316,7 +316,7 @@ class _Clock:
                     raise InvalidTime(f"{where}: {error.message}", hint=error.hint) from error
         raise InvalidTime(
             f"no time of the form {printable(self._format)!r} in {printable(place.name)!r}",
-            hint="the form must fit the whole name; %% stands for a percent sign",
+            hint="the form must match the whole name; %% means a percent sign",
         )
 
 
@@ -330,15 +330,15 @@ def _strptime(name: str, form: str) -> datetime | None:
     try:
         return datetime.strptime(name, form)
     except re.error:
-        raise WrongUsage(f"{printable(form)!r} is no time format", hint=_TIME_RULES) from None
+        raise WrongUsage(f"{printable(form)!r} is not a time format", hint=_TIME_RULES) from None
     except ValueError as error:
         if "directive" in str(error) or "stray" in str(error):
             raise WrongUsage(
-                f"{printable(form)!r} is no time format: {error}", hint=_TIME_RULES
+                f"{printable(form)!r} is not a time format: {error}", hint=_TIME_RULES
             ) from None
         return None
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts epoch2 before epoch10."""
+    """Sort key that puts epoch2 before epoch10."""
     return [(int(p), "") if p.isdecimal() else (-1, p) for p in _DIGITS.split(name) if p]

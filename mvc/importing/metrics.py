@@ -1,4 +1,4 @@
-"""Metrics of a checkpoint that was trained elsewhere, from its name and its trainer's state."""
+"""Metrics of an imported checkpoint, from its name and its trainer's state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mvc.names import check_key
 from mvc.system import FileSystem
 
 _STATE = "trainer_state.json"
-MOST_BYTES = 16 * MIB  # of a state: the log of a long training has some
+MOST_BYTES = 16 * MIB  # of a trainer's state: that of a long training has several MiB
 _MOST = 100  # metrics
 _NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _NAMED = re.compile(rf"([A-Za-z][A-Za-z0-9_/]*)=({_NUMBER})")
@@ -29,18 +29,18 @@ _KNOWN = re.compile(
     re.IGNORECASE,
 )
 _STEPS = {"checkpoint", "ckpt", "global_step"}
-_NO_JSON = re.compile(rb"(?<=[\s:,\[])(?:NaN|-?Infinity)(?=[\s,}\]])")  # but Python writes it
+_NO_JSON = re.compile(rb"(?<=[\s:,\[])(?:NaN|-?Infinity)(?=[\s,}\]])")  # written by Python
 
 
 class _TrainerState(Struct):
-    """What is read of the state of a trainer; the rest of it is never made into objects."""
+    """The fields to read of a trainer's state; no others are parsed into objects."""
 
     global_step: int | float | None = None
     log_history: list[dict[str, Any]] = field(default_factory=list)
 
 
 def metrics_of(fs: FileSystem, checkpoint: Checkpoint, too_long: list[Path]) -> dict[str, float]:
-    """Numbers by name, at most 100; those of the trainer's state come before those of names.
+    """At most 100 metrics by name; those of the trainer's state take precedence.
 
     A state of more than MOST_BYTES is not read, but added to ``too_long``.
     """
@@ -52,7 +52,7 @@ def metrics_of(fs: FileSystem, checkpoint: Checkpoint, too_long: list[Path]) -> 
 
 
 def _in_name(name: str) -> Iterator[tuple[str, float]]:
-    """Those of ``epoch=3-val_loss=0.25.ckpt``, ``checkpoint-500`` or ``model_acc0.91.pt``."""
+    """Those in ``epoch=3-val_loss=0.25.ckpt``, ``checkpoint-500`` or ``model_acc0.91.pt``."""
     yield from ((key, float(text)) for key, text in _NAMED.findall(name))
     for key, text in _KNOWN.findall(name):
         yield "step" if key.lower() in _STEPS else key.lower(), float(text)
@@ -61,7 +61,7 @@ def _in_name(name: str) -> Iterator[tuple[str, float]]:
 def _in_state(
     fs: FileSystem, checkpoint: Checkpoint, too_long: list[Path]
 ) -> Iterator[tuple[str, float]]:
-    """What transformers logged last of each number, up to the step of the checkpoint."""
+    """The last logged value of each metric, up to the checkpoint's step."""
     place = next((p for p in checkpoint.files.values() if p.name == _STATE), None)
     identity = None if place is None else fs.stat(place)
     if place is None or identity is None:
@@ -81,7 +81,7 @@ def _in_state(
 
 
 def _read(fs: FileSystem, place: Path) -> _TrainerState:
-    """The state; an empty one where the file is no JSON, or none that a trainer writes."""
+    """The state; empty for a file that is not the JSON of a trainer."""
     try:
         data = _NO_JSON.sub(b"null", fs.read_bytes(place, MOST_BYTES))
         return msgspec.json.decode(data, type=_TrainerState)
@@ -90,7 +90,7 @@ def _read(fs: FileSystem, place: Path) -> _TrainerState:
 
 
 def _number(value: object) -> float | None:
-    """A number that a float64 holds; None for anything else, and for truth values."""
+    """A number that fits a float64; None for anything else, also for booleans."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1e300:
         return None
     return float(value)

@@ -1,7 +1,7 @@
 """A commit: manifest, root, parents, author, time, message, metrics, params, needs, run.
 
-Its id is the hash of its canonical bytes; nothing about how the blobs are
-stored is inside, so that repacking never changes an id.
+Its id is the hash of its canonical bytes. They do not contain how contents are stored, so repacking
+never changes an id.
 """
 
 from __future__ import annotations
@@ -36,15 +36,12 @@ _OTHER_FORM = "it is not in canonical form"
 
 
 class Commit(Struct, frozen=True, dict=True):
-    """``time_ns`` is UTC nanoseconds since 1970, ``zone_minutes`` the author's offset from UTC.
+    """``time_ns``: ns since 1970, UTC; ``zone_minutes``: the author's offset from UTC.
 
-    ``metrics`` are float64 by name; ``pipeline`` is the preset or the text of the pipeline
-    that was asked for; ``code`` the git commit of the working folder, or empty. ``params`` are
-    texts by name: hyper-parameters, the name of a data set. ``needs`` are versions beside the
-    parents without which this one cannot be made again, as the data sets of its training.
-    ``attached`` are the names at the top of what its manifest carries beside the files. ``run``
-    names the training that made it. ``dirty``: the working folder differed from the git commit, or
-    git did not answer in time.
+    ``pipeline``: the requested preset or pipeline text. ``code``: the git commit of the working
+    folder, or empty; ``dirty``: its files differed, or git did not answer in time. ``params``:
+    texts such as hyper-parameters. ``needs``: further versions that a replay needs, such as data
+    sets. ``attached``: top-level names of attachments. ``run``: the training's name.
     """
 
     manifest: ManifestId
@@ -88,7 +85,7 @@ class Commit(Struct, frozen=True, dict=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Commit:
-        """Raises DamagedData unless ``data`` is exactly what ``encoded`` gives."""
+        """Raises DamagedData unless ``data`` equals ``encoded`` of the result."""
         reader = Reader(data, "a commit")
         if len(data) > MAX_COMMIT:
             raise reader.fail(f"it is longer than {MAX_COMMIT} bytes")
@@ -127,7 +124,7 @@ def write_metrics(writer: Writer, metrics: Mapping[str, float]) -> None:
 
 
 def read_metrics(reader: Reader) -> dict[str, float]:
-    """What ``write_metrics`` wrote, at most ``MAX_METRICS``."""
+    """Inverse of ``write_metrics``; at most ``MAX_METRICS``."""
     names = _names(reader, MAX_METRICS)
     return {name: _FLOAT.unpack(reader.raw(8))[0] for name in names}
 
@@ -140,13 +137,13 @@ def write_params(writer: Writer, params: Mapping[str, str]) -> None:
 
 
 def read_params(reader: Reader) -> dict[str, str]:
-    """What ``write_params`` wrote, at most ``MAX_PARAMS``."""
+    """Inverse of ``write_params``; at most ``MAX_PARAMS``."""
     names = _names(reader, MAX_PARAMS)
     return {name: reader.text(MAX_NAME_BYTES) for name in names}
 
 
 def _names(reader: Reader, most: int) -> Iterator[str]:
-    """The names of a table in strictly ascending order; the caller reads the value of each."""
+    """The names of a table in strictly ascending order; the caller reads each value."""
     previous = None
     for _ in range(reader.count(most)):
         name = reader.blob(MAX_NAME_BYTES)

@@ -23,8 +23,8 @@ _TAG_BLOB = b"mvc.blob.1"
 # blake3 starts its own threads; below this size they cost more than they save.
 _PARALLEL_BYTES = 1 << 20
 ONE_CALL = 64 << 10
-"""Bytes that are copied sooner than a hasher is made and updated."""
-# The system backs memory that was only ever read by one page, which stays in the cache.
+"""Up to this size, one call with copied bytes is faster than a hasher."""
+# Never written: the system maps it to one shared page, which stays in the cache.
 _ZEROS = memoryview(bytes(PIECE))
 
 
@@ -40,7 +40,7 @@ _first_process = lru_cache(maxsize=1)(os.getpid)
 
 
 def hash_threads(*, parallel: bool) -> int:
-    """For ``blake3``, whose threads a fork of a process that has started them would wait for."""
+    """Thread count for ``blake3``; 1 in a forked process, which would wait for threads it lacks."""
     return blake3.AUTO if parallel and _first_process() == os.getpid() else 1
 
 
@@ -52,10 +52,10 @@ def _prefix(spec: TensorSpec) -> bytes:
 
 
 class BlobHasher:
-    """The param hash of a tensor whose bytes arrive in pieces, row-major, little-endian.
+    """The param hash of a tensor, fed in row-major little-endian pieces.
 
-    BLAKE3-256 over (tag, dtype name, shape, bytes); dtype and shape are inside so
-    that zeros of shape (2, 3) and (3, 2) differ (seeds.md 4f, trap 1).
+    BLAKE3-256 over (tag, dtype name, shape, bytes). Dtype and shape are included so that zeros of
+    shape (2, 3) and (3, 2) differ (seeds.md 4f, trap 1).
     """
 
     def __init__(self, spec: TensorSpec, *, parallel: bool = False) -> None:
@@ -72,7 +72,7 @@ class BlobHasher:
 
 
 def blob_id(spec: TensorSpec, data: Bytes, *, parallel: bool = False) -> BlobId:
-    """The param hash of one tensor given whole."""
+    """The param hash of a whole tensor."""
     if spec.nbytes <= ONE_CALL:
         return BlobId(blake3(_prefix(spec) + data).digest())
     hasher = BlobHasher(spec, parallel=parallel)
@@ -81,7 +81,7 @@ def blob_id(spec: TensorSpec, data: Bytes, *, parallel: bool = False) -> BlobId:
 
 
 def raw_blob_id(data: Bytes) -> BlobId:
-    """The id of bytes that are no tensor (dtype ``raw``)."""
+    """The id of bytes outside of tensors (dtype ``raw``)."""
     view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
     return blob_id(TensorSpec("raw", (view.nbytes,)), view, parallel=True)
 
@@ -101,7 +101,7 @@ def zero_blob_id(spec: TensorSpec) -> BlobId:
 
 
 def pieces(spec: TensorSpec) -> Iterator[tuple[int, int]]:
-    """(start, length) of every piece of a blob; one empty piece for an empty blob."""
+    """(start, length) of every piece of a content; one empty piece for an empty content."""
     for start in range(0, max(spec.nbytes, 1), PIECE):
         yield start, min(PIECE, spec.nbytes - start)
 
@@ -109,10 +109,10 @@ def pieces(spec: TensorSpec) -> Iterator[tuple[int, int]]:
 def verify_pieces(
     id_: bytes, spec: TensorSpec, read: Callable[[int, int], memoryview], wrong: MvcError
 ) -> Iterator[tuple[int, memoryview]]:
-    """Yields (start, bytes) of every piece of a blob, hashing them on the way.
+    """Yields (start, bytes) of every piece of a content, hashing them.
 
-    ``read(start, length)`` returns a piece. After the last one ``wrong`` is raised if the hash
-    is not ``id_``; until then the bytes are not verified.
+    ``read(start, length)`` returns a piece. Raises ``wrong`` after the last one if the hash is not
+    ``id_``; until then the bytes are unverified.
     """
     hasher = BlobHasher(spec, parallel=True)
     for start, length in pieces(spec):

@@ -1,9 +1,8 @@
 """A manifest: the paths of a version, each with its tensors and its layout (docs/format.md).
 
-The layout says of which blobs and other bytes a file is made: *contents* (blobs at offsets),
-*checks* (CRC-32 fields of zips, which are computed, not stored) and the *skeleton*, one raw blob of
-every remaining byte in file order. Files that a version carries beside its own, which no working
-folder holds, have paths that begin with ``names.ATTACHED``.
+A layout describes a file's bytes: *contents* at offsets, *checks* (CRC-32 fields of zips, computed
+instead of stored) and the *skeleton*, one raw content of all remaining bytes in file order.
+Attachments have paths that begin with ``names.ATTACHED`` and are never in a working folder.
 """
 
 from __future__ import annotations
@@ -47,16 +46,16 @@ FORMATS = {
     "opaque": FIRST, "safetensors": FIRST, "torch": FIRST, "npz": FIRST, "npy": FIRST,
     "state": FIRST, "gguf": "gguf", "onnx": "onnx", "hdf5": "hdf5", "keras": "hdf5",
 }  # fmt: skip
-"""Formats of files, each with what a reader of the repository's format must know."""
+"""Formats of files, each with the feature that a reader of the repository must support."""
 _FORMAT_NAMES = tuple(FORMATS)
 _DTYPE_NAMES = tuple(DTYPES)
 _Span = tuple[int, int, bool]
-"""Where ids lie in the bytes of a manifest: begin, end, whether they name stored objects."""
+"""A range of ids in an encoded manifest: begin, end, whether they name stored contents."""
 _DTYPE_CODES = {name: code for code, name in enumerate(_DTYPE_NAMES)}
 
 
 class Content(Struct, frozen=True, gc=False):
-    """A blob that fills ``spec.nbytes`` bytes of the file from ``offset``."""
+    """A content that fills ``spec.nbytes`` bytes of the file from ``offset``."""
 
     offset: int
     spec: TensorSpec
@@ -64,7 +63,7 @@ class Content(Struct, frozen=True, gc=False):
 
 
 class Check(Struct, frozen=True):
-    """A little-endian CRC-32 of file bytes [start, start + length), kept at ``position``."""
+    """A little-endian CRC-32 of file bytes [start, start + length), located at ``position``."""
 
     position: int
     start: int
@@ -90,8 +89,8 @@ def reach(spec: TensorSpec, view: View) -> tuple[int, int]:
 class LogicalTensor(Struct, frozen=True, gc=False):
     """A named tensor of the state.
 
-    ``content`` is a position in ``FileEntry.contents``; with ``view`` None the
-    tensor is that blob, otherwise it is read out of it by offset and strides.
+    ``content`` is an index in ``FileEntry.contents``. Without ``view`` the tensor is that content;
+    otherwise it is read from it by offset and strides.
     """
 
     key: str
@@ -102,11 +101,10 @@ class LogicalTensor(Struct, frozen=True, gc=False):
 
 
 class State:
-    """The tensors of one file in the order of their keys' UTF-8 bytes, and their Merkle tree.
+    """The tensors of one file, sorted by the UTF-8 bytes of their keys, and their Merkle tree.
 
-    That is not the order of the file: safetensors reorders tensors when it writes, and the same
-    state must have the same root in every format (docs/decisions.md). Equal
-    roots mean equal names, dtypes, shapes and bytes.
+    Not in file order: safetensors reorders tensors, and equal states must have equal roots in every
+    format (docs/decisions.md). Equal roots mean equal names, dtypes, shapes and bytes.
     """
 
     def __init__(self, tensors: Iterable[LogicalTensor]) -> None:
@@ -142,22 +140,22 @@ class FileEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def content_id(self) -> bytes:
-        """32 bytes that determine every byte of the file, whatever its path."""
+        """32 bytes that determine every byte of the file, but not its path."""
         writer = Writer()
         _write_entry(writer, self, with_path=False)
         return digest(_TAG_ENTRY, writer.done())
 
     @property
     def state_id(self) -> bytes:
-        """The root of the file's tensors; of a file without tensors its ``content_id``."""
+        """The root of the file's tensors; without tensors its ``content_id``."""
         return self.state.root if self.tensors else self.content_id
 
 
 class Manifest:
-    """The entries of a version in path order; named by the hash of its canonical bytes.
+    """The entries of a version in path order; its id is the hash of its canonical bytes.
 
-    ``entries`` are its files, ``attached`` is what it carries beside them, and ``all_entries``
-    are both. Only the files have part in its Merkle root.
+    ``entries``: files; ``attached``: attachments; ``all_entries``: both. The Merkle root covers
+    files only.
     """
 
     def __init__(self, entries: Iterable[FileEntry]) -> None:
@@ -187,11 +185,10 @@ class Manifest:
         return found
 
     def file(self, path: str | None = None) -> FileEntry:
-        """The entry at ``path``, a file. Without a path, or if it is a folder, the only file in it.
+        """The file at ``path``, or the only file in that folder (None: the version's top).
 
-        Of several files with tensors ``DEFAULT_STATE`` is taken, if it is among them; a training
-        state beside its model, or a file without tensors, only if there is nothing else. Raises
-        UnknownPath.
+        Among several files with tensors, ``DEFAULT_STATE`` is preferred; training states and files
+        without tensors count only if there is nothing else. Raises UnknownPath.
         """
         if path is not None and path in self.by_path:
             return self.by_path[path]
@@ -218,9 +215,9 @@ class Manifest:
         )
 
     def under(self, paths: Sequence[str]) -> list[FileEntry]:
-        """The entries that ``paths`` (files or folders) name; all if no path is named.
+        """The entries at or below ``paths``; all for no paths.
 
-        A path that is both names the file, ``path/`` the folder. Raises UnknownPath.
+        A path that is both names the file; ``path/`` names the folder. Raises UnknownPath.
         """
         if not paths:
             return list(self.entries)
@@ -244,7 +241,7 @@ class Manifest:
 
     @cached_property
     def training_states(self) -> frozenset[str]:
-        """The paths at which a Recorder keeps the training state of a model of this version."""
+        """Paths of training states that belong to a model of this version."""
         return frozenset(training_path(entry.path) for entry in self.entries) & self.by_path.keys()
 
     @cached_property
@@ -264,7 +261,7 @@ class Manifest:
 
     @property
     def features(self) -> frozenset[str]:
-        """What a reader of the repository's format must know beyond its first release."""
+        """Features that a reader must support beyond the first release."""
         dtypes = {content.spec.dtype for e in self.all_entries for content in e.contents}
         dtypes |= {tensor.spec.dtype for e in self.all_entries for tensor in e.tensors}
         found = {FORMATS[entry.format] for entry in self.all_entries}
@@ -285,9 +282,9 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes, spans: list[_Span] | None = None) -> Manifest:
-        """Raises DamagedData unless ``data`` is exactly what ``encoded`` gives.
+        """Raises DamagedData unless ``data`` equals ``encoded`` of the result.
 
-        ``spans``: is given where the ids lie in ``data``.
+        ``spans``: receives the ranges of ids in ``data``.
         """
         spans = [] if spans is None else spans
         reader = Reader(data, "a manifest")
@@ -298,7 +295,7 @@ class Manifest:
         reader.end()
         paths = [entry.path.encode() for entry in entries]
         if any(a >= b for a, b in pairwise(paths)):
-            raise reader.fail("its entries are not in canonical order, or a path is there twice")
+            raise reader.fail("its entries are not in canonical order, or a path is repeated")
         manifest = cls(entries)
         # The reader accepts one form of each field, and the order of entries was checked.
         manifest.__dict__["encoded"] = data
@@ -306,10 +303,10 @@ class Manifest:
 
 
 class Shape:
-    """All of a manifest but the ids in it: one for the many versions of a model.
+    """A manifest without its ids, shared by many versions of a model.
 
-    ``specs``: of the objects that it names, file by file: contents, then the skeleton.
-    ``skeletons``: positions of skeletons among these; ``raw``: bytes of all ``files``.
+    ``specs``: of the named contents, file by file: contents, then the skeleton. ``skeletons``:
+    indices of skeletons among these. ``raw``: bytes of all ``files``.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -334,10 +331,10 @@ class Shape:
         self._objects = [slice(begin, end) for begin, end, is_object in spans if is_object]
 
     def ids(self, data: bytes) -> bytes | None:
-        """The ids of the objects that ``data`` names, 32 bytes each, in the order of ``specs``.
+        """The ids in ``data``, 32 bytes each, in the order of ``specs``.
 
-        None if ``data`` differs from a manifest of this shape in more than ids. Otherwise it is
-        as canonical as that one: no rule looks at an id.
+        None if ``data`` differs from this shape in more than ids. Otherwise it is canonical too: no
+        rule depends on an id.
         """
         one, other = (int.from_bytes(each, "little") for each in (data, self._data))
         if len(data) != len(self._data) or (one ^ other) & self._mask:
@@ -463,7 +460,7 @@ def _read_tensors(
 
 
 def _check_layout(entry: FileEntry) -> None:
-    """Checks lie in the skeleton and cover file bytes; a skeleton exists iff bytes remain."""
+    """Checks are in the skeleton and cover file bytes; a skeleton exists iff bytes remain."""
     if (entry.skeleton is None) != (entry.skeleton_size == 0):
         raise DamagedData(f"a manifest is damaged: the skeleton of {entry.path} does not fit")
     spans = [(c.offset, c.offset + c.spec.nbytes) for c in entry.contents if c.spec.nbytes]

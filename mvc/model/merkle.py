@@ -1,6 +1,6 @@
 """The Merkle tree over the tensors of a state (MMlib §3.2; seeds.md 4a).
 
-Which leaves are joined first: docs/format.md, "Manifest".
+docs/format.md, "Manifest", defines the order of joining leaves.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class _Node(Struct, frozen=True, gc=False):
 
 
 def _pairs(nodes: Sequence[_Node]) -> list[_Node]:
-    """The parents of each two nodes that follow one another."""
+    """The parents of consecutive pairs of nodes."""
     twos = zip(nodes[::2], nodes[1::2], strict=True)
     return [_Node(digest(_TAG_NODE, a.hash, b.hash), a, b) for a, b in twos]
 
 
 class MerkleTree:
-    """A tree over leaf hashes; the root of no leaves is defined, too."""
+    """A tree over leaf hashes; the root of no leaves is also defined."""
 
     def __init__(self, leaves: Sequence[bytes]) -> None:
         self.count = len(leaves)
@@ -56,18 +56,18 @@ class MerkleTree:
 
 
 class TreeDiff(Struct, frozen=True):
-    """Leaf positions that differ, in order, and the hash comparisons it took."""
+    """Indices of differing leaves in order, and the number of hash comparisons."""
 
     changed: tuple[int, ...]
     comparisons: int
 
 
 def compare(a: MerkleTree, b: MerkleTree) -> TreeDiff:
-    """Leaves in which two trees of equal leaf count differ.
+    """The leaves in which two trees with equal leaf counts differ.
 
-    Compares the roots, then both children of every differing inner node:
-    1 + 2 * (differing inner nodes) comparisons; 2n - 1 if all differ, 1 if none.
-    Raises ValueError for different leaf counts (join those by name instead).
+    Compares the roots, then both children of every differing inner node: 1 + 2 * (differing inner
+    nodes) comparisons, from 1 to 2n - 1. Raises ValueError for different leaf counts (match those
+    by name instead).
     """
     if a.count != b.count:
         raise ValueError("trees of different leaf counts are joined by name")

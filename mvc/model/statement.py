@@ -1,8 +1,8 @@
-"""Statements: what somebody asserted, once, about a version or another statement (docs/format.md).
+"""Statements: immutable assertions about a version or another statement (docs/format.md).
 
-A statement never changes, and its bytes are equal in every repository. Each kind is a class that
-declares all that differs between kinds: its number and name, what a reader of the format must know,
-its body, whose topic it belongs to, and whether it stays as evidence.
+A statement's bytes are equal in every repository. Each kind is a class that declares everything
+specific: its number and name, the feature a reader needs, its body, its topic, and whether it
+remains as evidence.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mvc.names import encode_text
 from mvc.types import FIRST_RELEASE
 
 NODE = 16
-"""Bytes of a node."""
+"""Bytes of a node's id."""
 MAX_STATEMENT = 2 * MAX_COMMIT
 """Bytes of one statement."""
 NO_NODE = b""
@@ -66,10 +66,10 @@ _STATEMENT: _Field = (lambda writer, id_: writer.blob(id_ or b""), _id_or_none)
 
 
 class Statement(Struct, frozen=True, dict=True, kw_only=True):
-    """``author`` asserted it, because of ``reason``, about ``subject``: a commit or a statement.
+    """``author`` asserted it about ``subject``, a commit or a statement, because of ``reason``.
 
     ``node``: the repository that recorded it, at ``recorded_ns`` by its clock; ``hybrid_ns`` orders
-    it among those of its topic. These are open in a draft, until it is published.
+    it within its topic. These three are empty in a draft until it is published.
     """
 
     subject: bytes
@@ -82,28 +82,28 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
     code: ClassVar[int]
     name: ClassVar[str]
     feature: ClassVar[str]
-    body: ClassVar[Mapping[str, _Field]]  # what is written after the fields of all kinds, in order
-    stays: ClassVar[bool] = False  # evidence: neither undo nor a collection takes it away
+    body: ClassVar[Mapping[str, _Field]]  # further fields, in the order of writing
+    stays: ClassVar[bool] = False  # evidence: neither undo nor gc removes it
     retractable: ClassVar[bool] = False  # a retraction may name it
 
     @property
     def target(self) -> str:
-        """That of a deployment or its retraction; empty for any other statement."""
+        """The target of a deployment or its retraction; otherwise empty."""
         return ""
 
     @property
     def topic(self) -> str | tuple[int, bytes]:
-        """The target, or kind and subject: a statement's order is one among those of its topic."""
+        """The target, or kind and subject; statements are ordered within their topic."""
         return self.target or (self.code, self.subject)
 
     @property
     def commit(self) -> CommitId | None:
-        """The version that it is about; None if it is about another statement."""
+        """The version it is about; None if it is about another statement."""
         return CommitId(self.subject)
 
     @property
     def order(self) -> tuple[int, StatementId]:
-        """Its place among the statements of its topic, the same in every repository."""
+        """Sort key within its topic, equal in every repository."""
         return self.hybrid_ns, self.id
 
     @cached_property
@@ -148,9 +148,9 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
 class Deployment(Statement, frozen=True, dict=True, kw_only=True):
     """A version went live on ``target`` at ``time_ns``.
 
-    ``replaces``: the deployment that was live there then, as far as its node knew. ``returned_to``:
-    of a rollback, the deployment that it went back to. ``ahead_ms``: of what a node reports, how
-    far its clock was ahead when the report came.
+    ``replaces``: the deployment live there then, as known by its node. ``returned_to``: for a
+    rollback, the deployment it went back to. ``ahead_ms``: for a node's report, how far the node's
+    clock was ahead.
     """
 
     target: str
@@ -187,7 +187,7 @@ class Retraction(Statement, frozen=True, dict=True, kw_only=True):
 
 
 class AnnotationStatement(Statement, frozen=True, dict=True, kw_only=True):
-    """What somebody found out about a version later: metrics and params by name, a note."""
+    """Metrics, params and a note, added to a version later."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
@@ -204,7 +204,7 @@ class AnnotationStatement(Statement, frozen=True, dict=True, kw_only=True):
 
 
 class Tombstone(Statement, frozen=True, dict=True, kw_only=True):
-    """The state of a version, which has this Merkle root, is deleted for good."""
+    """The state of a version, with this Merkle root, is purged."""
 
     root: Root
 
@@ -214,8 +214,9 @@ class Tombstone(Statement, frozen=True, dict=True, kw_only=True):
 
 
 class ReplayProof(Statement, frozen=True, dict=True, kw_only=True):
-    """A replay of the recipe of a version, from the version ``base`` on, made the tensors at
-    ``path`` again, in so many milliseconds; ``environment``: where.
+    """A replay of a version's recipe made its tensors at ``path``.
+
+    It started at the version ``base`` and took ``milliseconds``; ``environment``: where.
     """
 
     path: str
@@ -234,9 +235,10 @@ class ReplayProof(Statement, frozen=True, dict=True, kw_only=True):
 
 
 class Signature(Statement, frozen=True, dict=True, kw_only=True):
-    """``blob``, made at ``signed_ns``, vouches for a version or (``of_statement``) a statement.
+    """The signature ``blob``, made at ``signed_ns``, of a version or (``of_statement``) a
+    statement.
 
-    ``before``: the deployment that came last in the order of its target then.
+    ``before``: the target's last deployment at that time.
     """
 
     of_statement: bool
@@ -270,14 +272,14 @@ KINDS: tuple[type[Statement], ...] = (
 
 
 def check_reason(reason: str) -> str:
-    """Returns it; raises WrongUsage if it is too long to be recorded."""
+    """Returns ``reason``; raises WrongUsage if it is too long."""
     if len(encode_text(reason)) > MAX_REASON:
         raise WrongUsage(f"the reason is longer than {MAX_REASON:,} bytes")
     return reason
 
 
 def node_of(note: str) -> bytes:
-    """The node of a repository whose first entry has this note."""
+    """The node id of a repository whose first entry has this note."""
     try:
         node = bytes.fromhex(note)
     except ValueError:

@@ -1,7 +1,7 @@
 """A tensor's spec: dtype name and shape.
 
-Names are torch's (``float32``, ``bfloat16``, ...), plus ``raw`` for bytes that are no tensor, so
-that every blob has a spec.
+Names are torch's (``float32``, ``bfloat16``, ...), plus ``raw`` for bytes outside of tensors, so
+that every content has a spec.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from mvc.types import FIRST_RELEASE as FIRST
 
 
 class DType(Struct, frozen=True):
-    """``itemsize`` in bytes; ``width``: bytes of the unsigned integers that deltas act on.
+    """``itemsize`` in bytes; ``width``: bytes of the unsigned integers for deltas.
 
-    ``feature``: what a reader of the repository's format must know.
+    ``feature``: the feature that a reader of the repository must support.
     """
 
     name: str
@@ -57,7 +57,7 @@ class TensorSpec(Struct, frozen=True, gc=False):
 
     dtype: str
     shape: tuple[int, ...]
-    nbytes: int = 0  # always computed; a field, because it is asked for very often
+    nbytes: int = 0  # always computed; a field, because it is read very often
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -82,5 +82,5 @@ class TensorSpec(Struct, frozen=True, gc=False):
 
 @lru_cache(maxsize=4096)
 def shared_spec(dtype: str, shape: tuple[int, ...]) -> TensorSpec:
-    """A cached TensorSpec for many tensors of one shape: a model may have 100,000 tensors."""
+    """A cached TensorSpec, because models may have 100,000 tensors of few shapes."""
     return TensorSpec(dtype, shape)

@@ -43,7 +43,7 @@ def announcing(store: Store, target: str | None) -> Announce:
     """Call before recording a deployment on ``target``, and the result afterwards.
 
     The result runs the user's hook if there is one, warns about failures, and returns the
-    deployment. A deployment made by a hook runs no hook.
+    deployment. A hook's deployment runs no hook.
     """
     if target is None or os.environ.get(_INSIDE) == _SCHEMA:
         return _logged

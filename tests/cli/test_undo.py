@@ -20,7 +20,7 @@ def test_the_advice_after_a_rollback_names_what_it_left(mvc) -> None:
         mvc("deploy", "HEAD", "prod")
     mvc("rollback", "prod")
     told = mvc("undo", code=None).err
-    found = re.search("'mvc (deploy [^']*)' deploys what was live before", told)
+    found = re.search("'mvc (deploy [^']*)' deploys the version that was live before", told)
     assert found is not None, told
     mvc(*found[1].split())
     assert mvc("live", "prod", "--json").json["live"][0]["commit"] == made[2]

@@ -317,7 +317,7 @@ def test_what_a_commit_cannot_decide(repo: mvc.Repository) -> None:
 
 
 def test_an_exact_name_that_is_not_there(repo: mvc.Repository) -> None:
-    with pytest.raises(UnknownPath, match="no tensor W to be kept exactly"):
+    with pytest.raises(UnknownPath, match="no tensor W to store exactly"):
         repo.commit({"w": np.ones(3)}, pipeline=LSB, options=CommitOptions(exact=["W"]))
     for name in "ab":
         np.savez(repo.root / f"{name}.npz", **{name: np.ones(3)})
@@ -364,7 +364,7 @@ def test_a_file_that_is_written_again_is_not_overwritten(
         write(*arguments)
 
     monkeypatch.setattr(production_files, "write_production", after)
-    with pytest.raises(SourceChanged, match="written again") as caught:
+    with pytest.raises(SourceChanged, match="changed during the commit") as caught:
         repo.commit("a.npz", pipeline=LSB, files=mvc.FileOptions(in_place=True, cwd=repo.root))
     assert np.load(path)["w"].tolist() == [5] * 4
     assert repo.find("HEAD").short in (caught.value.hint or "")

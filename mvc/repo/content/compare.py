@@ -1,8 +1,8 @@
-"""Compares files tensor by tensor by their hashes; no tensor is read.
+"""Compares files tensor by tensor by their hashes; reads no tensor.
 
-Merkle trees are compared from the root (MMlib §3.2): children are compared only where two inner
-nodes differ. If the keys of two states differ, tensors are joined by name, then by content, then
-by names without the prefixes that wrappers add.
+Merkle trees are compared from the root (MMlib §3.2): children are compared only where inner nodes
+differ. If the keys of two states differ, tensors are matched by name, then by content, then by name
+without the prefixes that wrappers add.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ def bare_name(key: str) -> str:
 class TensorDiff(Struct, frozen=True):
     """How one tensor differs.
 
-    ``kind``: unchanged, changed, added, removed, resized (another shape) or renamed (its
-    content or its bare name was under ``renamed_from``). The numbers are None if they were not
-    asked for or are not defined: ``changed_share`` is the share of elements whose bits differ (1
-    if the dtype differs); ``l2`` and ``max_abs`` of the difference and the ``cosine`` of old and
-    new are float64, over the elements that are finite on both sides; ``nonfinite`` counts the
-    other elements.
+    ``kind``: unchanged, changed, added, removed, resized (another shape) or renamed (content or
+    bare name of ``renamed_from``). Numbers are None if not requested or undefined.
+    ``changed_share``: share of elements with different bits (1 for another dtype). ``l2``,
+    ``max_abs`` of the difference and ``cosine`` of old and new are float64, over elements finite on
+    both sides; ``nonfinite`` counts all other elements.
     """
 
     key: str
@@ -51,16 +50,16 @@ class TensorDiff(Struct, frozen=True):
 
     @property
     def same(self) -> bool:
-        """Whether the content is the same, perhaps under another name."""
+        """Whether the content is equal, possibly under another name."""
         return self.changed_share == 0.0
 
 
 class FileDiff(Struct, frozen=True):
     """How one path differs: unchanged, changed, added, removed or renamed.
 
-    ``other_changed``: bytes outside the tensors differ (metadata, order, padding).
-    ``comparisons`` counts the hashes that were compared. ``types``: by key how tensors of the old
-    and the new file are quantised, such as ``Q4_K``.
+    ``other_changed``: bytes outside the tensors differ (metadata, order, padding). ``comparisons``:
+    number of compared hashes. ``types``: by key the quantisation of tensors in the old and the new
+    file, such as ``Q4_K``.
     """
 
     path: str
@@ -77,10 +76,10 @@ class FileDiff(Struct, frozen=True):
 
 
 def compare_files(old: FileEntry | None, new: FileEntry | None, path: str) -> FileDiff:
-    """How ``new`` differs from ``old``; None means that there is no such file."""
+    """How ``new`` differs from ``old``; None means that the file does not exist."""
     if old is None or new is None:
         if (present := new or old) is None:
-            raise ValueError("one of the two files must be there")
+            raise ValueError("one of the two files must exist")
         kind = "added" if old is None else "removed"
         tensors = tuple(_alone(t, kind) for t in present.tensors)
         return FileDiff(
@@ -96,11 +95,11 @@ def compare_files(old: FileEntry | None, new: FileEntry | None, path: str) -> Fi
 
 
 Pair = tuple[str, FileEntry | None, FileEntry | None]
-"""A path, with its old and its new file."""
+"""A path with its old and its new file."""
 
 
 def compare_paths(pairs: Sequence[Pair]) -> list[FileDiff]:
-    """How each path differs; a removed and an added one with the same bytes are one, renamed."""
+    """How each path differs; a removed and an added path with equal bytes are one renamed path."""
     gone = {path: x for path, x, y in pairs if x is not None and y is None}
     new = {path: y for path, x, y in pairs if y is not None and x is None}
     origins = renames(gone.values(), new.values())
@@ -115,10 +114,7 @@ def compare_paths(pairs: Sequence[Pair]) -> list[FileDiff]:
 
 
 def renames(gone: Iterable[FileEntry], new: Iterable[FileEntry]) -> dict[str, str]:
-    """Added files that are removed ones under another name: the old path by the new one.
-
-    The bytes must be equal. Each removed file is used once.
-    """
+    """Old paths by new ones, for added files with the bytes of a removed one; each is used once."""
     left: dict[object, list[str]] = {}
     for entry in gone:
         left.setdefault(entry.content_id, []).append(entry.path)
@@ -136,7 +132,7 @@ def rest(entry: FileEntry) -> tuple[bytes | None, tuple[bytes, ...]]:
 
 
 def _tensors(old: FileEntry, new: FileEntry) -> tuple[tuple[TensorDiff, ...], int]:
-    """Tensors in the new file's order, then the removed ones; the number of hashes compared."""
+    """Tensors in the new file's order, then removed ones; and the number of compared hashes."""
     before = {t.key: t for t in old.tensors}
     after = {t.key: t for t in new.tensors}
     if before.keys() == after.keys():
@@ -183,7 +179,7 @@ def _equal(a: LogicalTensor, b: LogicalTensor) -> bool:
 def _origins(
     gone: Iterable[LogicalTensor], fresh: Iterable[LogicalTensor]
 ) -> dict[str, LogicalTensor]:
-    """The removed tensor that each new one was, by the new key; each is used once."""
+    """By new key the removed tensor that it was before; each is used once."""
     left = {t.key: t for t in gone}
     waiting = list(fresh)
     found: dict[str, LogicalTensor] = {}

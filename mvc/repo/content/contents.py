@@ -51,7 +51,7 @@ def in_memory(
 
 
 def state_of(recovery: Recovery, entry: FileEntry) -> Any:
-    """The state of a file, made by ``to_state``. Raises DamagedData."""
+    """The state of a file, as ``to_state`` builds it. Raises DamagedData."""
     return to_state(entry, skeleton_of(recovery, entry), in_memory(recovery, entry).__getitem__)
 
 

@@ -1,11 +1,9 @@
-"""Finds the tensor of the parent version that a new one is a later state of.
+"""Finds the parent version's tensor that precedes a new one, as the base of its delta.
 
-Which earlier version of it is then the base of the delta: ``mvc.store.writing.object_writer``.
-
-Searched in this order: the tensor of the same name in the parent's file of the same path; one
-whose name differs only in a wrapper's prefix; one of the same dtype, shape and position; the
-same in the parent's other files. Masters of copies in lower precision:
-``mvc.store.writing.precision_copies``.
+``mvc.store.writing.object_writer`` chooses which of its versions is the base. Search order: the
+same name in the parent's file of the same path; a name that differs only in a wrapper's prefix; the
+same dtype, shape and position; the same in the parent's other files. Full-precision originals of
+lower-precision copies: ``mvc.store.writing.precision_copies``.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from mvc.store.writing.storing import Origin, Storing
 def content_names(
     contents: Sequence[object], tensors: Sequence[ParsedTensor | LogicalTensor]
 ) -> list[str]:
-    """A name for each content: its first tensor's key, or its position among the raw contents."""
+    """A name for each content: its first tensor's key, or its position among raw contents."""
     names = {tensor.content: tensor.key for tensor in reversed(tensors)}
     raw = count()
     return [names[i] if i in names else f"\0raw{next(raw)}" for i in range(len(contents))]
@@ -38,11 +36,11 @@ class _Candidates:
     def __init__(self, entry: FileEntry) -> None:
         self._contents = entry.contents
         self._names = content_names(entry.contents, entry.tensors)
-        # Names differ, but for those of forged manifests.
+        # Names are unique, except in forged manifests.
         self.by_name = dict(zip(self._names[::-1], entry.contents[::-1], strict=True))
 
     def find(self, name: str, spec: TensorSpec, position: int) -> Iterator[Content]:
-        """Candidates, best first. ``position`` counts the new file's contents of this spec."""
+        """Candidates, best first; ``position`` counts the new file's contents with this spec."""
         named = self.by_name.get(name), self._by_bare.get(bare_name(name))
         yield from (found for found in named if found is not None)
         yield from self._by_shape.get(spec, [])[position : position + 1]
@@ -61,7 +59,7 @@ class _Candidates:
 
 
 class BaseFinder:
-    """Finds bases of one commit's blobs among the parent's blobs."""
+    """Finds bases of one commit's contents among the parent's contents."""
 
     def __init__(self, parent: Manifest) -> None:
         self.parent = parent
@@ -70,9 +68,8 @@ class BaseFinder:
         self._seen: dict[tuple[str, TensorSpec], int] = {}
 
     def storing(self, path: str, parsed: ParsedFile, last: BaseCache | None = None) -> Storing:
-        """A file to store, with the name and the base of each content.
-
-        Those that ``last`` has in memory have no base.
+        """A file to store, with the name and base of each content; none for contents cached in
+        ``last``.
         """
         names, same = content_names(parsed.contents, parsed.tensors), dict[str, Content]()
         if path in self._entries:
@@ -88,7 +85,7 @@ class BaseFinder:
         return Storing(parsed, path, origins, last)
 
     def find(self, path: str, name: str, spec: TensorSpec) -> Content | None:
-        """A blob of the parent that is likely to be similar to the new one, or None."""
+        """A content of the parent that is probably similar to the new one, or None."""
         position = self._seen.get((path, spec), 0)
         self._seen[(path, spec)] = position + 1
         same = [path] if path in self._entries else []

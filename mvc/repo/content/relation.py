@@ -1,8 +1,8 @@
-"""How a model relates to the one it was made from (MMlib, definition 3), from manifests alone.
+"""How a model relates to its base (MMlib, definition 3), by manifests only.
 
-The architecture of a model is the set of its tensors' names and shapes; two tensors are equal if
-their dtypes, shapes and bits are. Names are compared without the prefixes that wrappers add. If a
-model lies in the other one under a prefix of its own (``backbone.``), this prefix counts as none.
+A model's architecture is the set of its tensors' names and shapes. Two tensors are equal if dtypes,
+shapes and bits are. Names are compared without wrapper prefixes. If one model is part of the other
+under a prefix (``backbone.``), this prefix is ignored.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _Tensors: TypeAlias = dict[str, LogicalTensor]
 
 
 class Relation(Struct, frozen=True):
-    """What the model at ``path`` is to the one at ``base_path`` of the version it was made from.
+    """How the model at ``path`` relates to the one at ``base_path`` of its base version.
 
-    ``kind``: a word of docs/relations.md; for *base* the ``base_path`` is None. Of the model's
-    ``tensors``, ``shared`` have the name and shape of one of the base, and ``equal`` of these its
-    dtype and bits.
+    ``kind``: a word of docs/relations.md; *base* has no ``base_path``. Of the model's ``tensors``,
+    ``shared`` have the name and shape of a tensor of the base, and ``equal`` of these its dtype and
+    bits.
     """
 
     path: str
@@ -51,17 +51,17 @@ class Relation(Struct, frozen=True):
 
 
 def models(entries: Iterable[FileEntry]) -> list[FileEntry]:
-    """The files that hold tensors, without those of the training beside them, by their names."""
+    """The files with tensors, except training states."""
     found = [entry for entry in entries if entry.tensors]
     training = training_files({entry.path for entry in found})
     return [entry for entry in found if entry.path not in training]
 
 
 def relation(model: FileEntry, bases: Collection[FileEntry]) -> Relation:
-    """What ``model`` is to that of ``bases`` from which it was made.
+    """How ``model`` relates to the best match among ``bases``.
 
-    That is the one at the same path if they share anything, else the one with which it shares
-    most: equal tensors first, then names and shapes.
+    That is the one at the same path if they share anything, else the one with most equal tensors,
+    then most equal names and shapes.
     """
     found = [_relation(model, base) for base in bases]
     found = [r for r in found if r.kind != "base"]
@@ -91,27 +91,27 @@ def _kind(same_architecture: bool, shared: int, equal: int) -> Kind:
 
 
 def _tensors(entry: FileEntry) -> list[LogicalTensor]:
-    """The tensors of a file's model: all, if the file holds nothing but a training's state."""
+    """The tensors of a file's model; all tensors if the file has only a training state."""
     return [t for t in entry.tensors if not is_training_key(t.key)] or list(entry.tensors)
 
 
 def _by_name(
     old: Iterable[LogicalTensor], new: Iterable[LogicalTensor]
 ) -> tuple[_Tensors, _Tensors]:
-    """Both by their bare names, or by their keys if two of one side have the same bare name."""
+    """Both by bare names, or by keys if bare names are not unique."""
     full = {t.key: t for t in old}, {t.key: t for t in new}
     a, b = ({bare_name(key): t for key, t in side.items()} for side in full)
     return (a, b) if (len(a), len(b)) == (len(full[0]), len(full[1])) else full
 
 
 def _aligned(old: _Tensors, new: _Tensors) -> tuple[_Tensors, _Tensors]:
-    """Both, one of them under a prefix if more names and shapes then agree than without."""
-    as_they_are = sum(
+    """Both, one under a prefix if more names and shapes agree that way."""
+    without_prefix = sum(
         name in new and new[name].spec.shape == t.spec.shape for name, t in old.items()
     )
     outer, inner = _prefixes(old, new), _prefixes(new, old)
     prefix = max((*outer, *inner), key=lambda p: max(outer[p], inner[p]), default="")
-    if max(outer[prefix], inner[prefix]) <= as_they_are:
+    if max(outer[prefix], inner[prefix]) <= without_prefix:
         return old, new
     if outer[prefix] >= inner[prefix]:
         return {prefix + name: t for name, t in old.items()}, new
@@ -119,7 +119,7 @@ def _aligned(old: _Tensors, new: _Tensors) -> tuple[_Tensors, _Tensors]:
 
 
 def _prefixes(part: Mapping[str, LogicalTensor], whole: _Tensors) -> Counter[str]:
-    """How many tensors of ``whole`` are those of ``part`` under each prefix."""
+    """For each prefix, the number of tensors of ``whole`` that match ``part`` under it."""
     found: Counter[str] = Counter()
     for name, tensor in whole.items():
         at = name.find(".") + 1

@@ -1,8 +1,7 @@
-"""diff: two versions, or a version and files or folders on disk, compared tensor by tensor.
+"""diff: compares two versions, or a version and files on disk, tensor by tensor.
 
-Hashes decide what differs (``mvc.repo.content.compare``). Only tensors that differ are read,
-piece by piece, to compute the distances (``mvc.repo.diff.distance``); what is read is compared
-with its hash.
+Hashes decide what differs (``mvc.repo.content.compare``). Only differing tensors are read, by
+pieces, to compute distances (``mvc.repo.diff.distance``), and verified by their hashes.
 """
 
 from __future__ import annotations
@@ -57,13 +56,11 @@ _V = TypeVar("_V")
 class Diff(Struct, frozen=True):
     """``a`` names the old side, ``b`` the new one; ``files`` lists all files by path.
 
-    ``from_head``: Python states and imported files that were never written; for them the working
-    tree is taken to equal HEAD.
-    ``metrics`` and ``params``: those that differ between two versions, by name, as (old, new);
-    None where a version lacks it. ``relations``: what each model of the new side is to the old
-    side's, by the path of ``files``; for two versions that share nothing it is *base*.
-    ``unmeasured``: by path why the distances of tensors that differ are not known: the weights of
-    a version were given up.
+    ``from_head``: Python states and imported files that were never written; the working folder
+    counts as equal to HEAD for them. ``metrics``, ``params``: those that differ between two
+    versions, as (old, new), None if missing. ``relations``: by path, how each model of the new side
+    relates to the old side; *base* if they share nothing. ``unmeasured``: by path, why distances
+    are unknown: the weights were dropped.
     """
 
     a: str
@@ -84,7 +81,7 @@ class Diff(Struct, frozen=True):
 
 
 def _rows(files: Iterable[FileDiff]) -> list[Sequence[str]]:
-    """A row for every file that differs: path, kind, tensors that differ of those there are."""
+    """For each file that differs: path, kind, differing tensors of all tensors."""
     rows: list[Sequence[str]] = []
     for file in files:
         if file.kind != "unchanged":
@@ -102,18 +99,17 @@ def diff(
     *,
     progress: Progress | None = None,
 ) -> Diff:
-    """Compares ``a`` (default HEAD) with ``b`` (default: the tracked files as they are now).
+    """Compares ``a`` (default HEAD) with ``b`` (default: the tracked files on disk).
 
     Each is a revision, or else a file or folder on disk. A file is compared with the path of the
-    same name on the other side, or with its only state; the files of a folder have their names in
-    it. A file or folder alone is compared with HEAD. ``paths`` limits the comparison to these files
-    or folders. A Python state or an imported file that was never written equals HEAD. Raises
-    UnknownRevision if ``a`` or ``b`` is neither a revision nor on disk, UnknownPath for paths that
-    neither side has, WrongUsage for a file with ``paths``.
+    same name on the other side, or with its only state. A file or folder alone is compared with
+    HEAD. ``paths`` limits the comparison. A Python state or an imported file that was never written
+    equals HEAD. Raises UnknownRevision if ``a`` or ``b`` is neither a revision nor on disk,
+    UnknownPath for paths that neither side has, WrongUsage for a file with ``paths``.
     """
     old, new = _sides(store, a, b, paths)
     if paths and (old.single or new.single):
-        raise WrongUsage("a file is compared by itself: name no further paths")
+        raise WrongUsage("a file is compared alone: name no further paths")
     for path in paths:
         if not any(is_under(p, [path]) for p in (*old.entries, *new.entries)):
             raise UnknownPath(f"neither side has the path {path}")
@@ -141,7 +137,7 @@ def diff(
 
 
 def _relations(pairs: Sequence[Pair]) -> dict[str, Relation]:
-    """What each model of the new side is to those of the old one, by the path of its pair."""
+    """By path, how each model of the new side relates to those of the old one."""
     bases = models(old for _, old, _ in pairs if old is not None)
     new = {id(entry) for entry in models(new for _, _, new in pairs if new is not None)}
     return {path: relation(y, bases) for path, _, y in pairs if y is not None and id(y) in new}
@@ -155,13 +151,11 @@ def _differing(
 
 
 class DiffSource(Struct, frozen=True):
-    """One side of a diff: a version, the working tree, or one file or folder on disk.
+    """One side of a diff: a version, the working folder, or a file or folder on disk.
 
-    ``places``: where the files lie that are read from disk; the others are recovered.
-    ``single``: the source is one file, which may be compared with a path of another name.
-    ``on_disk``: the caller named it as a file or folder.
-    ``from_head``: paths of the working tree whose entries are those of HEAD. ``commit``: that of
-    a version that has one.
+    ``places``: locations of files on disk; all others are recovered. ``single``: one file,
+    comparable with a path of another name. ``on_disk``: named as a file or folder. ``from_head``:
+    paths of the working folder with entries of HEAD. ``commit``: that of a version.
     """
 
     store: Store
@@ -177,7 +171,7 @@ class DiffSource(Struct, frozen=True):
     def open(self, entry: FileEntry) -> Iterator[tuple[Read, Callable[[], bytes]]]:
         """Reads the contents of a file, and its skeleton.
 
-        Raises SourceChanged if it is another on disk by now.
+        Raises SourceChanged if it changed on disk meanwhile.
         """
         from mvc.adapters.opening import open_file
 
@@ -202,18 +196,18 @@ class DiffSource(Struct, frozen=True):
             yield parsed.read, parsed.skeleton
 
     def types(self, entry: FileEntry | None) -> Mapping[str, str]:
-        """By key how the tensors of a file are quantised. Raises as ``open``."""
+        """By key the quantisation of a file's tensors. Raises the errors of ``open``."""
         if entry is None or entry.format != "gguf":
             return {}
         with self.open(entry) as (_, skeleton):
             return file_facts(entry, skeleton).types
 
     def wrong(self, entry: FileEntry) -> MvcError:
-        """The error if the bytes of a file do not match their hash."""
+        """The error for bytes that do not match their hash."""
         if entry.path in self.places:
             return SourceChanged(
                 f"{entry.path} changed while it was being compared",
-                hint="wait until whatever writes it is done, then try again",
+                hint="try again when nothing writes the file",
             )
         return DamagedData(
             f"a tensor of {entry.path} in {self.label} does not match its hash after decoding",
@@ -221,18 +215,18 @@ class DiffSource(Struct, frozen=True):
         )
 
     def only_state(self) -> FileEntry:
-        """The only file with tensors, or the only file; else raises UnknownPath."""
+        """The only file with tensors, or the only file; otherwise raises UnknownPath."""
         states = [e for e in self.entries.values() if e.tensors] or list(self.entries.values())
         if len(states) == 1:
             return states[0]
         names = ", ".join(e.path for e in states[:10]) or "no files"
         raise UnknownPath(
             f"{self.label} has no path of this name and not exactly one state: {names}",
-            hint="give the file the name of the path it is to be compared with",
+            hint="rename the file to the path to compare it with",
         )
 
     def entry_like(self, other: DiffSource) -> FileEntry:
-        """The entry that the other side's single file is compared with."""
+        """The entry to compare the other side's single file with."""
         if not self.single:
             for name in other.entries:
                 if name in self.entries:
@@ -281,7 +275,7 @@ def _side(store: Store, rev: Rev, paths: Sequence[str]) -> DiffSource:
 def version(
     store: Store, commit: CommitId | None, label: str, paths: Collection[str] = ()
 ) -> DiffSource:
-    """The files of a commit; no files if ``commit`` is None."""
+    """The files of a commit; no files for None."""
     entries = manifests.of_commit(store, commit).entries
     found = {e.path: e for e in entries if is_under(e.path, paths)}
     of = None if commit is None else commits.get(store.snapshot, commit)
@@ -299,9 +293,9 @@ def folder(store: Store, root: Path, label: str, paths: Collection[str]) -> Diff
 def working_folder(
     store: Store, tracked: Mapping[str, FileEntry], paths: Collection[str]
 ) -> DiffSource:
-    """Those of the ``tracked`` paths of HEAD that are files in the working tree now.
+    """The ``tracked`` paths of HEAD that are files in the working folder now.
 
-    A Python state without a file equals HEAD, as it does for commit. So does what was imported and
+    A Python state without a file equals HEAD, as for commit. So does an imported file that was
     never checked out.
     """
     worktree.check_worktree(store)
@@ -349,9 +343,9 @@ def _with_distances(
     unmeasured: dict[str, str],
     progress: Progress | None,
 ) -> Iterator[FileDiff]:
-    """Reads the tensors that differ and computes their distances.
+    """Reads the differing tensors and computes their distances.
 
-    A file whose weights were given up stays as it is, and gets its reason in ``unmeasured``.
+    A file whose weights were dropped gets no distances, and its reason in ``unmeasured``.
     """
     wanted = [row.new_spec for file in found for row in file.tensors if comparable(row)]
     read = Counted(progress, sum(spec.nbytes for spec in wanted if spec is not None))
@@ -365,7 +359,7 @@ def _with_distances(
             if rows and x is not None and y is not None:
                 for row, distance in zip(rows, measured(old, x, new, y, rows=rows), strict=True):
                     known = asdict(distance)
-                    if row.key in types[1]:  # its bytes are no numbers
+                    if row.key in types[1]:  # quantised bytes are not numbers
                         known = {"changed_share": distance.changed_share}
                     measured_rows[row.key] = replace(row, **known)
                     read.add(0 if row.new_spec is None else row.new_spec.nbytes, file.path)
@@ -376,16 +370,16 @@ def _with_distances(
 
 
 def comparable(row: TensorDiff) -> bool:
-    """Whether the distances are defined and not known from the hashes."""
+    """Whether distances are defined and not known from the hashes."""
     old, new = row.old_spec, row.new_spec
-    there = old is not None and new is not None and old.shape == new.shape
-    return there and row.changed_share is None
+    same_shape = old is not None and new is not None and old.shape == new.shape
+    return same_shape and row.changed_share is None
 
 
 def measured(
     old: DiffSource, x: FileEntry, new: DiffSource, y: FileEntry, *, rows: Iterable[TensorDiff]
 ) -> Iterator[Distance]:
-    """The distances of ``rows``, tensors of the file ``x`` of one side and of ``y`` of the other.
+    """The distances of ``rows`` between the file ``x`` of one side and ``y`` of the other.
 
     Raises WeightsDropped, DamagedData, SourceChanged.
     """

@@ -1,7 +1,7 @@
-"""Tensors in float64: their distance, block by block, and the way to float64 and back.
+"""Tensors in float64: distances, block by block, and conversion from and to float64.
 
-Every dtype is converted to float64 exactly; 64-bit integers beyond 2**53 are rounded for the
-cosine only, and subtracted as integers. Blocks are small enough for the processor's cache.
+Every dtype converts to float64 exactly, except that 64-bit integers beyond 2**53 are rounded for
+the cosine; they are subtracted as integers. Blocks fit the processor's cache.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _NARROW = {
 """Bits of the fraction, exponent of the smallest normal number, and the code of NaN in a table."""
 
 ROUNDED = {name for name, d in DTYPES.items() if d.floating} - {"float4_e2m1fn_x2"}
-"""The dtypes that ``rounded`` knows: all floats and complex numbers but packed pairs."""
+"""The dtypes that ``rounded`` supports: all floats and complex numbers except packed pairs."""
 
 
 class Distance(Struct, frozen=True):
-    """``changed_share``: the share of elements whose bits differ (0 if there are no elements).
+    """``changed_share``: share of elements with different bits (0 without elements).
 
-    ``l2`` and ``max_abs`` of new - old, and the cosine between old and new (None if one is zero),
-    over the elements that are finite in both; ``nonfinite`` counts the others. A complex number
-    counts as a pair.
+    ``l2`` and ``max_abs`` of new - old, and the cosine of old and new (None if one is zero), over
+    elements finite in both; ``nonfinite`` counts all other elements. A complex number counts as a
+    pair.
     """
 
     changed_share: float
@@ -70,10 +70,10 @@ class Distance(Struct, frozen=True):
 def distance_of(
     old_dtype: str, old: Iterable[memoryview], new_dtype: str, new: Iterable[memoryview]
 ) -> Distance:
-    """Compares two tensors with the same number of elements, given in row-major pieces of bytes.
+    """Compares two tensors with equal numbers of elements, given in row-major pieces.
 
-    Each piece except the last has a multiple of 65,536 elements. If the dtypes differ, all
-    elements count as changed.
+    Each piece except the last has a multiple of 65,536 elements. If the dtypes differ, all elements
+    count as changed.
     """
     elements = changed = nonfinite = 0
     l2 = largest = dot = old_size = new_size = 0.0
@@ -157,10 +157,10 @@ def to_float64(data: memoryview, dtype: str) -> _Floats:
 
 
 def as_numpy(spec: TensorSpec, data: memoryview) -> NDArray[Any]:
-    """A tensor's bytes as numpy holds them; torch is not needed.
+    """A tensor's bytes as a numpy array, without torch.
 
-    What numpy has no type for becomes float32 (complex64), which holds each value exactly;
-    packed 4-bit numbers come as a last dimension of two.
+    Types unknown to numpy become float32 (complex64), which represents each value exactly; packed
+    4-bit numbers get a last dimension of two.
     """
     if has_dtype(spec.dtype):
         return make_array(spec, data)
@@ -201,9 +201,9 @@ def _byte_values(dtype: str) -> NDArray[Any]:
 def rounded(values: NDArray[np.float64], dtype: str) -> NDArray[Any]:
     """The elements of ``dtype`` nearest to ``values``, ties to even; complex ones from pairs.
 
-    Each is rounded once: for the narrower floats in float64, to a multiple of a step, a power of
-    two that follows from the exponent. Beyond the largest number comes infinity, or NaN if the
-    dtype has none. A NaN becomes the positive quiet one, in ``values``, too.
+    Each is rounded once: for narrow floats in float64, to a multiple of a power of two given by the
+    exponent. Overflow gives infinity, or NaN if the dtype has none. A NaN becomes the positive
+    quiet one, also in ``values``.
     """
     values[np.isnan(values)] = np.nan
     if dtype in _NUMPY:
@@ -214,17 +214,17 @@ def rounded(values: NDArray[np.float64], dtype: str) -> NDArray[Any]:
     values = np.rint(values / steps) * steps
     if dtype == "bfloat16":
         return (values.astype("<f4").view("<u4") >> 16).astype("<u2")
-    if dtype == "float8_e8m0fnu":  # an exponent alone; what is negative becomes NaN
+    if dtype == "float8_e8m0fnu":  # an exponent only; negative values become NaN
         return np.asarray(np.minimum(values.astype("<f4").view("<u4") >> 23, 0xFF), np.uint8)
     return np.take(_codes(dtype), values.astype("<f2").view("<u2"))
 
 
 @cache
 def _codes(dtype: str) -> NDArray[np.uint8]:
-    """The code of each number of an 8-bit float, by its bits in float16; elsewhere that of NaN."""
+    """The code of each number of an 8-bit float by its float16 bits; all others are NaN."""
     numbers = _byte_values(dtype)
     numeric = np.flatnonzero(~np.isnan(numbers))
     codes = np.full(1 << 16, _NARROW[dtype][2], np.uint8)
-    codes[0x8000] = 0  # where there is no negative zero
+    codes[0x8000] = 0  # for formats without a negative zero
     codes[numbers[numeric].astype("<f2").view("<u2")] = numeric
     return codes

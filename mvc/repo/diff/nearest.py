@@ -1,7 +1,7 @@
 """Finds the version whose tensors are nearest to those of a file that no version has.
 
-Hashes count first: the version that holds most of the tensors. Among versions with as many, the
-values of a few tensors that differ decide. The work is bounded, however long the history is.
+The version with most equal tensors wins; ties are resolved by the values of a few differing
+tensors. The work is bounded for histories of any length.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from mvc.store.store import Store
 if TYPE_CHECKING:
     from mvc.repo.diff.distance import Distance
 
-_SEARCH, _MEASURE = 3.0, 2.0  # seconds, of looking at versions and of comparing values
-_LOOKED_UP = 64  # tensors whose versions the index is asked for
-_QUICK = MIB >> 1  # bytes of a tensor by which versions are told apart
+_SEARCH, _MEASURE = 3.0, 2.0  # seconds to search versions, and to compare values
+_LOOKED_UP = 64  # tensors whose versions are looked up in the index
+_QUICK = MIB >> 1  # bytes of a tensor used to resolve ties
 _ROUND = 8  # tensors that are compared before versions drop out
-_MEASURED = 256 * MIB  # bytes of tensors whose distances are given
+_MEASURED = 256 * MIB  # bytes of tensors whose distances are computed
 
 
 class Nearest(Struct, frozen=True):
     """The version ``commit`` whose file at ``path`` is nearest to a file.
 
-    Of the file's ``tensors``, ``equal`` have the bits of that version's. ``differing`` are all
-    others, those that differ most first; those that were too much to read have no distances.
-    ``versions`` were looked at; ``complete``: these were all, and all were told apart.
+    Of the file's ``tensors``, ``equal`` have the same bits. ``differing``: all others, largest
+    difference first; tensors too large to read have no distances. ``versions``: number of versions
+    compared; ``complete``: all were compared and no tie remained.
     """
 
     commit: CommitId
@@ -55,7 +55,7 @@ class Nearest(Struct, frozen=True):
 
 
 class _Candidate(Struct, frozen=True):
-    """A version's file. ``rank``: its tensors that are equal, and those of equal name and shape."""
+    """A version's file. ``rank``: its equal tensors, then those of equal name and shape."""
 
     rank: tuple[int, int]
     offset: int
@@ -64,10 +64,10 @@ class _Candidate(Struct, frozen=True):
 
 
 def nearest(store: Store, path: Path) -> Nearest | None:
-    """The version with most of the tensors of the file at ``path``; the newest of equal ones.
+    """The version with most tensors of the file at ``path``; ties: the newest.
 
-    None for a file without tensors, and if no version that was looked at has a tensor of the same
-    name and shape. Raises UnknownPath if there is no such file.
+    None for a file without tensors, and if no compared version has a tensor of equal name and
+    shape. Raises UnknownPath if there is no such file.
     """
     snapshot = store.fresh()
     entry = entry_at(store.fs, path, path.name)
@@ -77,7 +77,7 @@ def nearest(store: Store, path: Path) -> Nearest | None:
     if not tied:
         return None
     file = DiffSource(store, path.name, {entry.path: entry}, {entry.path: path}, single=True)
-    best, told_apart = _closest(tied, file)
+    best, no_tie = _closest(tied, file)
     rows = _differing(best.entry, entry)
     chosen = _smallest(_MEASURED, rows)
     found = zip(chosen, _distances(best, file, chosen), strict=True)
@@ -90,12 +90,14 @@ def nearest(store: Store, path: Path) -> Nearest | None:
         equal=len(entry.tensors) - sum(row.kind != "removed" for row in rows),
         differing=(*sorted(measured_rows, key=lambda row: row.max_abs or 0.0, reverse=True), *rest),
         versions=versions,
-        complete=complete and told_apart,
+        complete=complete and no_tie,
     )
 
 
 def _most_equal(store: Store, entry: FileEntry) -> tuple[list[_Candidate], int, bool]:
-    """The versions of the highest rank, newest first; how many were looked at, whether all were."""
+    """The versions of highest rank, newest first; number of versions compared, and whether all
+    were.
+    """
     until, seen, best = time.monotonic() + _SEARCH, set[CommitId](), list[_Candidate]()
     ids = {tensor.id for tensor in entry.tensors}
     shapes = _shapes(entry)
@@ -112,14 +114,16 @@ def _most_equal(store: Store, entry: FileEntry) -> tuple[list[_Candidate], int, 
             rank = len(ids & {tensor.id for tensor in other.tensors}), alike
             if not alike or (best and rank < best[0].rank):
                 continue
-            # Of files of one version as good, the last counts.
+            # Of equally ranked files in one version, the last counts.
             kept = [each for each in best if each.rank == rank and each.commit != commit]
             best = [*kept, _Candidate(rank, offset, commit, other)]
     return sorted(best, key=lambda each: -each.offset), len(seen), complete
 
 
 def _commits(snapshot: Snapshot, entry: FileEntry) -> Iterator[tuple[int, CommitId]]:
-    """Versions that brought a tensor of the file, then all; each with its place in the journal."""
+    """Versions that introduced a tensor of the file, then all versions; each with its journal
+    offset.
+    """
     wanted = [bytes(tensor.id)[: keys.ID_BYTES] for tensor in entry.tensors[:_LOOKED_UP]]
     offsets = {keys.offset_of(key) for id_ in wanted for key in snapshot.under(keys.BLOB + id_)}
     for offset in sorted(offsets, reverse=True):
@@ -129,7 +133,7 @@ def _commits(snapshot: Snapshot, entry: FileEntry) -> Iterator[tuple[int, Commit
 
 
 def _files(store: Store, commit: CommitId) -> Sequence[FileEntry]:
-    """None of a version that was forgotten or is damaged."""
+    """Empty for a version that is forgotten or damaged."""
     try:
         manifest = manifests.if_kept(store, commit)
     except DamagedData:
@@ -142,11 +146,11 @@ def _shapes(entry: FileEntry) -> dict[str, tuple[int, ...]]:
 
 
 def _closest(tied: Sequence[_Candidate], file: DiffSource) -> tuple[_Candidate, bool]:
-    """The candidate whose values are closest, and whether the time sufficed to find it.
+    """The candidate with the closest values, and whether the time sufficed.
 
-    Only tensors that differ between candidates are compared, some at a time.
+    Only tensors that differ between candidates are compared, in batches.
     """
-    until, names = time.monotonic() + _MEASURE, _telling(tied, file)
+    until, names = time.monotonic() + _MEASURE, _distinguishing(tied, file)
     while len(tied) > 1 and names:
         left, least = list[_Candidate](), float("inf")
         for candidate in tied:
@@ -161,8 +165,8 @@ def _closest(tied: Sequence[_Candidate], file: DiffSource) -> tuple[_Candidate, 
     return tied[0], True
 
 
-def _telling(tied: Sequence[_Candidate], file: DiffSource) -> list[str]:
-    """Bare names of tensors that differ between candidates: short ones first of those at hand."""
+def _distinguishing(tied: Sequence[_Candidate], file: DiffSource) -> list[str]:
+    """Bare names of available tensors that differ between candidates, best for comparison first."""
     (entry,) = file.entries.values()
     contents = [{bare_name(t.key): t.id for t in each.entry.tensors} for each in tied]
     compared = compare_files(tied[0].entry, entry, entry.path).tensors
@@ -181,7 +185,7 @@ def _distance(candidate: _Candidate, file: DiffSource, names: Sequence[str]) -> 
         return float("inf")
     try:
         return sum(distance.l2 for distance in _distances(candidate, file, rows))
-    except MvcError:  # damaged, or its weights were given up
+    except MvcError:  # damaged, or its weights were dropped
         return float("inf")
 
 
@@ -199,7 +203,7 @@ def _differing(old: FileEntry, new: FileEntry) -> list[TensorDiff]:
 
 
 def _smallest(most: int, rows: Iterable[TensorDiff]) -> list[TensorDiff]:
-    """The smallest tensors of equal shapes that have ``most`` bytes together."""
+    """The smallest tensors of equal shapes, ``most`` bytes in total."""
     chosen: list[TensorDiff] = []
     total = 0
     for row in sorted(filter(comparable, rows), key=_bytes):

@@ -1,4 +1,4 @@
 """log: versions and their ancestors; orphaned versions.
 
-Revisions such as ``HEAD~3``: ``mvc.repo.lookup``.
+Revisions such as ``HEAD~3``: ``mvc.repo.revisions``.
 """

@@ -1,6 +1,6 @@
-"""The history of a version, newest first, each ancestor once, read only as far as asked for.
+"""The history of a version, newest first, each ancestor once, read lazily.
 
-Orphans are versions that only a detached HEAD led to, and no branch or tag.
+Orphans are versions that only a detached HEAD reached, and no branch or tag.
 """
 
 from __future__ import annotations
@@ -39,17 +39,15 @@ _SHOWN = 20  # versions in an interactive session
 
 
 class LogEntry(Struct, frozen=True):
-    """A commit with its names and deployments.
+    """A commit with its refs and deployments; fields not requested by the options are None.
 
-    ``refs``: ``HEAD``, branches, and tags as ``tag: NAME``. ``deployments``: all, retracted ones
-    included, in the order they were recorded. ``reset_point`` is None if it was not asked for.
-    ``forgotten_ns`` is when the state was forgotten, in ns since 1970, or None; with ``absent``,
-    when the version came from a remote without it. ``relations``: what each of its models is to
-    those of its first parent; None if unknown, or not asked for. ``dropped``: of a version that
-    gave up its weights, how a recipe makes them again. ``storage``: how it is stored and what that
-    costs, if it was asked for. ``changes``: how each path differs from the first parent's; None if
-    unknown, or not asked for. ``annotations``: what was found out later, in order; those that
-    were undone are left out. ``sent_by``: the token or account that pushed it here.
+    ``refs``: ``HEAD``, branches, and tags as ``tag: NAME``. ``deployments``: all, in the order of
+    recording. ``forgotten_ns``: when the state was forgotten (ns since 1970), or with ``absent``
+    when the version came without it. ``relations``: how its models relate to those of its first
+    parent. ``dropped``: how a recipe recovers dropped weights. ``storage``: how it is stored and
+    its cost. ``changes``: by path, the difference from the first parent; None if unknown.
+    ``annotations``: in order, without undone ones. ``sent_by``: the token or account that pushed it
+    here.
     """
 
     id: CommitId
@@ -68,31 +66,28 @@ class LogEntry(Struct, frozen=True):
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """The version's metrics and those of its annotations, of which the last counts."""
+        """The version's metrics, updated by its annotations."""
         return merged(self.commit, self.annotations)[0]
 
     @property
     def params(self) -> Mapping[str, str]:
-        """The version's params and those of its annotations, in the same way."""
+        """The version's params, updated by its annotations."""
         return merged(self.commit, self.annotations)[1]
 
 
 class LogOptions(Struct, frozen=True, kw_only=True):
-    """Which versions ``Repository.log`` gives, in which order, and what it tells of each.
+    """Which versions ``Repository.log`` returns, in which order, and with which details.
 
-    ``every``: those of all branches, tags and HEAD, by publication. ``paths`` keeps versions that
-    changed one of these tracked files or folders. ``where`` is a condition on metrics and params,
-    those of annotations included: ``auc > 0.9 and (lr < 1e-3 or data = "cars")``; a version that
-    lacks a name does not match. ``grep`` is a regular expression, searched in message, notes, run
-    and params. ``sort`` names a metric, or a param that is a number: versions that have it, the
-    highest first, with ``-NAME`` the lowest first.
+    ``every``: of all branches, tags and HEAD, by publication. ``paths``: versions that changed one
+    of these files or folders. ``where``: a condition on metrics and params, including annotations:
+    ``auc > 0.9 and (lr < 1e-3 or data = "cars")``; a version that lacks a name does not match.
+    ``grep``: a regular expression on message, notes, run and params. ``sort``: a metric or numeric
+    param, highest first; ``-NAME``: lowest first; versions without it are omitted.
 
-    ``since`` and ``until`` (both included) bound the commit time. With ``target`` only versions
-    that a deployment there made live and that was not retracted, by the time of the newest such
-    deployment, which the bounds then mean; what was live at ``since`` already is among them.
-    ``reset_points`` has every entry say whether it is stored in full, ``changes`` how its paths
-    differ from those of its first parent, ``relations`` what its models are to those, ``prices``
-    how it is stored and what that costs (``entry.storage``; reads as much as ``Storage.stats``).
+    ``since``, ``until``: inclusive bounds of the commit time. ``target``: only versions with a
+    deployment there that was not retracted, by the newest one's time, to which the bounds then
+    apply; the version live at ``since`` is included. ``reset_points``, ``changes``, ``relations``,
+    ``prices``: fill the fields of the entries; ``prices`` reads as much as ``Storage.stats``.
     """
 
     every: bool = False
@@ -110,10 +105,9 @@ class LogOptions(Struct, frozen=True, kw_only=True):
 
 
 class Log(Sequence[LogEntry]):
-    """Versions from the newest back, as a list that is read as far as somebody looks.
+    """A lazy list of versions, newest first.
 
-    ``len`` and negative indices read the whole history. Reading raises DamagedData where the
-    history goes on with entries that are lost.
+    ``len`` and negative indices read the whole history. Reading raises DamagedData at lost entries.
     """
 
     def __init__(self, entries: Iterable[LogEntry]) -> None:
@@ -121,7 +115,7 @@ class Log(Sequence[LogEntry]):
         self._rest = iter(entries)
 
     def _entries(self, stop: int | None) -> list[LogEntry]:
-        """At least the first ``stop`` entries, as far as there are any; None: all."""
+        """At least the first ``stop`` entries, if there are as many; None: all."""
         if stop is None:
             self._read.extend(self._rest)
         elif stop > len(self._read):
@@ -152,7 +146,7 @@ class Log(Sequence[LogEntry]):
     def to_pandas(self) -> DataFrame:
         """A table of all versions, newest first, with columns ``metrics.NAME``, ``params.NAME``.
 
-        ``time`` is in UTC; a param of which every text is a number is a column of numbers. Raises
+        ``time`` is in UTC; a param with only numeric texts is a column of numbers. Raises
         NotInstalled without pandas.
         """
         try:
@@ -216,10 +210,10 @@ def log(
 ) -> Log:
     """``Repository.log``: parents follow children.
 
-    The iterator reads only what is taken, unless ``sort`` needs the whole history first.
+    The iterator is lazy, unless ``sort`` reads the whole history first.
     """
     if limit is not None and limit < 0:
-        raise WrongUsage(f"a limit of {limit} versions makes no sense")
+        raise WrongUsage(f"a limit must be 0 or more versions, not {limit}")
     wanted = Condition(options.where) if options.where is not None else None
     pattern = _pattern(options.grep) if options.grep is not None else None
     snapshot, hidden = store.fresh(), None
@@ -231,7 +225,7 @@ def log(
     names = names_by_commit(snapshot)
     if every:
         if rev != "HEAD":
-            raise WrongUsage("name a revision or take all, not both")
+            raise WrongUsage("name a revision or all, not both")
         starts = list(names)
     else:
         starts, hidden = _range(store, rev)
@@ -302,7 +296,7 @@ def _changes_if_known(
 
 
 def _kept_before(store: Store, commit: Commit) -> Manifest | None:
-    """The manifest of the first parent, or of the nearest ancestor that was not forgotten."""
+    """The manifest of the nearest ancestor, by first parents, that was not forgotten."""
     while commit.parents:
         found = manifests.if_kept(store, commit.parents[0])
         if found is not None:
@@ -314,7 +308,7 @@ def _kept_before(store: Store, commit: Commit) -> Manifest | None:
 def in_range(
     store: Store, rev: Rev, since: int | None = None, until: int | None = None
 ) -> Iterator[Commit]:
-    """A version and its ancestors, newest first; of ``A..B`` without A and its ancestors.
+    """A version and its ancestors, newest first; ``A..B`` excludes A and its ancestors.
 
     ``since``, ``until``: of their commit times, in ns since 1970.
     """
@@ -323,19 +317,19 @@ def in_range(
 
 
 def _range(store: Store, rev: Rev) -> tuple[list[CommitId], commits.Ancestors | None]:
-    """The version to start from, and of ``A..B`` the ancestors of A, which are left out."""
+    """The version to start from, and for ``A..B`` the ancestors of A to exclude."""
     rev = id_or_text(rev)
     if not isinstance(rev, str) or ".." not in rev:
         return [resolve(store, rev)], None
     old, _, new = rev.partition("..")
     if new.startswith("."):
-        raise WrongUsage("A...B is not understood", hint="write A..B: B without what A has")
+        raise WrongUsage("A...B is not supported", hint="write A..B: B without the ancestors of A")
     hidden = commits.Ancestors(store.snapshot, [resolve(store, old or "HEAD")])
     return [resolve(store, new or "HEAD")], hidden
 
 
 def _changes(store: Store, commit: Commit, paths: Sequence[str]) -> bool:
-    """Whether a version has other content at one of ``paths``, or below it, than its first parent.
+    """Whether a version differs from its first parent at or below one of ``paths``.
 
     False for a forgotten version; a forgotten parent counts as empty.
     """
@@ -352,9 +346,9 @@ def _changes(store: Store, commit: Commit, paths: Sequence[str]) -> bool:
 
 
 def _sorted(found: list[Commit], sort: str, annotations: Annotations) -> list[Commit]:
-    """Those that have the metric, the highest first; with ``-NAME`` the lowest first.
+    """Versions with the metric, highest first; with ``-NAME`` lowest first.
 
-    Of equal values the newer version comes first. Raises UnknownMetric if none has it.
+    Ties: newer versions first. Raises UnknownMetric if none has it.
     """
     name = sort.removeprefix("-")
     numbers: dict[CommitId, float] = {}
@@ -372,7 +366,9 @@ def _sorted(found: list[Commit], sort: str, annotations: Annotations) -> list[Co
 def _matching(
     found: Iterator[Commit], wanted: Condition, annotations: Annotations
 ) -> Iterator[Commit]:
-    """Raises UnknownMetric at the end if none matched, and no version has a name that is asked."""
+    """Raises UnknownMetric at the end if none matched and no version has a name of the
+    condition.
+    """
     missing, known, some = set(wanted.names), set[str](), False
     for commit in found:
         values = _values(commit, annotations)
@@ -389,7 +385,7 @@ def _matching(
 
 
 def _values(commit: Commit, annotations: Annotations) -> dict[str, float | str]:
-    """What a condition's names stand for; a metric comes before a param, and both before texts."""
+    """The values of a condition's names; metrics override params, params override texts."""
     later = annotations.of(commit.id)
     texts = {"author": commit.author, "message": commit.message, "run": commit.run}
     texts["note"] = "\n".join(annotation.note for annotation in later)
@@ -403,8 +399,8 @@ def _pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise WrongUsage(
-            f"{printable(text[:100])!r} is no regular expression: {error}",
-            hint="write a backslash before signs that are meant as they stand",
+            f"{printable(text[:100])!r} is not a regular expression: {error}",
+            hint="write a backslash before special characters",
         ) from None
 
 
@@ -422,7 +418,7 @@ def _mentions(commit: Commit, annotations: Annotations, pattern: re.Pattern[str]
 
 
 def is_reset_point(store: Store, commit: CommitId) -> bool:
-    """Whether every blob of a version is stored in full; False for a forgotten version."""
+    """Whether every content of a version is stored in full; False for a forgotten version."""
     if availability.forgotten(store, commit) is not None:
         return False
     graph = store.graph
@@ -434,7 +430,7 @@ def is_reset_point(store: Store, commit: CommitId) -> bool:
 
 
 def predicted_tensors(store: Store, commit: CommitId) -> dict[str, tuple[str, ...]]:
-    """By path the keys of the tensors that are stored as an optimizer's step from another version.
+    """By path the keys of tensors stored as an optimizer step from another version.
 
     Raises UnknownRevision, StateForgotten, DamagedData.
     """
@@ -463,7 +459,7 @@ def _by_deployment(
         return
     ancestors = commits.Ancestors(snapshot, starts)
     seen: set[CommitId] = set()
-    with noting(incomplete):  # after an error the ancestors of ``starts`` are not known further
+    with noting(incomplete):  # after an error no further ancestors of ``starts`` are known
         for deployed in on_target(snapshot, target, until=until, incomplete=incomplete):
             if deployed.retracted:
                 continue
@@ -472,11 +468,11 @@ def _by_deployment(
                 seen.add(id_)
                 yield commits.placed(snapshot, id_)[1]
             if since is not None and deployed.time_ns <= since:
-                return  # what was live at ``since`` already
+                return  # it was live at ``since``
 
 
 def names_by_commit(snapshot: Snapshot) -> dict[CommitId, list[str]]:
-    """HEAD, branches, tags as ``tag: NAME``, and ``REMOTE/NAME``, by the commit that they name."""
+    """HEAD, branches, tags as ``tag: NAME``, and ``REMOTE/NAME``, by commit."""
     names: dict[CommitId, list[str]] = {}
     if (tip := refs.head_if_known(snapshot).commit) is not None:
         names[tip] = [refs.HEAD]
@@ -487,14 +483,16 @@ def names_by_commit(snapshot: Snapshot) -> dict[CommitId, list[str]]:
 
 
 class Orphans(Struct, frozen=True):
-    """``count`` orphaned versions, of which ``newest`` is the tip."""
+    """``count`` orphaned versions with the tip ``newest``."""
 
     newest: CommitId
     count: int
 
 
 def orphans(snapshot: Snapshot, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
-    """``tip`` and its ancestors that no branch, no tag and not ``to`` leads to; None if none."""
+    """``tip`` and its ancestors that no branch, no tag and not ``to`` reaches; None if there are
+    none.
+    """
     every = (*refs.branches(snapshot), *refs.tags(snapshot), *refs.remote_refs(snapshot))
     names = {ref.commit for ref in every}
     found = commits.leading_to(snapshot, [tip], names if to is None else names | {to})

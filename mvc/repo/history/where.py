@@ -1,8 +1,8 @@
 """Conditions on versions: ``auc > 0.9 and (lr < 1e-3 or data = "cars")`` (docs/commands/log.md).
 
-A name stands for a metric, else a param, else one of ``author``, ``message``, ``run`` and ``note``.
-Where a version lacks it, the comparison is neither true nor false, nor is its opposite. A word
-after the sign that is no name of the version is a text: ``run = b``.
+A name refers to a metric, else a param, else one of ``author``, ``message``, ``run`` and ``note``.
+If a version lacks it, neither the comparison nor its negation is true. A right-hand word that is no
+name of the version is a text: ``run = b``.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _CONSTANTS = {"true", "false", "null"}  # as params hold them
 
 
 class Condition:
-    """Tells whether a version with these values matches; ``names`` are those it asks for.
+    """A predicate on a version's values; ``names``: the names it reads.
 
-    Raises WrongUsage with the place where ``text`` cannot be read.
+    Raises WrongUsage with the position of a syntax error.
     """
 
     def __init__(self, text: str) -> None:
@@ -53,7 +53,7 @@ class Condition:
 
 
 class _Parser:
-    """Reads one condition, from left to right; ``kind`` and ``word`` are what comes next."""
+    """Parses one condition; ``kind`` and ``word`` describe the next token."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -88,8 +88,8 @@ class _Parser:
             hint="such as 'auc > 0.9 and (lr < 1e-3 or data = \"cars\")'",
         )
 
-    def _takes(self, *words: str) -> bool:
-        """Goes on if one of these words, or signs, comes next."""
+    def _accept(self, *words: str) -> bool:
+        """Consumes the next token if it is one of these words or signs."""
         if self.kind in {"name", "sign"} and self.word in words:
             self._next()
             return True
@@ -105,7 +105,7 @@ class _Parser:
         self, word: str, part: Callable[[], _Condition], join: Callable[[Iterable[int]], int]
     ) -> _Condition:
         parts = [part()]
-        while self._takes(word):
+        while self._accept(word):
             parts.append(part())
         return lambda values: join(each(values) for each in parts)
 
@@ -114,12 +114,12 @@ class _Parser:
         if self._depth > _DEEPEST:
             self._fail("fewer parentheses and negations belong")
         found: _Condition
-        if self._takes("not"):
+        if self._accept("not"):
             inner = self._negated()
             found = lambda values: -inner(values)  # noqa: E731
-        elif self._takes("("):
+        elif self._accept("("):
             found = self._either()
-            if not self._takes(")"):
+            if not self._accept(")"):
                 self._fail("')' belongs")
         else:
             found = self._comparison()
@@ -139,7 +139,7 @@ class _Parser:
         return lambda values: _compared(sign, left(values), right(values))
 
     def _operand(self, *, or_word: bool = False) -> _Operand:
-        """``or_word``: a name that a version lacks is a text that needs no quotes."""
+        """``or_word``: a name that a version lacks is a text without quotes."""
         kind, word = self.kind, self.word
         if kind in {"end", "sign"} or (kind == "name" and word in {"and", "or", "not"}):
             self._fail("a name, a number or a text in quotes belongs")
@@ -168,7 +168,7 @@ def _compared(sign: str, left: float | str | None, right: float | str | None) ->
 
 
 def as_number(value: float | str) -> float | None:
-    """A number, or the text of one; None for another text."""
+    """A number, or the number in a text, or None."""
     try:
         return float(value)
     except ValueError:

@@ -81,7 +81,7 @@ class Ancestors:
 
     Parents are always published before their children, so a walk in reverse order of publication
     can stop at the searched commit. Commit times cannot be used: clocks and imports set them back.
-    ``needs``: also the versions that any of them needs.
+    ``needs``: also the versions that these need.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""merge: a version with two parents, and the working files of it.
+"""merge: a version with two parents, and its working files.
 
 Everything is decided and checked before anything is stored. The version is then stored without a
-name, and one checkout writes its files and moves the branch to it, as a pull does.
+ref, and one checkout writes its files and moves the branch to it, as pull does.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from mvc.types import Progress
 
 
 class Merged(Struct, frozen=True):
-    """A merge into ``branch`` (None: a detached HEAD), which was at ``old`` and is at ``new``.
+    """A merge into ``branch`` (None: a detached HEAD), from ``old`` to ``new``.
 
-    ``base``: the common ancestor; ``old`` if the branch only moved forward. With ``conflicts``
-    nothing was stored. ``restored``: the files; None if nothing changed. ``unused``: the rules
-    ``PATTERN=HOW`` that fit no conflict.
+    ``base``: the common ancestor; ``old`` for a fast-forward. With ``conflicts`` nothing was
+    stored. ``restored``: the written files; None if nothing changed. ``unused``: rules
+    ``PATTERN=HOW`` that match no conflict.
     """
 
     branch: str | None
@@ -58,7 +58,7 @@ def merge(
     strategy: Strategy,
     progress: Progress | None = None,
 ) -> Merged:
-    """As ``Repository.merge``."""
+    """``Repository.merge``."""
     check_worktree(store)
     at, theirs = head(store.fresh()), resolve(store, rev)
     refuse_recorded(store, at.branch)
@@ -69,8 +69,8 @@ def merge(
     if base != at.commit:
         if base is None or at.commit is None:
             raise RefConflict(
-                "unrelated histories are not merged: the two have no common ancestor",
-                hint="'mvc average' makes the mean of any versions",
+                "unrelated histories cannot be merged: there is no common ancestor",
+                hint="'mvc average' averages any versions",
             )
         three = [base, at.commit, theirs]
         versions = [manifests.of_commit(store, each) for each in three]
@@ -83,10 +83,12 @@ def merge(
             return replace(done, conflicts=_measured(store, plan.conflicts, three, progress))
         ours, merged = versions[OURS], {**versions[THEIRS].by_path, **versions[OURS].by_path}
         written = [e for e in merged.values() if e.path in ours.by_path or plan.files.get(e.path)]
-        plan_checkout(store, theirs, written, old=ours, force=False)  # whatever is to be in them
+        plan_checkout(
+            store, theirs, written, old=ours, force=False
+        )  # checks only whether they may be overwritten
         for each, manifest in zip(three, versions, strict=True):
             check_available(store, each, [e for e in manifest.entries if e.path in plan.files])
-        said = {
+        params = {
             "merge.base": base.hex(),
             "merge.strategy": " ".join(strategy.rules),
             "merge.scale": repr(strategy.scale) if "sum" in strategy.hows else "",
@@ -94,7 +96,7 @@ def merge(
         request = CommitRequest(
             given=plan.files,
             message=f"merge {id_or_text(rev)}",
-            params={name: text for name, text in said.items() if text},
+            params={name: text for name, text in params.items() if text},
             options=CommitOptions(
                 detached=True,
                 parent=at.commit,
@@ -117,7 +119,7 @@ def _measured(
     three: Sequence[CommitId],
     progress: Progress | None,
 ) -> tuple[Conflict, ...]:
-    """The conflicts with the size of each side's change, as ``diff`` has it."""
+    """The conflicts with the size of each side's change, as in ``diff``."""
     paths = sorted({each.path for each in conflicts if each.key is not None})
     if not paths:
         return tuple(conflicts)

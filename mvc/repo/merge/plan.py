@@ -1,7 +1,7 @@
-"""A three-way merge as a value: of each file, and of each tensor in it, which version's counts.
+"""Plans a three-way merge: for each file and tensor, which version's value to use.
 
-Of three versions, and of what they have under one name, the first is the base, the second ours, the
-third theirs. Nothing is read but headers, where a file gets tensors that no version has together.
+Triples are always (base, ours, theirs). Only headers are read, to lay out files whose tensors come
+from both sides.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ OURS, THEIRS = 1, 2
 _SIDES = {"ours": OURS, "theirs": THEIRS}
 _HOWS = ("mean", "ours", "theirs", "sum")
 _NEW_LAYOUTS = frozenset({"safetensors", "state"})
-"""Formats of which all that is no tensor is metadata."""
+"""Formats in which everything besides tensors is metadata."""
 
 _Sum: TypeAlias = tuple[tuple[BlobId, ...], tuple[float, ...]]
-"""Contents, and by how much each is multiplied before they are added; none if it is no sum."""
+"""Contents and their weights in a sum; empty if there is no sum."""
 _Chosen: TypeAlias = dict[str, tuple[LogicalTensor, Content, _Sum]]
-"""By name: a tensor of a side, the content that it lies in, and the sum that replaces it."""
+"""By name: a tensor of a side, its content, and the sum that replaces it."""
 
 
 class Strategy(Struct, frozen=True):
-    """How conflicts are settled: each rule is ``HOW`` or ``PATTERN=HOW``; ``scale`` is for sum."""
+    """How to resolve conflicts: rules ``HOW`` or ``PATTERN=HOW``; ``scale`` is for sum."""
 
     rules: tuple[str, ...]
     scale: float
@@ -53,19 +53,19 @@ class Strategy(Struct, frozen=True):
             raise WrongUsage(
                 f"there is no strategy {printable((how or self.hows[how])[:100])}",
                 hint=did_you_mean(
-                    how, _HOWS, "mean, ours, theirs or sum, or of some tensors 'lm_head.*=ours'"
+                    how, _HOWS, "use mean, ours, theirs or sum; for some tensors 'lm_head.*=ours'"
                 ),
             )
         if not (abs(self.scale) < float("inf") and (self.scale == 1 or "sum" in self.hows)):
-            raise WrongUsage("--scale is a finite number, and goes with --strategy sum")
+            raise WrongUsage("--scale must be a finite number, and needs --strategy sum")
 
     @property
     def hows(self) -> dict[str, str]:
-        """What the rules say, and a rule that says it."""
+        """The strategies in the rules, each with a rule that uses it."""
         return {rule.rpartition("=")[2]: rule for rule in self.rules}
 
     def of(self, *names: str) -> list[str]:
-        """The rules whose pattern fits one of the names; the last one counts."""
+        """The rules whose pattern matches one of the names; the last one counts."""
         return [
             rule
             for rule in self.rules
@@ -74,7 +74,7 @@ class Strategy(Struct, frozen=True):
 
 
 class Conflict(Struct, frozen=True):
-    """A file that both sides changed, or its tensor ``key``, and what each side did to it."""
+    """A file changed on both sides, or its tensor ``key``, with each side's change."""
 
     path: str
     key: str | None
@@ -83,9 +83,9 @@ class Conflict(Struct, frozen=True):
 
 
 class MergePlan(Struct, frozen=True):
-    """``files``: by path what is not as in ours, None for one that goes; what conflicts stays.
+    """``files``: by path the changes to ours, None to remove; conflicting paths stay.
 
-    ``used``: the rules that fit a conflict, also one that they settle.
+    ``used``: the rules that match a conflict, including resolved ones.
     """
 
     files: dict[str, FileEntry | StateFile | None] = field(default_factory=dict)
@@ -94,9 +94,9 @@ class MergePlan(Struct, frozen=True):
 
 
 def merge_plan(store: Store, versions: Sequence[Manifest], strategy: Strategy) -> MergePlan:
-    """What merging the last of three versions makes.
+    """Plans the merge of the last of three versions into the second.
 
-    Two paths of which one would be a folder of the other are conflicts.
+    Two paths are conflicts if one would be a folder of the other.
     """
     plan, paths = MergePlan(), {path for each in versions for path in each.by_path}
     three = {path: [each.by_path.get(path) for each in versions] for path in sorted(paths)}
@@ -116,7 +116,7 @@ def merge_plan(store: Store, versions: Sequence[Manifest], strategy: Strategy) -
 
 
 def _side(base: object, ours: object, theirs: object) -> int:
-    """Whose counts; 0 if both changed it, each in its own way."""
+    """The side whose value counts; 0 if both changed it differently."""
     return OURS if theirs in (base, ours) else THEIRS if ours == base else 0
 
 
@@ -129,7 +129,7 @@ def _settle(
     three: Sequence[object],
     usable: Container[str],
 ) -> str:
-    """What the strategy says of a file or tensor; empty, and a conflict, if it is not usable."""
+    """The strategy for a file or tensor; empty, and a recorded conflict, if none is usable."""
     rules = strategy.of(path, *([] if key is None else [key, f"{path}:{key}"]))
     plan.used.update(rules)
     how = rules[-1].rpartition("=")[2] if rules else ""
@@ -157,12 +157,12 @@ def _combine(
     ours: FileEntry,
     theirs: FileEntry,
 ) -> StateFile | None:
-    """A file merged tensor by tensor; None if a side has none, or no layout holds them."""
+    """A file merged by tensor; None if a side lacks it, or no layout fits the tensors."""
     tensors = [{t.key: t for t in e.tensors} if e else {} for e in (base, ours, theirs)]
-    # With checksums of its tensors a skeleton always differs.
+    # A skeleton with checksums of tensors always differs.
     beside = _side(*(entry and rest(entry)[bool(entry.checks) :] for entry in (base, ours, theirs)))
     if not beside and ours.format not in _NEW_LAYOUTS:
-        return None  # numbers may be among what is read as no tensor
+        return None  # bytes outside of tensors may contain numbers
     chosen, scale = _Chosen(), strategy.scale
     sums = {"mean": (0.5, 0.5), "sum": (1 - 2 * scale, scale, scale)}
     for key in dict.fromkeys((*tensors[OURS], *tensors[THEIRS])) if all(tensors[1:]) else ():
@@ -188,7 +188,7 @@ def _combine(
 def _layouts(
     store: Store, first: FileEntry, ours: FileEntry, theirs: FileEntry, *, chosen: _Chosen
 ) -> Iterator[tuple[FileEntry, bytes | None]]:
-    """Layouts that may hold these tensors, the best first; a new one comes with its header."""
+    """Layouts for these tensors, best first; a new layout comes with its header."""
     yield from ((entry, None) for entry in (first, ours, theirs))
     if ours.format == theirs.format and ours.format in _NEW_LAYOUTS:
         order = sorted(chosen.values(), key=lambda each: -each[0].spec.width)
@@ -211,7 +211,7 @@ def _layouts(
 def _filled(
     store: Store, layout: FileEntry, skeleton: bytes | None, chosen: _Chosen
 ) -> StateFile | None:
-    """A file of this layout with these tensors; None if it has other ones, or ties them."""
+    """A file of this layout with these tensors; None if they do not fit its tensors or ties."""
     slots = {t.key: (t.spec, t.view, layout.contents[t.content].spec) for t in layout.tensors}
     if slots != {key: (t.spec, t.view, content.spec) for key, (t, content, _) in chosen.items()}:
         return None

@@ -1,4 +1,1 @@
-"""The operation log, and undo.
-
-The entries themselves: ``mvc.store.journal``.
-"""
+"""The operation log, and undo. Journal entries: ``mvc.store.journal``."""

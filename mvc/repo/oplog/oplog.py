@@ -1,7 +1,7 @@
-"""The operation log: what was done to the repository, newest first.
+"""The operation log of the repository, newest first.
 
-An operation is a journal entry; its number is the entry's sequence number. A number is never
-reused. A compacted journal lacks the entries that nothing needs any more.
+An operation is a journal entry; its number is the entry's sequence number and is never reused. A
+compacted journal lacks entries that nothing needs any more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mvc.store.store import Store
 
 
 class Operation(Struct, frozen=True):
-    """One operation. ``undone_by``: the number of the undo in force; None if there is none.
+    """One operation. ``undone_by``: the number of the undo in force, or None.
 
     An undo that was undone is not in force.
     """
@@ -33,32 +33,32 @@ class Operation(Struct, frozen=True):
 
     @property
     def commits(self) -> list[CommitId]:
-        """The versions that it recorded."""
+        """The versions it recorded."""
         return [commit.id for commit in self.entry.commits]
 
     @property
     def shortened(self) -> bool:
-        """Whether ``gc`` removed the old values of the refs that it moved: it cannot be undone."""
-        return bool(self.entry.refs) and all(each.old == each.new for each in self.entry.refs)
+        """Whether ``gc`` removed the old values of its refs, so that it cannot be undone."""
+        return bool(self.entry.refs) and all(change.old == change.new for change in self.entry.refs)
 
     @property
     def author(self) -> str:
-        """Who did it; empty if that is not recorded."""
+        """The author, or empty if not recorded."""
         return self.entry.done_by
 
     @property
     def reason(self) -> str:
-        """Why; empty if nobody said so."""
+        """The reason, or empty if not recorded."""
         return self.entry.why
 
 
 def oplog(store: Store, limit: int | None = None) -> Iterator[Operation]:
-    """Operations, newest first, ``limit`` at most; the iterator reads only what is taken.
+    """A lazy iterator over at most ``limit`` operations, newest first.
 
     Raises WrongUsage at once for a limit below 0.
     """
     if limit is not None and limit < 0:
-        raise WrongUsage(f"a limit of {limit} operations makes no sense")
+        raise WrongUsage(f"a limit must be 0 or more operations, not {limit}")
     snapshot = store.fresh()
     return islice((_operation(snapshot, recorded) for recorded in snapshot.newest_first()), limit)
 
@@ -83,7 +83,7 @@ def _operation(snapshot: Snapshot, recorded: Recorded) -> Operation:
 
 
 def undone_by(snapshot: Snapshot, number: int) -> int | None:
-    """The number of the undo in force: the newest one, unless that is undone; else None."""
+    """The number of the newest undo of an operation, or None if that is undone itself."""
     first, at, steps = None, number, 0
     while (found := snapshot.newest_undo(at)) is not None:
         undoes(found)
@@ -92,9 +92,9 @@ def undone_by(snapshot: Snapshot, number: int) -> int | None:
 
 
 def undoes(recorded: Recorded) -> int | None:
-    """The number of the operation that this one takes back; None if it is no undo.
+    """The number of the operation that this one undoes, or None.
 
-    Raises DamagedData for one that is not earlier, so that a chain of undos always ends.
+    Raises DamagedData if that is not an earlier one, so that chains of undos are finite.
     """
     number = recorded.entry.undoes
     if number is not None and number >= recorded.sequence:

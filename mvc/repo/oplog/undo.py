@@ -1,10 +1,10 @@
 """undo: reverts an operation; the undo is an operation itself.
 
-An operation that moved refs is undone by an entry that restores their previous values. That is
-possible only while they have the values that the operation set. An annotation is undone by a
-retraction, and that by an annotation of the same. What came from another repository stays: where
-its branches were, what it said of versions. Undoing an undo redoes the operation. Deployments are
-evidence: they are not undone, but can be retracted, or what was live before deployed again.
+An undo restores the previous values of the refs that the operation moved, if they have not moved
+since. An annotation is undone by a retraction, and a retracted annotation by an equal one. Received
+data remain: tracking refs and statements of other repositories. Undoing an undo redoes the
+operation. Deployments are evidence and cannot be undone; retract them, or deploy the previous
+version.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from mvc.store.store import Store
 from mvc.times import format_time
 
 _NOT_UNDONE = {
-    "init": "made the repository",
-    "clone": "made the repository",
-    "fetch": "took over what a remote has, which stays",
-    "push": "gave a remote what it has, which stays there",
-    "forget": "gave up states, which are gone",
-    "drop-weights": "gave up weights, which undo does not bring back",
+    "init": "created the repository",
+    "clone": "created the repository",
+    "fetch": "received data from a remote, which remain",
+    "push": "sent data to a remote, which remain there",
+    "forget": "forgot states, which are deleted",
+    "drop-weights": "dropped weights, which undo does not restore",
 }
 _OF_REMOTES = {"fetch", "push"}
-"""Operations that an undo of the newest passes over."""
+"""Operations that an undo of the newest one skips."""
 
 
 class Undoing(Struct, frozen=True):
     """The changes of an undo, planned or done.
 
-    ``entry``: the journal entry of the undo. ``before`` and ``after``: HEAD. ``deployments``: those
-    that the operation recorded, of an import those that are live; they stay in force. ``ways``: of
-    each what helps if it was a mistake, last how to retract it. ``number``: the undo's number; None
-    if it is only planned.
+    ``entry``: its journal entry. ``before``, ``after``: HEAD. ``deployments``: those of the
+    operation, or live ones of an import, which remain in force; ``ways``: for each, commands that
+    help if it was a mistake, the retraction last. ``number``: the undo's number; None if only
+    planned.
     """
 
     operation: Operation
@@ -61,18 +61,17 @@ class Undoing(Struct, frozen=True):
 
 
 def plan(store: Store, config: Config, number: int | None = None, *, reason: str = "") -> Undoing:
-    """What ``undo`` would do. Raises the errors of ``undo``."""
+    """Plans ``undo``. Raises the errors of ``undo``."""
     return store.fresh().retry_on_rewrite(lambda: _plan(store, config, number, reason))
 
 
 def undo(store: Store, config: Config, number: int | None = None, *, reason: str = "") -> Undoing:
     """Undoes an operation; durable on return. Working files do not change.
 
-    Without a number, the operation is the newest that is no undo and is not undone; those that only
-    rearranged stored bytes, or changed nothing, are passed over. Raises UnknownOperation. Raises
-    RefConflict if there is nothing to undo, if the operation cannot be undone (a deployment) or is
-    undone already, and if a ref has moved since, its previous commit is gone, or a training records
-    on a branch that would go.
+    Without a number: the newest operation that is no undo and not undone, and that changed more
+    than stored bytes. Raises UnknownOperation, and RefConflict if there is nothing to undo, if the
+    operation cannot be undone (a deployment) or is undone, or if a ref has moved since, its
+    previous commit was deleted, or a training records on a branch to delete.
     """
     planned: list[Undoing] = []
 
@@ -116,7 +115,7 @@ def _plan(store: Store, config: Config, number: int | None, reason: str) -> Undo
 
 
 def _live_imports(store: Store, refs: Sequence[RefChange]) -> Iterator[Deployed]:
-    """What is live of the versions that an import made, which no branch will lead to any more."""
+    """Live versions of an import that no branch would reach any more."""
     snapshot = store.snapshot
     old, new = (
         commits.Ancestors(snapshot, [id_ for id_ in side if isinstance(id_, CommitId)])
@@ -149,7 +148,7 @@ def _chosen(store: Store, number: int | None) -> tuple[Operation, _Revert]:
     if (undone := undone_by(snapshot, number)) is not None:
         raise RefConflict(
             f"operation {number} is undone already, by operation {undone}",
-            hint=f"'mvc undo {undone}' does it again",
+            hint=f"'mvc undo {undone}' redoes it",
         )
     revert = _Revert(store, found)
     if not revert.moves:
@@ -158,21 +157,21 @@ def _chosen(store: Store, number: int | None) -> tuple[Operation, _Revert]:
 
 
 def _is_final(store: Store, recorded: Recorded) -> bool:
-    """Whether it cannot be undone, and has an effect still: weights may be stored again."""
+    """Whether it cannot be undone and still has an effect: weights may be restored."""
     if recorded.entry.operation == "drop-weights":
-        return bool(_given_up(store, recorded))
+        return bool(_still_dropped(store, recorded))
     entry = recorded.entry
     return entry.operation in _NOT_UNDONE.keys() - _OF_REMOTES or _evidence(entry) is not None
 
 
 def _evidence(entry: Entry) -> Statement | None:
-    """A statement that was recorded here and that no undo takes back."""
+    """A local statement that no undo reverts, or None."""
     every = () if entry.is_received else entry.statements
     return next((each for each in every if each.stays), None)
 
 
-def _given_up(store: Store, recorded: Recorded) -> list[CommitId]:
-    """The versions whose weights an operation gave up, and that are still without them."""
+def _still_dropped(store: Store, recorded: Recorded) -> list[CommitId]:
+    """The versions whose weights an operation dropped and that are still dropped."""
     return [
         mark.commit
         for mark in recorded.entry.states
@@ -183,25 +182,25 @@ def _given_up(store: Store, recorded: Recorded) -> list[CommitId]:
 def ways_back(
     snapshot: Snapshot, target: str, commit: CommitId, *, at: int, replaces: StatementId | None
 ) -> list[str]:
-    """What to do about a deployment that was a mistake: last, how to retract it."""
+    """Commands that help against a mistaken deployment; the last one retracts it."""
     retract = (
         f"'mvc deploy {commit.short} {printable(target)} --retract --at {format_time(at)}' "
-        f"says that {commit.short} was not live"
+        f"records that {commit.short} was not live"
     )
     found = None if replaces is None else deployment_with(snapshot, replaces)
     if found is None or found[1].subject == commit or snapshot.is_subject(Retraction, found[1].id):
         return [retract]
     return [
-        f"'mvc deploy {CommitId(found[1].subject).short} {printable(target)}' deploys what was "
-        "live before",
+        f"'mvc deploy {CommitId(found[1].subject).short} {printable(target)}' deploys the "
+        "version that was live before",
         retract,
     ]
 
 
 def _cannot(store: Store, recorded: Recorded, before: Recorded | None = None) -> RefConflict:
-    """The error for an operation that moved nothing, which names the command that helps.
+    """The error for an operation that cannot be undone, with commands that help.
 
-    ``before`` is the newest operation that can be undone, where none was named.
+    ``before``: the newest operation that can be undone, if none was named.
     """
     entry, ways = recorded.entry, []
     for made in entry.deployments:
@@ -214,24 +213,21 @@ def _cannot(store: Store, recorded: Recorded, before: Recorded | None = None) ->
         if there is not None:
             at, short = format_time(there[1].time_ns), CommitId(there[1].subject).short
             ways.append(f"'mvc deploy {short} {taken.target} --at {at}' records it")
-    gone = [each.short for each in _given_up(store, recorded)]
+    gone = [each.short for each in _still_dropped(store, recorded)]
     if gone:
-        ways.append(f"'mvc retrain --trust-code {' '.join(gone[:5])}' stores them again")
+        ways.append(f"'mvc retrain --trust-code {' '.join(gone[:5])}' restores them")
     if before is not None:
         name = printable(before.entry.operation)
-        ways.append(f"'mvc undo {before.sequence}' takes back the {name} before it")
-    nothing = "moved no branch, no tag and not HEAD: there is nothing to undo"
+        ways.append(f"'mvc undo {before.sequence}' undoes the {name} before it")
+    nothing = "moved no branch, tag or HEAD: there is nothing to undo"
     if (evidence := _evidence(entry)) is not None:
-        nothing = f"recorded {an(evidence.name)}, which is not undone"
+        nothing = f"recorded {an(evidence.name)}, which cannot be undone"
     what = f"({printable(entry.operation)}) {_NOT_UNDONE.get(entry.operation, nothing)}"
     return RefConflict(f"operation {recorded.sequence} {what}", hint="; ".join(ways) or None)
 
 
 class _Revert:
-    """The inverse of an operation's changes, without those that changed nothing.
-
-    ``refs`` are those of the undo.
-    """
+    """The inverse of an operation's changes; ``refs``: the changes of the undo."""
 
     def __init__(self, store: Store, recorded: Recorded) -> None:
         self._store = store
@@ -242,7 +238,7 @@ class _Revert:
         stays = recorded.entry.operation in {"clone", *_OF_REMOTES}
         for change in () if stays else recorded.entry.refs:
             if change.name.startswith(REMOTE):
-                continue  # where a remote is does not change because it is undone here
+                continue  # an undo here does not change the remote
             first.setdefault(change.name, change.old)
             last[change.name] = change.new
         self.refs = tuple(RefChange(n, last[n], old) for n, old in first.items() if last[n] != old)
@@ -250,11 +246,13 @@ class _Revert:
 
     @property
     def moves(self) -> bool:
-        """Whether there is anything to undo; not in the operation that made the repository."""
+        """Whether there is anything to undo; false for the operation that created the
+        repository.
+        """
         return self._recorded.sequence != 0 and bool(self.refs or self.statements("", ""))
 
     def statements(self, author: str, reason: str) -> tuple[Statement, ...]:
-        """What takes back its annotations, or annotates anew what it took back."""
+        """Retractions of its annotations, and annotations that it retracted."""
         snapshot, at = self._snapshot, self._recorded
         while (later := snapshot.newest_undo(at.sequence)) is not None:
             undoes(later)
@@ -289,7 +287,7 @@ class _Revert:
         return Head(at, tip if isinstance(tip, CommitId) else None)
 
     def check(self) -> None:
-        """Raises RefConflict if the undo is not possible."""
+        """Raises RefConflict if the undo is impossible."""
         for change in self.refs:
             shown = printable(label(change.name))
             if self._snapshot.ref(change.name) != change.old:
@@ -298,8 +296,8 @@ class _Revert:
             new = change.new
             if isinstance(new, CommitId) and commits.find(self._snapshot, new) is None:
                 raise RefConflict(
-                    f"{shown} pointed to {new.short}, which is gone",
-                    hint="'mvc log' lists the versions there are",
+                    f"{shown} pointed to {new.short}, which was deleted",
+                    hint="'mvc log' lists the versions",
                 )
         for name in self._values:
             if name.startswith(BRANCH):
@@ -325,7 +323,7 @@ class _Revert:
         )
 
     def _refuse_namesakes(self) -> None:
-        """Refuses a name that would be restored but is used by another ref now."""
+        """Refuses to restore a name that another ref uses now."""
         branch = self._after(HEAD)
         for name in {c.name.removeprefix(BRANCH).removeprefix(TAG) for c in self.refs} | {branch}:
             if not isinstance(name, str) or name == HEAD:
@@ -334,7 +332,7 @@ class _Revert:
             if is_branch and self._after(TAG + name) is not None:
                 raise RefConflict(
                     f"{printable(name)} would be a branch and a tag at once",
-                    hint=f"rename or delete the one that there is: 'mvc branch -m {name} NEW' "
+                    hint=f"rename or delete the present one: 'mvc branch -m {name} NEW' "
                     f"or 'mvc tag -d {name}'",
                 )
 
@@ -346,12 +344,12 @@ class _Revert:
         if (gone := availability.forgotten(self._store, at)) is not None:
             when = format_time(gone.time_ns, precise=False)
             raise RefConflict(
-                f"HEAD would stand on {at.short}, whose state was forgotten on {when}",
+                f"HEAD would move to {at.short}, whose state was forgotten on {when}",
                 hint="switch to another branch first",
             )
 
     def _refuse_lost_branch(self) -> None:
-        """Refuses to leave HEAD on a branch without a version, unless that was so before."""
+        """Refuses to leave HEAD on a branch without a version, unless it was so before."""
         branch = self._after(HEAD)
         if not isinstance(branch, str) or self._after(BRANCH + branch) is not None:
             return
@@ -361,8 +359,8 @@ class _Revert:
             return
         if HEAD in self._values:
             later = self._snapshot.newest_ref_change(BRANCH + branch)
-            raise self._since(f"{printable(branch)} went away", later)
+            raise self._since(f"{printable(branch)} was deleted", later)
         raise RefConflict(
-            f"{printable(branch)}, which would go, is the current branch",
+            f"{printable(branch)} would be deleted, but is the current branch",
             hint="switch to another one first",
         )

@@ -1,7 +1,7 @@
-"""The git work tree around a repository: its commit, and what differs from it.
+"""The git work tree around a repository: its commit, and the difference of its files.
 
-The commit is read from git's files. What differs is asked of git, if it is installed. The work tree
-may be a stranger's, so git is asked in a way that runs none of the commands that its settings name.
+The commit is read from git's files. The difference is computed by git, if installed. The work tree
+may be a stranger's, so git runs with options that execute none of the commands in its settings.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from mvc.limits import MAX_ATTACHED_BYTES
 _MAX_REF = 4096
 _MAX_PACKED = 1 << 24
 _HEX = frozenset("0123456789abcdef")
-PATIENCE_SECONDS = 5.0  # for which git is waited for, all questions together
+PATIENCE_SECONDS = 5.0  # for all calls of git together
 QUICK_SECONDS = 0.2  # seconds after which its answer is remembered
-_SHARE = 20  # the answer counts for so many times as long as it took
+_SHARE = 20  # an answer is valid for 20 times its duration
 _CHUNK = 1 << 16
 
 # A submodule has settings of its own: git would run a second git there.
@@ -48,10 +48,10 @@ _MAX_LISTED = 1 << 16  # bytes of git's answer with them
 
 
 class GitCode(Struct, frozen=True):
-    """``commit`` of git's HEAD, empty without one. ``dirty``: whether tracked files differ from it.
+    """``commit``: git's HEAD, or empty. ``dirty``: whether tracked files differ, or git did not
+    answer.
 
-    A git that gave no answer counts as dirty. ``patch``: the difference, if it was asked for;
-    ``problem``: why it is not there.
+    ``patch``: the difference, if requested; ``problem``: why it is missing.
     """
 
     commit: str = ""
@@ -61,10 +61,7 @@ class GitCode(Struct, frozen=True):
 
 
 def git_code(fs: FileSystem, folder: Path, *, patch: bool = False, again: bool = False) -> GitCode:
-    """The code in ``folder``. Without git nothing differs, as far as is known.
-
-    ``again``: a patch that could not be had a moment ago is asked for once more.
-    """
+    """The code in ``folder``; clean without git. ``again``: retry a patch that recently failed."""
     commit = git_commit(fs, folder)
     if not commit:
         return GitCode()
@@ -81,7 +78,7 @@ def git_code(fs: FileSystem, folder: Path, *, patch: bool = False, again: bool =
 
 
 _slow: dict[tuple[Path, bool], tuple[GitCode, float]] = {}
-"""What a slow git said, and until when it counts: asking takes a twentieth of the time at most."""
+"""Answers of a slow git and their expiry: git runs at most 5 % of the time."""
 
 
 def _asked(folder: Path, commit: str, *, patch: bool) -> GitCode:
@@ -104,9 +101,9 @@ def _asked(folder: Path, commit: str, *, patch: bool) -> GitCode:
 
 
 class _Git:
-    """Questions about one folder, to be answered in five seconds. They change nothing.
+    """Read-only calls of git in one folder, within five seconds.
 
-    Everything raises IoFailed if git does not answer.
+    All methods raise IoFailed if git does not answer.
     """
 
     def __init__(self, program: str, folder: Path) -> None:
@@ -135,20 +132,20 @@ class _Git:
         return code == 1
 
     def patch(self) -> bytes:
-        """Raises WrongUsage for a patch that no version can carry."""
+        """Raises WrongUsage for a patch larger than an attachment can be."""
         asked = (*_DIFF, "--binary", "--full-index", "HEAD", "--")
         code, text = self._ask(asked, MAX_ATTACHED_BYTES)
         if len(text) > MAX_ATTACHED_BYTES:
             raise WrongUsage(
                 f"the patch of the code has more than {MAX_ATTACHED_BYTES:,} bytes",
-                hint="commit it with git, or leave patch out",
+                hint="commit it with git, or omit the patch",
             )
         if code != 0:
             raise _no_answer(f"it ended with status {code}")
         return text
 
     def _ask(self, arguments: Sequence[str], most: int) -> tuple[int, bytes]:
-        """What git returns and prints. It is ended after more than ``most`` bytes."""
+        """The exit status and output of git, which is killed after more than ``most`` bytes."""
         import subprocess
 
         try:
@@ -197,22 +194,22 @@ def _late() -> IoFailed:
 
 def _no_answer(why: str) -> IoFailed:
     return IoFailed(
-        f"git did not say what the code differs by: {why}", hint="try again, or leave patch out"
+        f"git did not return the code's difference: {why}", hint="try again, or omit the patch"
     )
 
 
 def _settings(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """As variables, which count more than every file of settings, and take every name."""
+    """Environment variables with settings, which override all settings files."""
     keys = {f"GIT_CONFIG_KEY_{i}": key for i, (key, _) in enumerate(pairs)}
     values = {f"GIT_CONFIG_VALUE_{i}": value for i, (_, value) in enumerate(pairs)}
     return {"GIT_CONFIG_COUNT": str(len(pairs)), **keys, **values}
 
 
 def _filters(listed: bytes) -> set[str]:
-    """The filters that the repository itself names. Those of the user's own settings are not here.
+    """The filters that the repository itself configures, without those of the user's settings.
 
-    Raises IoFailed for a repository that git is not asked about: with too many of them, or with
-    commands for the user's git-lfs; or if git is too old to take settings from variables.
+    Raises IoFailed for a repository with too many filters, or with commands for git-lfs, and for a
+    git that is too old for settings in variables.
     """
     if len(listed) > _MAX_LISTED:
         raise _no_answer("the repository has too many filters")
@@ -236,10 +233,7 @@ def _filters(listed: bytes) -> set[str]:
 
 
 def git_commit(fs: FileSystem, folder: Path) -> str:
-    """The commit of git's HEAD in ``folder`` or above it.
-
-    Empty if there is none, or git's files cannot be read.
-    """
+    """The commit of git's HEAD in ``folder`` or above it; empty if none is readable."""
     with suppress(MvcError, OSError, ValueError):
         for place in (folder, *folder.parents):
             git = place / ".git"

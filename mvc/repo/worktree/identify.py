@@ -1,4 +1,4 @@
-"""identify: which versions have the state of a file. Searched by hash; no version is recovered."""
+"""identify: finds the versions that have the state of a file, by hash only."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from mvc.store.store import Store
 class Identified(Struct, frozen=True):
     """A version that has the state at ``path``.
 
-    ``exact``: all bytes of the file are equal, not only its tensors. ``branches`` are those
-    whose history has the version. ``deployments`` are the version's, retracted ones included.
-    ``forgotten_ns``: when the state was forgotten, in ns since 1970; then the version had the
-    state, ``path`` is None, and whether the bytes were equal is unknown. ``absent``: it was not
-    forgotten, but never came here; ``forgotten_ns`` is when the version came.
+    ``exact``: all bytes are equal, not only tensors. ``branches``: those that reach it.
+    ``deployments``: all, retracted ones included. ``forgotten_ns``: when the state was forgotten
+    (ns since 1970); ``path`` is None then, and equality of bytes unknown; with ``absent`` it was
+    never fetched since then.
     """
 
     commit: CommitId
@@ -42,9 +41,9 @@ class Identified(Struct, frozen=True):
 def identify(store: Store, file: Path | FileEntry) -> list[Identified]:
     """The versions that introduced the state of a file, newest first.
 
-    Versions that have a path unchanged from their parent are not listed. A file without tensors
-    is searched by all of its bytes. Of a forgotten version the journal still has the Merkle root
-    and a hash prefix of each file. Raises UnknownPath if there is no such file.
+    Versions that inherit a path unchanged are not listed. A file without tensors is matched by all
+    its bytes. Forgotten versions are matched by the Merkle roots and hash prefixes in the journal.
+    Raises UnknownPath if there is no such file.
     """
     snapshot = store.fresh()
     entry = entry_at(store.fs, file, file.name) if isinstance(file, Path) else file
@@ -68,10 +67,10 @@ def identify(store: Store, file: Path | FileEntry) -> list[Identified]:
 
 
 def earlier(store: Store, entry: FileEntry, *, besides: CommitId | None = None) -> CommitId | None:
-    """The newest stored version that introduced this state at this path; None if there is none.
+    """The newest stored version that introduced this state at this path, or None.
 
-    A version with all bytes of the file is preferred to one with the same tensors. Damaged
-    versions are skipped.
+    Versions with all bytes equal are preferred; damaged versions are skipped. ``besides``: a
+    version to ignore.
     """
     same_state = None
     for commit, exact in at_its_path(store, entry):
@@ -83,7 +82,7 @@ def earlier(store: Store, entry: FileEntry, *, besides: CommitId | None = None) 
 
 
 def holders(store: Store, entry: FileEntry) -> Iterator[tuple[CommitId, str]]:
-    """Sound versions that introduced this state, each with its path; forgotten ones are none."""
+    """Undamaged stored versions that introduced this state, each with its path."""
     found = _versions(store, entry, skip_damaged=True)
     return ((commit.id, same.path) for commit, same in found if same is not None)
 
@@ -91,7 +90,7 @@ def holders(store: Store, entry: FileEntry) -> Iterator[tuple[CommitId, str]]:
 def is_held(store: Store, entry: FileEntry) -> bool:
     """Whether an ancestor of a branch, a tag or HEAD has all bytes of a file at its path.
 
-    A version that only an undone commit made is no such ancestor.
+    Versions of undone commits do not count.
     """
     snapshot = store.fresh()
     tips = {*head_refs(snapshot).values()}
@@ -112,7 +111,7 @@ def at_its_path(store: Store, entry: FileEntry) -> Iterator[tuple[Commit, bool]]
 def _versions(
     store: Store, entry: FileEntry, *, skip_damaged: bool = False
 ) -> Iterator[tuple[Commit, FileEntry | None]]:
-    """Versions with the entry that has the state; None in its place for a forgotten version."""
+    """Versions with the entry that has the state; None instead for a forgotten version."""
     snapshot = store.snapshot
     mark = bytes(entry.state_id)[: keys.ID_BYTES]
     seen: set[CommitId] = set()

@@ -1,9 +1,8 @@
-"""Matches paths against ``.mvcignore``, in the syntax and with the results of gitignore(5).
+"""Matches paths against ``.mvcignore``, with the syntax and semantics of gitignore(5).
 
-A pattern becomes a regular expression that never backtracks behind a ``*`` or ``**`` that it has
-matched, so that no pattern is slow. Patterns and paths are compared in Unicode form NFC. The last
-matching pattern decides. Whoever walks a tree skips ignored folders, so that no path inside one can
-be included again.
+A pattern becomes a regular expression that never backtracks behind a matched ``*`` or ``**``, so
+that no pattern is slow. Both sides are compared in Unicode form NFC. The last matching pattern
+decides. Callers skip ignored folders, so that no path inside one can be included again.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ class Ignore:
     """
 
     def __init__(self, lines: Iterable[str] = (), base: str = "") -> None:
-        """``base``: the folder the file lies in, relative and with '/' between its parts."""
+        """``base``: the folder of the file, relative, with '/' between its parts."""
         folder = unicodedata.normalize("NFC", base) + "/" if base else ""
         self._rules = tuple(r for r in (_rule(line, folder) for line in lines) if r is not None)
 
     def within(self, base: str, lines: Iterable[str]) -> Ignore:
-        """These rules, then those of a further file in the folder ``base``."""
+        """These rules, then those of another file in the folder ``base``."""
         more = Ignore(lines, base)
         more._rules = self._rules + more._rules
         return more

@@ -1,8 +1,7 @@
-"""status: which tracked files differ from HEAD, and which files are not tracked.
+"""status: tracked files that differ from HEAD, and untracked files.
 
-Every tracked file is hashed: modification times are not reliable, and the hash of a file that
-differs shows which other version has it. What ``.mvcignore`` names is not listed: ``files_in`` of
-``worktree`` leaves it out.
+Every tracked file is hashed: modification times are unreliable, and the hash also finds other
+versions with the file. Files matched by ``.mvcignore`` are not listed.
 """
 
 from __future__ import annotations
@@ -31,10 +30,9 @@ from mvc.text import text_table
 class FileChange(Struct, frozen=True):
     """One path.
 
-    ``kind``: unchanged, modified, missing (tracked, but there is no file) or renamed (a file that
-    is not tracked has the bytes of a missing one). ``detail`` is text for people; ``old`` is the
-    path before a rename. ``not_written``: the path is a Python state, which has no file until
-    checkout writes one. ``same_as``: another version that has the modified file.
+    ``kind``: unchanged, modified, missing (tracked without a file) or renamed (an untracked file
+    has the bytes of a missing one, ``old``). ``detail``: text for people. ``not_written``: a Python
+    state without a file. ``same_as``: another version that has the modified file.
     """
 
     path: str
@@ -46,11 +44,10 @@ class FileChange(Struct, frozen=True):
 
 
 class Status(Struct, frozen=True):
-    """``branch`` is None if HEAD is detached; ``head`` is None before the first commit.
+    """``branch``: None if HEAD is detached; ``head``: None before the first commit.
 
-    ``untracked``: every file, which ``folded`` shows as ``git status`` does: a folder without a
-    tracked file as one name, with ``/`` at its end. ``dead_links``: symbolic links that lead
-    nowhere; a commit of their folder refuses them.
+    ``untracked``: all untracked files; ``folded`` shows folders without tracked files as one name,
+    with ``/`` at its end, as ``git status``. ``dead_links``: symbolic links without a target.
     """
 
     branch: str | None
@@ -61,15 +58,12 @@ class Status(Struct, frozen=True):
 
     @property
     def clean(self) -> bool:
-        """Whether every tracked file equals HEAD.
-
-        A Python state without a file equals HEAD.
-        """
+        """Whether every tracked file equals HEAD, as Python states without a file do."""
         return all(change.kind == "unchanged" or change.not_written for change in self.changes)
 
     @property
     def folded(self) -> tuple[str, ...]:
-        """What is not tracked, a folder of such files as one name."""
+        """Untracked paths; a folder without tracked files is one name."""
         known = {
             above
             for change in self.changes
@@ -83,7 +77,7 @@ class Status(Struct, frozen=True):
         return tuple(dict.fromkeys(names))
 
     def __repr__(self) -> str:
-        return text_table(self._rows()) or "<Status: as in HEAD>"
+        return text_table(self._rows()) or "<Status: no changes since HEAD>"
 
     def _rows(self) -> list[Sequence[str]]:
         changed = [c for c in self.changes if c.kind != "unchanged" and not c.not_written]
@@ -123,11 +117,11 @@ def _change(store: Store, entry: FileEntry) -> FileChange:
     if identity is None:
         return FileChange(entry.path, "missing", not_written=is_python_state(entry))
     if not identity.is_file:
-        return FileChange(entry.path, "missing", "what is there is not a file")
+        return FileChange(entry.path, "missing", "its path is not a file")
     try:
         now = entry_of(store, entry.path, entry)
     except SourceChanged:
-        return FileChange(entry.path, "modified", "it is being written to")
+        return FileChange(entry.path, "modified", "it is being written")
     if now.content_id == entry.content_id:
         return FileChange(entry.path, "unchanged")
     from mvc.repo.worktree.identify import earlier
@@ -145,7 +139,7 @@ def _change(store: Store, entry: FileEntry) -> FileChange:
 def _renames(
     store: Store, missing: Sequence[FileEntry], found: Sequence[FoundFile]
 ) -> dict[str, str]:
-    """The old path of each renamed file by the new one; hashes only files of the right size."""
+    """Old paths of renamed files by new ones; hashes only files of matching sizes."""
     sizes = {entry.size for entry in missing}
     there = (entry_of(store, f.name) for f in found if f.identity.size in sizes)
     return renames(missing, there)

@@ -1,7 +1,7 @@
-"""The working tree: names of tracked paths, the files of a folder, the entry of a file.
+"""The working folder: names of tracked paths, the files of a folder, the entry of a file.
 
 Invariant: a tracked name is relative to the repository's root, has '/' between its parts, is in
-Unicode form NFC and passes ``check_path``. So it names the same file on every system.
+Unicode form NFC and passes ``check_path``, so it names the same file on every system.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from mvc.store.store import Store
 
 REPORT_SUFFIX = ".html"
 REPORT_BEGIN = b'<!doctype html><html lang="en"><!-- mvc report -->'
-"""How the pages of ``mvc report`` begin."""
+"""First bytes of pages of ``mvc report``."""
 _MAX_IGNORE_FILE = 1 << 20
 
 
 class FoundFile(Struct, frozen=True):
-    """A file of the working tree; its ``name`` may be one that cannot be tracked."""
+    """A file of the working folder; its ``name`` may not be trackable."""
 
     name: str
     identity: FileIdentity
 
 
 def check_worktree(store: Store) -> None:
-    """Raises WrongUsage in a bare repository, for what reads or writes working files."""
+    """Raises WrongUsage in a bare repository."""
     if store.bare:
         raise WrongUsage(
             f"{printable(str(store.root))} is a bare repository: it has no working files",
-            hint="'mvc clone' it to work with its files; 'mvc checkout -o FILE REV' writes one "
-            "elsewhere",
+            hint="work in a clone ('mvc clone'), or write a file elsewhere with "
+            "'mvc checkout -o FILE REV'",
         )
 
 
 def tracked_name(root: Path, path: str | Path, cwd: Path, *, fs: FileSystem | None = None) -> str:
-    """The name under which ``path`` is tracked; the empty string for the root itself.
+    """The name under which ``path`` is tracked; empty for the root.
 
-    ``path`` is relative to ``cwd`` or absolute. Symbolic links inside the repository are not
-    resolved; with ``fs``, those on the way to the repository are. Raises InvalidName for a path
-    outside the repository, for a name that cannot be tracked, and with ``fs`` for a file whose name
-    is tracked as that of another one.
+    ``path`` is absolute or relative to ``cwd``. Symbolic links inside the repository are not
+    resolved; with ``fs``, those leading to it are. Raises InvalidName for a path outside the
+    repository, an invalid name, and with ``fs`` for a file whose name is that of another one in
+    NFC.
     """
     shown = printable(str(path))
     absolute = Path(posixpath.normpath(cwd / path))
@@ -60,7 +60,7 @@ def tracked_name(root: Path, path: str | Path, cwd: Path, *, fs: FileSystem | No
         inside = _below(fs.realpath(root), fs.realpath(absolute.parent) / absolute.name)
     if inside is None:
         raise InvalidName(
-            f"{shown} lies outside the repository {printable(str(root))}",
+            f"{shown} is outside the repository {printable(str(root))}",
             hint="only files inside the repository's folder can be tracked",
         )
     name = unicodedata.normalize("NFC", inside)
@@ -89,13 +89,11 @@ def _below(root: Path, path: Path) -> str | None:
 def expand(
     store: Store, paths: Iterable[str | Path], cwd: Path, tracked: Mapping[str, FileEntry]
 ) -> tuple[list[str], list[str]]:
-    """The files that ``paths`` mean, and the ``tracked`` paths among them that have no file.
+    """The files that ``paths`` mean, and ``tracked`` paths among them without a file; both sorted.
 
-    Both are sorted. A folder means the files in it, those that are tracked even if they are
-    ignored; its Python states without a file are not among the latter. A file that is named itself
-    is included even if it is ignored. Raises UnknownPath for any other path that does not exist and
-    for a symbolic link in a folder that leads nowhere, InvalidName for a path that cannot be
-    tracked.
+    A folder means its files, ignored ones only if tracked; its Python states without a file are not
+    listed as missing. A named file is included even if ignored. Raises UnknownPath for other
+    missing paths and for dead links in a folder, InvalidName for an invalid path.
     """
     check_worktree(store)
     fs, files, gone = store.fs, set[str](), set[str]()
@@ -128,7 +126,7 @@ def _in_folder(store: Store, folder: str) -> set[str]:
     try:
         return {check_path(file.name) for file in sound_files_in(store.fs, store.root, folder)}
     except InvalidName as error:
-        hint = f"rename the file, or leave it out by a line in {IGNORE_FILE}"
+        hint = f"rename the file, or exclude it with a line in {IGNORE_FILE}"
         raise InvalidName(error.message, hint=hint) from None
 
 
@@ -139,26 +137,26 @@ def _missing(store: Store, path: Path, name: str) -> InvalidName | UnknownPath:
     if fs.stat(path) is not None:
         return InvalidName(
             f"{printable(name)} is on disk under a name that is not in Unicode form NFC",
-            hint="rename it: the same letters have one form on every system then",
+            hint="rename it, so that its name is the same on every system",
         )
     return UnknownPath(f"there is no file {printable(name)}", hint="see 'mvc status' and 'mvc ls'")
 
 
 def dead_link(name: str) -> UnknownPath:
-    """The error for a symbolic link that leads nowhere."""
+    """The error for a symbolic link without a target."""
     return UnknownPath(
-        f"{printable(name)} is a symbolic link that leads nowhere",
-        hint="put the file there that it leads to (in a cache, download it again), delete the "
-        f"link, or leave it out by a line in {IGNORE_FILE}",
+        f"{printable(name)} is a symbolic link whose target does not exist",
+        hint="restore the target (in a cache, download it again), delete the link, or exclude it "
+        f"with a line in {IGNORE_FILE}",
     )
 
 
 def sound_files_in(
     fs: FileSystem, root: Path, folder: str = "", *, linked: set[str] | None = None
 ) -> list[FoundFile]:
-    """As ``files_in``, sorted by name. Raises UnknownPath for a link that leads nowhere.
+    """As ``files_in``, sorted by name. Raises UnknownPath for a dead link.
 
-    For what records files: without the file behind the link, a model would be incomplete.
+    For commits: without the link's target, a model would be incomplete.
     """
     dead: set[str] = set()
     found = sorted(files_in(fs, root, folder, dead, linked=linked), key=lambda file: file.name)
@@ -175,13 +173,12 @@ def files_in(
     *,
     linked: set[str] | None = None,
 ) -> Iterator[FoundFile]:
-    """Every file below ``folder`` that is not ignored, in no promised order; names from ``root``.
+    """Every file below ``folder`` that is not ignored, unsorted, named from ``root``.
 
-    ``folder`` itself is entered even if it is ignored. Symbolic links are followed; a folder
-    that contains itself through a link is entered once. Temporary files and reports of mvc, special
-    files, links that lead nowhere, and the folders of version control systems are skipped. The
-    names of such links are added to ``dead`` unless they are ignored. With ``linked``, links to
-    folders are not followed: their names are added to it.
+    ``folder`` itself is read even if ignored. Symbolic links are followed; a folder that contains
+    itself through a link is read once. Skips temporary files and reports of mvc, special files,
+    dead links and version control folders. ``dead``: receives names of dead links that are not
+    ignored. ``linked``: receives names of links to folders, which are not followed then.
     """
     ignore = Ignore()
     parts = folder.split("/") if folder else []
@@ -216,7 +213,7 @@ def files_in(
 
 
 def is_link(fs: FileSystem, folder: Path) -> bool:
-    """Whether a path that leads to a folder is a symbolic link."""
+    """Whether a path to a folder is a symbolic link."""
     identity = fs.stat(folder, follow=False)
     return identity is not None and not identity.is_dir
 
@@ -253,16 +250,16 @@ def is_python_state(entry: FileEntry) -> bool:
 
 
 def entry_of(store: Store, name: str, like: FileEntry | None = None) -> FileEntry:
-    """The entry that a commit of the file ``name`` would make now; stores nothing.
+    """The entry that a commit of the file ``name`` would store now; stores nothing.
 
-    ``like``: the entry that it will be compared with, as for ``parse_file``. Raises UnknownPath if
-    there is no such file, SourceChanged if it is written to meanwhile.
+    ``like``: the entry to compare it with. Raises UnknownPath if there is no such file,
+    SourceChanged if it changes meanwhile.
     """
     return entry_at(store.fs, store.root / name, name, like)
 
 
 def entry_at(fs: FileSystem, path: Path, name: str, like: FileEntry | None = None) -> FileEntry:
-    """As ``entry_of`` for a file anywhere on disk, under the name given."""
+    """As ``entry_of``, for a file anywhere on disk."""
     from mvc.adapters.hashing import hash_file
     from mvc.adapters.opening import open_file
 

@@ -47,7 +47,7 @@ def test_commit_of_the_folder_is_refused(linked: Mvc, arguments: tuple[str, ...]
     """A model whose file is missing behind a link, as in a Hub cache, would be incomplete."""
     before = linked("log", "--json").out
     found = linked("commit", *arguments, code=3)
-    said = [f"mvc: {name} is a symbolic link that leads nowhere" for name in dead(linked)]
+    said = [f"mvc: {name} is a symbolic link whose target does not exist" for name in dead(linked)]
     assert found.err.splitlines()[0] in said
     assert ".mvcignore" in found.err
     assert linked("log", "--json").out == before
@@ -65,9 +65,11 @@ def test_a_checkpoint_with_a_missing_file_is_not_imported(mvc: Mvc) -> None:
     link.symlink_to("../blobs/missing")
     for source in (run, run / "checkpoint-1"):
         found = mvc("import", source, code=3)
-        assert "model-2-of-2.safetensors is a symbolic link that leads nowhere" in found.err
+        assert (
+            "model-2-of-2.safetensors is a symbolic link whose target does not exist" in found.err
+        )
     link.rename(run / "model.safetensors")
-    assert "leads nowhere" in mvc("import", run, code=3).err
+    assert "target does not exist" in mvc("import", run, code=3).err
     (run / "model.safetensors").unlink()
     mvc("import", run)
     mvc.folder = folder
@@ -83,14 +85,14 @@ def test_commit_of_the_link_itself_is_refused(linked: Mvc) -> None:
     before = linked("log", "--json").out
     found = linked("commit", "loop.safetensors", code=3)
     assert found.err.startswith(
-        "mvc: loop.safetensors is a symbolic link that leads nowhere\nhint: "
+        "mvc: loop.safetensors is a symbolic link whose target does not exist\nhint: "
     )
     assert linked("log", "--json").out == before
 
 
 def test_one_that_is_ignored_is_not_named(linked: Mvc) -> None:
     (linked.folder / ".mvcignore").write_text("loop.safetensors\nother.safetensors\n")
-    assert "leads nowhere" not in linked("status").out
+    assert "target does not exist" not in linked("status").out
     linked("commit", ".")
 
 

@@ -169,7 +169,7 @@ def test_requirements_choose_the_pipeline_and_bound_this_commit(repo):
     with pytest.raises(WrongUsage, match=r"pipeline is of type dict: it must be text or mvc\.Req"):
         repo.commit({"a": near(31)}, pipeline={"lossy": True})
     for wrong in (0, float("nan"), float("inf")):
-        with pytest.raises(WrongUsage, match="max_recovery is a number of seconds above 0"):
+        with pytest.raises(WrongUsage, match="max_recovery must be a number of seconds above 0"):
             repo.commit({"a": near(31)}, options=CommitOptions(max_recovery=wrong))
 
 

@@ -181,7 +181,7 @@ def test_a_git_that_does_not_answer_counts_as_a_difference(
     began = time.monotonic()
     assert repo.commit(weights(1)).commit.dirty
     for _ in range(2):
-        with pytest.raises(IoFailed, match=r"code differs by: it took longer than 0.5 s"):
+        with pytest.raises(IoFailed, match=r"code's difference: it took longer than 0.5 s"):
             repo.commit(weights(2), options=mvc.CommitOptions(patch=True))
     assert time.monotonic() - began < 15
 
@@ -196,7 +196,7 @@ def test_a_patch_that_git_does_not_give_is_no_silence(
         tmp_path, monkeypatch, f'case "$*" in *--binary*) [ -e {tmp_path}/ok ] || exit 3;; esac'
     )
     with mvc.Repository.open(tmp_path) as opened:
-        with pytest.warns(PatchMissing, match="git did not say .*: it ended with status 3"):
+        with pytest.warns(PatchMissing, match=r"git did not return .*: it ended with status 3"):
             made = opened.commit(weights(1)).commit
         assert made.dirty and not made.attached
         asked = mvc.CommitOptions(patch=True)

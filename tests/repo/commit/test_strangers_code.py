@@ -101,7 +101,7 @@ def test_a_promised_blob_is_not_fetched(tree: Path, marker: Path) -> None:
     ):
         git(tree, "config", key, value)
     is_dangerous(tree, marker)
-    with pytest.raises(IoFailed, match="git did not say what the code differs by"):
+    with pytest.raises(IoFailed, match="git did not return the code's difference"):
         ask(tree)
     assert not marker.exists()
     with mvc.Repository.open(tree / "models") as repo:

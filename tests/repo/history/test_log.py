@@ -199,7 +199,7 @@ def test_grep(measured: Repository) -> None:
     assert found(log(measured.handle, grep="^data=vans$")) == ["2"]
     assert found(log(measured.handle, grep="f1=0.8")) == ["2"]
     assert found(log(measured.handle, grep="^b$")) == ["3", "1"]
-    with pytest.raises(WrongUsage, match="no regular expression"):
+    with pytest.raises(WrongUsage, match="not a regular expression"):
         log(measured.handle, grep="(")
 
 

@@ -268,7 +268,7 @@ def test_what_is_no_version_or_strategy_is_refused(repo: Repository) -> None:
         repo.merge("side", strategy="meen")
     assert caught.value.hint == "did you mean mean?"
     for rules, scale in (("sum", float("nan")), ("sum", float("inf")), ("mean", 0.5), ((), 2)):
-        with pytest.raises(WrongUsage, match="goes with --strategy sum"):
+        with pytest.raises(WrongUsage, match="needs --strategy sum"):
             repo.merge("side", strategy=rules, scale=scale)
 
 

@@ -140,12 +140,12 @@ def test_a_wrong_deployment_takes_back_no_good_commit(context: Handle) -> None:
     deploy(context.store, context.config, first, "prod")
     deploy(context.store, context.config, second, "prod")
     hint = refused(context, None, r"4 \(deploy\) recorded a deployment").hint or ""
-    assert f"'mvc deploy {first.short} prod' deploys what was live before" in hint
+    assert f"'mvc deploy {first.short} prod' deploys the version that was live before" in hint
     assert f"'mvc deploy {second.short} prod --retract --at" in hint
     assert "'mvc undo 2' takes back the commit" in hint
     rollback(context.store, context.config, "prod")
     hint = refused(context, None, r"5 \(deploy\)").hint or ""
-    assert f"'mvc deploy {second.short} prod' deploys what was live before" in hint
+    assert f"'mvc deploy {second.short} prod' deploys the version that was live before" in hint
     retract(context.store, context.config, None, "prod")
     hint = refused(context, None, r"6 \(retract\) recorded a retraction").hint or ""
     assert f"'mvc deploy {first.short} prod --at " in hint
@@ -168,11 +168,11 @@ def test_what_moves_nothing_is_not_undone(context: Handle) -> None:
     retract(context.store, context.config, None, "prod")
     context.store.publish(lambda: Entry("gc", 0, "freed 3 kB"))
     context.store.publish(lambda: Entry("forget", 0, states=(StateMark(id_, "forgotten"),)))
-    assert "--retract" in (refused(context, 2, r"2 \(deploy\).*not undone").hint or "")
-    assert "mvc deploy" in (refused(context, 3, r"3 \(retract\).*not undone").hint or "")
+    assert "--retract" in (refused(context, 2, r"2 \(deploy\).*cannot be undone").hint or "")
+    assert "mvc deploy" in (refused(context, 3, r"3 \(retract\).*cannot be undone").hint or "")
     refused(context, 4, r"4 \(gc\) moved no branch")
-    refused(context, 5, r"5 \(forget\) gave up states")
-    refused(context, 0, r"0 \(init\) made the repository")
+    refused(context, 5, r"5 \(forget\) forgot states")
+    refused(context, 0, r"0 \(init\) created the repository")
     with pytest.raises(UnknownOperation, match="no operation 6"):
         undo(context.store, context.config, 6)
     assert "'mvc undo 1'" in (refused(context, None, r"5 \(forget\)").hint or "")
@@ -213,7 +213,7 @@ def test_refused_where_a_version_is_gone(context: Handle) -> None:
     id_ = commit(context)
     ghost = CommitId(bytes(32))
     context.store.publish(lambda: Entry("tag", 0, refs=(RefChange("tags/v", ghost, id_),)))
-    refused(context, None, "tag v pointed to 0000000000, which is gone")
+    refused(context, None, "tag v pointed to 0000000000, which was deleted")
 
 
 def test_refused_where_a_name_was_taken(context: Handle) -> None:
@@ -232,7 +232,7 @@ def test_refused_under_the_current_branch(context: Handle) -> None:
     commit(context)
     refs.create_branch(context.store, "side")
     set_ref(context, HEAD, "side")
-    refused(context, 2, "side, which would go, is the current branch")
+    refused(context, 2, "side would be deleted, but is the current branch")
     undo(context.store, context.config)
     undo(context.store, context.config, 2)
     assert refs.head(context.store.fresh()).branch == "main"

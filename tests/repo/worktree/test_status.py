@@ -77,7 +77,7 @@ def test_a_folder_in_a_files_place(repo: Repository) -> None:
     path.unlink()
     path.mkdir()
     (change,) = repo.status().changes
-    assert (change.kind, change.detail) == ("missing", "what is there is not a file")
+    assert (change.kind, change.detail) == ("missing", "its path is not a file")
 
 
 def test_ignored_files_are_not_listed(repo: Repository) -> None:
@@ -147,7 +147,7 @@ def test_a_file_that_is_written_to_is_modified(
 
     monkeypatch.setattr("mvc.repo.worktree.status.entry_of", changing)
     (change,) = repo.status().changes
-    assert (change.kind, change.detail) == ("modified", "it is being written to")
+    assert (change.kind, change.detail) == ("modified", "it is being written")
 
 
 def test_a_file_that_was_read_in_another_way_is_unchanged(repo: Repository) -> None:
