@@ -378,8 +378,8 @@ def apply(
     computed one after another, with the memory of one piece. ``planned``: the next command
     completes the work of a killed process, if the repository is writable (``mvc.io.replacement``).
 
-    Raises WeightsDropped only after the first file was created, so that no replay runs for an output
-    that is not writable.
+    Raises WeightsDropped only after the first file was created, so that no replay runs for an
+    output that is not writable.
     """
     entries, commit = changes.writes, changes.commit
     for name in entries:
