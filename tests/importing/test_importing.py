@@ -490,7 +490,7 @@ def test_a_run_with_the_name_of_a_tag_is_refused(repo: Repository, run: Path) ->
     repo.commit({"w": np.ones(3)})
     repo.tag("a")
     trained(run / "a", range(1, 2))
-    with pytest.raises(RefConflict, match="there is a tag a"):
+    with pytest.raises(RefConflict, match="the run a would be a branch"):
         take(repo, run)
 
 

@@ -260,7 +260,7 @@ BAD: dict[str, tuple[str, dict[str, Any], type[mvc.MvcError], str]] = {
     "fails": ("def Net():\n    raise KeyError('k')", {}, CannotBuild, r"KeyError: 'k' .*line 2"),
     "exits": ("def Net():\n    raise SystemExit", {}, CannotBuild, "SystemExit"),
     "hash": (GOOD, {"files": {"code/net.py": "0"}}, DamagedData, "recorded hash"),
-    "absent": (GOOD, {"files": {"code/a.py": "0"}}, UnknownPath, r"carries no code/a\.py"),
+    "absent": (GOOD, {"files": {"code/a.py": "0"}}, UnknownPath, r"has no attachment code/a\.py"),
     "outside": (GOOD, {"files": {"code/../a.py": "0"}}, DamagedData, "not a valid description"),
     "absolute": (GOOD, {"weights": "/etc/passwd"}, DamagedData, "not a valid description"),
     "module": (GOOD, {"module": "a/b"}, DamagedData, "not a valid description"),

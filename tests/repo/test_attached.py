@@ -141,7 +141,7 @@ def test_what_cannot_be_attached_is_refused(repo: mvc.Repository) -> None:
     with pytest.raises(StateForgotten):
         keep(repo, 2, {}, (first.id,))
     made = keep(repo, 2, GIVEN)
-    with pytest.raises(UnknownPath, match=r"carries no recipe\.json"):
+    with pytest.raises(UnknownPath, match=r"has no attachment recipe\.json"):
         repo.attachment(made.id, "recipe.json")
 
 

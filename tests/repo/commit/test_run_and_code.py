@@ -66,7 +66,7 @@ def test_code_that_differs_from_its_commit_is_marked(repo: mvc.Repository) -> No
     git(repo.root, "commit", "-m", "second")
     later = repo.commit(weights(5)).commit
     assert not later.dirty and later.code != clean.code
-    with pytest.raises(UnknownPath, match=r"carries no code.patch"):
+    with pytest.raises(UnknownPath, match=r"has no attachment code.patch"):
         repo.attachment("HEAD", "code.patch")
 
 

@@ -142,7 +142,7 @@ def test_a_wrong_deployment_takes_back_no_good_commit(context: Handle) -> None:
     hint = refused(context, None, r"4 \(deploy\) recorded a deployment").hint or ""
     assert f"'mvc deploy {first.short} prod' deploys the version that was live before" in hint
     assert f"'mvc deploy {second.short} prod --retract --at" in hint
-    assert "'mvc undo 2' takes back the commit" in hint
+    assert "'mvc undo 2' undoes the commit" in hint
     rollback(context.store, context.config, "prod")
     hint = refused(context, None, r"5 \(deploy\)").hint or ""
     assert f"'mvc deploy {second.short} prod' deploys the version that was live before" in hint
@@ -243,7 +243,7 @@ def test_refused_where_the_branch_to_go_back_to_is_gone(context: Handle) -> None
     refs.create_branch(context.store, "side")
     set_ref(context, HEAD, "side")
     refs.delete_branch(context.store, "main")
-    error = refused(context, 3, r"main went away since operation 3: operation 4 \(delete-branch\)")
+    error = refused(context, 3, r"main was deleted since operation 3: operation 4 \(delete-branch\)")
     assert "'mvc undo 4'" in (error.hint or "")
     undo(context.store, context.config, 4)
     undo(context.store, context.config, 3)
@@ -515,6 +515,6 @@ def test_an_undo_that_undoes_no_earlier_operation_is_damage(
             lambda n=named, c=gone: Entry("undo", repo.time("now"), refs=(c,), undoes=n)
         )
         tip = None
-    with pytest.raises(RefConflict, match="side went away"):
+    with pytest.raises(RefConflict, match="side was deleted"):
         repo.undo(left)
     assert any("is undone by" in problem.message for problem in repo.storage.fsck().problems)
