@@ -243,7 +243,7 @@ def test_refused_where_the_branch_to_go_back_to_is_gone(context: Handle) -> None
     refs.create_branch(context.store, "side")
     set_ref(context, HEAD, "side")
     refs.delete_branch(context.store, "main")
-    error = refused(context, 3, r"main was deleted since operation 3: operation 4 \(delete-branch\)")
+    error = refused(context, 3, r"main was deleted since operation 3: operation 4")
     assert "'mvc undo 4'" in (error.hint or "")
     undo(context.store, context.config, 4)
     undo(context.store, context.config, 3)
