@@ -156,7 +156,7 @@ def test_a_remote_may_be_named(elsewhere) -> None:
     elsewhere("checkout", "--remote", "origin", "main~1", "-o", "x.safetensors")
     assert load_file("x.safetensors")["layer.weight"][0, 0] == 2
     said = elsewhere("checkout", "--remote", "orign", "main", "-o", "x", code=3).err
-    assert "there is no remote orign" in said and "there is origin" in said
+    assert "there is no remote orign" in said and "available: origin" in said
     Path(".mvc/format").unlink()
     elsewhere("checkout", "--remote", "../work", "main", "-o", "y.safetensors")
 

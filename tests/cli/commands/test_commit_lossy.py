@@ -39,7 +39,7 @@ def test_refused(mvc) -> None:
     write(mvc.folder, 1.0)
     commit = ("commit", "model.safetensors", "--pipeline")
     found = mvc(*commit, "vsol-0-fast", code=2)
-    assert "production weights" in found.err and "-o FILE, or --in-place" in found.err
+    assert "production weights" in found.err and "replace the file with --in-place" in found.err
     assert "dsed:0 decides" in mvc(*commit, "vsol-0-slow", "--in-place", code=2).err
     assert "lossy pipelines" in mvc(*commit, "lossless", "-o", "x", code=2).err
     assert "no tensor q" in mvc(*commit, "vsol-0-fast", "--in-place", "--exact", "q", code=3).err
