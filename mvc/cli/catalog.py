@@ -67,24 +67,31 @@ COMMANDS: dict[str, str] = {
 
 ELSEWHERE: dict[str, str] = {
     "add": "'mvc commit PATH' records files directly; there is no staging area",
-    "bisect": "'mvc diff A B' compares versions; 'mvc log --where CONDITION' finds versions",
-    "cherry-pick": "'mvc checkout REV PATH' and 'mvc commit PATH' record a file of another version",
-    "export": "'mvc checkout REV -o DIR' writes a version to another folder",
-    "history": "'mvc log' lists versions",
+    "bisect": "'mvc log --metrics' shows where a metric changed, 'mvc diff A..B' which tensors",
+    "blame": "'mvc log PATH' lists the versions that changed a file",
+    "cat": "'mvc show REV TENSOR' prints a tensor, 'mvc checkout REV PATH -o -' a file",
+    "cherry-pick": "'mvc checkout REV PATH' and 'mvc commit PATH' copy files of a version",
+    "export": "'mvc checkout REV -o DIR' writes the files of a version",
+    "history": "'mvc log' lists versions, 'mvc deploy --list TARGET' deployments",
+    "list": "'mvc ls' lists the files of a version, 'mvc log' the versions",
+    "ls-files": "'mvc ls' lists the files of a version",
+    "ls-remote": "'mvc remote show [NAME|URL]' lists the refs of a remote",
     "mv": "rename the file; 'mvc commit -a NEW' records the new name",
-    "prune": "'mvc gc' deletes unreachable versions",
+    "prune": "'mvc gc' deletes what no ref or deployment needs",
     "rebase": "versions do not change; 'mvc switch -c NAME REV' creates a branch at any version",
     "reflog": "'mvc undo --list' lists the operations",
     "reset": "'mvc undo' undoes an operation; 'mvc checkout -f HEAD' discards changes of files",
     "retract": "'mvc deploy REV TARGET --retract' withdraws a deployment",
+    "rev-parse": "'mvc show --id REV' prints the id of a version",
     "revert": "'mvc checkout REV PATH' and 'mvc commit PATH' record an older state again",
-    "stash": "'mvc switch -c NAME', then 'mvc commit -a', stores the changes on a branch",
-    "track": "'mvc commit PATH' tracks a file",
-    "ui": "'mvc report' writes an HTML page",
-    "version": "'mvc --version' prints the version",
-    "web": "'mvc report' writes an HTML page",
+    "rm": "delete the file; 'mvc commit PATH' or 'commit -a' removes it from the next version",
+    "save": "'mvc commit PATH' records a version",
+    "stash": "'mvc switch -c NAME' and 'mvc commit -a' keep changes; 'mvc switch main' goes back",
+    "track": "'mvc commit PATH' tracks a file from then on",
+    "ui": "'mvc report -o FILE.html' writes a page with all charts",
+    "web": "'mvc report -o FILE.html' writes a page with all charts",
 }
-"""What to use instead of commands known from git."""
+"""What to use instead of commands known from git and other programs."""
 
 
 _FOLDERS = {
@@ -98,99 +105,11 @@ def module_of(name: str) -> str:
     return f"mvc.cli.commands.{_FOLDERS[name]}.{module}"
 
 
-_RELATIONS = "'mvc diff' and 'mvc show' print the relations of models"
-REMOVED: dict[str, str] = {
-    "bench": "examples/bench.py of the source tree measures pipelines on files of yours",
-    "cat": "use 'mvc show REV TENSOR'",
-    "data": "use 'mvc ls --data' and 'mvc import --data SOURCE'",
-    "deployments": "use 'mvc deploy --list [TARGET]'",
-    "env": "use 'mvc diff --environment' and 'mvc show --environment'",
-    "family": _RELATIONS,
-    "ls-remote": "use 'mvc remote show [NAME|URL]'",
-    "nodes": "use 'mvc live --nodes'",
-    "oplog": "use 'mvc undo --list'",
-    "plot": "use 'mvc report', whose page has all charts",
-    "rev-parse": "use 'mvc show --id REV'",
-    "rm": "delete the file; 'mvc commit PATH' or 'mvc commit -a' removes it from the next version",
-}
-
-_RETRAIN = "'mvc retrain REV' stores the weights again or proves the recipe"
-_PAGE = "'mvc report' draws all charts on its page"
-_SETTINGS = (
-    "rho", "rate", "radius", "relative", "period", "safe", "every", "barrier", "rebalance",
-    "outer-rate", "outer-momentum", "up", "down", "seed", "push", "worker-models", "resume",
-    "timeout",
-)  # fmt: skip
-REMOVED_OPTIONS: dict[str, str] = {
-    **{
-        f"{command} {option}": _RETRAIN
-        for command in ("checkout", "diff", "probe", "switch")
-        for option in ("--retrain", "--anyway", "--trust-code", "--trust", "--timeout")
-    },
-    **{f"repack {option}": _RETRAIN for option in ("--trust-code", "--trust", "--timeout")},
-    "commit --drop-weights": "'mvc forget --weights REV' drops proven weights",
-    "commit --file": "'-m -' reads the message from stdin",
+OPTIONS_ELSEWHERE: dict[str, str] = {
+    "commit --amend": "'mvc undo' undoes the commit; then commit again",
     "commit -F": "'-m -' reads the message from stdin",
-    "commit --force": "name the file: 'mvc commit PATH' records an older one",
-    "commit -f": "name the file: 'mvc commit PATH' records an older one",
-    "commit --patch": "set commit.patch to true",
-    "commit --timeout": "--no-verify skips the replay; 'mvc retrain --timeout' does it later",
-    "forget --live-between": "name the versions that 'mvc live --between' lists",
-    "forget --target": "name the versions that 'mvc live TARGET --between' lists",
-    **{
-        f"{command} --message": "use --reason, or -m"
-        for command in ("deploy", "forget", "gc", "repack", "rollback", "undo")
-    },
-    **{f"{command} --unfold": "-v lists them" for command in ("diff", "report", "show")},
-    "report --layer-seconds": "use --layers SECONDS",
-    "follow --target": "it is the second argument: 'mvc follow SOURCE TARGET -o FILE'",
-    "fetch --exit-code": "--json lists the updates",
-    "live --follow": "use 'mvc follow . TARGET -o FILE'",
-    "live --force": "use 'mvc checkout --target TARGET -o FILE -f'",
-    "live --model": "use 'mvc checkout --model --target TARGET -o DIR'",
-    "live --output": "use 'mvc checkout --target TARGET -o FILE'",
-    "live -o": "use 'mvc checkout --target TARGET -o FILE'",
-    "import --anyway": "import it without --deploy, then 'mvc deploy --anyway'",
-    "log --best": "use '--sort NAME -n 1'",
-    "log --price": "use 'mvc stats --versions'",
-    "log --relations": _RELATIONS,
-    "log --signatures": "'mvc verify' and 'mvc show' print the signer",
-    "log --tree": _RELATIONS,
-    "show --force": "delete the file first",
-    "show -f": "delete the file first",
-    "show --path": "name it PATH:TENSOR",
-    "show --short": "'mvc log --oneline -n 1 REV' begins with ten digits",
-    "pipeline --bench": REMOVED["bench"],
-    "ls --name-only": "--json has the paths",
-    "probe --path": "commit the states as versions of their own, or call mvc.probe in Python",
-    "probe --time": "torch.profiler times the layers",
-    "repack --drop-weights": "'mvc forget --weights REV' drops proven weights",
-    "repack --outside-data": "store the data with 'mvc import --data', and train on that",
-    "repack --super-step": "repo.storage.join_steps(M) in Python joins approximate steps",
-    "repack --curve": "'mvc report' draws the storage curve",
-    "report --text": _PAGE,
-    "report --svg": _PAGE,
-    "report --bytes": _PAGE,
-    "report --distance": _PAGE,
-    "report --target": _PAGE,
-    "status --no-untracked": "list ignored files in .mvcignore",
-    **{
-        f"train-distributed --{name}": f"use '--option {name.replace('-', '_')}=VALUE'"
-        for name in _SETTINGS
-    },
-    **{
-        f"train-distributed --{name}": "torchrun has it: docs/distributed.md"
-        for name in ("restarts", "host", "port")
-    },
-    "train-distributed --log": "the order of events is no longer recorded",
-    "undo --max-count": "the list is newest first: 'mvc undo --list | head'",
-    "stats --prometheus": "'mvc serve' answers /metrics",
+    "log --author": "use --where 'author = NAME'",
+    "log --follow": "'mvc log PATH' lists the versions that changed a file",
+    "show --stat": "use 'mvc log -n 1 --stat REV'",
 }
-"""By command and long name."""
-REMOVED_EVERYWHERE = {"--log-format": "Python's logging formats the records of the loggers mvc.*"}
-"""Options that every command had."""
-
-
-def replacement_of(command: str | None, option: str) -> str | None:
-    """The replacement of a removed option; None if it never existed."""
-    return REMOVED_EVERYWHERE.get(option) or REMOVED_OPTIONS.get(f"{command} {option}")
+"""What to use instead of options of git: by command and option."""

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import click
 from msgspec import Struct
 
-from mvc.cli.catalog import replacement_of
+from mvc.cli.catalog import OPTIONS_ELSEWHERE
 from mvc.cli.output import Output
 from mvc.cli.program import program
 from mvc.cli.session import Session
@@ -155,11 +155,11 @@ def _usage(error: click.UsageError) -> Failure:
         "."
     )  # click prints choices on several lines
     command = error.ctx.info_name if error.ctx else None
-    if isinstance(error, click.NoSuchOption) and replacement_of(command, error.option_name):
-        message = f"{error.option_name} was removed: {replacement_of(command, error.option_name)}"
+    option = error.option_name if isinstance(error, click.NoSuchOption) else ""
+    hint = OPTIONS_ELSEWHERE.get(f"{command} {option}", f"see '{path} --help'")
     if not message[1:2].isupper():  # START is a name
         message = message[:1].lower() + message[1:]
-    return Failure("wrong-usage", message, f"see '{path} --help'", _USAGE)
+    return Failure("wrong-usage", message, hint, _USAGE)
 
 
 def report(problem: Failure, out: Output, *, as_json: bool) -> int:

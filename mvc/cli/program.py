@@ -10,7 +10,7 @@ from importlib import import_module
 
 import click
 
-from mvc.cli.catalog import COMMANDS, ELSEWHERE, REMOVED, SECTIONS, module_of
+from mvc.cli.catalog import COMMANDS, ELSEWHERE, SECTIONS, module_of
 from mvc.cli.session import Session
 from mvc.cli.verb import Option, completion, shared_options
 from mvc.errors import WrongUsage
@@ -29,6 +29,10 @@ class Program(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """``mvc version`` means ``mvc --version``."""
+        return super().parse_args(ctx, ["--version"] if args == ["version"] else args)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -39,8 +43,6 @@ class Program(click.Group):
 
     def named(self, ctx: click.Context, name: str, *topics: str) -> click.Command:
         """The command ``name``. Raises WrongUsage, with the nearest command or topic, if none."""
-        if name in REMOVED:
-            raise WrongUsage(f"the command {name} was removed: {REMOVED[name]}")
         if name in ELSEWHERE:
             raise WrongUsage(f"there is no command {name!r}", hint=ELSEWHERE[name])
         command = self.get_command(ctx, name)

@@ -47,3 +47,29 @@ def warn_of_unreached(session: Session, done: Restored) -> None:
         "versions that no ref or deployment reaches"
     )
     session.note(f"to keep {'it' if unreached.count == 1 else 'them'}: mvc branch NAME {name}")
+
+
+def switch_to(
+    session: Session, branch: str, *, create: bool, start: str | None, force: bool
+) -> None:
+    """Switches to a branch, created at ``start`` if asked for, and prints the changes of files."""
+    before = session.repo.head(if_known=True).branch
+    existing = {ref.name for ref in session.repo.refs()}
+    done = session.run(
+        "restoring",
+        session.repo.switch,
+        branch,
+        create=create,
+        start=start,
+        force=force,
+    )
+    created = create or branch not in {*existing, before}
+    if not session.as_json:
+        if done is not None and (done.written or done.deleted or done.unchanged):
+            print_restored(session, done)
+        session.note(f"Switched to {'new ' if created else ''}branch {branch}")
+    note_training(session, before, branch)
+    if done is not None:
+        warn_of_unreached(session, done)
+    payload = {"restored": done, "branch": branch, "created": created}
+    session.answered("mvc.switch/1", payload)

@@ -19,6 +19,7 @@ class _BranchOptions(CommandOptions, frozen=True, kw_only=True):
         "Delete branches; refuse if versions would be lost.", "-d", allows="names force"
     )
     move: bool = flag("Rename a branch: 'mvc branch -m [OLD] NEW'.", "-m")
+    every: bool = flag("List the branches of remotes, too.", "-a", "--all", allows="")
     force: bool = flag("Move or replace an existing branch; delete it in any case.", "-f")
 
 
@@ -32,7 +33,7 @@ def command(session: Session, args: _BranchOptions) -> None:
         make = partial(session.repo.branch, force=args.force)
         make_ref(session, "branch", args.names, make)
     if session.as_json or not args.names:
-        _list(session)
+        _list(session, remote=args.every)
 
 
 def _rename(session: Session, names: tuple[str, ...], force: bool) -> None:
@@ -45,8 +46,9 @@ def _rename(session: Session, names: tuple[str, ...], force: bool) -> None:
     session.note(f"Renamed branch {old} to {names[-1]}")
 
 
-def _list(session: Session) -> None:
+def _list(session: Session, *, remote: bool) -> None:
     branches, current = session.repo.refs(), session.repo.head().branch
+    branches += session.repo.refs("remote") if remote else []
     payload = {"current": current, "branches": refs_json(session, branches)}
     if not session.answered("mvc.branch/1", payload):
         print_refs(session, branches, "branch", current=current)

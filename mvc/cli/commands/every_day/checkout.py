@@ -17,7 +17,7 @@ import click
 
 import mvc.recipes as recipes
 from mvc.api import Restored
-from mvc.cli.restored import note_training, print_restored, warn_of_unreached
+from mvc.cli.restored import note_training, print_restored, switch_to, warn_of_unreached
 from mvc.cli.verb import (
     AT,
     FORCE_WORK,
@@ -52,11 +52,21 @@ class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
         "BASE", "With -o DIR: write a delta from BASE for inference engines.", needs="output"
     )
     whole: bool = flag("Write weights and the code of the model into -o DIR.", "--model")
+    new_branch: str | None = option(
+        "NAME", "Create branch NAME at REV (default: HEAD) and switch to it.", "-b",
+        allows="words force",
+    )  # fmt: skip
     force: bool = FORCE_WORK
 
 
 @verb('mvc checkout --at "2026-11-20 10:00" --target prod -o live.safetensors', _CheckoutOptions)
 def command(session: Session, args: _CheckoutOptions) -> None:
+    if args.new_branch is not None:
+        if len(args.words) > 1:
+            raise click.UsageError("-b checks out a version, not PATHs")
+        switch_to(session, args.new_branch, create=True, start=next(iter(args.words), None),
+                  force=args.force)  # fmt: skip
+        return
     with session.visiting(args.remote, nodes=is_report(args.target or "")):
         _checkout(session, args)
 

@@ -1,11 +1,11 @@
 """``mvc diff``.
 
-A and B are revisions, or files or folders on disk. Without B, A is compared with the working
-folder; without A, HEAD is. Only tensors with different hashes are read. 'changed' is the share
-of elements whose bits differ, L2 and max |d| measure the difference, cosine compares old and new.
-At most 40 tensors of a file are listed; -v lists all. With --environment, the environment of A is
-compared with that of B, or of this machine: exact fields must be equal, compatible ones should
-not affect results; -v also lists ignored ones.
+A and B are revisions, or files or folders on disk; A..B means both. Without B, A is compared with
+the working folder; without A, HEAD is. Only tensors with different hashes are read. 'changed' is
+the share of elements whose bits differ, L2 and max |d| measure the difference, cosine compares old
+and new. At most 40 tensors of a file are listed; -v lists all. With --environment, the environment
+of A is compared with that of B, or of this machine: exact fields must be equal, compatible ones
+should not affect results; -v also lists ignored ones.
 """
 
 from __future__ import annotations
@@ -36,21 +36,29 @@ class _DiffOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc diff HEAD~1 HEAD", _DiffOptions, pages=True)
 def command(session: Session, args: _DiffOptions) -> int:
+    a, b, paths = _ends(session, args)
     if args.environment:
         from mvc.cli.environments import compare_environments
 
-        return int(compare_environments(session, args.a or "HEAD", args.b) and args.exit_code)
-    diff = session.run(
-        "comparing", session.repo.diff, args.a, args.b, paths=session.names(args.paths)
-    )
-    _note_from_head(session, diff, named=args.a)
+        return int(compare_environments(session, a or "HEAD", b) and args.exit_code)
+    diff = session.run("comparing", session.repo.diff, a, b, paths=session.names(paths))
+    _note_from_head(session, diff, named=a)
     for path, why in diff.unmeasured.items():
         session.note(f"{session.from_here(path)}: only hashes are compared: {why}")
     if diff.unmeasured:
         session.note("hint: 'mvc retrain REV --trust-code' stores the weights again")
     if not session.answered("mvc.diff/1", {"differs": _differs(diff)} | fields(diff)):
-        _print(session, diff, stat=args.stat)
+        print_diff(session, diff, stat=args.stat)
     return int(args.exit_code and _differs(diff))
+
+
+def _ends(session: Session, args: _DiffOptions) -> tuple[str | None, str | None, tuple[str, ...]]:
+    """A, B and PATHs. If the first argument is ``A..B`` and no file, all others are PATHs."""
+    ends = (args.a or "").split("..")
+    if len(ends) != 2 or not any(ends) or session.fs.stat(session.fs.cwd() / str(args.a)):
+        return args.a, args.b, args.paths
+    paths = args.paths if args.b is None else (args.b, *args.paths)
+    return ends[0] or "HEAD", ends[1] or "HEAD", paths
 
 
 def _note_from_head(session: Session, diff: Diff, named: str | None) -> None:
@@ -65,7 +73,8 @@ def _differs(diff: Diff) -> bool:
     return any(f.kind != "unchanged" for f in diff.files)
 
 
-def _print(session: Session, diff: Diff, *, stat: bool) -> None:
+def print_diff(session: Session, diff: Diff, *, stat: bool) -> None:
+    """Prints metrics, params and files that differ; without ``stat``, their tensors, too."""
     training = training_files({f.path for f in diff.files})
     for title, pairs in (("Metrics", diff.metrics), ("Params", diff.params)):
         words = [f"{printable(n)} {_word(a)} -> {_word(b)}" for n, (a, b) in pairs.items()]

@@ -15,6 +15,7 @@ from graphlib import TopologicalSorter
 from msgspec import Struct
 
 from mvc.api import LogEntry, LogOptions
+from mvc.cli.commands.every_day.diff import print_diff
 from mvc.cli.commits import (
     as_json,
     details,
@@ -29,6 +30,8 @@ from mvc.errors import UnknownRevision
 from mvc.ids import CommitId
 from mvc.text import format_time, number, one_line, printable
 
+_FILTERS = "rev paths limit every oneline where grep target since until"
+
 
 class _LogOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str | None = argument("[REV]")
@@ -38,9 +41,13 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
     oneline: bool = flag("Print one line for each version.")
     graph: bool = flag(
         "Draw the graph of versions.",
-        allows="rev paths limit every oneline where grep target since until",
+        allows=_FILTERS,
     )
     as_table: bool = flag("Print a table with a column for each metric and param.", "--metrics")
+    patch: bool = flag(
+        "Print the tensors that each version changed.", "-p", "--patch", allows=_FILTERS
+    )
+    stat: bool = flag("Print the files that each version changed.", allows=_FILTERS)
     where: str | None = option("CONDITION", "Filter: 'auc > 0.9 and lr < 1e-3'.")
     grep: str | None = option("REGEX", "Filter by message, notes, run and params.")
     sort: str | None = option(
@@ -144,6 +151,10 @@ def _print(session: Session, rows: Iterable[GraphRow], args: _LogOptions) -> Non
         session.lines(
             (row.rest + line).rstrip() for line in lines + [""] * bool(row.first and lines)
         )
+        if (args.patch or args.stat) and (parents := entry.commit.parents):
+            session.lines([] if args.oneline else [""])
+            diff = session.run("comparing", session.repo.diff, parents[0], entry.id)
+            print_diff(session, diff, stat=not args.patch)
         session.lines(row.links)
 
 

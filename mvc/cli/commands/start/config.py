@@ -18,6 +18,7 @@ from mvc.names import printable
 class _ConfigOptions(CommandOptions, frozen=True, kw_only=True):
     key: str | None = argument("[KEY]")
     value: str | None = argument("[VALUE]")
+    listing: bool = flag("List all settings (without KEY, the default).", "-l", "--list", allows="")
     user: bool = flag("Change your user file, not the file of the repository.")
     unset: bool = flag("Remove KEY from the file.", needs="key", allows="key user")
 
