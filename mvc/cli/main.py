@@ -156,10 +156,12 @@ def _usage(error: click.UsageError) -> Failure:
     )  # click prints choices on several lines
     command = error.ctx.info_name if error.ctx else None
     option = error.option_name if isinstance(error, click.NoSuchOption) else ""
-    hint = OPTIONS_ELSEWHERE.get(f"{command} {option}", f"see '{path} --help'")
+    hint = OPTIONS_ELSEWHERE.get(f"{command} {option}")
+    if hint is not None:  # what click proposes has a similar name only
+        message = message.partition(". ")[0]
     if not message[1:2].isupper():  # START is a name
         message = message[:1].lower() + message[1:]
-    return Failure("wrong-usage", message, hint, _USAGE)
+    return Failure("wrong-usage", message, hint or f"see '{path} --help'", _USAGE)
 
 
 def report(problem: Failure, out: Output, *, as_json: bool) -> int:

@@ -15,7 +15,6 @@ from graphlib import TopologicalSorter
 from msgspec import Struct
 
 from mvc.api import LogEntry, LogOptions
-from mvc.cli.commands.every_day.diff import print_diff
 from mvc.cli.commits import (
     as_json,
     details,
@@ -153,6 +152,8 @@ def _print(session: Session, rows: Iterable[GraphRow], args: _LogOptions) -> Non
         )
         if (args.patch or args.stat) and (parents := entry.commit.parents):
             session.lines([] if args.oneline else [""])
+            from mvc.cli.commands.every_day.diff import print_diff  # it imports numpy
+
             diff = session.run("comparing", session.repo.diff, parents[0], entry.id)
             print_diff(session, diff, stat=not args.patch)
         session.lines(row.links)
