@@ -33,7 +33,7 @@ BUDGET = {
     ".": 1_052,
     "adapters": 2_596,
     "api": 879,
-    "cli": 3_673,
+    "cli": 3_699,
     "codecs": 1_575,
     "distributed": 1_687,
     "frameworks": 2_560,
