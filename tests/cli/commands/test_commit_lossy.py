@@ -41,7 +41,7 @@ def test_refused(mvc) -> None:
     found = mvc(*commit, "vsol-0-fast", code=2)
     assert "production weights" in found.err and "replace the file with --in-place" in found.err
     assert "dsed:0 decides" in mvc(*commit, "vsol-0-slow", "--in-place", code=2).err
-    assert "lossy pipelines" in mvc(*commit, "lossless", "-o", "x", code=2).err
+    assert "need a lossy pipeline" in mvc(*commit, "lossless", "-o", "x", code=2).err
     assert "no tensor q" in mvc(*commit, "vsol-0-fast", "--in-place", "--exact", "q", code=3).err
     assert mvc("log", code=3).out == ""
     assert not (mvc.folder / "x").exists()
