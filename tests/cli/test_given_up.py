@@ -58,7 +58,7 @@ def test_diff_compares_by_hashes(gone: Mvc) -> None:
 
 
 def test_nothing_runs_without_a_word_and_nothing_runs_twice(gone: Mvc) -> None:
-    assert "this would run: code/" in gone("retrain", "HEAD", code=3).err
+    assert "would run: code/" in gone("retrain", "HEAD", code=3).err
     assert is_gone(gone)
     assert gone("retrain", "HEAD", *WITH, "--json").json["versions"][0]["made"] == "stored"
     assert gone("retrain", "HEAD", *WITH, "--json").json["versions"][0]["made"] == "proven"
@@ -160,7 +160,7 @@ def test_data_outside_keep_the_weights(mvc: Mvc) -> None:
             run.train()
     mvc("retrain", "HEAD", "--trust-code")
     refused = mvc("forget", "--weights", "HEAD", code=3)
-    assert "lie outside of mvc: outside" in refused.err
+    assert "stored outside of mvc: outside" in refused.err
     assert not is_gone(mvc)
 
 
