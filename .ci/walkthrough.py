@@ -205,8 +205,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         walk = Walk(Path(folder).resolve())
         said = walk.mvc("--version", at=".").strip()
-        assert said.startswith(f"mvc {metadata.version('mvc-weights')} (loops in "), said
-        assert options.loops is None or said.endswith(f"(loops in {options.loops})"), said
+        assert said.startswith(f"mvc {metadata.version('mvc-weights')} (kernels in "), said
+        assert options.loops is None or said.endswith(f"(kernels in {options.loops})"), said
         step(f"{said}, Python {sys.version.partition(' ')[0]}, torch: {torch}")
         versions_and_moments(walk)
         remotes(walk)
