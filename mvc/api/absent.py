@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from mvc.api import lazy
 from mvc.errors import MvcError, RemoteUnreachable, StateForgotten
 from mvc.ids import CommitId
 from mvc.repo.config import Config
@@ -40,16 +41,12 @@ def fetch_absent(store: Store, config: Config, error: StateForgotten) -> None:
     Raises the first remote's error if all fail. Without a lazy remote, raises ``error`` with the
     fetching command as its hint.
     """
-    from mvc.remote.remotes import remotes  # rarely needed
-
     assert error.absent is not None
     version, failed = CommitId(error.absent), list[MvcError]()
-    for remote in remotes(store).values():
+    for remote in lazy.remotes.remotes(store).values():
         if remote.lazy:
-            from mvc.remote.fetch import fetch_states
-
             try:
-                fetch_states(store, config, remote, [version])
+                lazy.fetch.fetch_states(store, config, remote, [version])
                 return
             except (RemoteUnreachable, StateForgotten) as problem:
                 failed.append(problem)
@@ -68,8 +65,6 @@ def fetch_hint(store: Store, version: CommitId) -> str | None:
     mark = availability.forgotten(store, version)
     if mark is None or mark.named:
         return None
-    from mvc.remote.remotes import DEFAULT, remotes
-
-    known = remotes(store)
-    name = DEFAULT if DEFAULT in known else next(iter(known), None)
+    known = lazy.remotes.remotes(store)
+    name = lazy.remotes.DEFAULT if lazy.remotes.DEFAULT in known else next(iter(known), None)
     return name and f"'mvc fetch {name} {version.short}' fetches it, if {name} has it"

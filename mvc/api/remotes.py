@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mvc.api import lazy
 from mvc.errors import MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.names import REMOTE
@@ -82,9 +83,7 @@ class Remotes(Generic[_R]):
         made = remotes.remote_of(name, fspath(url), options)
         made = replace(made, url=remotes.normalised(made.url, self._store.fs.cwd()))
         if made.is_bucket:
-            from mvc.remote.transports.bucket.transport import check_bucket
-
-            check_bucket(made)
+            lazy.transport.check_bucket(made)
         return remotes.add_remote(self._store, made, force=force)
 
     def remove(self, name: str) -> Remote:
@@ -134,9 +133,9 @@ class Remotes(Generic[_R]):
             with self._repository(open_handle(folder, discover=False)) as opened:
                 return act(opened)
         if remote.is_bucket:
-            from mvc.remote.transports.bucket.transport import open_bucket
-
-            with closing(open_bucket(remote, self._store, self._config)) as transport:
+            with closing(
+                lazy.transport.open_bucket(remote, self._store, self._config)
+            ) as transport:
                 run = transport.maintain if changes else transport.inspect
                 done: _T = run(lambda store, config: act(self._repository(Handle(store, config))))
                 return done
@@ -151,9 +150,7 @@ class Remotes(Generic[_R]):
 
         Sorted by remote and target, without targets whose records agree.
         """
-        from mvc.remote.unsent import unsent
-
-        return unsent(self._store, target)
+        return lazy.unsent.unsent(self._store, target)
 
     def tracking(self, branch: str | None = None, remote: str | None = None) -> Tracking | None:
         """Compares a branch (default: the current one) with its remote branch; no network access.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeAlias, overl
 
 from msgspec.structs import replace
 
+from mvc.api import lazy
 from mvc.api.absent import fetch_absent, fetch_hint, with_states
 from mvc.errors import (
     AlreadyARepository,
@@ -242,9 +243,7 @@ class Repository(Closing, Unpicklable):
 
     def scratch(self, name: str) -> Scratch:
         """The folder ``.mvc/NAME`` for unfinished work, such as uploads."""
-        from mvc.repo.scratch import scratch
-
-        return scratch(self._store, name)
+        return lazy.scratch.scratch(self._store, name)
 
     def before_close(self, act: Callable[[], object]) -> Callable[[], None]:
         """Makes ``close`` call ``act`` first, so that a background writer can finish.
@@ -300,12 +299,10 @@ class Repository(Closing, Unpicklable):
         tensor changed meanwhile, StateForgotten, Busy.
         """
         from mvc.pipelines.requirements import pipeline_and_bound
-        from mvc.repo.commit.commit import commit
-        from mvc.repo.commit.request import CommitOptions, CommitRequest, with_files
 
-        chosen = options or CommitOptions()
+        chosen = options or lazy.request.CommitOptions()
         text, bound = pipeline_and_bound(pipeline)
-        request = CommitRequest(
+        request = lazy.request.CommitRequest(
             path=path,
             message=message,
             metrics=metrics_from(metrics or {}),
@@ -317,10 +314,10 @@ class Repository(Closing, Unpicklable):
             attachments=attachments or {},
             options=chosen if bound is None else replace(chosen, max_recovery=bound),
         )
-        request = with_files(request, state, states, files)
+        request = lazy.request.with_files(request, state, states, files)
         self._sending(chosen.push)  # raises for an unknown remote
         announce = announcing(self._store, None if chosen.detached else request.target)
-        act = partial(commit, self._store, self._config, self._recent, request=request)
+        act = partial(lazy.commit.commit, self._store, self._config, self._recent, request=request)
         result = with_states(self._store, self._config, act)
         if result.deployment is not None:
             announce("deploy", result.deployment)
@@ -367,8 +364,6 @@ class Repository(Closing, Unpicklable):
         Raises WrongUsage for versions that have no mean, WouldOverwrite, and the errors of
         ``commit``.
         """
-        from mvc.repo.average import average
-
         if to is not None and (branch or deploy or to == "-"):
             raise WrongUsage(
                 "an average cannot be written to stdout: name a file or folder"
@@ -378,7 +373,9 @@ class Repository(Closing, Unpicklable):
         ids = [self.find(rev) for rev in revs]
         message = message or f"average of {len(ids)} versions"
         commit = partial(self.commit, message=message, deploy=deploy)
-        act = partial(average, self._store, ids, weights, commit=commit, branch=branch, to=to)
+        act = partial(
+            lazy.average.average, self._store, ids, weights, commit=commit, branch=branch, to=to
+        )
         return with_states(self._store, self._config, partial(act, force=force, progress=progress))
 
     # -- reading versions ------------------------------------------------------------------
@@ -445,10 +442,8 @@ class Repository(Closing, Unpicklable):
         Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull,
         and Busy if another checkout into the same folder takes longer than a minute.
         """
-        from mvc.repo.checkout.export import WriteOptions
-
         commit_id = self.find(rev, at=at, target=target)
-        options = WriteOptions(
+        options = lazy.export.WriteOptions(
             force=force,
             everything=everything,
             atomic_dir=atomic_dir,
@@ -461,7 +456,7 @@ class Repository(Closing, Unpicklable):
                 self._write, commit_id, rev if at is None else None,
                 path=path, to=to, options=options,
             )  # fmt: skip
-        elif options != WriteOptions():
+        elif options != lazy.export.WriteOptions():
             raise WrongUsage(
                 "force, everything, atomic_dir, delete, delta_from and progress need to=",
                 hint="name a file or folder with to=",
@@ -469,9 +464,7 @@ class Repository(Closing, Unpicklable):
         elif not isinstance(path, str | None):
             raise WrongUsage("a state in memory has one path", hint="name one file or model folder")
         else:
-            from mvc.repo.checkout import states
-
-            act = partial(states.load_state, self._store, commit_id, path)
+            act = partial(lazy.states.load_state, self._store, commit_id, path)
         done = with_states(self._store, self._config, act)
         queries.note(self._store, [commit_id])
         return done
@@ -484,27 +477,26 @@ class Repository(Closing, Unpicklable):
         to: PathName | BinaryIO,
         options: WriteOptions,
     ) -> Restored:
-        from mvc.repo.checkout import checkout
-        from mvc.repo.checkout.export import WriteOptions, export, export_to
-
         paths = (path,) if isinstance(path, str) else (path or ())
         force, progress = options.force, options.progress
         if to == "":
             raise WrongUsage("to is empty", hint="name a file or a folder; . is the current one")
         if not isinstance(to, str | PathLike):
-            return export_to(self._store, commit, paths, to, options=options)
+            return lazy.export.export_to(self._store, commit, paths, to, options=options)
         if self._store.fs.realpath(Path(to)) != self.root:
-            return export(self._store, commit, paths, to, options=options)
-        if options != WriteOptions(force=force, progress=progress):
+            return lazy.export.export(self._store, commit, paths, to, options=options)
+        if options != lazy.export.WriteOptions(force=force, progress=progress):
             raise WrongUsage(
                 "everything, atomic_dir, delete and delta_from do not work on the repository's own "
                 "folder"
             )
         if paths:
-            return checkout.restore(self._store, commit, paths, force=force, progress=progress)
+            return lazy.checkout.restore(self._store, commit, paths, force=force, progress=progress)
         _, branch = revisions.resolve_ref(self._store, rev) if isinstance(rev, str) else ("", None)
         new_head = commit if branch is None else branch
-        return checkout.restore_all(self._store, commit, new_head, force=force, progress=progress)
+        return lazy.checkout.restore_all(
+            self._store, commit, new_head, force=force, progress=progress
+        )
 
     def switch(
         self,
@@ -516,9 +508,7 @@ class Repository(Closing, Unpicklable):
         progress: Progress | None = None,
     ) -> Restored | None:
         """Makes a branch the current one and checks out its files."""
-        from mvc.repo.checkout import checkout
-
-        restored = with_states(self._store, self._config, lambda: checkout.switch(
+        restored = with_states(self._store, self._config, lambda: lazy.checkout.switch(
             self._store, branch, create=create, start=start, force=force, progress=progress
         ))  # fmt: skip
         queries.note(self._store, [] if restored is None else [restored.commit])
@@ -551,10 +541,10 @@ class Repository(Closing, Unpicklable):
         ``counted``: count this as a read of the version (``storage.queries``). Raises UnknownPath,
         StateForgotten, WeightsDropped; reading raises DamagedData.
         """
-        from mvc.repo.checkout.reader import open_file
-
         commit = self.find(rev)
-        file = with_states(self._store, self._config, lambda: open_file(self._store, commit, path))
+        file = with_states(
+            self._store, self._config, lambda: lazy.reader.open_file(self._store, commit, path)
+        )
         if counted:
             queries.note(self._store, [commit])
         return file
@@ -564,11 +554,9 @@ class Repository(Closing, Unpicklable):
 
         Raises UnknownPath if the version has none of this name, DamagedData.
         """
-        from mvc.repo import attached
-
         commit = self.find(rev)
         return with_states(
-            self._store, self._config, lambda: attached.read(self._store, commit, name)
+            self._store, self._config, lambda: lazy.attached.read(self._store, commit, name)
         )
 
     def providing(self, rev: Rev, path: str, file: StateFile) -> AbstractContextManager[None]:
@@ -576,9 +564,7 @@ class Repository(Closing, Unpicklable):
 
         Raises DamagedData if ``file`` has another state.
         """
-        from mvc.maintenance.weights import providing
-
-        return providing(self._store, self.find(rev), path, file)
+        return lazy.weights.providing(self._store, self.find(rev), path, file)
 
     def availability(self, rev: Rev = "HEAD") -> Availability:
         """Whether a version's state is stored here, was dropped (its recipe remains), or is
@@ -611,9 +597,7 @@ class Repository(Closing, Unpicklable):
         error, ``"skip"`` it, or ``"yield"`` the error as the state. The next state is decoded while
         the caller uses this one.
         """
-        from mvc.repo.checkout import versions
-
-        pairs = versions.iter_versions(
+        pairs = lazy.versions.iter_versions(
             self._store,
             since=self._moment(since),
             until=self._moment(until),
@@ -651,26 +635,22 @@ class Repository(Closing, Unpicklable):
         entries; with ``incomplete`` that error is appended to the list, and the readable versions
         follow.
         """
-        from mvc.repo.history.log import LogOptions, log
-
-        chosen = options or LogOptions()
+        chosen = options or lazy.log.LogOptions()
         storage = self.storage.by_version()[1] if chosen.prices else None
-        return log(self._store, rev, chosen, limit=limit, incomplete=incomplete, storage=storage)
+        return lazy.log.log(
+            self._store, rev, chosen, limit=limit, incomplete=incomplete, storage=storage
+        )
 
     def history(self, since: Time | None = None, until: Time | None = None) -> History:
         """All versions, their refs, and the deployments from ``since`` to ``until``, read at once.
 
         Raises DamagedData if entries of the journal are lost.
         """
-        from mvc.maintenance.overview import history
-
-        return history(self._store, self._moment(since), self._moment(until))
+        return lazy.overview.history(self._store, self._moment(since), self._moment(until))
 
     def status(self) -> Status:
         """Changes of tracked files since HEAD."""
-        from mvc.repo.worktree import status
-
-        return status.status(self._store)
+        return lazy.status.status(self._store)
 
     def diff(
         self,
@@ -681,20 +661,16 @@ class Repository(Closing, Unpicklable):
         progress: Progress | None = None,
     ) -> Diff:
         """Compares two versions, or a version and files on disk, tensor by tensor."""
-        from mvc.repo.diff import diff
-
         return with_states(
             self._store,
             self._config,
-            lambda: diff.diff(self._store, a, b, paths, progress=progress),
+            lambda: lazy.diff.diff(self._store, a, b, paths, progress=progress),
         )
 
     def identify(self, file: PathName | FileEntry) -> list[Identified]:
         """The versions that have the state of this file, newest first; compares hashes only."""
-        from mvc.repo.worktree import identify
-
         source = Path(file) if isinstance(file, str | PathLike) else file
-        return identify.identify(self._store, source)
+        return lazy.identify.identify(self._store, source)
 
     def nearest(self, path: PathName) -> Nearest | None:
         """The most similar version of a file that no version has: it shares most tensors.
@@ -702,19 +678,15 @@ class Repository(Closing, Unpicklable):
         Ties are resolved by the distance of values. Runs for a few seconds at most: ``complete`` is
         False if that was too short. None if no version is similar.
         """
-        from mvc.repo.diff.nearest import nearest
-
-        return nearest(self._store, Path(path))
+        return lazy.nearest.nearest(self._store, Path(path))
 
     def tracked_name(self, path: PathName, *, cwd: Path | None = None) -> str:
         """The path under which a file on disk is tracked; empty for ``root``.
 
         Raises InvalidName for a path outside the repository.
         """
-        from mvc.repo.worktree.worktree import tracked_name
-
         fs = self._store.fs
-        return tracked_name(self.root, Path(path), cwd or fs.cwd(), fs=fs)
+        return lazy.worktree.tracked_name(self.root, Path(path), cwd or fs.cwd(), fs=fs)
 
     # -- deployments, refs, paths --------------------------------------------------------------
 
@@ -737,13 +709,10 @@ class Repository(Closing, Unpicklable):
         recorded. Raises CannotSign, TargetProtected, BadModelFile, and RefConflict after a
         concurrent deployment.
         """
-        from mvc.remote.unsent import against
-        from mvc.repo.statements import record
-
         announce, moment = announcing(self._store, target), self._moment(at)
-        deployed = with_states(self._store, self._config, lambda: record.deploy(
+        deployed = with_states(self._store, self._config, lambda: lazy.record.deploy(
             self._store, self._config, self.find(rev), target, time_ns=moment, reason=reason,
-            sign=sign, anyway=anyway, against=against(self._store, target),
+            sign=sign, anyway=anyway, against=lazy.unsent.against(self._store, target),
             send=self._sending(push),
         ))  # fmt: skip
         return announce("deploy", deployed)
@@ -751,9 +720,7 @@ class Repository(Closing, Unpicklable):
     def _sending(self, push: str | bool) -> Send | None:
         if not push:
             return None
-        from mvc.remote.push import send_first
-
-        return send_first(
+        return lazy.push.send_first(
             self._store, self._config, self.remotes.find(None if push is True else push)
         )
 
@@ -776,17 +743,14 @@ class Repository(Closing, Unpicklable):
         as for ``deploy``. ``remote``: use this remote's record, and send the rollback there. Raises
         UnknownTarget, UnknownRevision, StateForgotten, NoDeployment if no earlier version was live.
         """
-        from mvc.remote.unsent import against, apart_from
-        from mvc.repo.statements.rollback import rollback
-
         announce = announcing(self._store, target)
         if remote is not None:
             self.fetch(remote)
-            difference = apart_from(self._store, self.remotes.find(remote), target)
+            difference = lazy.unsent.apart_from(self._store, self.remotes.find(remote), target)
         else:
-            difference = against(self._store, target)
+            difference = lazy.unsent.against(self._store, target)
         chosen = None if to is None else self.find(to)
-        deployed = with_states(self._store, self._config, lambda: rollback(
+        deployed = with_states(self._store, self._config, lambda: lazy.rollback.rollback(
             self._store, self._config, target, steps=steps, to=chosen, reason=reason, sign=sign,
             anyway=anyway, against=difference,
             send=self._sending(push if remote is None else remote),
@@ -810,14 +774,12 @@ class Repository(Closing, Unpicklable):
         ``rev``: its version (None: the newest deployment on ``target``). ``at``: its time, if
         several match. ``sign``, ``anyway``, ``push``: as for ``deploy``.
         """
-        from mvc.remote.unsent import against
-        from mvc.repo.statements import record
-
         announce, moment = announcing(self._store, target), self._moment(at)
         chosen = None if rev is None else self.find(rev)
-        retracted = record.retract(
+        retracted = lazy.record.retract(
             self._store, self._config, chosen, target, time_ns=moment, reason=reason, sign=sign,
-            anyway=anyway, against=against(self._store, target), send=self._sending(push),
+            anyway=anyway, against=lazy.unsent.against(self._store, target),
+            send=self._sending(push),
         )  # fmt: skip
         return announce("retract", retracted)
 
@@ -836,13 +798,11 @@ class Repository(Closing, Unpicklable):
         deployments recorded or live from that moment on. Raises UnknownTarget, NotInstalled, and
         InvalidConfig if the settings name no allowed signers.
         """
-        from mvc.repo.statements import signatures
-
         if isinstance(of, Deployed):
-            return signatures.of_deployment(self._store, of)
+            return lazy.signatures.of_deployment(self._store, of)
         if isinstance(of, CommitId):
-            return signatures.of_version(self._store, of)
-        return signatures.verify(self._store, of, since=self._moment(since))
+            return lazy.signatures.of_version(self._store, of)
+        return lazy.signatures.verify(self._store, of, since=self._moment(since))
 
     @overload
     def live(self, target: None = None, *, at: Time | None = None) -> tuple[Live, ...]: ...
@@ -935,10 +895,10 @@ class Repository(Closing, Unpicklable):
         trainings. The branch must have a version or be current, unless ``new_branch``. Raises
         UnknownRevision, TargetProtected, and Busy if another training records there.
         """
-        from mvc.repo.statements.protection import RecordingNotice
-
         at = lookup_refs.tip(self._store.fresh(), branch, new=new_branch)
-        return RecordingNotice(self._store, self._config, at.branch, target, alone=alone)
+        return lazy.protection.RecordingNotice(
+            self._store, self._config, at.branch, target, alone=alone
+        )
 
     def recorder(self, branch: str | None = None, *, target: str | None = None) -> str | None:
         """The process that records a training on this machine, or None.
@@ -1008,11 +968,12 @@ class Repository(Closing, Unpicklable):
         Raises WouldOverwrite for uncommitted work, RefConflict if there is no common ancestor or a
         training records on the branch, WrongUsage, UnknownRevision, StateForgotten.
         """
-        from mvc.repo.merge.merge import merge
-        from mvc.repo.merge.plan import Strategy
-
-        rules = Strategy((strategy,) if isinstance(strategy, str) else tuple(strategy), scale)
-        act = partial(merge, self._store, self._config, self._recent, rev=rev, strategy=rules)
+        rules = lazy.plan.Strategy(
+            (strategy,) if isinstance(strategy, str) else tuple(strategy), scale
+        )
+        act = partial(
+            lazy.merge.merge, self._store, self._config, self._recent, rev=rev, strategy=rules
+        )
         return with_states(self._store, self._config, partial(act, progress=progress))
 
     # -- other repositories --------------------------------------------------------------------
@@ -1037,8 +998,6 @@ class Repository(Closing, Unpicklable):
         Raises StateForgotten if the remote lacks a state, UnknownRevision for an unknown remote,
         RemoteUnreachable, RemoteRefused, and HistoryMissing if the remote was rewound or replaced.
         """
-        from mvc.remote.fetch import fetch, fetch_states
-
         source = self.remotes.find(remote)
         if versions:
             if states is not None or prune or nodes:
@@ -1046,8 +1005,10 @@ class Repository(Closing, Unpicklable):
                     "named versions are fetched alone: without states, prune and nodes"
                 )
             wanted = [self.find(rev) for rev in versions]
-            return fetch_states(self._store, self._config, source, wanted, progress=progress)
-        return fetch(
+            return lazy.fetch.fetch_states(
+                self._store, self._config, source, wanted, progress=progress
+            )
+        return lazy.fetch.fetch(
             self._store,
             self._config,
             source,
@@ -1063,9 +1024,9 @@ class Repository(Closing, Unpicklable):
         Raises RefConflict if the branch has diverged or a training records on it, and
         WouldOverwrite for uncommitted work.
         """
-        from mvc.remote.pull import pull
-
-        return pull(self._store, self._config, self.remotes.find(remote), progress=progress)
+        return lazy.pull.pull(
+            self._store, self._config, self.remotes.find(remote), progress=progress
+        )
 
     def push(
         self,
@@ -1090,9 +1051,6 @@ class Repository(Closing, Unpicklable):
         has moved there, UnknownRevision, StateForgotten, WeightsDropped, RemoteUnreachable,
         RemoteRefused.
         """
-        from mvc.remote.push import push, push_states
-        from mvc.remote.refs import PushOptions
-
         destination = self.remotes.find(remote)
         if states:
             if refs or every or force or delete or partial or dry_run:
@@ -1100,26 +1058,26 @@ class Repository(Closing, Unpicklable):
                     "the states of named versions are pushed alone: without other options"
                 )
             ids = [self.find(rev) for rev in states]
-            return push_states(self._store, self._config, destination, ids, progress=progress)
-        chosen = PushOptions(
+            return lazy.push.push_states(
+                self._store, self._config, destination, ids, progress=progress
+            )
+        chosen = lazy.refs.PushOptions(
             every=every, force=force, delete=tuple(delete), dry_run=dry_run, partial=partial
         )
-        return push(self._store, self._config, destination, refs, options=chosen, progress=progress)
+        return lazy.push.push(
+            self._store, self._config, destination, refs, options=chosen, progress=progress
+        )
 
     # -- operations ----------------------------------------------------------------------------
 
     def operations(self, limit: int | None = None) -> Iterator[Operation]:
         """The operation log, newest first."""
-        from mvc.repo.oplog import oplog
-
-        return oplog.oplog(self._store, limit)
+        return lazy.oplog.oplog(self._store, limit)
 
     def undo(
         self, number: int | None = None, *, dry_run: bool = False, reason: Reason = ""
     ) -> Undoing:
         """Reverts the ref moves of an operation: of the newest, or of ``number``."""
-        from mvc.repo.oplog import undo
-
-        return (undo.plan if dry_run else undo.undo)(
+        return (lazy.undo.plan if dry_run else lazy.undo.undo)(
             self._store, self._config, number, reason=reason
         )

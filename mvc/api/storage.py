@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Unpack, cast
 
 from msgspec.structs import replace
 
+from mvc.api import lazy
 from mvc.ids import CommitId
 from mvc.model.statement import ReplayProof
 from mvc.repo import queries
@@ -47,39 +48,27 @@ class Storage:
         ``calibrate``: measure how fast this machine decodes, and cache the rates for the user.
         Stats and reports use them; the stored layout never depends on them.
         """
-        from mvc.maintenance import stats
-
         if calibrate:
-            from mvc.store.recovery import rates
-
-            rates.calibrate(self._store.fs)
-        return stats.stats(self._store, self._config)
+            lazy.rates.calibrate(self._store.fs)
+        return lazy.stats.stats(self._store, self._config)
 
     def by_version(self) -> tuple[Stats, dict[CommitId, VersionStats]]:
         """As ``stats``, with how each version that is not forgotten is stored, and its cost."""
-        from mvc.maintenance import stats
-
-        return stats.by_version(self._store, self._config)
+        return lazy.stats.by_version(self._store, self._config)
 
     def predicted(self, rev: Rev = "HEAD") -> dict[str, tuple[str, ...]]:
         """By path, the tensors of a version that are stored as an optimizer step from another
         version.
         """
-        from mvc.repo.history.log import predicted_tensors
-
-        return predicted_tensors(self._store, resolve(self._store, rev))
+        return lazy.log.predicted_tensors(self._store, resolve(self._store, rev))
 
     def fsck(self, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
         """Checks all stored bytes; with ``full`` also recovers and hashes every content."""
-        from mvc.maintenance.fsck import fsck
-
-        return fsck.fsck(self._store, full=full, progress=progress)
+        return lazy.fsck.fsck(self._store, full=full, progress=progress)
 
     def rebuild_index(self) -> None:
         """Rebuilds the index from journal and packs. Raises ReadOnly, DamagedData."""
-        from mvc.maintenance.fsck.fsck import rebuild_index
-
-        rebuild_index(self._store)
+        lazy.fsck.rebuild_index(self._store)
 
     def backup(self, folder: PathName, *, progress: Progress | None = None) -> BackedUp:
         """Copies the repository to a folder, or updates the copy there.
@@ -88,9 +77,7 @@ class Storage:
         counts; an interrupted run is continued. ``mvc.api.restore`` turns a copy into a repository.
         Raises WouldOverwrite, DamagedData, StorageFull, Busy.
         """
-        from mvc.maintenance.backup import backup
-
-        return backup(self._store, Path(folder), progress=progress)
+        return lazy.backup.backup(self._store, Path(folder), progress=progress)
 
     def repair(
         self, *, full: bool = False, other: PathName | None = None, progress: Progress | None = None
@@ -98,10 +85,10 @@ class Storage:
         """Repairs damage from other chains, the repository ``other``, or files of the working
         folder.
         """
-        from mvc.maintenance.repair.repair import folder_of, repair
-
-        source = None if other is None else folder_of(self._store.fs, Path(other))
-        return repair(self._store, self._config, full=full, other=source, progress=progress)
+        source = None if other is None else lazy.repair.folder_of(self._store.fs, Path(other))
+        return lazy.repair.repair(
+            self._store, self._config, full=full, other=source, progress=progress
+        )
 
     def gc(
         self,
@@ -116,18 +103,16 @@ class Storage:
         ``grace``: how long operations keep their versions (default: the setting ``gc.grace_days``).
         ``reason``: why, for the operation log.
         """
-        from mvc.maintenance.gc import collect, grace_of, plan_collection
-        from mvc.maintenance.leftovers import clear_leftovers
-        from mvc.repo.interrupted import finish_checkouts
-
-        span = grace_of(self._config, grace)
+        span = lazy.gc.grace_of(self._config, grace)
         if dry_run:
-            done = plan_collection(self._store, self._config, grace=span, progress=progress)
+            done = lazy.gc.plan_collection(self._store, self._config, grace=span, progress=progress)
         else:
             # An unfinished checkout may move HEAD to a version that gc would delete.
-            finish_checkouts(self._store)
-            clear_leftovers(self._store)
-            done = collect(self._store, self._config, grace=span, reason=reason, progress=progress)
+            lazy.interrupted.finish_checkouts(self._store)
+            lazy.leftovers.clear_leftovers(self._store)
+            done = lazy.gc.collect(
+                self._store, self._config, grace=span, reason=reason, progress=progress
+            )
         return replace(done, grace_seconds=span.total_seconds())
 
     def forget(
@@ -149,16 +134,13 @@ class Storage:
         retention rules (docs/commands/forget.md), used without ``revs``. Commits, ids and history
         remain, with a receipt (``receipts``). ``dry_run``: only return the choice.
         """
-        from mvc.maintenance import forget
-        from mvc.maintenance.retention import Best, Retention
-
-        if isinstance(revs, forget.Chosen):
+        if isinstance(revs, lazy.forget.Chosen):
             chosen = revs
         else:
             one = isinstance(revs, str | bytes) or not isinstance(revs, Iterable)
             named = cast(Sequence[Rev], (revs,) if one else revs)
-            best = tuple(Best.parse(text) for text in keep_best)
-            rules = Retention(
+            best = tuple(lazy.retention.Best.parse(text) for text in keep_best)
+            rules = lazy.retention.Retention(
                 last=keep_last,
                 hourly=keep_hourly,
                 daily=keep_daily,
@@ -166,35 +148,32 @@ class Storage:
                 unused=unused,
                 unqueried=unqueried,
             )
-            chosen = forget.choose(self._store, named, rules or None)
+            chosen = lazy.forget.choose(self._store, named, rules or None)
         if not dry_run:
-            done = forget.forget(self._store, self._config, chosen, reason=reason)
+            done = lazy.forget.forget(self._store, self._config, chosen, reason=reason)
             chosen = replace(chosen, number=None if done is None else done.sequence)
         return chosen
 
     def preview(self, chosen: Chosen, *, progress: Progress | None = None) -> ForgetPreview:
         """What ``forget`` would delete and keep, and how much the next ``gc`` would free."""
-        from mvc.maintenance.forget import preview
-        from mvc.maintenance.gc import grace_of
-
-        return preview(
-            self._store, self._config, chosen, grace=grace_of(self._config), progress=progress
+        return lazy.forget.preview(
+            self._store,
+            self._config,
+            chosen,
+            grace=lazy.gc.grace_of(self._config),
+            progress=progress,
         )
 
     def receipts(self) -> list[Receipt]:
         """Receipts of forgotten states, oldest first: who, why, and since when no byte remains."""
-        from mvc.maintenance.receipts import receipts
-
-        return receipts(self._store.fresh())
+        return lazy.receipts.receipts(self._store.fresh())
 
     def work_folder(self) -> AbstractContextManager[Path]:
         """A new folder in ``.mvc`` for the length of a ``with`` block.
 
         Folders of killed processes are deleted by the next call and by ``gc``.
         """
-        from mvc.maintenance.leftovers import work_folder
-
-        return work_folder(self._store)
+        return lazy.leftovers.work_folder(self._store)
 
     def proofs(self, versions: Iterable[CommitId] | None = None) -> dict[CommitId, ReplayProof]:
         """Proofs by version: a replay in this repository has made its weights.
@@ -208,18 +187,14 @@ class Storage:
 
         Raises DamagedData if a version has another state at that path.
         """
-        from mvc.maintenance.weights import prove
-
-        prove(self._store, self._config, proofs, where=where)
+        lazy.weights.prove(self._store, self._config, proofs, where=where)
 
     def cost(self, rev: Rev, path: str | None = None, *, besides: CommitId | None = None) -> Cost:
         """The cost of a version, or of its file ``path``, in the present layout.
 
         ``besides``: a version whose bytes do not count.
         """
-        from mvc.maintenance.weights import cost
-
-        return cost(self._store, resolve(self._store, rev), path, besides)
+        return lazy.weights.cost(self._store, resolve(self._store, rev), path, besides)
 
     def drop_weights(
         self, alternatives: Mapping[CommitId, Alternative], *, reason: Reason = ""
@@ -230,24 +205,18 @@ class Storage:
         without a recipe or without a proof of this repository (``prove``), and DamagedData; then
         nothing is dropped.
         """
-        from mvc.maintenance.weights import drop
-
-        drop(self._store, self._config, alternatives, reason=reason)
+        lazy.weights.drop(self._store, self._config, alternatives, reason=reason)
 
     def store_weights(self, rev: Rev, file: StateFile | None = None) -> None:
         """Restores weights that a version dropped, from ``file`` or from contents of other
         versions. Raises WeightsDropped if neither has them, DamagedData if the file has another
         state.
         """
-        from mvc.maintenance.weights import store
-
-        store(self._store, self._config, resolve(self._store, rev), file)
+        lazy.weights.store(self._store, self._config, resolve(self._store, rev), file)
 
     def curve(self, *, progress: Progress | None = None) -> RepackCurve:
         """Pack bytes needed for each recovery bound, and the present layout."""
-        from mvc.maintenance.repack.repack import draw_curve
-
-        return draw_curve(self._store, self._config, progress)
+        return lazy.repack.draw_curve(self._store, self._config, progress)
 
     def queries(self) -> Queries:
         """How often and when each version was last read (``checkout``, ``restore``, ...).
@@ -262,10 +231,8 @@ class Storage:
         ``step``: commits per run. ``since``: only versions published by this operation or later.
         Returns the number of the newest operation: pass it as ``since`` next time.
         """
-        from mvc.maintenance.repack.super_steps import join
-
         newest = self._store.fresh().position.sequence
-        join(self._store, self._config, step, since=since)
+        lazy.super_steps.join(self._store, self._config, step, since=since)
         return newest
 
     def repack(
@@ -285,12 +252,9 @@ class Storage:
         cheaper. ``dry_run``: only plan. Raises WeightsDropped for a version to ``add`` that has no
         weights.
         """
-        from mvc.maintenance.repack.goal import goal_of
-        from mvc.maintenance.repack.repack import repack
-
-        goal = goal_of(self._store, self._config, **aims)
+        goal = lazy.goal.goal_of(self._store, self._config, **aims)
         if goal.weight is not None:
             goal = replace(goal, alternatives=alternatives or {})
-        return repack(
+        return lazy.repack.repack(
             self._store, self._config, goal, dry_run=dry_run, reason=reason, progress=progress
         )
