@@ -1,6 +1,6 @@
 """The grid: production weights are whole multiples of a power of two, the step of their tensor.
 
-docs/frontier.md describes the size of the step, and when it changes. Training weights tremble:
+docs/pipelines.md describes the size of the step, and when it changes. Training weights tremble:
 without ``hold``, weights half-way between two multiples would move back and forth with every batch.
 
 Rounding needs no dither: the position of an entry within its step is as good as random, so as many

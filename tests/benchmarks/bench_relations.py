@@ -1,4 +1,4 @@
-"""What an update takes (docs/relations.md): real sizes of two networks, and pairs of model files.
+"""What an update takes: real sizes of two networks, and pairs of model files.
 
     python -m tests.benchmarks.bench_relations [OLD NEW]
 

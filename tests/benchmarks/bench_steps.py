@@ -1,4 +1,4 @@
-"""What step recipes cost: bytes of a version, time beside a training, recovery (docs/recorder.md).
+"""What step recipes cost: bytes of a version, time beside a training, recovery.
 
     python -m tests.benchmarks.bench_steps [--only bytes|time|recovery] [--versions 300]
         [--mnist FOLDER] [--texts FILE] [--data NAME ...] [--root DIR]

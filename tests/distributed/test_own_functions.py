@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,12 +65,19 @@ def test_the_mean_is_safe_by_ones_own_function():
     assert hub.counts.rounds > 2
 
 
-def test_the_function_of_the_documentation_is_the_norm_relative_to_the_model():
-    page = (Path(__file__).parents[2] / "docs/distributed.md").read_text(encoding="utf-8")
-    text = page.partition("@dataclass")[2].partition("mvc.distributed.join")[0]
-    names = {"dataclass": dataclass, "norm": np.linalg.norm}
-    exec(f"@dataclass{text}", names)
-    first = walk(protocol_named("fgm", safe=names["Share"](), radius=0.1))
+@dataclass(frozen=True)
+class Share:
+    """The norm of the drift, as a share of the global model's."""
+
+    def value(self, drift, reference):
+        return norm_of(drift) / norm_of(reference)
+
+    def gradient(self, drift, reference):
+        return drift / norm_of(drift) / norm_of(reference)
+
+
+def test_the_norm_as_an_own_function_is_the_norm_relative_to_the_model():
+    first = walk(protocol_named("fgm", safe=Share(), radius=0.1))
     second = walk(protocol_named("fgm", relative=0.1))
     assert first.counts == second.counts
     np.testing.assert_allclose(first.reference, second.reference, rtol=1e-6)

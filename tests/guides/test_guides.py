@@ -53,22 +53,44 @@ def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     run_page(DOCS / f"{name}.md", tmp_path, monkeypatch, python_only=True)
 
 
-def test_the_files_of_the_provenance_page_run(tmp_path: Path) -> None:
-    """The first is a file of its own; what the page shows afterwards imports it."""
+_BEFORE = """
+import os
+from pathlib import Path
+
+import mvc
+import torch
+from safetensors.torch import save_file
+
+code, line = Path("train_recipe.py").read_text(), "epochs):  # an ordinary function\\n"
+Path("seeded.py").write_text(code.replace(line, f"{line}    torch.manual_seed(0)\\n"))
+from seeded import train
+
+folder, repo = Path("data/digits").resolve(), mvc.Repository.open("models")
+model = mvc.constructed(torch.nn.Linear, 64, 10)
+mvc.load(repo, model, "HEAD")
+train(model, torch.optim.Adam(model.parameters(), lr=1e-3), folder, epochs=3)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+os.chdir("models")
+save_file(model.state_dict(), "model.safetensors")
+"""
+
+
+def test_the_script_and_the_blocks_of_the_provenance_page_run(tmp_path: Path) -> None:
+    """The page shows lines of the script; the later blocks import it."""
     text = (DOCS / "provenance.md").read_text(encoding="utf-8")
-    first, *others = re.findall(
-        r"^(?:```python|<!-- python)\n(.*?)^(?:```|-->)$", text, re.M | re.S
-    )
+    shown, *later = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    script = (PROJECT / "examples/train_recipe.py").read_text(encoding="utf-8")
+    assert {line.strip() for line in shown.splitlines()} <= set(map(str.strip, script.splitlines()))
     environ = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
     printed = {}
-    for name, code in {"train_digits.py": first, "later.py": "".join(others)}.items():
+    for name, code in {"train_recipe.py": script, "later.py": "".join([_BEFORE, *later])}.items():
         (tmp_path / name).write_text(code, encoding="utf-8")
         done = subprocess.run(
             [sys.executable, name], cwd=tmp_path, env=environ, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
         printed[name] = done.stdout
-    assert "<Retrained: " in printed["train_digits.py"]
+    assert "<Retrained: " in printed["train_recipe.py"]
 
 
 @pytest.mark.parametrize(

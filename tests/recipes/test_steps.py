@@ -341,12 +341,16 @@ def test_a_recipe_that_is_no_function_of_a_module_is_refused(repo, tmp_path):
 # -- the page --------------------------------------------------------------------------------
 
 
-def test_the_file_of_the_page_runs(tmp_path):
+def test_the_script_of_the_page_runs(tmp_path):
     text = (PROJECT / "docs" / "recorder.md").read_text(encoding="utf-8")
     mark = "<!-- run by tests/recipes/test_steps.py -->\n\n```python\n"
-    found = re.search(rf"^{mark}(.*?)^```$", text, re.M | re.S)
-    assert found is not None
-    (tmp_path / "train_steps.py").write_text(found[1], encoding="utf-8")
+    shown = re.search(rf"^{mark}(.*?)^```$", text, re.M | re.S)
+    assert shown is not None
+    script = (PROJECT / "examples" / "train_steps.py").read_text(encoding="utf-8")
+    assert {line.strip() for line in shown[1].splitlines()} <= {
+        line.strip() for line in script.splitlines()
+    }
+    (tmp_path / "train_steps.py").write_text(script, encoding="utf-8")
     environ = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "train_steps.py"], cwd=tmp_path, env=environ, capture_output=True,

@@ -1,4 +1,4 @@
-"""Figures of the drift: docs/frontier.md and the experiment's README."""
+"""Figures of the drift: docs/pipelines.md and the experiment's README."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["CLAIMS", "STATED"]
 
 README = "examples/reproduce/drift/README.md"
 KEPT = "examples/reproduce/drift/bounds.md"
-FRONTIER = "docs/frontier.md"
+GRIDS = "docs/pipelines.md"
 MNIST, TEXTS, GRID = "drift-mnist-4.26", "drift-texts-4.26", "drift-texts-grid"
 BOUNDS = ("mnist", "fashion", "mnist-conv", "fashion-conv", "texts")
 GUARDED_IN = (*BOUNDS[:-1], "texts-guarded")
@@ -218,19 +218,14 @@ CLAIMS = (
         lambda: _slow(TEXTS),
     ),
     Claim(
-        FRONTIER,
+        GRIDS,
         "`frontier-1` is {} and {} points less accurate than `vsol-1-slow`, at {} of its bytes",
         lambda: [*_less(TEXTS), share(TEXTS, "frontier-1", "vsol-1-slow", "lstm")],
     ),
     Claim(
-        FRONTIER,
+        GRIDS,
         "accuracy suffers (4 lost {} points on texts)",
         lambda: [-mean(GRID, "grid:4 | steps | gaps | zstd:huff", "lstm", "accuracy")],
-    ),
-    Claim(
-        FRONTIER,
-        "take about {} kB per version with 12 tensors",
-        lambda: [mean(MNIST, "frontier-0", "conv", "other_bytes") / 150e3],
     ),
 )
 STATED = (

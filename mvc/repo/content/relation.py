@@ -27,7 +27,7 @@ _Tensors: TypeAlias = dict[str, LogicalTensor]
 class Relation(Struct, frozen=True):
     """How the model at ``path`` relates to the one at ``base_path`` of its base version.
 
-    ``kind``: a word of docs/relations.md; *base* has no ``base_path``. Of the model's ``tensors``,
+    ``kind``: a word of docs/python.md; *base* has no ``base_path``. Of the model's ``tensors``,
     ``shared`` have the name and shape of a tensor of the base, and ``equal`` of these its dtype and
     bits.
     """
