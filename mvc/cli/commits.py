@@ -7,19 +7,33 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import click
+
 from mvc.api import Annotation, Commit, CommitResult, Deployed, Gone, LogEntry
-from mvc.cli.output import Output
 from mvc.cli.payload import fields, stamped
 from mvc.cli.session import Session
+from mvc.cli.tables import shortened
 from mvc.cli.transfers import note_unsent
 from mvc.errors import DamagedData, MvcError, NoDeployment
 from mvc.ids import CommitId
-from mvc.text import count, format_age, format_time, measured, one_line, printable, stored_for
+from mvc.text import (
+    cell_width,
+    count,
+    format_age,
+    format_time,
+    measured,
+    one_line,
+    printable,
+    stored_for,
+)
 
 if TYPE_CHECKING:
     from mvc.api import Checked, Relation
 
 
+_LABEL = 10  # columns before a fact
+_NAMES = 27  # columns of refs, and of targets, behind the id of a version
+_NEWEST = 5  # deployments of a version
 IsLive: TypeAlias = Callable[[Deployed], bool]
 
 
@@ -36,18 +50,18 @@ def live_now(session: Session) -> IsLive:
     return lambda deployed: deployed.sequence == sequence(deployed.target)
 
 
-def summary(out: Output, done: CommitResult) -> str:
+def summary(session: Session, done: CommitResult) -> str:
     """``[main 1a2b3c4d5e] nightly: 12 of 14 tensors changed, 1.02 MB stored for 3.55 MB``."""
     where = printable(done.branch or "detached HEAD")
     title = one_line(done.commit.message)
-    parts = [_changed(done), stored_for(done.stored_bytes, done.raw_bytes)]
+    facts = [_changed(done), stored_for(done.stored_bytes, done.raw_bytes)]
     if done.deployment is not None:
-        target = out.paint(printable(done.deployment.target), "target")
-        parts.append(f"deployed to {target} at {format_time(done.deployment.time_ns)}")
+        target = session.paint(printable(done.deployment.target), "target")
+        facts.append(f"deployed to {target} at {session.moment(done.deployment.time_ns)}")
     if done.signed:
-        parts.append("signed")
-    place = f"[{out.paint(where, 'branch')} {out.paint(done.id.short, 'id')}]"
-    return f"{place} {f'{title}: ' if title else ''}{', '.join(parts)}"
+        facts.append("signed")
+    place = f"[{session.paint(where, 'branch')} {session.paint(done.id.short, 'id')}]"
+    return f"{place} {f'{title}: ' if title else ''}{', '.join(facts)}"
 
 
 def _changed(done: CommitResult) -> str:
@@ -83,14 +97,16 @@ def names_of(session: Session) -> Callable[[LogEntry], str]:
             session.paint(printable(d.target), "target") for d in entry.deployments if live(d)
         ]
         lists = ((" ({})", words), (" [{}]", targets))
-        return "".join(form.format(", ".join(texts)) for form, texts in lists if texts)
+        return "".join(
+            form.format(session.few(texts, _NAMES, ", ")) for form, texts in lists if texts
+        )
 
     return names
 
 
-def one_liner(session: Session, entry: LogEntry, names: str) -> str:
-    """``1a2b3c4d5e (HEAD -> main) [prod] message``."""
-    message = one_line(entry.commit.message) or session.paint("(no message)", "dim")
+def one_liner(session: Session, entry: LogEntry, names: str, prefix: int = 0) -> str:
+    """``1a2b3c4d5e (HEAD -> main) [prod] message``; fits a terminal after ``prefix`` columns."""
+    message = one_line(entry.commit.message)
     run = printable(entry.commit.run)
     message = f"{run}: {message}" if run and not message.startswith(f"{run}:") else message
     notes = (
@@ -98,7 +114,11 @@ def one_liner(session: Session, entry: LogEntry, names: str) -> str:
         "" if entry.dropped is None else str(entry.dropped),
     )
     suffix = "".join(session.paint(f" ({note})", "dim") for note in notes if note)
-    return f"{session.paint(session.id_text(entry.id), 'id')}{names} {message}{suffix}"
+    head = f"{session.paint(session.id_text(entry.id), 'id')}{names} "
+    if session.width is not None:
+        used = prefix + cell_width(click.unstyle(head + suffix))
+        message = shortened(message, max(session.width - used, _LABEL), "end")
+    return f"{head}{message or session.paint('(no message)', 'dim')}{suffix}"
 
 
 def _related(relations: Sequence[Relation]) -> str:
@@ -162,33 +182,32 @@ def signature_of(session: Session, subject: CommitId | Deployed) -> Checked | No
 
 
 def details(
+    session: Session,
     entry: LogEntry,
-    now_ns: int,
     *,
-    full: bool = False,
     signed: str | None = None,
     steps: Mapping[str, Any] | None = None,
+    prefix: int = 0,
 ) -> list[str]:
-    """The lines below the heading of a commit, message last.
+    """The lines below the heading of a commit, message last; they fit a terminal after ``prefix``.
 
     ``signed``: its signature. ``steps``: arguments of ``_steps``.
     """
-    commit = entry.commit
+    commit, full = entry.commit, session.verbose
     when = format_time(commit.time_ns, precise=False)
-    metrics = measured(entry.metrics)
-    params = _given(entry.params)
+    room = (session.width or 0) - _LABEL - prefix
     facts = [
         ("Parents", " ".join(p.short for p in commit.parents) if commit.parents[1:] else None),
         ("Author", who(commit.author, entry.sent_by)),
         ("Signed", signed),
-        ("Date", f"{when} ({format_age(commit.time_ns, now_ns)})"),
+        ("Date", f"{when} ({format_age(commit.time_ns, session.now_ns())})"),
         ("Pipeline", printable(commit.pipeline)),
         ("Root", commit.root.hex() if full else None),
         ("Manifest", commit.manifest.hex() if full else None),
         ("Code", _code(commit, full=full) or None),
         ("Run", printable(commit.run) or None),
-        ("Metrics", metrics or None),
-        ("Params", params or None),
+        ("Metrics", session.few(measured(entry.metrics).split("  "), room) or None),
+        ("Params", session.few(_given(entry.params).split("  "), room) or None),
         *(("Note", note_line(annotation)) for annotation in entry.annotations),
         ("Relation", _related(entry.relations or ()) or None),
         ("Stored", "as a reset point" if entry.reset_point else None),
@@ -196,13 +215,14 @@ def details(
         ("Carries", printable(", ".join(commit.attached)) or None),
         ("State", "absent" if entry.absent else forgotten_on(entry.forgotten_ns) or None),
         ("Weights", None if entry.dropped is None else f"dropped; {entry.dropped}"),
-        *(("Deployed", _deployed(d)) for d in entry.deployments),
+        *(("Deployed", text) for text in _deployed(session, entry.deployments)),
     ]
-    lines = [f"{name + ':':9} {value}" for name, value in facts if value is not None]
+    lines = [(f"{name + ':':9} {value}", _LABEL) for name, value in facts if value is not None]
     if commit.message.strip():
-        lines.append("")
-        lines += [f"    {printable(line)}".rstrip() for line in commit.message.strip().splitlines()]
-    return lines
+        message = map(printable, commit.message.strip().splitlines())
+        lines += [("", 0), *((f"    {line}".rstrip(), 4) for line in message)]
+    folds = (session.folded(line, " " * indent, prefix) for line, indent in lines)
+    return [line for fold in folds for line in fold]
 
 
 def _steps(start: CommitId, batches: int, rows: int, seconds: float | None) -> str:
@@ -235,8 +255,8 @@ def print_deployed(session: Session, schema: str, done: Deployed, words: str, **
     if not session.answered(schema, {"deployment": done}) and not session.quiet:
         commit = session.paint(done.commit.short, "id")
         target = session.paint(printable(done.target), "target")
-        when = format_time(done.time_ns)
-        session.line(f"{words.format(target=target, commit=commit, **more)} at {when}")
+        text = words.format(target=target, commit=commit, **more)
+        session.lines(session.folded(f"{text} at {session.moment(done.time_ns)}"))
     note_unsent(session, done.target)
 
 
@@ -252,7 +272,7 @@ def warn_of_deployment(session: Session, done: Deployed) -> None:
     if done.retracted:
         return
     if done.time_ns > done.recorded_ns:
-        when = format_time(done.time_ns)
+        when = session.moment(done.time_ns)
         session.warn(f"the deployment is dated {when}, in the future; it goes live then")
     if done.clock_back:
         session.warn(
@@ -271,12 +291,15 @@ def warn_of_deployment(session: Session, done: Deployed) -> None:
         )
 
 
-def _deployed(deployed: Deployed) -> str:
-    """With the exact time, for ``--at``."""
-    taken_back = " (retracted)" if deployed.retracted else ""
-    return who(
-        f"{deployed.target} at {format_time(deployed.time_ns)}{taken_back}", deployed.sent_by
-    )
+def _deployed(session: Session, deployments: Sequence[Deployed]) -> list[str]:
+    """A line for each; a terminal shows the newest ones, unless -v."""
+    rest = 0 if session.width is None or session.verbose else max(len(deployments) - _NEWEST, 0)
+    lines = [f"+{rest:,} more (-v)"] if rest else []
+    for deployed in deployments[rest:]:
+        suffix = " (retracted)" if deployed.retracted else ""
+        text = f"{printable(deployed.target)} at {session.moment(deployed.time_ns)}{suffix}"
+        lines.append(who(text, deployed.sent_by))
+    return lines
 
 
 def as_json(entry: LogEntry) -> dict[str, Any]:

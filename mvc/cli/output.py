@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mvc.cli.tables import Column, fitted, titled
-from mvc.text import printable, text_table
+from mvc.cli.tables import Column, fitted, shortened, titled
+from mvc.text import cell_width, listed, printable, text_table
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -50,12 +51,14 @@ _NAME = 24  # characters of the current item
 class Output:
     """``color``: auto (on a terminal, if NO_COLOR is unset), always or never.
 
-    ``incomplete``: the damage because of which the output is incomplete.
+    ``verbosity``: -1 quiet, 0, 1 and more with each -v. ``incomplete``: the damage because of
+    which the output is incomplete.
     """
 
     def __init__(self, color: str = "auto") -> None:
         self.set_color(color)
         self.quiet = False
+        self.verbosity = 0
         self.incomplete: list[DamagedData] = []
         self._pages = False
         self._paging = ExitStack()
@@ -74,6 +77,10 @@ class Output:
         return not plain and _is_terminal(stream)
 
     @property
+    def verbose(self) -> bool:
+        return self.verbosity > 0
+
+    @property
     def width(self) -> int | None:
         """Columns of the terminal; None for piped output, which is never shortened."""
         if not self.terminal:
@@ -85,6 +92,31 @@ class Output:
     def paint(self, text: str, style: str | None) -> str:
         """``text`` in a style of ``_STYLES``, if colours are on."""
         return click.style(text, **_STYLES[style]) if style and self.colored and text else text
+
+    def few(self, words: Sequence[str], room: int, gap: str = "  ") -> str:
+        """The first words, as many as fit in ``room`` columns, and the number of other ones.
+
+        All of them with -v, and if the output is piped.
+        """
+        text, shown = gap.join(words), min(len(words), room)
+        if self.width is None or self.verbose:
+            return text
+        while shown > 1 and cell_width(click.unstyle(text)) > room:
+            shown -= 1
+            text = gap.join([*words[:shown], f"+{len(words) - shown:,} more (-v)"])
+        plain = click.unstyle(text)
+        return text if cell_width(plain) <= room else shortened(plain, room, "middle")
+
+    def folded(self, text: str, indent: str = "  ", prefix: int = 0) -> list[str]:
+        """Lines of whole words, which fit the terminal after a ``prefix``; one line if piped."""
+        if self.width is None:
+            return [text]
+        lines = [""]
+        for word in re.findall(" *[^ ]+", text):
+            line = lines[-1] + word
+            fits = cell_width(click.unstyle(line)) <= self.width - prefix
+            lines[-1:] = [line] if fits else [lines[-1], indent + word.lstrip()]
+        return lines
 
     def page(self) -> None:
         """Sends the following lines through a pager, if stdout is a terminal."""
@@ -148,7 +180,8 @@ class Output:
         all_columns = titled(columns) if isinstance(columns, str) else columns
         cells = zip(all_columns, *(map(printable, row) for row in every[:most]), strict=True)
         filled = [(column, [column.title, *texts]) for column, *texts in cells if any(texts)]
-        if self.width is not None:
+        titles = [column.title for column, _ in filled]
+        if self.width is not None and not self.verbose:
             filled = fitted(filled, self.width - len(indent))
         heading = any(texts[0] for _, texts in filled)
         of_rows = ["dim" if heading else None, *(styles or [None] * len(every))]
@@ -161,6 +194,9 @@ class Output:
         for line in text_table(lines, right, painted).splitlines():
             self.line(indent + line)
         self.left_out(len(every) - len(every[:most]))
+        shown = {column.title for column, _ in filled}
+        if omitted := [title for title in titles if title not in shown]:
+            self.line(self.paint(f"{indent}not shown: {listed(omitted, 3)} (-v shows all)", "dim"))
 
     def json(self, schema: str, payload: object, *, one_line: bool = False) -> None:
         """Prints one JSON object; ``one_line`` for a stream of objects."""

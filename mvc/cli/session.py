@@ -15,6 +15,7 @@ from mvc.cli.output import Output
 from mvc.errors import DamagedData, MvcError, NotARepository, WouldOverwrite, WrongUsage
 from mvc.system import Clock, FileSystem
 from mvc.text import format_time, listed, one_line, printable
+from mvc.times import whole_second
 
 if TYPE_CHECKING:
     from mvc.api import Interrupted, Repository
@@ -25,7 +26,7 @@ _ACCESS = ("token_file", "ca_file", "program", "endpoint", "region")
 
 
 class Session(Output):
-    """One run of the program. ``verbosity``: -1 quiet, 0, 1 and more with each -v.
+    """One run of the program.
 
     ``as_json``: the command prints one JSON object. ``arguments``: the words after ``mvc``.
     """
@@ -33,16 +34,11 @@ class Session(Output):
     def __init__(self) -> None:
         super().__init__()
         self.fs = FileSystem()
-        self.verbosity = 0
         self.debug = False
         self.as_json = False
         self.no_pager = False
         self.arguments: Sequence[str] = ()
         self._opened: Repository | None = None
-
-    @property
-    def verbose(self) -> bool:
-        return self.verbosity > 0
 
     @property
     def repo(self) -> Repository:
@@ -124,7 +120,7 @@ class Session(Output):
             return (words[0], words[1:]) if words else (None, ())
         self.repo.find(at=at, target=target)  # raises if no target is named
         live = self.repo.live(target or self.repo.targets()[0], at=at)
-        since = format_time(live.since_ns)
+        since = self.moment(live.since_ns)
         self.note(f"{live.commit.short} was live on {live.target} from {since}")
         return str(live.commit), words
 
@@ -157,6 +153,16 @@ class Session(Output):
     def now_ns(self) -> int:
         """The time of the clock, also beyond the range of recorded times."""
         return Clock().now_ns()
+
+    def moment(self, time_ns: int, *, cell: bool = False) -> str:
+        """A time in whole seconds, rounded up: ``--at`` finds what began then. -v: nanoseconds.
+
+        ``cell``: of a table, which omits the offset from UTC on a terminal.
+        """
+        if self.verbose:
+            return format_time(time_ns)
+        text = format_time(whole_second(time_ns))
+        return text[:19] if cell and self.terminal else text
 
     def id_text(self, id_: Digest) -> str:
         """The first ten digits of an id; with -v all digits."""

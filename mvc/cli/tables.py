@@ -1,4 +1,4 @@
-"""The columns of tables: style, alignment, and shortening on narrow terminals."""
+"""The columns of tables: style, alignment, and what a narrow terminal shortens or omits."""
 
 from __future__ import annotations
 
@@ -14,21 +14,33 @@ _NARROWEST = 12
 
 
 class Column(Struct, frozen=True):
-    """``right``: aligned right, for numbers. ``shorten``: where a narrow terminal shortens a text,
-    in the middle (names) or at the end (sentences); empty: nowhere.
+    """``right``: aligned right, for numbers. ``shorten``: where a narrow terminal shortens
+    in the middle (names) or at the end (sentences); empty: nowhere. ``optional``: may be omitted.
     """
 
     title: str
     right: bool = False
     shorten: Literal["", "middle", "end"] = ""
     style: str | None = None
+    optional: bool = False
 
 
 def fitted(
     columns: Sequence[tuple[Column, list[str]]], room: int
 ) -> list[tuple[Column, list[str]]]:
-    """The columns, shortened to ``room`` where ``shorten`` permits; the widest first."""
+    """The columns, shortened to ``room`` where ``shorten`` permits; the widest first.
+
+    If that is not enough, the last optional columns are omitted.
+    """
+    columns = list(columns)
     widths = [max(map(cell_width, texts)) for _, texts in columns]
+    for i in range(len(columns) - 1, -1, -1):
+        least = (
+            min(width, _NARROWEST) if column.shorten else width
+            for (column, _), width in zip(columns, widths, strict=True)
+        )
+        if columns[i][0].optional and sum(least) + _GAP * (len(columns) - 1) > room:
+            del columns[i], widths[i]
     flexible = [i for i, (column, _) in enumerate(columns) if column.shorten]
     for _ in range(sum(widths) + _GAP * (len(widths) - 1) - room):
         widest = max(flexible, key=widths.__getitem__, default=None)
@@ -36,12 +48,12 @@ def fitted(
             break
         widths[widest] -= 1
     return [
-        (column, [_shortened(text, width, column.shorten) for text in texts])
+        (column, [shortened(text, width, column.shorten) for text in texts])
         for (column, texts), width in zip(columns, widths, strict=True)
     ]
 
 
-def _shortened(text: str, width: int, where: str) -> str:
+def shortened(text: str, width: int, where: str) -> str:
     """Of a name the later end keeps more characters, because tensor names differ there."""
     if cell_width(text) <= width:
         return text
@@ -58,11 +70,15 @@ _STYLES = {
     "change": "changed",
     "operation": "heading",
 }
-_MIDDLE = ("field", "layer", "shape", "source", "tensor", "value")
-_END = (
-    "about", "changes", "meaning", "message", "recorded", "type", "effect", "where", "who",
-    "why",
+_MIDDLE = (
+    "data set", "field", "layer", "live on", "node", "refs", "remote", "shape", "source", "target",
+    "tensor", "url", "value",
 )  # fmt: skip
+_END = (
+    "about", "changes", "effect", "meaning", "message", "metrics", "options", "pipeline", "problem",
+    "recorded", "same state", "signed by", "state", "type", "where", "who", "why",
+)  # fmt: skip
+_OPTIONAL = ("cosine", "max |d|", "metrics", "same state", "who", "why")
 _SHORTENED: dict[str, Literal["middle", "end"]] = {
     **dict.fromkeys(_MIDDLE, "middle"),
     **dict.fromkeys(_END, "end"),
@@ -74,7 +90,7 @@ def titled(titles: str) -> list[Column]:
     return [
         Column(
             title := text.removesuffix(">"), text.endswith(">"), _SHORTENED.get(title, ""),
-            _STYLES.get(title),
+            _STYLES.get(title), optional=title in _OPTIONAL,
         )
         for text in titles.split(", ")
     ]  # fmt: skip

@@ -54,5 +54,6 @@ def command(session: Session, args: _AverageOptions) -> None:
     for name in done.copied:
         session.warn(f"{name} differs and has no mean: copied from the last version")
     if not session.answered("mvc.average/1", done):
-        result = done.result
-        session.line(summary(session, result) if result else f"{', '.join(done.written)} written")
+        written = f"{', '.join(done.written)} written"
+        text = summary(session, done.result) if done.result else written
+        session.lines(session.folded(text))

@@ -93,7 +93,8 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
         if done.moved_head:
             on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
             title = session.title(done.commit)
-            session.note(f"HEAD is now at {done.commit.short}{on} {title}".rstrip())
+            text = f"HEAD is now at {done.commit.short}{on} {title}".rstrip()
+            session.note("\n".join(session.folded(text)))
     warn_of_unreached(session, done)
     session.answered("mvc.checkout/1", done)
 

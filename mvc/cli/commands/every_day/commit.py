@@ -159,7 +159,7 @@ def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) ->
 
 
 def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]) -> None:
-    session.line(summary(session, done))
+    session.lines(session.folded(summary(session, done)))
     for path in done.paths:  # like git: only added, removed and renamed files; with -v every file
         if session.verbose or path.kind in {"added", "removed", "renamed"}:
             word = session.paint(f"{path.kind:9}", _STYLES.get(path.kind, "changed"))

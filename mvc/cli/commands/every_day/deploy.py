@@ -29,7 +29,7 @@ from mvc.cli.verb import (
     verb,
 )
 from mvc.errors import DamagedData, WrongUsage
-from mvc.text import format_time, one_line
+from mvc.text import one_line
 
 
 class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
@@ -70,8 +70,8 @@ def command(session: Session, args: _DeployOptions) -> None:
     made_ns = session.repo.version(done.commit).time_ns
     if done.dated and not done.retracted and done.time_ns < made_ns:
         session.warn(
-            f"the deployment is dated {format_time(done.time_ns)}, but {done.commit.short} is "
-            f"newer: {format_time(made_ns)}"
+            f"the deployment is dated {session.moment(done.time_ns)}, but {done.commit.short} is "
+            f"newer: {session.moment(made_ns)}"
         )
     words = "Retracted {commit} on {target}" if args.retract else "Deployed {commit} to {target}"
     print_deployed(session, "mvc.deploy/1", done, words)
@@ -102,7 +102,7 @@ def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
     except DamagedData:  # the journal entry of the commit is lost
         message = "(lost)"
     return (
-        format_time(deployed.time_ns),
+        session.moment(deployed.time_ns, cell=True),
         deployed.target,
         deployed.commit.short,
         ", ".join(filter(None, states)),

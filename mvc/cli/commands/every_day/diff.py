@@ -79,7 +79,7 @@ def print_diff(session: Session, diff: Diff, *, stat: bool) -> None:
     for title, pairs in (("Metrics", diff.metrics), ("Params", diff.params)):
         words = [f"{printable(n)} {_word(a)} -> {_word(b)}" for n, (a, b) in pairs.items()]
         if words:
-            session.line(f"{title + ':':9} {', '.join(words)}")
+            session.line(f"{title + ':':9} {session.few(words, (session.width or 0) - 10, ', ')}")
     for file in diff.files:
         if file.kind == "unchanged" and not session.verbose:
             continue

@@ -12,7 +12,7 @@ from mvc.cli.commits import IsLive, live_now, note_line, signature_of, signed_li
 from mvc.cli.transfers import note_unsent
 from mvc.cli.verb import CommandOptions, PathText, Session, argument, fields, flag, option, verb
 from mvc.names import is_report, printable
-from mvc.text import count, format_age, format_time, measured, one_line
+from mvc.text import count, format_age, measured, one_line
 
 
 class _LiveOptions(CommandOptions, frozen=True, kw_only=True):
@@ -68,24 +68,25 @@ def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:
     facts = [
         ("version", session.paint(id_, "id")),
         ("live on", session.paint(printable(live.target), "target")),
-        ("since", f"{format_time(live.since_ns)} ({age})"),
-        ("until", _until(session, live, is_now)),
+        ("since", f"{session.moment(live.since_ns)} ({age})"),
+        ("until", _until(session, live, is_now, cell=False)),
         ("message", one_line(live.message)),
-        ("metrics", measured(live.metrics)),
+        ("metrics", session.few(measured(live.metrics).split("  "), (session.width or 0) - 9)),
         *(("note", note_line(annotation)) for annotation in live.annotations),
         ("who", who(live.deployment.author, live.deployment.sent_by)),
         ("signed", signed_line(session, live.deployment)),
         ("why", one_line(live.deployment.reason)),
     ]
-    return [f"{name:8} {value}" for name, value in facts if value]
+    texts = (f"{name:8} {value}" for name, value in facts if value)
+    return [line for text in texts for line in session.folded(text, " " * 9)]
 
 
 def _row(session: Session, live: Live, is_now: IsLive) -> tuple[str, ...]:
     return (
         live.target,
         session.id_text(live.commit),
-        format_time(live.since_ns),
-        _until(session, live, is_now),
+        session.moment(live.since_ns, cell=True),
+        _until(session, live, is_now, cell=True),
         who(live.deployment.author, live.deployment.sent_by),
         one_line(live.deployment.reason),
         measured(live.metrics),
@@ -93,10 +94,10 @@ def _row(session: Session, live: Live, is_now: IsLive) -> tuple[str, ...]:
     )
 
 
-def _until(session: Session, live: Live, is_now: IsLive) -> str:
+def _until(session: Session, live: Live, is_now: IsLive, *, cell: bool) -> str:
     if live.until_ns is not None:
-        to_come = " (to come)" if live.until_ns > session.now_ns() else ""
-        return format_time(live.until_ns) + to_come
+        to_come = " (to come)" if not cell and live.until_ns > session.now_ns() else ""
+        return session.moment(live.until_ns, cell=cell) + to_come
     return "still live" if is_now(live.deployment) else "no later record"
 
 
@@ -122,10 +123,10 @@ def _node(session: Session, status: NodeStatus) -> tuple[str, ...]:
         status.node,
         status.target,
         session.id_text(status.commit),
-        format_time(status.since_ns, precise=session.verbose),
+        session.moment(status.since_ns, cell=True),
         _behind(status),
         _clock(status) if status.is_clock_off else "",
-        "" if silent is None else format_time(silent, precise=session.verbose),
+        "" if silent is None else session.moment(silent, cell=True),
     )
 
 

@@ -109,8 +109,8 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
     metrics = _names(entry.metrics for entry in rows)
     params = _names(entry.params for entry in rows)
     params.sort(key=lambda name: len({e.params.get(name) for e in rows}) == 1)
-    measured = [Column(printable(name), right=True) for name in metrics]
-    texts = [Column(printable(name), shorten="end") for name in params]
+    measured = [Column(printable(name), right=True, optional=True) for name in metrics]
+    texts = [Column(printable(name), shorten="end", optional=True) for name in params]
     message = Column("message", shorten="end")
     session.table(
         [*titled("version, refs, live on, date"), *measured, *texts, message],
@@ -136,16 +136,16 @@ def _names(values: Iterable[Mapping[str, object]]) -> list[str]:
 
 
 def _print(session: Session, rows: Iterable[GraphRow], args: _LogOptions) -> None:
-    now_ns, names = session.now_ns(), names_of(session)
+    names = names_of(session)
     for n, row in enumerate(rows):
         if n and not args.oneline and not row.first:
             session.line()
         entry = row.entry
         if args.oneline:
-            title, lines = one_liner(session, entry, names(entry)), []
+            title, lines = one_liner(session, entry, names(entry), len(row.first)), []
         else:
             id_ = session.paint(f"commit {session.id_text(entry.id)}", "id")
-            title, lines = id_ + names(entry), details(entry, now_ns, full=session.verbose)
+            title, lines = id_ + names(entry), details(session, entry, prefix=len(row.rest))
         session.line(row.first + title)
         session.lines(
             (row.rest + line).rstrip() for line in lines + [""] * bool(row.first and lines)

@@ -42,14 +42,13 @@ def command(session: Session, args: _RollbackOptions) -> None:
         push=args.push,
         remote=args.remote,
     )
-    previous, now_live = _titled(session, done.left), _titled(session, done.commit)
     print_deployed(
         session,
         "mvc.rollback/1",
         done,
         "Rolled back {target} from {left} to {now_live}",
-        left=previous,
-        now_live=now_live,
+        left=_titled(session, done.left),
+        now_live=_titled(session, done.commit),
     )
 
 

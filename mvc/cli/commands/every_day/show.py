@@ -108,11 +108,10 @@ def _print_version(session: Session, rev: CommitId) -> None:
         facts = {file.path: facts_of(session, rev, file) for file in files}
         session.json("mvc.show/1", _json(entry, files, predicted, facts) | {"steps": steps})
         return
-    session.line(session.paint(f"commit {entry.id}", "id") + names_of(session)(entry))
+    id_ = session.paint(f"commit {entry.id}", "id")
+    session.lines(session.folded(id_ + names_of(session)(entry)))
     signed = signed_line(session, entry.id)
-    session.lines(
-        details(entry, session.now_ns(), full=session.verbose, signed=signed, steps=steps)
-    )
+    session.lines(details(session, entry, signed=signed, steps=steps))
     if stored:
         if entry.changes is None:
             missing = missing_state(session, entry.commit.parents[0])

@@ -24,7 +24,7 @@ from mvc.cli.verb import (
 )
 from mvc.errors import RefConflict
 from mvc.ids import SHORT_HEX, CommitId
-from mvc.text import count, format_time, one_line, printable
+from mvc.text import count, one_line, printable
 
 
 class _UndoOptions(CommandOptions, frozen=True, kw_only=True):
@@ -150,12 +150,12 @@ def print_operations(session: Session) -> None:
     if session.as_json:
         session.json("mvc.undo.list/1", {"operations": operations})
         return
-    rows = [_row(operation, full=session.verbose) for operation in operations]
+    rows = [_row(session, operation) for operation in operations]
     styles = [None if operation.undone_by is None else "dim" for operation in operations]
     session.table("number>, time, operation, state, who, why, changes, about", rows, styles=styles)
 
 
-def _row(operation: Operation, *, full: bool) -> tuple[str, ...]:
+def _row(session: Session, operation: Operation) -> tuple[str, ...]:
     entry, state = operation.entry, ""
     if operation.undone_by is not None:
         state = f"undone by {operation.undone_by}"
@@ -163,11 +163,11 @@ def _row(operation: Operation, *, full: bool) -> tuple[str, ...]:
         state = "cannot be undone"
     return (
         str(operation.number),
-        format_time(entry.time_ns, precise=False),
+        session.moment(entry.time_ns, cell=True),
         entry.operation,
         state,
         who(entry.done_by, entry.sender),
         one_line(entry.why),
-        moves(operation, full=full),
+        moves(operation, full=session.verbose),
         _about(operation),
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from mvc.api import Vouched
 from mvc.cli.commits import IsLive, live_now
 from mvc.cli.verb import CommandOptions, Session, argument, option, verb
-from mvc.text import count, format_time
+from mvc.text import count
 
 
 class _VerifyOptions(CommandOptions, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ def command(session: Session, args: _VerifyOptions) -> int:
 def _row(session: Session, vouched: Vouched, live: IsLive) -> tuple[str, ...]:
     deployed, signature = vouched.deployment, vouched.signature
     return (
-        format_time(deployed.time_ns),
+        session.moment(deployed.time_ns, cell=True),
         deployed.target,
         session.id_text(deployed.commit),
         "retracted" if deployed.retracted else "live" if live(deployed) else "",

@@ -18,7 +18,7 @@ from mvc.cli.verb import CommandOptions, PathText, Session, argument, flag, opti
 from mvc.serving.follower import Follower
 from mvc.serving.sinks import EXEC_SECONDS, ReplicaSink
 from mvc.serving.sources import Followed
-from mvc.text import format_time, printable, size
+from mvc.text import printable, size
 
 _SECONDS = click.FloatRange(0, 86_400, min_open=True)
 
@@ -63,7 +63,7 @@ def command(session: Session, args: _FollowOptions) -> None:
     def print_swap(done: Followed) -> None:
         if session.answered("mvc.follow/1", done, one_line=True):
             return
-        when = format_time(done.swapped_ns, precise=session.verbose)
+        when = session.moment(done.swapped_ns)
         id_ = session.id_text(done.commit)
         session.line(f"{when}  {id_}  {done.file}  {size(done.received)}")
 

@@ -79,7 +79,9 @@ def command(session: Session, args: _ImportOptions) -> None:
     if session.answered("mvc.import/1", payload):
         return
     if session.verbose:
-        session.table("time, source, commit, stored>", [_row(version) for version in versions])
+        session.table(
+            "time, source, commit, stored>", [_row(session, version) for version in versions]
+        )
     if session.verbosity >= 0:
         session.line(_summary(versions))
         for branch, number in Counter(version.branch for version in versions).items():
@@ -121,9 +123,9 @@ def _summary(versions: Sequence[Imported]) -> str:
     return ", ".join(parts)
 
 
-def _row(version: Imported) -> tuple[str, ...]:
+def _row(session: Session, version: Imported) -> tuple[str, ...]:
     return (
-        format_time(version.time_ns, precise=False),
+        session.moment(version.time_ns, cell=True),
         version.source.name,
         version.commit.short,
         size(version.stored_bytes) if version.kept else "existed",

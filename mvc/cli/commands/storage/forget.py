@@ -209,7 +209,7 @@ def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
 def _row(session: Session, commit: Commit, cost: ForgetPreview) -> tuple[str, ...]:
     return (
         session.id_text(commit.id),
-        format_time(commit.time_ns, precise=False),
+        session.moment(commit.time_ns, cell=True),
         one_line(commit.message),
         ", ".join(cost.live.get(commit.id, ())),
         ", ".join(id_.short for id_ in cost.same.get(commit.id, ())),
