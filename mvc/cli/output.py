@@ -196,7 +196,8 @@ class Output:
         self.left_out(len(every) - len(every[:most]))
         shown = {column.title for column, _ in filled}
         if omitted := [title for title in titles if title not in shown]:
-            self.line(self.paint(f"{indent}not shown: {listed(omitted, 3)} (-v shows all)", "dim"))
+            text = f"{indent}not shown: {listed(omitted, 3)} (-v shows all)"
+            self.lines(self.paint(line, "dim") for line in self.folded(text, indent))
 
     def json(self, schema: str, payload: object, *, one_line: bool = False) -> None:
         """Prints one JSON object; ``one_line`` for a stream of objects."""

@@ -94,7 +94,8 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
             on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
             title = session.title(done.commit)
             text = f"HEAD is now at {done.commit.short}{on} {title}".rstrip()
-            session.note("\n".join(session.folded(text)))
+            for line in session.folded(text):
+                session.note(line)
     warn_of_unreached(session, done)
     session.answered("mvc.checkout/1", done)
 
