@@ -181,8 +181,8 @@ class Output:
         cells = zip(all_columns, *(map(printable, row) for row in every[:most]), strict=True)
         filled = [(column, [column.title, *texts]) for column, *texts in cells if any(texts)]
         titles = [column.title for column, _ in filled]
-        if self.width is not None and not self.verbose:
-            filled = fitted(filled, self.width - len(indent))
+        if self.width is not None:
+            filled = fitted(filled, self.width - len(indent), omit=not self.verbose)
         heading = any(texts[0] for _, texts in filled)
         of_rows = ["dim" if heading else None, *(styles or [None] * len(every))]
 

@@ -75,7 +75,8 @@ def test_targets_are_named_where_it_is_live_now() -> None:
 def test_details_in_the_users_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
-    lines = details(entry(metrics={"loss": 0.25, "acc": float("nan")}), 20_001 * DAY)
+    monkeypatch.setattr(Session, "now_ns", lambda _: 20_001 * DAY)
+    lines = details(Fixed(None), entry(metrics={"loss": 0.25, "acc": float("nan")}))
     assert lines[0] == "Author:   ada"
     monkeypatch.undo()
     time.tzset()
@@ -86,7 +87,7 @@ def test_details_in_the_users_zone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_from_data_controls_the_terminal() -> None:
     hostile = entry(message="a\x1b[2Jb\u202ec", author="x\x07", pipeline="p\x9b", code="c\r")
-    text = "\n".join([*details(hostile, 0), one_liner(Fixed(None), hostile, "")])
+    text = "\n".join([*details(Fixed(None), hostile), one_liner(Fixed(None), hostile, "")])
     assert not set(text) & set("\x1b\x07\x9b\r\u202e")
 
 

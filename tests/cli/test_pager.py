@@ -105,12 +105,15 @@ def test_a_pager_that_is_left_early_is_no_failure(folder: Path) -> None:
 # -- times, and what fits --------------------------------------------------------------------
 
 
-def test_times_are_in_one_zone_and_those_of_deployments_exact(folder: Path) -> None:
+def test_times_are_in_one_zone_and_in_seconds(folder: Path) -> None:
     shown, _ = typed(folder, "log", piped=True, TZ="Asia/Tokyo")
     assert "+00:00" not in shown and shown.count("+09:00") == 6  # dates and deployments
     dates = [line.split()[1] for line in shown.splitlines() if line.startswith("Date:")]
     assert all(len(time) == len("2026-11-20T10:00:00+09:00") for time in dates)
     times = [line.split()[-1] for line in shown.splitlines() if line.startswith("Deployed:")]
+    assert times and not any("." in time for time in times)
+    exact, _ = typed(folder, "log", "-v", piped=True)
+    times = [line.split()[-1] for line in exact.splitlines() if line.startswith("Deployed:")]
     assert times and all("." in time for time in times)
     live, _ = typed(folder, "live", "--at", times[0], "--json", piped=True)
     assert json.loads(live)["live"][0]["message"] == "value 2"  # the newest, not the one before
@@ -142,5 +145,8 @@ def test_metrics_and_params_are_columns(mvc, monkeypatch: pytest.MonkeyPatch) ->
     assert piped[0].split()[-3:] == ["metric8", "lr", "data"]  # what varies comes first
     monkeypatch.setenv("COLUMNS", "80")
     narrow = mvc("--color", "always", "log", "--metrics")
-    heading = re.sub(r"\x1b\[[0-9;]*m", "", narrow.out).splitlines()[0]
-    assert heading.split()[-3:] == ["metric8", "lr", "data"]
+    heading, *_, note = re.sub(r"\x1b\[[0-9;]*m", "", narrow.out).splitlines()
+    assert heading.split()[-1] == "metric3" and len(heading) <= 80
+    assert note == "not shown: metric4, metric5, metric6 and 4 more (-v shows all)"
+    every = mvc("--color", "always", "log", "--metrics", "-v").out
+    assert all(f"metric{i}" in every for i in range(9)) and "not shown" not in every

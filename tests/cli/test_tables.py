@@ -66,6 +66,47 @@ def test_sentences_are_cut_at_their_end(capsys) -> None:
     assert len(line) == 40
 
 
+def test_optional_columns_are_omitted_and_named(capsys) -> None:
+    columns = [Column("id"), Column("message", shorten="end")]
+    columns += [Column(f"metric{i}", optional=True) for i in range(9)]
+    message = "a word " * 9 + "ends"
+    rows = [("1a2b3c4d5e", message, *(f"0.12{i}" for i in range(9)))]
+    out = Fixed(60)
+    out.table(columns, rows)
+    heading, row, *note = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["id", "message", *(f"metric{i}" for i in range(4))]
+    assert cell_width(row) <= 60
+    assert "\n".join(note) == ("not shown: metric4, metric5, metric6 and 2 more (-v shows\nall)")
+    out.verbosity = 1
+    out.table(columns, rows)
+    whole = capsys.readouterr().out
+    assert message in whole and "not shown" not in whole
+    Fixed(None).table(columns, rows)
+    assert capsys.readouterr().out == whole
+
+
+@pytest.mark.parametrize(
+    "words", [["a=1"], [f"metric{i}=0.{i}" for i in range(40)], ["模型=1"] * 30]
+)
+def test_a_list_is_one_line_that_counts_what_it_omits(words: list[str]) -> None:
+    text = Fixed(60).few(words, 50)
+    assert cell_width(text) <= 50 and text.startswith(words[0])
+    shown, more = text.count("="), re.search(r"  \+(\d+) more \(-v\)$", text)
+    assert shown + (int(more[1]) if more else 0) == len(words)
+    assert Fixed(None).few(words, 50) == "  ".join(words)
+    assert cell_width(Fixed(60).few(["x" * 500], 50)) == 50
+
+
+def test_lines_are_folded_at_words_and_lose_none() -> None:
+    text = "Metrics:  " + "  ".join(f"metric{i}=0.{i} 模型" for i in range(40))
+    lines = Fixed(60).folded(text, " " * 10, prefix=5)
+    assert max(map(cell_width, lines)) <= 55
+    assert all(line.startswith(" " * 10) for line in lines[1:])
+    assert " ".join(lines).split() == text.split()
+    assert Fixed(None).folded(text) == [text]
+    assert Fixed(60).folded("") == [""]
+
+
 @pytest.mark.parametrize("width", [None, 80])
 def test_wide_characters_count_twice(capsys, width) -> None:
     lines = shown(capsys, width, [("模型", "1 B", "x"), ("abcdefgh", "1 B", "x")])
