@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _LABEL = 10  # columns before a fact
 _NAMES = 27  # columns of refs, and of targets, behind the id of a version
-_NEWEST = 5  # deployments of a version
 IsLive: TypeAlias = Callable[[Deployed], bool]
 
 
@@ -215,7 +214,7 @@ def details(
         ("Carries", printable(", ".join(commit.attached)) or None),
         ("State", "absent" if entry.absent else forgotten_on(entry.forgotten_ns) or None),
         ("Weights", None if entry.dropped is None else f"dropped; {entry.dropped}"),
-        *(("Deployed", text) for text in _deployed(session, entry.deployments)),
+        *(("Deployed", _deployed(session, d)) for d in entry.deployments),
     ]
     lines = [(f"{name + ':':9} {value}", _LABEL) for name, value in facts if value is not None]
     if commit.message.strip():
@@ -235,8 +234,7 @@ def note_line(annotation: Annotation) -> str:
     """``nightly evaluation  auc=0.91  (ada@host, 2026-11-20T10:00:00+01:00)``."""
     when = format_time(annotation.time_ns, precise=False)
     parts = (one_line(annotation.note), measured(annotation.metrics), _given(annotation.params))
-    author = f"({printable(annotation.author)}, {when})"
-    return "  ".join([*filter(None, parts), author])
+    return "  ".join([*filter(None, parts), f"({printable(annotation.author)}, {when})"])
 
 
 def who(author: str, sent_by: str) -> str:
@@ -272,8 +270,7 @@ def warn_of_deployment(session: Session, done: Deployed) -> None:
     if done.retracted:
         return
     if done.time_ns > done.recorded_ns:
-        when = session.moment(done.time_ns)
-        session.warn(f"the deployment is dated {when}, in the future; it goes live then")
+        session.warn(f"the deployment goes live in the future, at {session.moment(done.time_ns)}")
     if done.clock_back:
         session.warn(
             f"the clock is behind the newest record of {target}: the live version is the one "
@@ -291,15 +288,10 @@ def warn_of_deployment(session: Session, done: Deployed) -> None:
         )
 
 
-def _deployed(session: Session, deployments: Sequence[Deployed]) -> list[str]:
-    """A line for each; a terminal shows the newest ones, unless -v."""
-    rest = 0 if session.width is None or session.verbose else max(len(deployments) - _NEWEST, 0)
-    lines = [f"+{rest:,} more (-v)"] if rest else []
-    for deployed in deployments[rest:]:
-        suffix = " (retracted)" if deployed.retracted else ""
-        text = f"{printable(deployed.target)} at {session.moment(deployed.time_ns)}{suffix}"
-        lines.append(who(text, deployed.sent_by))
-    return lines
+def _deployed(session: Session, deployed: Deployed) -> str:
+    suffix = " (retracted)" if deployed.retracted else ""
+    text = f"{deployed.target} at {session.moment(deployed.time_ns)}{suffix}"
+    return who(text, deployed.sent_by)
 
 
 def as_json(entry: LogEntry) -> dict[str, Any]:

@@ -82,8 +82,7 @@ def _tracked(session: Session, rev: str) -> list[str]:
 
 
 def _tensors(session: Session, rev: str) -> list[str]:
-    entries = session.repo.manifest(rev).entries
-    return [tensor.key for entry in entries for tensor in entry.tensors]
+    return [tensor.key for entry in session.repo.manifest(rev).entries for tensor in entry.tensors]
 
 
 def _revision_then(parts: Callable[[Session, str], list[str]]) -> _Read:

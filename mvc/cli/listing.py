@@ -47,8 +47,11 @@ def changes(file: FileDiff) -> str:
     if file.renamed_from is not None:
         words.insert(0, f"renamed (was {printable(file.renamed_from)})")
     if file.other_changed:
-        as_bytes = "differs (stored as bytes: its tensors are not compared)"
-        whole = as_bytes if may_hold_tensors(file.path) else "differs"
+        whole = (
+            "differs (stored as bytes: its tensors are not compared)"
+            if may_hold_tensors(file.path)
+            else "differs"
+        )
         words.append("bytes outside of tensors differ" if file.tensors else whole)
     return ", ".join(words) or file.kind
 
@@ -123,8 +126,10 @@ def print_refs(
     session: Session, refs: Sequence[Ref], style: str, *, current: str | None = None
 ) -> None:
     """``* main  1a2b3c4d5e  message``."""
-    marks = ("head", style, "id")
-    columns = [*(Column("", style=mark) for mark in marks), Column("", shorten="end")]
+    columns = [
+        *(Column("", style=mark) for mark in ("head", style, "id")),
+        Column("", shorten="end"),
+    ]
     rows = [
         ("*" if ref.name == current else "", ref.name, ref.commit.short, session.title(ref.commit))
         for ref in refs

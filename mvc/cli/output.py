@@ -174,28 +174,29 @@ class Output:
         """Prints a heading and the first ``most`` rows; nothing if there are no rows.
 
         ``columns``: columns, or titles as ``titled`` reads them. ``styles``: one per row; replaces
-        those of the columns. Columns that are empty in every row are omitted.
+        those of the columns. Columns that are empty in every row are omitted. On a terminal the
+        table is shortened, unless -v.
         """
         every = [*rows]
         all_columns = titled(columns) if isinstance(columns, str) else columns
         cells = zip(all_columns, *(map(printable, row) for row in every[:most]), strict=True)
         filled = [(column, [column.title, *texts]) for column, *texts in cells if any(texts)]
-        titles = [column.title for column, _ in filled]
-        if self.width is not None:
-            filled = fitted(filled, self.width - len(indent), omit=not self.verbose)
-        heading = any(texts[0] for _, texts in filled)
+        shown = filled
+        if self.width is not None and not self.verbose:
+            shown = fitted(filled, self.width - len(indent))
+        heading = any(texts[0] for _, texts in shown)
         of_rows = ["dim" if heading else None, *(styles or [None] * len(every))]
 
         def painted(row: int, place: int, text: str) -> str:
-            return self.paint(text, of_rows[row if heading else row + 1] or filled[place][0].style)
+            return self.paint(text, of_rows[row if heading else row + 1] or shown[place][0].style)
 
-        lines = [*zip(*(texts[not heading :] for _, texts in filled), strict=True)]
-        right = [i for i, (column, _) in enumerate(filled) if column.right]
+        lines = [*zip(*(texts[not heading :] for _, texts in shown), strict=True)]
+        right = [i for i, (column, _) in enumerate(shown) if column.right]
         for line in text_table(lines, right, painted).splitlines():
             self.line(indent + line)
         self.left_out(len(every) - len(every[:most]))
-        shown = {column.title for column, _ in filled}
-        if omitted := [title for title in titles if title not in shown]:
+        titles = {column.title for column, _ in shown}
+        if omitted := [column.title for column, _ in filled if column.title not in titles]:
             text = f"{indent}not shown: {listed(omitted, 3)} (-v shows all)"
             self.lines(self.paint(line, "dim") for line in self.folded(text, indent))
 
@@ -261,8 +262,12 @@ class Output:
                 if time.monotonic() < due:
                     return
                 bar = bar or _bar(verb, counted=counted, colored=self._wanted(sys.stderr))
-                name = printable(item)[-_NAME:]
-                bar.update(bar.task_ids[0], completed=done, total=total or None, what=name)
+                bar.update(
+                    bar.task_ids[0],
+                    completed=done,
+                    total=total or None,
+                    what=printable(item)[-_NAME:],
+                )
                 self._bar = bar
                 bar.start()
 

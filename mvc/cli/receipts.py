@@ -16,8 +16,10 @@ def print_receipt(session: Session, receipt: Receipt, only: CommitId | None = No
     """Prints a receipt, or its line for the version ``only``."""
     states = count(len(receipt.states), "state")
     by = f" by {printable(receipt.author)}" if receipt.author else ""
-    when = format_time(receipt.time_ns, precise=False)
-    session.line(f"Receipt {receipt.number}: {states} forgotten on {when}{by}")
+    session.line(
+        f"Receipt {receipt.number}: {states} forgotten on "
+        f"{format_time(receipt.time_ns, precise=False)}{by}"
+    )
     for word, text in (("reason", receipt.reason), ("rules", receipt.rules)):
         if text:
             session.line(f"  {word}: {one_line(text)}")

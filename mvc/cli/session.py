@@ -12,6 +12,7 @@ import click
 
 from mvc.api import Config, settings
 from mvc.cli.output import Output
+from mvc.cli.tables import shortened
 from mvc.errors import DamagedData, MvcError, NotARepository, WouldOverwrite, WrongUsage
 from mvc.system import Clock, FileSystem
 from mvc.text import format_time, listed, one_line, printable
@@ -120,8 +121,9 @@ class Session(Output):
             return (words[0], words[1:]) if words else (None, ())
         self.repo.find(at=at, target=target)  # raises if no target is named
         live = self.repo.live(target or self.repo.targets()[0], at=at)
-        since = self.moment(live.since_ns)
-        self.note(f"{live.commit.short} was live on {live.target} from {since}")
+        self.note(
+            f"{live.commit.short} was live on {live.target} from {self.moment(live.since_ns)}"
+        )
         return str(live.commit), words
 
     def _warn_of_interrupted(self, interrupted: Interrupted) -> None:
@@ -159,17 +161,16 @@ class Session(Output):
 
         ``cell``: of a table, which omits the offset from UTC on a terminal.
         """
-        if self.verbose:
-            return format_time(time_ns)
-        text = format_time(whole_second(time_ns))
-        return text[:19] if cell and self.terminal else text
+        text = format_time(time_ns if self.verbose else whole_second(time_ns))
+        return text[:19] if cell and self.terminal and not self.verbose else text
 
     def id_text(self, id_: Digest) -> str:
         """The first ten digits of an id; with -v all digits."""
         return str(id_) if self.verbose else id_.short
 
     def title(self, id_: CommitId) -> str:
-        return one_line(self.repo.version(id_).message)
+        text = one_line(self.repo.version(id_).message)
+        return text if self.width is None else shortened(text, max(self.width - 40, 40), "end")
 
     def named(self, id_: CommitId) -> str:
         """``1a2b3c4d5e, nightly``."""
@@ -183,14 +184,14 @@ class Session(Output):
         """Whether HEAD has a file, or a folder with files, at this PATH."""
         with suppress(MvcError):  # an invalid path, or no version yet
             (name,) = self.names([path])
-            tracked = self.repo.manifest().by_path
-            return name == "." or any(f"{file}/".startswith(f"{name}/") for file in tracked)
+            return name == "." or any(
+                f"{file}/".startswith(f"{name}/") for file in self.repo.manifest().by_path
+            )
         return False
 
     def from_here(self, name: str) -> str:
         """A tracked name as a printable path from the working folder; folders end in ``/``."""
-        folder = self.fs.realpath(self.fs.cwd())
-        path = os.path.relpath(self.repo.root / name, folder)
+        path = os.path.relpath(self.repo.root / name, self.fs.realpath(self.fs.cwd()))
         return printable(path + "/" if name.endswith("/") else path)
 
     def check_output(self, output: str | Path, *, force: bool | None) -> None:

@@ -26,11 +26,11 @@ class Column(Struct, frozen=True):
 
 
 def fitted(
-    columns: Sequence[tuple[Column, list[str]]], room: int, *, omit: bool = True
+    columns: Sequence[tuple[Column, list[str]]], room: int
 ) -> list[tuple[Column, list[str]]]:
     """The columns, shortened to ``room`` where ``shorten`` permits; the widest first.
 
-    If that is not enough, the last optional columns are omitted; unless ``omit``, none is changed.
+    If that is not enough, the last optional columns are omitted.
     """
     columns = list(columns)
     widths = [max(map(cell_width, texts)) for _, texts in columns]
@@ -39,11 +39,7 @@ def fitted(
             min(width, _NARROWEST) if column.shorten else width
             for (column, _), width in zip(columns, widths, strict=True)
         )
-        if sum(least) + _GAP * (len(columns) - 1) <= room:
-            break
-        if not omit:
-            return columns
-        if columns[i][0].optional:
+        if columns[i][0].optional and sum(least) + _GAP * (len(columns) - 1) > room:
             del columns[i], widths[i]
     flexible = [i for i, (column, _) in enumerate(columns) if column.shorten]
     for _ in range(sum(widths) + _GAP * (len(widths) - 1) - room):

@@ -81,15 +81,19 @@ def _named(session: Session, manifest: Manifest, name: str) -> tuple[FileEntry, 
 def _print(session: Session, tensor: LogicalTensor, values: Array) -> None:
     spec = tensor.spec
     id_ = session.paint(session.id_text(tensor.id), "id")
-    facts = f"{spec.dtype} {shape(spec.shape)}, {size(spec.nbytes)}"
-    session.line(f"{printable(tensor.key)}  {facts}, {id_}")
+    session.line(
+        f"{printable(tensor.key)}  {spec.dtype} {shape(spec.shape)}, {size(spec.nbytes)}, {id_}"
+    )
     if figures := _summary(values):
         session.line("  ".join(f"{name} {number(value)}" for name, value in figures.items()))
     threshold = (
         max(values.size, 1) if session.verbose else 1000
     )  # numpy prints only the corners of larger arrays
-    width = session.width or 100
-    session.line(np.array2string(values, max_line_width=width, threshold=threshold, separator=" "))
+    session.line(
+        np.array2string(
+            values, max_line_width=session.width or 100, threshold=threshold, separator=" "
+        )
+    )
 
 
 def _summary(values: Array) -> dict[str, float]:

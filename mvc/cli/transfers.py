@@ -37,8 +37,13 @@ def print_fetch(session: Session, done: Transferred, url: str) -> None:
 
 def print_push(session: Session, done: Pushed, url: str, *, dry_run: bool = False) -> None:
     """Prints what a push sent, or would send, and what it did not send."""
-    rows = [_row(unsent, unsent.name) for unsent in done.updates]
-    _print(session, f"To {url}", done, rows, sent=" would be sent" if dry_run else "")
+    _print(
+        session,
+        f"To {url}",
+        done,
+        [_row(unsent, unsent.name) for unsent in done.updates],
+        sent=" would be sent" if dry_run else "",
+    )
     for name in done.passed_over:
         session.note(f"not sent: the tag {name} exists on the remote with another version")
     if done.at_home:
@@ -86,8 +91,10 @@ def _print(
         return
     session.line(printable(title))
     session.table(_COLUMNS, rows, indent=" ")
-    operations = max(done.operations - done.versions, 0)
-    named = ((done.versions, "version"), (operations, "other operation"))
+    named = (
+        (done.versions, "version"),
+        (max(done.operations - done.versions, 0), "other operation"),
+    )
     parts = [count(n, noun) for n, noun in named if n]
     if parts:
         session.line(f"{' and '.join(parts)}, {size(done.bytes)}{sent}")

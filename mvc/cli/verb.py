@@ -155,8 +155,9 @@ def option(
     **settings: Any,
 ) -> Any:
     """An option with a value; ``completes`` as in ``argument``."""
-    all_settings = {"metavar": metavar, "help": help_, **settings}
-    return _Declared(Option, names, all_settings, needs, allows=allows)
+    return _Declared(
+        Option, names, {"metavar": metavar, "help": help_, **settings}, needs, allows=allows
+    )
 
 
 def flag(
@@ -185,8 +186,9 @@ def check_together(options: type[CommandOptions], values: Mapping[str, Any]) -> 
             check_alone(field.name, allows=field.default.allows)
         needs = field.default.needs.split()
         if needs and not any(_is_set(values[n]) for n in needs):
-            wanted = " or ".join(_spelled(name) for name in needs)
-            raise click.UsageError(f"{_spelled(field.name)} needs {wanted}")
+            raise click.UsageError(
+                f"{_spelled(field.name)} needs {' or '.join(_spelled(name) for name in needs)}"
+            )
 
 
 def _is_set(value: object) -> bool:
@@ -231,8 +233,12 @@ def reason(needs: str = "") -> Any:
 
 def sign(needs: str = "") -> Any:
     """``--sign`` and ``--no-sign``, which override the settings."""
-    words = "Sign with your SSH key, or not; overrides the settings."
-    return flag(words, "--sign/--no-sign", needs=needs, default=None)
+    return flag(
+        "Sign with your SSH key, or not; overrides the settings.",
+        "--sign/--no-sign",
+        needs=needs,
+        default=None,
+    )
 
 
 def _pairs(
@@ -281,13 +287,16 @@ def _option(*names: str, **settings: Any) -> click.Option:
 def shared_options(*, hidden: bool) -> list[click.Option]:
     """Options of the program that every command accepts, too."""
     option = partial(_option, hidden=hidden)
-    colors = click.Choice(["auto", "always", "never"])
     return [
         option("-q", "--quiet", is_flag=True, help="Print only data, warnings and errors."),
         option(
             "-v", "--verbose", "verbosity", count=True, help="Print more: full ids, every tensor."
         ),
-        option("--color", type=colors, help="Colours: on a terminal (auto), always or never."),
+        option(
+            "--color",
+            type=click.Choice(["auto", "always", "never"]),
+            help="Colours: on a terminal (auto), always or never.",
+        ),
         option("-P", "--no-pager", is_flag=True, help="Print long output without a pager."),
         option("--debug", is_flag=True, help="Print a traceback after a failure."),
     ]

@@ -42,8 +42,9 @@ class Charts(Struct, frozen=True, dict=True):
     @cached_property
     def axis(self) -> Axis:
         """From the first to the last version or deployment in the period."""
-        places = [self._place(commit) for commit in self.shown.versions]
-        return Axis.of([*places, *map(self._moment, self._starts())], self.by)
+        return Axis.of(
+            [*map(self._place, self.shown.versions), *map(self._moment, self._starts())], self.by
+        )
 
     @property
     def note(self) -> str | None:
@@ -179,8 +180,9 @@ class Charts(Struct, frozen=True, dict=True):
         lowest = less_is_better(name)
         choose = min if lowest else max
         best = choose(reversed(having), key=lambda c: values[c.id])  # the newest of equal ones
-        kind = "lowest" if lowest else "highest"
-        return BestVersion(kind, self._place(best), values[best.id], best.id)
+        return BestVersion(
+            "lowest" if lowest else "highest", self._place(best), values[best.id], best.id
+        )
 
 
 def less_is_better(name: str) -> bool:

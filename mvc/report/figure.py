@@ -174,9 +174,8 @@ class Lanes(Struct, frozen=True):
 
     def svg(self, axis: Axis, top: int) -> str:
         drawn = [f'<text class="b" x="0" y="{top + 12}">{clipped(self.title)}</text>']
-        if any(lane.rollback for lanes in self.targets.values() for lane in lanes):
-            text = f'<text x="{_LEFT + 10}" y="{top + 12}">rollback</text>'
-            drawn.append(_rollback(_LEFT + 2, top) + text)
+        legend = f'{_rollback(_LEFT + 2, top)}<text x="{_LEFT + 10}" y="{top + 12}">rollback</text>'
+        drawn += [legend] * any(lane.rollback for row in self.targets.values() for lane in row)
         for row, (target, lanes) in enumerate(self.targets.items(), 1):
             y = top + _LANE * row
             drawn.append(f'<text x="0" y="{y + 12}">{clipped(target)}</text>')
@@ -193,8 +192,10 @@ class Lanes(Struct, frozen=True):
                     f"<title>{clipped(title, 300)}</title></rect>"
                 )
                 drawn.append(box if group[1:] else _linked(box, first.commit, self.links))
-            starts = {_x(axis, lane.start) for lane in lanes if lane.rollback}
-            drawn += [_rollback(x, y) for x in sorted(starts)]
+            drawn += [
+                _rollback(x, y)
+                for x in sorted({_x(axis, lane.start) for lane in lanes if lane.rollback})
+            ]
         return "".join(drawn)
 
 

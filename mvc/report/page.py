@@ -179,7 +179,6 @@ def _versions(
         stored = stats.get(commit.id)
         date = format_time(commit.time_ns, precise=False)[:19]
         values = [history.metrics[commit.id].get(name) for name in metrics]
-        params = history.params[commit.id]
         cells = [
             f'<th scope="row" id="v{commit.id.short}">{commit.id.short}</th>',
             _cell(date.replace("T", " ")),
@@ -188,7 +187,7 @@ def _versions(
             _cell(", ".join(history.live.get(commit.id, ()))),
             _cell(cut(commit.message.strip().partition("\n")[0])),
             *(_cell("" if value is None else number(value), "n") for value in values),
-            _cell(cut("  ".join(f"{k}={v}" for k, v in sorted(params.items())))),
+            _cell(cut("  ".join(f"{k}={v}" for k, v in sorted(history.params[commit.id].items())))),
         ]
         if stored is None:
             reason = "forgotten" if commit.id in history.forgotten else "unknown"
@@ -220,8 +219,7 @@ def _deployments(shown: Overview, anchors: Collection[CommitId]) -> str:
         start = format_time(whole_second(span.since_ns))
         kind = "" if span.deployment.returns_to is None else "rollback"
         texts = (target, kind, start, end, span.deployment.author, cut(span.deployment.reason))
-        cells = "".join(map(_cell, texts))
-        rows.append(f"<tr><td>{_link(span.commit, anchors)}</td>{cells}</tr>")
+        rows.append(f"<tr><td>{_link(span.commit, anchors)}</td>{''.join(map(_cell, texts))}</tr>")
     if not rows:
         return "<p>No deployments.</p>"
     more = _left_out(len(spans) - _DEPLOYMENTS, "earlier deployments")

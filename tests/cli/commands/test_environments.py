@@ -40,9 +40,9 @@ def test_two_versions(recorded) -> None:
 
 def test_rows_fit_the_width(recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mvc.cli.output.Output.width", 60)
-    monkeypatch.setenv("CUDNN_A_VARIABLE_WITH_A_LONG_NAME_FOR_THIS_TEST", "x" * 100)
-    lines = recorded("diff", "--environment", "HEAD", "-v").out.splitlines()[1:]
-    assert any("_TEST" in line for line in lines)
+    monkeypatch.setenv("MKL_CBWR", "x" * 100)
+    lines = recorded("diff", "--environment", "HEAD").out.splitlines()[1:]
+    assert any("xxx…" in line for line in lines)
     assert max(map(len, lines)) <= 60
 
 

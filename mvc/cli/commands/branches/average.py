@@ -55,5 +55,4 @@ def command(session: Session, args: _AverageOptions) -> None:
         session.warn(f"{name} differs and has no mean: copied from the last version")
     if not session.answered("mvc.average/1", done):
         written = f"{', '.join(done.written)} written"
-        text = summary(session, done.result) if done.result else written
-        session.lines(session.folded(text))
+        session.lines(session.folded(summary(session, done.result) if done.result else written))

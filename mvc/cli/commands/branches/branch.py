@@ -30,8 +30,7 @@ def command(session: Session, args: _BranchOptions) -> None:
     elif args.move:
         _rename(session, args.names, args.force)
     elif args.names:
-        make = partial(session.repo.branch, force=args.force)
-        make_ref(session, "branch", args.names, make)
+        make_ref(session, "branch", args.names, partial(session.repo.branch, force=args.force))
     if session.as_json or not args.names:
         _list(session, remote=args.every)
 
@@ -49,6 +48,7 @@ def _rename(session: Session, names: tuple[str, ...], force: bool) -> None:
 def _list(session: Session, *, remote: bool) -> None:
     branches, current = session.repo.refs(), session.repo.head().branch
     branches += session.repo.refs("remote") if remote else []
-    payload = {"current": current, "branches": refs_json(session, branches)}
-    if not session.answered("mvc.branch/1", payload):
+    if not session.answered(
+        "mvc.branch/1", {"current": current, "branches": refs_json(session, branches)}
+    ):
         print_refs(session, branches, "branch", current=current)

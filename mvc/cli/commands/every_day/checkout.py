@@ -93,9 +93,7 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
         if done.moved_head:
             on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
             title = session.title(done.commit)
-            text = f"HEAD is now at {done.commit.short}{on} {title}".rstrip()
-            for line in session.folded(text):
-                session.note(line)
+            session.note(f"HEAD is now at {done.commit.short}{on} {title}".rstrip())
     warn_of_unreached(session, done)
     session.answered("mvc.checkout/1", done)
 

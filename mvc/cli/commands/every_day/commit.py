@@ -183,8 +183,9 @@ def _name_opaque(session: Session, version: CommitId, files: Sequence[FileEntry]
         if reason := why_opaque(session, version, file):
             reasons[reason].append(file.path)
     for (why, how), names in islice(reasons.items(), _MOST_REASONS):
-        shown = listed(names, _MOST_NAMES)
-        session.note(f"stored as bytes (tensors not compared): {shown} ({why}; {how})")
+        session.note(
+            f"stored as bytes (tensors not compared): {listed(names, _MOST_NAMES)} ({why}; {how})"
+        )
     if (more := len(reasons) - _MOST_REASONS) > 0:
         session.note(f"stored as bytes for {count(more, 'more reason')}: 'mvc ls' lists them")
 

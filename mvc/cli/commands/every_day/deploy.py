@@ -84,11 +84,10 @@ def _print_deployments(session: Session, target: str | None) -> None:
         rows = [fields(d) | {"live": live(d)} | state_json(*_state(session, d)) for d in listed]
         session.json("mvc.deploy.list/1", {"deployments": rows})
     elif listed:
-        styles = ["dim" if d.retracted else None for d in listed]
         session.table(
             "time, target, commit, state, who, why, message",
             [_row(session, d, live) for d in listed],
-            styles=styles,
+            styles=["dim" if d.retracted else None for d in listed],
         )
     elif not session.incomplete:
         session.note("no deployments yet")

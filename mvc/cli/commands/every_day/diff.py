@@ -83,8 +83,10 @@ def print_diff(session: Session, diff: Diff, *, stat: bool) -> None:
     for file in diff.files:
         if file.kind == "unchanged" and not session.verbose:
             continue
-        headline = changes(file) + _relation(diff, file)
-        session.line(f"{session.paint(printable(file.path), 'heading')}  {headline}")
+        session.line(
+            f"{session.paint(printable(file.path), 'heading')}  "
+            f"{changes(file)}{_relation(diff, file)}"
+        )
         tensors = [t for t in file.tensors if session.verbose or t.kind != "unchanged"]
         whole = file.kind in {"added", "removed"} and not session.verbose
         if tensors and not stat and not whole:
@@ -107,8 +109,13 @@ def _print_tensors(
     tensors = changed if session.verbose else of_model(changed, training=training)
     most = None if session.verbose else _MOST_ROWS
     styles = [_STYLES.get(t.kind, "changed") for t in tensors]
-    rows = (_row(tensor, file.types) for tensor in tensors)
-    session.table(_COLUMNS, rows, indent="  ", styles=styles, most=most)
+    session.table(
+        _COLUMNS,
+        (_row(tensor, file.types) for tensor in tensors),
+        indent="  ",
+        styles=styles,
+        most=most,
+    )
     note_hidden(session, len(changed) - len(tensors))
     unchanged = [t for t in file.tensors if t.kind == "unchanged"]
     same = [printable(t.key) for t in of_model(unchanged, training=training)]

@@ -46,8 +46,10 @@ def _print(session: Session, args: _LiveOptions) -> None:
     if not lives:
         session.note("nothing was live then" if args.at or args.between else "nothing is live")
     elif args.target is None or args.between is not None:
-        rows = [_row(session, live, is_now) for live in lives]
-        session.table("target, version, since, until, who, why, metrics, message", rows)
+        session.table(
+            "target, version, since, until, who, why, metrics, message",
+            [_row(session, live, is_now) for live in lives],
+        )
     else:
         session.lines(_lines(session, lives[0], is_now))
     if args.remote is None:
@@ -64,9 +66,8 @@ def _found(session: Session, args: _LiveOptions) -> tuple[Live, ...]:
 
 def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:
     age = format_age(live.since_ns, session.now_ns())
-    id_ = session.id_text(live.commit)
     facts = [
-        ("version", session.paint(id_, "id")),
+        ("version", session.paint(session.id_text(live.commit), "id")),
         ("live on", session.paint(printable(live.target), "target")),
         ("since", f"{session.moment(live.since_ns)} ({age})"),
         ("until", _until(session, live, is_now, cell=False)),
@@ -77,8 +78,11 @@ def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:
         ("signed", signed_line(session, live.deployment)),
         ("why", one_line(live.deployment.reason)),
     ]
-    texts = (f"{name:8} {value}" for name, value in facts if value)
-    return [line for text in texts for line in session.folded(text, " " * 9)]
+    return [
+        line
+        for text in (f"{name:8} {value}" for name, value in facts if value)
+        for line in session.folded(text, " " * 9)
+    ]
 
 
 def _row(session: Session, live: Live, is_now: IsLive) -> tuple[str, ...]:

@@ -111,9 +111,13 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
     params.sort(key=lambda name: len({e.params.get(name) for e in rows}) == 1)
     measured = [Column(printable(name), right=True, optional=True) for name in metrics]
     texts = [Column(printable(name), shorten="end", optional=True) for name in params]
-    message = Column("message", shorten="end")
     session.table(
-        [*titled("version, refs, live on, date"), *measured, *texts, message],
+        [
+            *titled("version, refs, live on, date"),
+            *measured,
+            *texts,
+            Column("message", shorten="end"),
+        ],
         [
             (
                 session.id_text(entry.id),

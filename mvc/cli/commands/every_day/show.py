@@ -98,8 +98,12 @@ def _print_ids(session: Session, args: _ShowOptions) -> None:
 
 
 def _print_version(session: Session, rev: CommitId) -> None:
-    options = LogOptions(reset_points=True, relations=True, changes=True)
-    entry = session.repo.log(rev, options, limit=1, incomplete=session.incomplete)[0]
+    entry = session.repo.log(
+        rev,
+        LogOptions(reset_points=True, relations=True, changes=True),
+        limit=1,
+        incomplete=session.incomplete,
+    )[0]
     stored = entry.forgotten_ns is None
     files = session.repo.manifest(entry.id).entries if stored else ()
     predicted = session.repo.storage.predicted(rev) if stored else {}
@@ -108,10 +112,10 @@ def _print_version(session: Session, rev: CommitId) -> None:
         facts = {file.path: facts_of(session, rev, file) for file in files}
         session.json("mvc.show/1", _json(entry, files, predicted, facts) | {"steps": steps})
         return
-    id_ = session.paint(f"commit {entry.id}", "id")
-    session.lines(session.folded(id_ + names_of(session)(entry)))
-    signed = signed_line(session, entry.id)
-    session.lines(details(session, entry, signed=signed, steps=steps))
+    session.lines(
+        session.folded(session.paint(f"commit {entry.id}", "id") + names_of(session)(entry))
+    )
+    session.lines(details(session, entry, signed=signed_line(session, entry.id), steps=steps))
     if stored:
         if entry.changes is None:
             missing = missing_state(session, entry.commit.parents[0])

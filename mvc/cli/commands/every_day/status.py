@@ -73,8 +73,9 @@ def _print_long(session: Session, status: Status, changed: Sequence[FileChange])
         (_DEAD, status.dead_links),
     ):
         sections[title] = [f"  {session.paint(session.from_here(p), 'removed')}" for p in paths]
-    unsent = session.repo.remotes.unsent()
-    sections["Deployments that remotes lack:"] = [f"  {unsent_line(each)}" for each in unsent]
+    sections["Deployments that remotes lack:"] = [
+        f"  {unsent_line(each)}" for each in session.repo.remotes.unsent()
+    ]
     for title, lines in sections.items():
         session.lines(["", title, *lines] if lines else ())
     if not changed and status.head is not None:

@@ -57,8 +57,10 @@ def command(session: Session, args: _UndoOptions) -> None:
     if not answered and (args.dry_run or not session.quiet):
         verb_ = "Would undo" if done.number is None else "Undid"
         name = printable(done.operation.entry.operation)
-        moved = moves(done, full=session.verbose)
-        session.line(f"{verb_} operation {done.operation.number} ({name}): {moved}")
+        session.line(
+            f"{verb_} operation {done.operation.number} ({name}): "
+            f"{moves(done, full=session.verbose)}"
+        )
     _note_head(session, done)
     if done.after != done.before:
         note_training(session, done.before.branch, done.after.branch)

@@ -56,13 +56,14 @@ def _print(session: Session, version: Identified) -> None:
         where = f"had it ({forgotten_on(version.forgotten_ns, absent=version.absent)})"
     when = format_time(commit.time_ns, precise=False)
     id_ = session.paint(version.commit.short, "id")
-    text = f"{id_} {where}  {when}  {one_line(commit.message)}"
-    session.lines(session.folded(text.rstrip()))
+    session.lines(session.folded(f"{id_} {where}  {when}  {one_line(commit.message)}".rstrip()))
     if (missing := missing_state(session, version.commit)) and missing.way:
         session.note(missing.way)
     for deployed in version.deployments:
-        target = session.paint(printable(deployed.target), "target")
-        session.line(f"  deployed to {target} at {session.moment(deployed.time_ns)}")
+        session.line(
+            f"  deployed to {session.paint(printable(deployed.target), 'target')} "
+            f"at {session.moment(deployed.time_ns)}"
+        )
 
 
 def _json(session: Session, version: Identified) -> dict[str, Any]:

@@ -68,8 +68,7 @@ def command(session: Session, args: _ProbeOptions) -> int:
         if args.rev is not None:
             from mvc.training.resume import load
 
-            module = model[0] if isinstance(model, tuple) else model
-            load(session.repo, module, args.rev)
+            load(session.repo, model[0] if isinstance(model, tuple) else model, args.rev)
         return model
 
     example = None if args.shape is None else _tensor(args.shape)
@@ -116,8 +115,11 @@ def _tensor(shape: str) -> Any:
 
 def _print(session: Session, result: Probe) -> None:
     rows = result.rows if session.verbose else result.shown(_MOST_ROWS)
-    styles = ["bad" if row.differs else None for row in rows]
-    session.table(_COLUMNS, [row.cells() for row in rows], styles=styles)
+    session.table(
+        _COLUMNS,
+        [row.cells() for row in rows],
+        styles=["bad" if row.differs else None for row in rows],
+    )
     session.left_out(len(result.rows) - len(rows))
     session.line(session.paint(result.verdict, "good" if result.same else "bad"))
     for cause in result.causes:

@@ -52,7 +52,6 @@ def command(session: Session, args: _ReportOptions) -> None:
     file = args.output or "report.html"
     replaced = is_report(session.fs, Path(file))  # an earlier report
     session.check_output(file, force=args.force or replaced)
-    page = write(file)
-    length = len(page.encode())
+    length = len(write(file).encode())
     if not session.answered("mvc.report/1", {"file": file, "bytes": length}):
         session.note(f"wrote {file} ({size(length)})")

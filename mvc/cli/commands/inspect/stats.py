@@ -37,8 +37,11 @@ def command(session: Session, args: _StatsOptions) -> None:
 
 def _print_versions(session: Session) -> None:
     """Prints versions; ``price``: recovery and bytes in seconds, by ``store.storage_weight``."""
-    entries = session.repo.log("HEAD", LogOptions(every=True, prices=True))
-    found = [(entry, entry.storage) for entry in entries if entry.storage is not None]
+    found = [
+        (entry, entry.storage)
+        for entry in session.repo.log("HEAD", LogOptions(every=True, prices=True))
+        if entry.storage is not None
+    ]
     if session.as_json:
         versions = [
             {"version": entry.id, "bytes": sum(stored.bytes.values())}

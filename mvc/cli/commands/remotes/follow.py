@@ -64,8 +64,7 @@ def command(session: Session, args: _FollowOptions) -> None:
         if session.answered("mvc.follow/1", done, one_line=True):
             return
         when = session.moment(done.swapped_ns)
-        id_ = session.id_text(done.commit)
-        session.line(f"{when}  {id_}  {done.file}  {size(done.received)}")
+        session.line(f"{when}  {session.id_text(done.commit)}  {done.file}  {size(done.received)}")
 
     sink = ReplicaSink(
         args.output,

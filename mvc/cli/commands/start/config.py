@@ -40,8 +40,10 @@ def command(session: Session, args: _ConfigOptions) -> None:
 
 
 def _print(session: Session, config: Config, key: str | None) -> None:
-    names = list(KEYS) if key is None else [key]
-    values = [(name, config.get(name), config.origin(name)) for name in names]
+    values = [
+        (name, config.get(name), config.origin(name))
+        for name in (list(KEYS) if key is None else [key])
+    ]
     if session.as_json:
         rows = {name: {"value": value, "from": origin} for name, value, origin in values}
         session.json("mvc.config/1", {"settings": rows})

@@ -75,8 +75,9 @@ def command(session: Session, args: _ImportOptions) -> None:
     if broken:
         names = listed([printable(str(path)) for path in broken], 5)
         session.warn(f"skipped (invalid model files): {names}")
-    payload = {"versions": versions, "left_out": left_out, "broken": broken}
-    if session.answered("mvc.import/1", payload):
+    if session.answered(
+        "mvc.import/1", {"versions": versions, "left_out": left_out, "broken": broken}
+    ):
         return
     if session.verbose:
         session.table(
@@ -85,8 +86,7 @@ def command(session: Session, args: _ImportOptions) -> None:
     if session.verbosity >= 0:
         session.line(_summary(versions))
         for branch, number in Counter(version.branch for version in versions).items():
-            name = "HEAD" if branch is None else printable(branch)
-            session.line(f"  {name}: {count(number, 'checkpoint')}")
+            session.line(f"  {printable(branch or 'HEAD')}: {count(number, 'checkpoint')}")
     if any(version.kept for version in versions):
         session.note(
             "the working folder is unchanged; 'mvc checkout HEAD .' writes the files of HEAD"

@@ -36,5 +36,6 @@ def command(session: Session, args: _InitOptions) -> None:
             "(docs/limits.md)"
         )
     if not session.answered("mvc.init/1", {"path": where, "branch": first, "bare": args.bare}):
-        kind = "bare mvc" if args.bare else "mvc"
-        session.note(f"Initialized empty {kind} repository in {where}")
+        session.note(
+            f"Initialized empty {'bare mvc' if args.bare else 'mvc'} repository in {where}"
+        )

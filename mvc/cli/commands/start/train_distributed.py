@@ -58,8 +58,13 @@ def command(session: Session, args: _TrainDistributedOptions) -> None:
                 repo.remotes.find(launch_settings["push"])
     from mvc.distributed.runner.launch import launch  # imports torch
 
-    level = logging.INFO - 10 * session.verbosity
-    done = launch(args.script, args.arguments, args.workers, launch_settings, level=level)
+    done = launch(
+        args.script,
+        args.arguments,
+        args.workers,
+        launch_settings,
+        level=logging.INFO - 10 * session.verbosity,
+    )
     if session.as_json:
         session.json("mvc.train-distributed/1", done)
     elif session.verbosity >= 0:

@@ -104,8 +104,9 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
         if asks or args.dry_run or session.verbosity >= 0:
             _print(session, chosen, cost)
         _warn(session, chosen, cost)
-    question = f"Forget {count(len(chosen.commits), 'state')} for good?"
-    if asks and not click.confirm(question, err=True):
+    if asks and not click.confirm(
+        f"Forget {count(len(chosen.commits), 'state')} for good?", err=True
+    ):
         return 1
     if not args.dry_run:
         chosen = storage.forget(chosen, reason=args.reason or "")
@@ -141,8 +142,9 @@ def _drop_weights(session: Session, args: _ForgetOptions) -> None:
     versions = [{"version": id_, "kept": why} for id_, why in done.items()]
     session.answered("mvc.forget.weights/1", {"versions": versions})
     for why in dict.fromkeys(done.values()):
-        ids = [id_.short for id_ in done if done[id_] == why]
-        names = listed(ids, None if session.verbose else _FIRST)
+        names = listed(
+            [id_.short for id_ in done if done[id_] == why], None if session.verbose else _FIRST
+        )
         kept = f"stored: the weights of {names}: {why}"
         dropped = f"dropped: the weights of {names}; 'mvc gc' deletes their bytes"
         session.note(dropped if why is None else kept)

@@ -89,8 +89,11 @@ def _print_repaired(session: Session, done: Repaired) -> None:
         f"{bad} quarantine/{each.file}: {printable(each.why)}" for each in done.quarantined
     )
     if not (done.healed or done.quarantined):
-        undone = "nothing could be repaired (try --from with another backup)"
-        session.line("nothing to repair" if done.after.sound else undone)
+        session.line(
+            "nothing to repair"
+            if done.after.sound
+            else "nothing could be repaired (try --from with another backup)"
+        )
 
 
 def _print(session: Session, report: FsckReport) -> None:
@@ -116,8 +119,7 @@ def _print(session: Session, report: FsckReport) -> None:
         if not report.full:
             session.note("every stored byte was checked; --full recovers every tensor as well")
         return
-    problems = session.paint(count(len(report.problems), "problem"), "bad")
-    session.line(f"{problems}: {checked}")
+    session.line(f"{session.paint(count(len(report.problems), 'problem'), 'bad')}: {checked}")
     total = count(report.versions - report.forgotten - report.absent, "version")
     if report.lost:
         ids = _ids(session, report.lost)
@@ -140,8 +142,11 @@ def _print_problem(session: Session, problem: Problem) -> None:
 
 
 def _ids(session: Session, versions: Sequence[CommitId]) -> str:
-    words = [session.paint(version.short, "id") for version in versions]
-    return listed(words, None if session.verbose else _FIRST, " ")
+    return listed(
+        [session.paint(version.short, "id") for version in versions],
+        None if session.verbose else _FIRST,
+        " ",
+    )
 
 
 def _short(name: str) -> str:

@@ -50,8 +50,7 @@ class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc repack -n --max-recovery 2", _RepackOptions)
 def command(session: Session, args: _RepackOptions) -> int | None:
-    change = not args.dry_run
-    return session.at_remote(args.remote, lambda: _repack(session, args), changes=change)
+    return session.at_remote(args.remote, lambda: _repack(session, args), changes=not args.dry_run)
 
 
 def _repack(session: Session, args: _RepackOptions) -> None:
