@@ -16,28 +16,29 @@ if TYPE_CHECKING:
     from mvc.remote.transports.folder import FolderTransport
 
 
-def opened(given: Repository | PathName) -> tuple[Repository, bool]:
+def opened(repository: Repository | PathName) -> tuple[Repository, bool]:
     """An open repository, and True if this call opened it, so that the caller must close it.
 
     Raises WrongUsage for a closed repository or another type, NotARepository for a folder without
     one.
     """
-    if isinstance(given, Repository):
-        if given.closed:
+    if isinstance(repository, Repository):
+        if repository.closed:
             raise WrongUsage(
                 "this repository is closed", hint="open it again with mvc.Repository.open"
             )
-        return given, False
-    if not isinstance(given, str | PathLike):
-        kind = type(given).__name__
+        return repository, False
+    if not isinstance(repository, str | PathLike):
+        kind = type(repository).__name__
         raise WrongUsage(f"repo must be an open mvc.Repository or its path, not of type {kind}")
     try:
-        return Repository.open(given, discover=False), True
+        return Repository.open(repository, discover=False), True
     except NotARepository as error:
         make = "create it with mvc.Repository.init(...) or 'mvc init'"
         remote = "mvc.clone(URL, FOLDER) copies a remote, mvc.ReplicaSink follows one"
         raise NotARepository(
-            f"not a repository: {fspath(given)}", hint=remote if "://" in fspath(given) else make
+            f"not a repository: {fspath(repository)}",
+            hint=remote if "://" in fspath(repository) else make,
         ) from error
 
 

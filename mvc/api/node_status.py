@@ -83,18 +83,18 @@ def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]
     @cache
     def behind(follows: str, commit: CommitId) -> int | None:
         recent = islice(succession(snapshot, follows, now_ns), _FARTHEST)
-        return next((back for back, each in enumerate(recent) if each.commit == commit), None)
+        return next((back for back, status in enumerate(recent) if status.commit == commit), None)
 
-    found = []
+    statuses = []
     for name in snapshot.targets(reports=True):
         _, node, follows = name.split("/", 2)
         if target not in (None, follows):
             continue
-        newest, live = (live_among(snapshot, each, now_ns) for each in (name, follows))
+        newest, live = (live_among(snapshot, status, now_ns) for status in (name, follows))
         if newest is None:
             continue
         report = deployment_with(snapshot, newest.id)
-        found.append(
+        statuses.append(
             NodeStatus(
                 node,
                 follows,
@@ -108,9 +108,9 @@ def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]
                 now_ns=now_ns,
             )
         )
-    if target is not None and not found:
+    if target is not None and not statuses:
         check_target(store.fresh(), target)
-    return tuple(sorted(found, key=lambda each: (each.target, _natural(each.node))))
+    return tuple(sorted(statuses, key=lambda status: (status.target, _natural(status.node))))
 
 
 def _natural(name: str) -> tuple[int, str]:

@@ -80,11 +80,11 @@ class Remotes(Generic[_R]):
         has the guarantees that concurrent pushes rely on. Raises InvalidName, WrongUsage,
         RefConflict; for a bucket also RemoteRefused, RemoteUnreachable, NotInstalled.
         """
-        made = remotes.remote_of(name, fspath(url), options)
-        made = replace(made, url=remotes.normalised(made.url, self._store.fs.cwd()))
-        if made.is_bucket:
-            lazy.transport.check_bucket(made)
-        return remotes.add_remote(self._store, made, force=force)
+        remote = remotes.remote_of(name, fspath(url), options)
+        remote = replace(remote, url=remotes.normalised(remote.url, self._store.fs.cwd()))
+        if remote.is_bucket:
+            lazy.transport.check_bucket(remote)
+        return remotes.add_remote(self._store, remote, force=force)
 
     def remove(self, name: str) -> Remote:
         """Removes a remote and its tracking refs. Fetched versions remain until gc."""
@@ -162,15 +162,15 @@ class Remotes(Generic[_R]):
         if name is None or not remotes.remotes(store):
             return None
         try:
-            found = remotes.find_remote(store, remote)
+            known_remote = remotes.find_remote(store, remote)
         except MvcError:
             return None
-        theirs = snapshot.ref(f"{REMOTE}{found.name}/{name}")
+        theirs = snapshot.ref(f"{REMOTE}{known_remote.name}/{name}")
         mine = snapshot.ref(BRANCH + name)
         if not isinstance(theirs, CommitId) or not isinstance(mine, CommitId):
             return None
         ahead, behind = apart(snapshot, mine, theirs)
-        return Tracking(found.name, name, theirs, ahead, behind=behind)
+        return Tracking(known_remote.name, name, theirs, ahead, behind=behind)
 
 
 def refs_of(
@@ -186,8 +186,8 @@ def refs_of(
     commits = {name: value for name, value in answer.refs.items() if isinstance(value, CommitId)}
 
     def under(prefix: str) -> dict[str, CommitId]:
-        found = {n.removeprefix(prefix): c for n, c in commits.items() if n.startswith(prefix)}
-        return dict(sorted(found.items()))
+        selected = {n.removeprefix(prefix): c for n, c in commits.items() if n.startswith(prefix)}
+        return dict(sorted(selected.items()))
 
     return RemoteRefs(
         transport.url, answer.refs.get(HEAD), under(BRANCH), under(TAG), bare=answer.bare

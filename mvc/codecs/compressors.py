@@ -49,8 +49,8 @@ _contexts = _Contexts()
 class Compressor(Stage, frozen=True):
     """Compresses each stream of bytes separately."""
 
-    takes = WORDS | {Kind.STREAMS}
-    gives = Kind.BYTES
+    accepts = WORDS | {Kind.STREAMS}
+    returns = Kind.BYTES
     needs = "words or streams, not bytes, before it"
     levels: ClassVar[tuple[int, int]] = (1, 9)
     default: ClassVar[str] = ""

@@ -51,14 +51,14 @@ class Stage(Struct, frozen=True):
     """One stage of a pipeline; its class describes it.
 
     ``text``: name and parameters as written. ``usage`` begins with the name. The first line of the
-    docstring is shown to users. A stage without ``gives`` returns the kind that it takes.
+    docstring is shown to users. A stage without ``returns`` returns the kind that it takes.
     """
 
     text: str
     usage: ClassVar[str]
     about: ClassVar[str]
-    takes: ClassVar[frozenset[Kind]]
-    gives: ClassVar[Kind | None] = None
+    accepts: ClassVar[frozenset[Kind]]
+    returns: ClassVar[Kind | None] = None
     needs: ClassVar[str]
     scope: ClassVar[Literal["tensor", "group"]] = "tensor"
     operator: ClassVar[Literal["none", "sub", "xor", "add"]] = "none"  # of the delta to a base

@@ -41,7 +41,7 @@ _SPARSE = (0.0, 0.5)  # of nonzero bytes; a Huffman code wastes part of a bit on
 
 
 class _Delta(Stage, frozen=True):
-    takes = frozenset({Kind.PAIR, Kind.CHOSEN})
+    accepts = frozenset({Kind.PAIR, Kind.CHOSEN})
     needs = "to be first, or directly after the stage that chooses the changes"
     delta = True
     feature = FIRST
@@ -51,7 +51,7 @@ class Sub(_Delta, frozen=True):
     """delta: wrap-around integer subtraction of the base's words"""
 
     usage = "sub"
-    gives = Kind.DIFFERENCES
+    returns = Kind.DIFFERENCES
     operator = "sub"
     costs: ClassVar[Costs] = {1: (0.0, 0.0), 2: (0.007, 0.0), 4: (0.007, 0.0), 8: (0.008, 0.0)}
 
@@ -60,7 +60,7 @@ class Xor(_Delta, frozen=True):
     """delta: exclusive or with the base's words"""
 
     usage = "xor"
-    gives = Kind.PATTERNS
+    returns = Kind.PATTERNS
     operator = "xor"
     costs: ClassVar[Costs] = {1: (0.0, 0.0), 2: (0.007, 0.0), 4: (0.007, 0.0), 8: (0.009, 0.0)}
 
@@ -69,7 +69,7 @@ class WholeSteps(_Delta, frozen=True):
     """delta: whole steps on a tensor's grid (exclusive or if it has none)"""
 
     usage = "steps"
-    gives = Kind.STEPS
+    returns = Kind.STEPS
     operator = "xor"
     feature = STAGES
 
@@ -77,7 +77,7 @@ class WholeSteps(_Delta, frozen=True):
 class WordStage(Stage, frozen=True):
     """Maps each word to another of the same width, and back; 0 to 0."""
 
-    takes = WORDS
+    accepts = WORDS
     needs = "words, not bytes or streams, before it"
 
     @abstractmethod
@@ -93,8 +93,8 @@ class Zigzag(WordStage, frozen=True):
     """folds the sign of a difference into its lowest bit"""
 
     usage = "zigzag"
-    takes = frozenset({Kind.DIFFERENCES})
-    gives = Kind.FOLDED
+    accepts = frozenset({Kind.DIFFERENCES})
+    returns = Kind.FOLDED
     needs = "the differences of sub directly before it"
     delta = True
     feature = FIRST
@@ -110,8 +110,8 @@ class Elide(Stage, frozen=True):
     """leaves out unchanged words and marks the others in a bitmap"""
 
     usage = "elide"
-    takes = DELTAS
-    gives = Kind.KEPT
+    accepts = DELTAS
+    returns = Kind.KEPT
     needs = "a delta (sub or xor) before it"
     delta = True
     feature = FIRST
@@ -128,7 +128,7 @@ class StreamLayout(Stage, frozen=True):
 
     folds: bool = False
     unit: int = 64
-    gives = Kind.STREAMS
+    returns = Kind.STREAMS
     feature = FIRST
     splits: ClassVar[bool] = False  # into byte planes
     on_grid: ClassVar[bool] = False  # words on a grid are coded by ``mvc.codecs.steps``
@@ -161,7 +161,7 @@ class Planes(StreamLayout, frozen=True):
     """byte planes: of each tensor, or (all, concat) of all tensors of a record"""
 
     usage = "planes[:all|concat]"
-    takes = WORDS
+    accepts = WORDS
     needs = "words, not bytes or streams, before it"
     splits = True
     costs: ClassVar[Costs] = {1: (0.021, 0.0), 2: (0.02, 0.0), 4: (0.022, 0.0), 8: (0.022, 0.0)}
@@ -210,7 +210,7 @@ class PlanesOfAll(Planes, frozen=True):
     """Planes over all tensors of a record (form 2)."""
 
     scope = "group"
-    takes = WORDS - {Kind.KEPT}
+    accepts = WORDS - {Kind.KEPT}
     needs = "all words of a tensor, not bytes or streams, before it"
     costs: ClassVar[Costs] = {1: (0.055, 0.0), 2: (0.047, 0.0), 4: (0.058, 0.0), 8: (0.079, 0.0)}
 
@@ -228,7 +228,7 @@ class Blocks(StreamLayout, frozen=True):
     """
 
     usage = "blocks:N"
-    takes = WORDS - {Kind.KEPT}
+    accepts = WORDS - {Kind.KEPT}
     feature = "blocks"
     needs = PlanesOfAll.needs
     # Width 1 was measured on the types of GGUF, some of whose streams are narrow.
@@ -287,7 +287,7 @@ class Sparse(StreamLayout, frozen=True):
 
     options: frozenset[str] = frozenset(OPTIONS)
     usage = "sparse[:none|values,layers,indices,diff]"
-    takes = DELTAS
+    accepts = DELTAS
     feature = STAGES
     needs = "a delta (sub or xor) before it"
     delta = True
@@ -344,7 +344,7 @@ class Gaps(_OnGrid, frozen=True):
     """codes steps: Rice codes of the gaps between the entries that moved, and signs"""
 
     usage = "gaps"
-    takes = frozenset({Kind.STEPS})
+    accepts = frozenset({Kind.STEPS})
     needs = "the steps of the stage steps before it"
     costs: ClassVar[Costs] = {1: (0.03, 0.0), 2: (0.026, 0.0), 4: (0.12, 0.065), 8: (0.0, 0.0)}
 
@@ -357,7 +357,7 @@ class Lattice(_OnGrid, frozen=True):
     """full records on a grid: the distance of every entry from zero in steps"""
 
     usage = "lattice"
-    takes = frozenset({Kind.TENSOR})
+    accepts = frozenset({Kind.TENSOR})
     needs = "to be first, without a delta"
     costs: ClassVar[Costs] = {1: (0.017, 0.0), 2: (0.3, 0.0), 4: (0.17, 0.0), 8: (0.064, 0.0)}
 
@@ -367,7 +367,7 @@ class Raw(Stage, frozen=True):
 
     usage = "raw"
     feature = FIRST
-    takes = frozenset({Kind.TENSOR, Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET})
-    gives = Kind.BYTES
+    accepts = frozenset({Kind.TENSOR, Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET})
+    returns = Kind.BYTES
     needs = "to be the only stage, or directly after a delta"
     costs: ClassVar[Costs] = {1: (0.022, 0.0), 2: (0.022, 0.0), 4: (0.022, 0.0), 8: (0.023, 0.0)}

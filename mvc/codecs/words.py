@@ -174,8 +174,8 @@ def by_key(
         counts = np.empty(kinds, np.int64)
         kernels.sort(at, keys, places, counts)
         return places, counts
-    taken = keys.take(at)
-    return at[np.argsort(taken, kind="stable")], np.bincount(taken, minlength=kinds)
+    selected_keys = keys.take(at)
+    return at[np.argsort(selected_keys, kind="stable")], np.bincount(selected_keys, minlength=kinds)
 
 
 def zigzag(words: Words) -> None:
@@ -208,8 +208,8 @@ def split(
     width, count = data.itemsize, len(data)
     if kernels is not None:
         planes = scratch_bytes(slot, data.nbytes)
-        taken = kernels.split(data, marks, planes, width, folded)
-        return [planes[at * count : at * count + taken] for at in range(width)]
+        word_count = kernels.split(data, marks, planes, width, folded)
+        return [planes[at * count : at * count + word_count] for at in range(width)]
     if marks is not None:
         flags = np.unpackbits(marks, count=count).view(np.bool_)
         included = scratch_words(slot, int(np.count_nonzero(flags)), width)

@@ -167,19 +167,20 @@ class _Line:
         for checkpoint in self._history.checkpoints:
             known = self._known(checkpoint)
             try:
-                made = self._commit(checkpoint) if known is None else self._have(checkpoint, known)
+                result = self._existing(checkpoint, known) if known else self._commit(checkpoint)
             except BadModelFile as error:
                 self._note_broken(checkpoint, error)
             else:
-                self._before, self._previous = frozenset(checkpoint.files), made.commit
-                yield made
+                self._before, self._previous = frozenset(checkpoint.files), result.commit
+                yield result
             self.done += checkpoint.size
 
     def _note_broken(self, checkpoint: Checkpoint, error: BadModelFile) -> None:
         """Notes an invalid checkpoint; raises the error with its path unless it may be skipped."""
         if self._options.broken is None:
+            only = "" if len(checkpoint.files) > 1 else f"{next(iter(checkpoint.files))} is "
             raise BadModelFile(
-                f"{printable(str(checkpoint.source))}: {error.message}",
+                f"{printable(str(checkpoint.source))}: {error.message.removeprefix(only)}",
                 hint="mend, complete or move it, or skip such checkpoints with --skip-broken; "
                 "an incomplete one can be imported without --deploy",
             ) from error
@@ -187,10 +188,10 @@ class _Line:
 
     def _commit(self, checkpoint: Checkpoint) -> Imported:
         options = self._options
-        gone = dict.fromkeys(sorted(self._before - checkpoint.files.keys()))
+        removed = dict.fromkeys(sorted(self._before - checkpoint.files.keys()))
         try:
-            made = self._repo.commit(
-                states={**checkpoint.files, **gone},
+            commit = self._repo.commit(
+                states={**checkpoint.files, **removed},
                 message=options.message or f"import {checkpoint.source.name}",
                 metrics=metrics_of(options.fs, checkpoint, options.too_long),
                 deploy=options.deploy,
@@ -208,9 +209,9 @@ class _Line:
         except NothingToCommit:
             if self.end is None:
                 raise
-            return self._have(checkpoint, self.end)
-        self.end = made.id
-        return self._imported(checkpoint, made.id, made.raw_bytes, made.stored_bytes)
+            return self._existing(checkpoint, self.end)
+        self.end = commit.id
+        return self._imported(checkpoint, commit.id, commit.raw_bytes, commit.stored_bytes)
 
     def _imported(
         self, checkpoint: Checkpoint, commit: CommitId, raw: int, stored: int | None
@@ -225,12 +226,12 @@ class _Line:
             branch=self.branch,
         )
 
-    def _report(self, done: int, _: int, what: str) -> None:
+    def _report(self, done: int, _: int, label: str) -> None:
         total = self._options.total
         if self._options.progress is not None:
-            self._options.progress(min(self.done + done, total), total, what)
+            self._options.progress(min(self.done + done, total), total, label)
 
-    def _have(self, checkpoint: Checkpoint, commit: CommitId) -> Imported:
+    def _existing(self, checkpoint: Checkpoint, commit: CommitId) -> Imported:
         """For stored content: records its deployment if that is missing."""
         target, time_ns = self._options.deploy, checkpoint.time_ns
         if target is not None and time_ns not in {
@@ -249,14 +250,14 @@ class _Line:
         wanted: dict[str, bytes] = {}
         for id_ in due:
             with suppress(StateForgotten, DamagedData):
-                there = self._repo.manifest(id_).by_path
-                if not checkpoint.files.keys() <= there.keys():
+                entries = self._repo.manifest(id_).by_path
+                if not checkpoint.files.keys() <= entries.keys():
                     continue
                 wanted = wanted or {
                     name: self._content(place, name) for name, place in checkpoint.files.items()
                 }
-                same = all(there[name].content_id == content for name, content in wanted.items())
-                if same and self._is_here(id_):
+                same = all(entries[name].content_id == content for name, content in wanted.items())
+                if same and self._continues_history(id_):
                     return id_
         return None
 
@@ -264,7 +265,7 @@ class _Line:
         with open_file(self._options.fs, place, name) as file:
             return file.entry.content_id
 
-    def _is_here(self, id_: CommitId) -> bool:
+    def _continues_history(self, id_: CommitId) -> bool:
         if id_ in self._known_versions or id_ in {self.end, self._previous}:
             return True
         if self._repo.version(id_).parents == (() if self.end is None else (self.end,)):

@@ -78,27 +78,30 @@ def find_histories(
         if not identity.is_dir:
             plain.singles[source] = identity
         else:
-            found = _search(fs, source)
-            if found.is_run:
-                runs.append((source.resolve().name, found))
+            run = _search(fs, source)
+            if run.is_run:
+                runs.append((source.resolve().name, run))
             elif _is_checkpoint(fs.list(source)):
                 plain.folders[source] = None
                 plain.skipped += _names_and_links(fs, source)[1]
             else:
-                plain.add(found)
-            runs += [(place.relative_to(source).as_posix(), each) for place, each in found.runs]
+                plain.add(run)
+            runs += [(place.relative_to(source).as_posix(), inner) for place, inner in run.runs]
     if len(runs) == 1 and runs[0][1].at in sources and plain.holds_any:
         plain.add(runs.pop()[1])
     histories = [FoundHistory(None, "", make.checkpoints(plain))] if plain.holds_any else []
     alone = not histories and len(runs) == 1 and runs[0][1].at in sources
-    taken: set[str] = set()
-    for name, each in runs:
-        branch = _branch_name(name, taken)
-        checkpoints = make.checkpoints(each)
+    used_names: set[str] = set()
+    for name, run_files in runs:
+        branch = _branch_name(name, used_names)
+        checkpoints = make.checkpoints(run_files)
         histories.append(FoundHistory(None if alone else branch, branch, checkpoints))
     if left_out is not None:
         used = {path for h in histories for c in h.checkpoints for path in c.files.values()}
-        skipped = [*plain.skipped, *(path for _, each in runs for path in each.left_out(fs))]
+        skipped = [
+            *plain.skipped,
+            *(path for _, run in runs for path in run.left_out(fs)),
+        ]
         left_out += [path for path in skipped if path not in used]
     return histories
 
@@ -157,7 +160,7 @@ class _Found(Struct):
 
 def _search(fs: FileSystem, folder: Path, deep: int = 0) -> _Found:
     """The checkpoints and runs in a folder, and all other paths in it."""
-    found = _Found(folder)
+    files = _Found(folder)
     for name in fs.list(folder):
         place = folder / name
         identity = None if name.startswith(".") else fs.stat(place)
@@ -165,29 +168,29 @@ def _search(fs: FileSystem, folder: Path, deep: int = 0) -> _Found:
             if _is_model(name) and fs.stat(place, follow=False) is not None:
                 raise dead_link(str(place))
         elif identity.is_dir and not is_link(fs, place):
-            _add_folder(fs, place, found, deep + 1)
+            _add_folder(fs, place, files, deep + 1)
         elif identity.is_file and _is_model(name) and not _BESIDE.fullmatch(name):
-            found.singles[place] = identity
+            files.singles[place] = identity
         else:
-            found.skipped.append(place)
-    return found
+            files.skipped.append(place)
+    return files
 
 
-def _add_folder(fs: FileSystem, place: Path, found: _Found, deep: int) -> None:
+def _add_folder(fs: FileSystem, place: Path, files: _Found, deep: int) -> None:
     """Adds a subfolder: as a version, a run, a folder of runs, or none of these."""
     inside = _Found() if deep > _DEEPEST else _search(fs, place, deep)
     if inside.is_run:
-        found.runs.append((place, inside))
+        files.runs.append((place, inside))
     elif not inside.runs:
         names, links = _names_and_links(fs, place)
         if any(_is_model(name) for name in names):
-            found.folders[place] = None
-            found.skipped += links
+            files.folders[place] = None
+            files.skipped += links
         else:
-            found.skipped.append(place)
+            files.skipped.append(place)
     else:
-        found.skipped += [*inside.singles, *inside.folders, *inside.skipped]
-    found.runs += inside.runs
+        files.skipped += [*inside.singles, *inside.folders, *inside.skipped]
+    files.runs += inside.runs
 
 
 def _names_and_links(fs: FileSystem, folder: Path) -> tuple[list[str], list[Path]]:
@@ -208,8 +211,8 @@ def _is_model(name: str) -> bool:
     return name.lower().endswith(MODELS)
 
 
-def _branch_name(name: str, taken: set[str]) -> str:
-    """A valid branch name similar to a run's folder, and not in ``taken``."""
+def _branch_name(name: str, used_names: set[str]) -> str:
+    """A valid branch name similar to a run's folder, and not in ``used_names``."""
     plain = name.removesuffix("/checkpoints")
     parts = re.sub(r"[^A-Za-z0-9._+/-]+", "-", plain).split("/")
     wanted = "/".join(part.strip(".-").replace("..", ".") or "run" for part in parts)
@@ -219,10 +222,10 @@ def _branch_name(name: str, taken: set[str]) -> str:
     except InvalidName:  # similar to an id, or HEAD
         wanted = f"run-{wanted.removesuffix('.lock')}"
     chosen, number = wanted, 1
-    while chosen in taken:
+    while chosen in used_names:
         number += 1
         chosen = f"{wanted}-{number}"
-    taken.add(chosen)
+    used_names.add(chosen)
     return chosen
 
 
@@ -236,19 +239,19 @@ class _Maker(Struct, frozen=True):
     clock: _Clock
     prefix: str | None
 
-    def checkpoints(self, found: _Found) -> tuple[Checkpoint, ...]:
+    def checkpoints(self, source: _Found) -> tuple[Checkpoint, ...]:
         """The versions of a folder, oldest first; the files next to a run's folders are one
         version.
         """
         if self.prefix is not None:
             check_path(self.prefix)
-        made = [self._folder(folder, self._inside(folder)) for folder in found.folders]
-        if found.at is not None and found.has_result:
-            files = self._inside(found.at)
-            made.append(self._folder(found.at, [file for file in files if "/" not in file.name]))
+        result = [self._folder(folder, self._inside(folder)) for folder in source.folders]
+        if source.at is not None and source.has_result:
+            files = self._inside(source.at)
+            result.append(self._folder(source.at, [file for file in files if "/" not in file.name]))
         else:
-            made += self._files(found.singles)
-        return tuple(sorted(made, key=lambda c: (c.time_ns, natural(c.source.name))))
+            result += self._files(source.singles)
+        return tuple(sorted(result, key=lambda c: (c.time_ns, natural(c.source.name))))
 
     def _inside(self, folder: Path) -> list[FoundFile]:
         return sound_files_in(self.fs, folder, linked=set())

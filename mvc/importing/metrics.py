@@ -44,11 +44,11 @@ def metrics_of(fs: FileSystem, checkpoint: Checkpoint, too_long: list[Path]) -> 
 
     A state of more than MOST_BYTES is not read, but added to ``too_long``.
     """
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name, number in (*_in_state(fs, checkpoint, too_long), *_in_name(checkpoint.source.name)):
-        if len(found) < _MOST and name not in found and math.isfinite(number):
-            found[name] = number
-    return found
+        if len(metrics) < _MOST and name not in metrics and math.isfinite(number):
+            metrics[name] = number
+    return metrics
 
 
 def _in_name(name: str) -> Iterator[tuple[str, float]]:

@@ -26,8 +26,8 @@ class ResetBits(LossyStage, frozen=True):
     low: int
     high: int
     usage = "lsb:N[,msb=M]"
-    takes = frozenset({Kind.PATTERNS})
-    gives = Kind.RESET
+    accepts = frozenset({Kind.PATTERNS})
+    returns = Kind.RESET
     needs = "xor directly before it"
 
     @classmethod

@@ -32,7 +32,7 @@ _MOST = 1_000_000_000 - 1
 
 
 class _Before(Stage, frozen=True):
-    takes = frozenset({Kind.TENSOR, Kind.PAIR})
+    accepts = frozenset({Kind.TENSOR, Kind.PAIR})
     needs = "to be first"
     decides = True
 
@@ -75,7 +75,7 @@ class DriftStage(_Before, frozen=True):
 class OnNewWeights(Stage, frozen=True):
     """A decision about the new weights, after the lossy stages."""
 
-    takes = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.STEPS})
+    accepts = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.STEPS})
     needs = "a delta (sub, xor or steps) before it, and the coding after it"
     decides = True
 

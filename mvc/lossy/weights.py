@@ -76,6 +76,6 @@ class LossyStage(Stage, frozen=True):
 class ChoosingStage(LossyStage, frozen=True):
     """Chooses which changes are stored, before a delta is formed."""
 
-    takes = frozenset({Kind.PAIR})
-    gives = Kind.CHOSEN
+    accepts = frozenset({Kind.PAIR})
+    returns = Kind.CHOSEN
     needs = "to be before the delta"

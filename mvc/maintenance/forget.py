@@ -199,7 +199,7 @@ def _another_has(store: Store, dropped: availability.Dropped, going: set[CommitI
 
 def _mark(snapshot: Snapshot, id_: CommitId) -> bool | None:
     """Whether a version was forgotten by name (True), by rule (False) or not at all (None)."""
-    mark = availability.gone(snapshot, id_)
+    mark = availability.recorded_absence(snapshot, id_)
     return None if mark is None else mark.named
 
 

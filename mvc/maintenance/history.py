@@ -135,7 +135,7 @@ class VersionHistory:
         dropped.
         """
         states = ((id_, m) for id_ in among if (m := self.manifest(id_)) is not None)
-        return availability.given_up(self.dropped, states)
+        return availability.dropped_by_manifest(self.dropped, states)
 
     def stored(self) -> set[CommitId]:
         """Published versions that are reachable and not forgotten."""

@@ -175,7 +175,7 @@ def drop(
         if not going:
             raise _NothingToDo
         for version in {*going, *(version for version, _ in needed)}:
-            availability.check_kept(store, version)
+            availability.check_stored(store, version)
         if store.graph.was_rewritten(generation):
             for (version, path), entry in needed.items():
                 dropped = availability.dropped(store, version, path)

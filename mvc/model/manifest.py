@@ -179,10 +179,10 @@ class Manifest:
     @cached_property
     def by_state(self) -> dict[bytes, list[FileEntry]]:
         """Files by their ``state_id``, in the order of ``entries``."""
-        found: dict[bytes, list[FileEntry]] = {}
+        entries: dict[bytes, list[FileEntry]] = {}
         for entry in self.entries:
-            found.setdefault(entry.state_id, []).append(entry)
-        return found
+            entries.setdefault(entry.state_id, []).append(entry)
+        return entries
 
     def file(self, path: str | None = None) -> FileEntry:
         """The file at ``path``, or the only file in that folder (None: the version's top).
@@ -221,10 +221,10 @@ class Manifest:
         """
         if not paths:
             return list(self.entries)
-        found: dict[str, FileEntry] = {}
+        entries: dict[str, FileEntry] = {}
         for path in paths:
             if path in self.by_path:
-                found[path] = self.by_path[path]
+                entries[path] = self.by_path[path]
                 continue
             folder = path.rstrip("/") + "/"
             inside = [e for e in self.entries if path == "." or e.path.startswith(folder)]
@@ -232,8 +232,8 @@ class Manifest:
                 raise UnknownPath(
                     f"the version has no path {printable(path)}", hint="'mvc ls' lists its paths"
                 )
-            found |= {e.path: e for e in inside}
-        return list(found.values())
+            entries |= {e.path: e for e in inside}
+        return list(entries.values())
 
     def directly_in(self, folder: str) -> Sequence[FileEntry]:
         parent = PurePosixPath(folder)
@@ -264,9 +264,9 @@ class Manifest:
         """Features that a reader must support beyond the first release."""
         dtypes = {content.spec.dtype for e in self.all_entries for content in e.contents}
         dtypes |= {tensor.spec.dtype for e in self.all_entries for tensor in e.tensors}
-        found = {FORMATS[entry.format] for entry in self.all_entries}
-        found |= {DTYPES[name].feature for name in dtypes}
-        return frozenset(found - {FIRST})
+        features = {FORMATS[entry.format] for entry in self.all_entries}
+        features |= {DTYPES[name].feature for name in dtypes}
+        return frozenset(features - {FIRST})
 
     @staticmethod
     def id_of(encoded: bytes) -> ManifestId:

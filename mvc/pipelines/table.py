@@ -133,13 +133,13 @@ def check_order(stages: Sequence[Stage]) -> None:
     """Raises InvalidPipeline, which names the stage and its needs, unless every stage fits."""
     text = " | ".join(stage.text for stage in stages)
     first = next((s for s in stages if not s.decides), None)
-    kind = Kind.PAIR if first and Kind.PAIR in first.takes else Kind.TENSOR
+    kind = Kind.PAIR if first and Kind.PAIR in first.accepts else Kind.TENSOR
     for stage in stages:
-        if kind not in stage.takes:
+        if kind not in stage.accepts:
             raise InvalidPipeline(
                 f"stage {stage.text} in {text!r} gets {kind.value}; it needs {stage.needs}"
             )
-        kind = stage.gives or kind
+        kind = stage.returns or kind
     names = [stage.text.partition(":")[0] for stage in stages]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InvalidPipeline(f"stage {twice} occurs more than once in {text!r}")

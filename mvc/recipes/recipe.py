@@ -174,13 +174,13 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
             self._call("model = ", self.model.made, [], {}),
             *(
                 self._call(
-                    f"{made.name} = ",
-                    {"code": made.call},
-                    model if made.kind == "optimizer" else made.args,
-                    made.keywords,
+                    f"{obj.name} = ",
+                    {"code": obj.call},
+                    model if obj.kind == "optimizer" else obj.args,
+                    obj.keywords,
                 )
-                for made in self.objects
-                if made.kind in {"made", "optimizer"}
+                for obj in self.objects
+                if obj.kind in {"made", "optimizer"}
             ),
             self._call("", self.service, model, self.arguments),
         ]
@@ -345,14 +345,12 @@ def _check_values(recipe: Recipe) -> None:
 
     Raises ValueError, InvalidName.
     """
-    objects = ["model", *(made.name for made in recipe.objects)]
+    objects = ["model", *(obj.name for obj in recipe.objects)]
     named = {"object": objects, "data": [data.name for data in recipe.data]}
     for kind, names in named.items():
         if len({*names}) < len(names):
             raise ValueError(f"two of its {kind}s have the same name")
-    arguments = [
-        value for made in recipe.objects for value in (*made.args, *made.keywords.values())
-    ]
+    arguments = [value for obj in recipe.objects for value in (*obj.args, *obj.keywords.values())]
     for tag, content in _tags(
         [recipe.model.made, *arguments, recipe.service, *recipe.arguments.values()]
     ):

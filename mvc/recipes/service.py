@@ -287,20 +287,20 @@ class Describer:
         self._open.add(id(obj))
         if making_of(obj) is not None:
             call, args, keywords = self._making(obj, name)
-            made = Made(
+            record = Made(
                 name, "made", call, tuple(args), keywords=keywords, state=self._state(obj, name)
             )
         elif kind == "optimizer":
-            made = self._optimizer(obj, name)
+            record = self._optimizer(obj, name)
         else:
             generator = _GENERATORS[kind]
             self.states[_state_name(name)] = generator.state(obj)
             arguments = generator.args(obj)
-            made = Made(name, kind, "", arguments, keywords={}, state=True)  # type: ignore[arg-type]
+            record = Made(name, kind, "", arguments, keywords={}, state=True)  # type: ignore[arg-type]
         self._open.discard(id(obj))
         self._names[id(obj)] = name
         self._referenced.append(obj)
-        self.objects.append(made)
+        self.objects.append(record)
         return name
 
     def _free_name(self, place: str) -> str:
@@ -309,7 +309,7 @@ class Describer:
             re.sub(r"[^\w.\[\]]", "_", place, flags=re.ASCII)[-150:].lstrip(".[]0123456789") or "_"
         )
         number = 1
-        while name in {"model", "start", "values", *(made.name for made in self.objects)}:
+        while name in {"model", "start", "values", *(record.name for record in self.objects)}:
             number += 1
             name = f"{first}#{number}"
         return name
@@ -425,11 +425,11 @@ class Rebuilt:
 
     def objects(self) -> None:
         """Creates every object, then sets their states; call it after the model has its weights."""
-        for made in self._recipe.objects:
-            self.object(made.name)
-        for made in self._recipe.objects:
-            if made.state:
-                self._set(made)
+        for record in self._recipe.objects:
+            self.object(record.name)
+        for record in self._recipe.objects:
+            if record.state:
+                self._set(record)
 
     def value(self, value: Any) -> Any:
         if isinstance(value, list):
@@ -468,8 +468,8 @@ class Rebuilt:
     def object(self, name: str) -> Any:
         """The object of this name, created on first use."""
         if name not in self._objects:
-            (made,) = (made for made in self._recipe.objects if made.name == name)
-            self._objects[name] = self._make(made)
+            (record,) = (record for record in self._recipe.objects if record.name == name)
+            self._objects[name] = self._make(record)
         return self._objects[name]
 
     def code(self, name: str) -> Any:
@@ -486,30 +486,30 @@ class Rebuilt:
             self._arrays = self.state(VALUES)
         return self._arrays[key]
 
-    def _make(self, made: Made) -> Any:
-        args, keywords = self.value(list(made.args)), self.pairs(made.keywords.items())
-        if made.kind in _GENERATORS:
-            return _GENERATORS[made.kind].make(*args)
-        if made.kind == "optimizer":
-            args = [self._groups(self.state(_state_name(made.name)))]
+    def _make(self, record: Made) -> Any:
+        args, keywords = self.value(list(record.args)), self.pairs(record.keywords.items())
+        if record.kind in _GENERATORS:
+            return _GENERATORS[record.kind].make(*args)
+        if record.kind == "optimizer":
+            args = [self._groups(self.state(_state_name(record.name)))]
         try:
-            return self.code(made.call)(*args, **keywords)
+            return self.code(record.call)(*args, **keywords)
         except MvcError:
             raise
         except Exception as error:
             raise CannotRetrain(
-                f"{made.name} cannot be rebuilt: {made.call}: {type(error).__name__}: {error}"
+                f"{record.name} cannot be rebuilt: {record.call}: {type(error).__name__}: {error}"
             ) from error
 
     def _groups(self, state: Mapping[str, Any]) -> list[dict[str, Any]]:
         parameters = dict(self._objects["model"].named_parameters(remove_duplicate=False))
         return [{"params": [parameters[n] for n in group["names"]]} for group in state["groups"]]
 
-    def _set(self, made: Made) -> None:
-        obj, state = self._objects[made.name], self.state(_state_name(made.name))
+    def _set(self, record: Made) -> None:
+        obj, state = self._objects[record.name], self.state(_state_name(record.name))
         try:
-            if made.kind in _GENERATORS:
-                _GENERATORS[made.kind].set_state(obj, state)
+            if record.kind in _GENERATORS:
+                _GENERATORS[record.kind].set_state(obj, state)
             elif isinstance(obj, torch.optim.Optimizer):
                 Placement(self._objects["model"], obj, state).apply()
             else:
@@ -518,7 +518,7 @@ class Rebuilt:
             raise
         except Exception as error:
             raise CannotRetrain(
-                f"the state of {made.name} cannot be set: {type(error).__name__}: {error}"
+                f"the state of {record.name} cannot be set: {type(error).__name__}: {error}"
             ) from error
 
 

@@ -199,8 +199,8 @@ def _is_finite(value: Any) -> bool:
     return bool(torch.isfinite(value.float() if narrow else value).all())
 
 
-def _in_a_line(here: Environment) -> str:
-    fields = here.fields()
+def _in_a_line(environment: Environment) -> str:
+    fields = environment.fields()
     return (
         f"Python {fields.get('python.release')}, torch {fields.get('torch.version')}, "
         f"{fields.get('cpu.capability')}, {fields.get('threads.torch')} threads"

@@ -160,14 +160,14 @@ def fetch_states(
 
     Raises StateForgotten for a state that the remote lacks, too, or that is purged.
     """
-    asked = tuple(dict.fromkeys(versions))
-    marked = to_restore(store.fresh(), asked, is_local_request=True)
+    requested = tuple(dict.fromkeys(versions))
+    marked = to_restore(store.fresh(), requested, is_local_request=True)
 
     def lacks(id_: CommitId) -> bool:
         absent = availability.forgotten(store, id_) is not None
         return absent or (id_ not in marked and availability.dropped(store, id_) is not None)
 
-    lacking = tuple(filter(lacks, asked))
+    lacking = tuple(filter(lacks, requested))
     if not lacking:
         return Transferred(remote.name, ())
     with closing(open_transport(remote, store, config)) as transport:
@@ -285,7 +285,7 @@ class _Fetch:
 
     def bring(self, transport: Transport, versions: tuple[CommitId, ...]) -> None:
         """Brings the absent states of local versions."""
-        have = frozenset(availability.nearest_kept(self._store, versions))
+        have = frozenset(availability.nearest_stored(self._store, versions))
         wanted = Wanted(again=versions, have=have, without=purged_versions(self._store.snapshot))
         transfer(transport.send, self.apply, wanted, (), tally=self.tally)
         self.tally.versions.update(versions)

@@ -184,11 +184,11 @@ def push_states(
         import_module("mvc.remote.sending.sender")  # while the ssh server starts
         work = _Push(store, config, remote, transport, progress=progress)
         for id_ in versions:
-            availability.check_kept(store, id_)
+            availability.check_stored(store, id_)
         again = work.lacking(tuple(dict.fromkeys(versions)))
         if again:
             work.run(
-                Wanted(again=again, have=frozenset(availability.nearest_kept(store, again))), ()
+                Wanted(again=again, have=frozenset(availability.nearest_stored(store, again))), ()
             )
         return Pushed(**asdict(replace(work.tally.total(), versions=len(again))))
 
@@ -321,7 +321,7 @@ class _Push:
             for target in targets
             if id_ in known and self._accepts(target)
         }
-        return (v for v in self.due(targets) if availability.gone(snapshot, v) is None)
+        return (v for v in self.due(targets) if availability.recorded_absence(snapshot, v) is None)
 
     def lacking(self, versions: tuple[CommitId, ...]) -> tuple[CommitId, ...]:
         """Those whose states the remote lacks: it answers to an offer without records."""

@@ -330,7 +330,7 @@ def to_restore(
 
     Raises StateForgotten for a purged one; ``is_local_request`` selects the hint for the receiver.
     """
-    marks = [(id_, availability.gone(snapshot, id_)) for id_ in ids]
+    marks = [(id_, availability.recorded_absence(snapshot, id_)) for id_ in ids]
     for id_, mark in marks:
         if mark is not None and mark.named:
             raise StateForgotten(

@@ -105,7 +105,7 @@ def average(
         None,
         [],
         old=manifests.of_commit(store, at.commit),
-        gone=[files[path].entry for path in paths],
+        removed=[files[path].entry for path in paths],
         force=False,
     )
     result = commit(

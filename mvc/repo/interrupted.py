@@ -38,15 +38,15 @@ def planned_move(
     old: RefValue,
     new: RefValue,
     *,
-    made: CommitId | None = None,
+    start: CommitId | None = None,
     branch: str | None = None,
     operation: str | None = None,
 ) -> dict[str, str]:
     """The fields of a plan that describe a move of HEAD, or of ``branch``, by an operation.
 
-    ``made``: the commit at which the move creates the branch ``new``.
+    ``start``: the commit at which the move creates the branch ``new``.
     """
-    begins = None if made is None else made.hex()
+    begins = None if start is None else start.hex()
     fields: dict[str, str | None] = {_FROM: _written(old), _TO: _written(new), _MADE: begins}
     fields |= {_MOVED: branch, _BY: operation}
     return {name: text for name, text in fields.items() if text is not None}
@@ -70,18 +70,18 @@ def _move(store: Store, plan: Mapping[str, str]) -> bool:
 
     Raises ValueError for invalid fields.
     """
-    old, new, made = (_read(plan.get(name, "")) for name in (_FROM, _TO, _MADE))
+    old, new, start = (_read(plan.get(name, "")) for name in (_FROM, _TO, _MADE))
     branch, operation = plan.get(_MOVED), "merge" if plan.get(_BY) == "merge" else None
     store.fresh()
     moved = HEAD if branch is None else BRANCH + branch
-    if new is None or new == old or store.snapshot.ref(moved) != old or isinstance(made, str):
+    if new is None or new == old or store.snapshot.ref(moved) != old or isinstance(start, str):
         return False
-    tip = made or (store.snapshot.ref(BRANCH + new) if isinstance(new, str) else new)
+    tip = start or (store.snapshot.ref(BRANCH + new) if isinstance(new, str) else new)
     if not isinstance(tip, CommitId) or not store.snapshot.has_commit(tip):
         return False
     with suppress(InvalidName, RefConflict):  # the new branch may be impossible by now
         if branch is None:
-            move_head(store, new, made, operation or "checkout")
+            move_head(store, new, start, operation or "checkout")
             return True
         if isinstance(new, CommitId) and not isinstance(old, str):
             advance(store, {branch: (old, new)}, operation or "pull", note=branch)

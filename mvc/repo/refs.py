@@ -60,15 +60,15 @@ def branch_change(store: Store, name: str, commit: CommitId, force: bool = False
 
 
 def move_head(
-    store: Store, to: RefValue, made: CommitId | None, operation: str = "checkout"
+    store: Store, to: RefValue, start: CommitId | None, operation: str = "checkout"
 ) -> None:
-    """Moves HEAD; ``made`` is the commit at which to create the branch ``to``, or None."""
+    """Moves HEAD; ``start`` is the commit at which to create the branch ``to``, or None."""
 
     def changes() -> list[RefChange]:
         move = RefChange(HEAD, store.snapshot.ref(HEAD), to)
-        return [move] if made is None else [branch_change(store, str(to), made), move]
+        return [move] if start is None else [branch_change(store, str(to), start), move]
 
-    _publish(store, operation, "" if made is None else str(to), changes)
+    _publish(store, operation, "" if start is None else str(to), changes)
 
 
 def advance(

@@ -167,7 +167,11 @@ def _unknown(snapshot: Snapshot, name: str) -> UnknownRevision:
     snapshot.check_gaps(-1, f"whether there is a version {printable(name[:100])}")
     named = [*refs.branches(snapshot), *refs.tags(snapshot), *refs.remote_refs(snapshot)]
     names = [refs.HEAD, *(ref.name for ref in named), *snapshot.targets()]
-    hint = "'mvc log' lists the versions, 'mvc branch' and 'mvc tag' the names"
+    hint = (
+        "write the path as a further argument: 'mvc ls REV PATH'"
+        if ":" in name
+        else "'mvc log' lists the versions, 'mvc branch' and 'mvc tag' the names"
+    )
     if _TOO_FEW.fullmatch(name):
         hint = "write at least four digits of an id"
     return UnknownRevision(

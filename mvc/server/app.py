@@ -415,11 +415,11 @@ class Application:
         """Publishes reports together with those of other nodes; a client without an answer repeats
         them.
         """
-        asked = Slice(slices.encode_entries([Sent(reports=tuple(reports))]), 0, ())
+        request = Slice(slices.encode_entries([Sent(reports=tuple(reports))]), 0, ())
         try:
             scopes.check_news(caller.scopes, {report.target for report in reports})
         except MvcError as error:
-            audit(served.name, caller, asked, error)
+            audit(served.name, caller, request, error)
             raise
         gathering = self._gatherings.setdefault(served.name, Gathering(self._gather))
         if gathering.is_full:
@@ -433,7 +433,7 @@ class Application:
 
         def ended(done: asyncio.Future[Received]) -> None:  # even if the client has disconnected
             if not done.cancelled():
-                audit(served.name, caller, asked, done.exception() or done.result())
+                audit(served.name, caller, request, done.exception() or done.result())
 
         publishing.add_done_callback(ended)
 

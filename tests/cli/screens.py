@@ -36,17 +36,17 @@ from tests.cli.program import record_states, state
 
 FOLDER = Path(__file__).with_suffix("")
 _UNSET = ("NO_COLOR", "COLUMNS", "FORCE_COLOR", "_MVC_COMPLETE")
-_TIME = re.compile(r"\b20\d\d-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?")
+TIME = re.compile(r"\b20\d\d-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?")
 _DIGITS = re.compile(r"\b\d+\.\d{7,}")
-_AGE = re.compile(r"\((just now|[\w ]+ ago)\)")
-_DURATION = re.compile(r"(?<![\w.])[\d.]+ (us|ms|s)\b")
-_SIZE = re.compile(r"(?<![\w.])[\d.]+ (B|kB|MB)\b")
-_SIZE_OF_RECORDS = re.compile(
+AGE = re.compile(r"\((just now|[\w ]+ ago)\)")
+DURATION = re.compile(r"(?<![\w.])[\d.]+ (us|ms|s)\b")
+SIZE = re.compile(r"(?<![\w.])[\d.]+ (B|kB|MB)\b")
+SIZE_OF_RECORDS = re.compile(
     r"stored|[Ff]ree|checked|of records|to decode|more than before|(delta|full), |"
     r"^(Stored|full|deltas|manifests|journal|index|packs|price|20\d\d-)"
 )
-_SHARE = re.compile(r"(?<![\w.])[\d.]+ %|[<>] [\d.]+ %")
-_ID = re.compile(r"\b([0-9a-f]{64}|[0-9a-f]{10})\b")
+SHARE = re.compile(r"(?<![\w.])[\d.]+ %|[<>] [\d.]+ %")
+ID = re.compile(r"\b([0-9a-f]{64}|[0-9a-f]{10})\b")
 _GAP = re.compile(r"(?<=\S) {2,}(?=\S)")
 _NONCE = re.compile(r"\b[0-9a-f]{32}\b")
 _NAMED = re.compile(r"<(\d+)>")
@@ -104,19 +104,19 @@ class Scene:
         return "".join(f"{text}\n" for text in (f"$ {line}", *shown, *ending))
 
     def _notice(self, text: str) -> None:
-        for found in _ID.findall(text):
+        for found in ID.findall(text):
             if found[:10] not in self._ids:
                 self._ids.append(found[:10])
 
     def _steady(self, text: str) -> str:
         """The line without what differs from one run, or one machine, to the next."""
         text = text.replace(str(Path.cwd()), "<here>").replace(str(Path.cwd().parent), "<above>")
-        if _SIZE_OF_RECORDS.search(text):
-            text = _SHARE.sub("<share>", _SIZE.sub("<size>", text))
-        text = _AGE.sub("(<age>)", _TIME.sub(_moment, text))
+        if SIZE_OF_RECORDS.search(text):
+            text = SHARE.sub("<share>", SIZE.sub("<size>", text))
+        text = AGE.sub("(<age>)", TIME.sub(moment, text))
         text = _DIGITS.sub(lambda found: f"{float(found[0]):.6g}", text)
         text = _NONCE.sub("<id>", text)
-        text = _ID.sub(self._number, _DURATION.sub("<duration>", text)).rstrip()
+        text = ID.sub(self._number, DURATION.sub("<duration>", text)).rstrip()
         return _GAP.sub("  ", text)  # columns are as wide as what stood in them
 
     def _number(self, found: re.Match[str]) -> str:
@@ -141,7 +141,7 @@ def _write(value: str, name: str = "model.safetensors", *more: str) -> tuple[int
     return 0, "", ""
 
 
-def _moment(found: re.Match[str]) -> str:
+def moment(found: re.Match[str]) -> str:
     """A moment of today as a word; those that a scene names stay."""
     time = datetime.fromisoformat(found[0])
     time = time if time.tzinfo else time.replace(tzinfo=UTC)

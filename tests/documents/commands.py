@@ -115,11 +115,11 @@ class _Example(Scene):
         text = text.replace(str(Path.cwd()), "/home/ada/net").replace(
             str(Path.cwd().parent), "/home/ada"
         )
-        if screens._SIZE_OF_RECORDS.search(text):
-            text = screens._SHARE.sub(_digits, screens._SIZE.sub(_digits, text))
-        text = screens._AGE.sub("(3 days ago)", screens._TIME.sub(_time, text))
-        text = screens._DURATION.sub(_digits, text)
-        return screens._ID.sub(self._number, text).rstrip()
+        if screens.SIZE_OF_RECORDS.search(text):
+            text = screens.SHARE.sub(_digits, screens.SIZE.sub(_digits, text))
+        text = screens.AGE.sub("(3 days ago)", screens.TIME.sub(_time, text))
+        text = screens.DURATION.sub(_digits, text)
+        return screens.ID.sub(self._number, text).rstrip()
 
     def _number(self, found: re.Match[str]) -> str:
         place = self._ids.index(found[0][:10])
@@ -128,7 +128,7 @@ class _Example(Scene):
 
 def _time(found: re.Match[str]) -> str:
     """A fixed time in the place of that of this run, with as many digits."""
-    if screens._moment(found) != "<now>":
+    if screens.moment(found) != "<now>":
         return found[0]
     return _TIMES.get(len(found[0]), "2026-11-21T09:21:33.044013446+00:00")
 

@@ -416,7 +416,7 @@ def nested(file: PlacedFile, skeleton: bytes, tensor: Callable[[str], Any]) -> t
     bytes, booleans, None and dense tensors. Parameters become tensors; a ``Counter`` or
     ``defaultdict`` becomes a dictionary. All other values become UNKNOWN.
     """
-    source, name = _Skeleton(file, skeleton), "the file"
+    source, name = _SkeletonSource(file, skeleton), "the file"
     try:
         old = source.read(0, 1) == b"\x80"
         root = read_old(source)[0] if old else _root(source, name, read_members(source, name))[1]
@@ -430,7 +430,7 @@ def nested(file: PlacedFile, skeleton: bytes, tensor: Callable[[str], Any]) -> t
     return value, builder.plain and isinstance(value, dict)
 
 
-class _Skeleton(Source):
+class _SkeletonSource(Source):
     """A file with zeros instead of its contents."""
 
     def __init__(self, entry: PlacedFile, skeleton: bytes) -> None:

@@ -162,10 +162,10 @@ class Ranks:
 
     def farewell(self) -> None:
         """Ends the exchanges; rank 0, which may own the store, ends after all other processes."""
-        until, gone = time.monotonic() + self._timeout, self.count("gone", 1)
-        while self.rank == 0 and gone < self.size and time.monotonic() < until:
+        until, finished = time.monotonic() + self._timeout, self.count("gone", 1)
+        while self.rank == 0 and finished < self.size and time.monotonic() < until:
             time.sleep(_CHECK)
-            gone = self.count("gone", 0)
+            finished = self.count("gone", 0)
 
     def leave(self, report: str) -> None:
         """Stores a report for the command."""

@@ -30,7 +30,7 @@ class ExpQ(Quantiser, frozen=True):
     mean: bool
     own: bool
     usage = "expq[:mean][,tensor]"
-    gives = Kind.BUCKETS
+    returns = Kind.BUCKETS
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:

@@ -41,7 +41,7 @@ class Uniform(Quantiser, frozen=True):
     error: Decimal | None
     own: bool
     usage = "uniform:budget=B|error=E[,tensor]"
-    gives = Kind.SYMBOLS
+    returns = Kind.SYMBOLS
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:

@@ -34,7 +34,7 @@ _LEAST_SHARE = "0.0001"
 class Quantiser(Stage, frozen=True):
     """Turns a model's changes into symbols. ``own``: every tensor has its own table."""
 
-    takes = frozenset({Kind.PAIR})
+    accepts = frozenset({Kind.PAIR})
     needs = "to be first"
     scope = "group"
     operator = "add"
@@ -65,8 +65,8 @@ class SymbolCoding(Protocol):
 class Coder(Stage, frozen=True):
     """Stores the symbols of all tensors of a record."""
 
-    takes = frozenset({Kind.BUCKETS, Kind.SYMBOLS})
-    gives = Kind.BYTES
+    accepts = frozenset({Kind.BUCKETS, Kind.SYMBOLS})
+    returns = Kind.BYTES
     needs = "the symbols of expq, promote or uniform before it"
     scope = "group"
     feature = LC
@@ -88,8 +88,8 @@ class Promote(Stage, frozen=True):
     budget: Decimal | None
     error: Decimal | None
     usage = "promote:X|budget=B|error=E"
-    takes = frozenset({Kind.BUCKETS})
-    gives = Kind.SYMBOLS
+    accepts = frozenset({Kind.BUCKETS})
+    returns = Kind.SYMBOLS
     needs = "the buckets of expq directly before it"
     scope = "group"
     delta = True

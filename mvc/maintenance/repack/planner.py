@@ -75,13 +75,13 @@ def planned(problem: RepackProblem) -> RepackPlan:
 
 def _removed(problem: RepackProblem) -> RepackPlan:
     """Adds missing deltas only if the stored ones do not suffice."""
-    goal, asked = problem.goal, set(problem.goal.remove)
+    goal, to_remove = problem.goal, set(problem.goal.remove)
     selections = rules.without_reset_points(problem.costs, goal.remove)
     plans = list(map(problem.plan_of, selections))
 
     def fails(plan: RepackPlan) -> tuple[bool, int]:
         late = goal.bound is not None and plan.after.worst_seconds > goal.bound
-        return late, len(asked.intersection(plan.after.reset_points))
+        return late, len(to_remove.intersection(plan.after.reset_points))
 
     plan = min(plans, key=fails)
     late, after = fails(plan)[0], plan.after
@@ -92,7 +92,7 @@ def _removed(problem: RepackProblem) -> RepackPlan:
             f"allows {plain(goal.bound)} s",
             hint="raise store.max_recovery, or remove fewer reset points",
         )
-    for id_ in (each for each in after.reset_points if each in asked):
+    for id_ in (each for each in after.reset_points if each in to_remove):
         raise Unattainable(
             f"version {id_.short} stays a reset point: other versions need its tensors in full",
             hint="also remove the reset points with the same tensors, or run 'mvc gc' first",

@@ -415,6 +415,6 @@ def numbers_of(survey: Survey, ids: Sequence[CommitId]) -> list[int]:
     """The positions of versions. Raises Unattainable if the state of one is not stored."""
     for id_ in ids:
         if id_ not in survey.numbers:
-            availability.check_kept(survey.store, id_)
+            availability.check_stored(survey.store, id_)
             raise Unattainable(f"the state of version {id_.short} is not stored any more")
     return [survey.numbers[id_] for id_ in ids]

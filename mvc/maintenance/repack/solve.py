@@ -571,8 +571,8 @@ class Bundles:
         self._contents = problem.contents
         self._bundles: list[_Bundle] = []
         holders: list[list[int]] = [[] for _ in range(len(self._contents))]
-        for version, held in enumerate(problem.holdings):
-            for content in held:
+        for version, version_contents in enumerate(problem.holdings):
+            for content in version_contents:
                 holders[content].append(version)
         self._holders = [tuple(versions) for versions in holders]
         self._place_all()
@@ -587,7 +587,8 @@ class Bundles:
                 [self._edge(i) for i, each in enumerate(self._bundles) if each.base is not None],
             ),
             holdings=[
-                list({bundle_of[content]: None for content in held}) for held in problem.holdings
+                list({bundle_of[content]: None for content in version_contents})
+                for version_contents in problem.holdings
             ],
         )
 

@@ -194,8 +194,8 @@ class _Proof:
     def _check_bases_reachable(self, records: Sequence[Placed]) -> None:
         """Records bases and inputs that cannot be recovered."""
         members = (member for _, _, header in records for member in header.members)
-        asked = dict.fromkeys((name, member.start) for member in members for name in member.needs)
-        for name, start in asked:
+        needed = dict.fromkeys((name, member.start) for member in members for name in member.needs)
+        for name, start in needed:
             id_ = self._graph.resolve_prefix(name)
             if id_ is None:
                 self._miss(name)
@@ -243,7 +243,7 @@ class _Proof:
     def _manifest_of(self, id_: CommitId) -> Manifest | None:
         """The manifest of a version whose complete state is stored; None if it is absent."""
         placed = commits.find(self._view, id_)
-        if placed is None or availability.gone(self._view, id_) is not None:
+        if placed is None or availability.recorded_absence(self._view, id_) is not None:
             return None
         manifest = placed[1].manifest
         return self._load(manifest) if is_reached(self._graph, manifest, 0) else None

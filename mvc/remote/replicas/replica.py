@@ -246,15 +246,15 @@ class Replica:
                 f"{len(paths)} paths are too many for {self.shown}: the limit is {most}",
                 hint="name folders of the version, or -o DIR/ for several files",
             )
-        asked, doubts = tuple(sorted(set(paths))), 0
+        selected, doubts = tuple(sorted(set(paths))), 0
         self._place.tidy(self._known)
         if full:
             self._distrust()
         begun = time.monotonic()
         while True:
             old = self.current()
-            wanted = Wanted(live=target, paths=asked, folder=self._is_folder)
-            if old is not None and old.asked == asked and doubts < 2:
+            wanted = Wanted(live=target, paths=selected, folder=self._is_folder)
+            if old is not None and old.asked == selected and doubts < 2:
                 wanted = self._with_present(wanted, old, use_records=not doubts)
 
             def ready(update: Update, wanted: Wanted = wanted) -> None:

@@ -81,7 +81,7 @@ def live_slice(store: Store, config: Config, wanted: Wanted) -> Slice:
     recorded, commit = commits.placed(snapshot, live.commit)
     records = NOTHING
     if live.commit not in wanted.have:
-        availability.check_kept(store, live.commit)
+        availability.check_stored(store, live.commit)
         if live.commit in purged:
             raise StateForgotten(
                 f"the state of version {live.commit.short}, which is live on "

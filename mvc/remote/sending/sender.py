@@ -334,7 +334,7 @@ class Sending:
         """The versions whose states are requested, oldest first, with the bases they need."""
         for id_ in self._wanted.again:
             commits.get(self._store.snapshot, id_)
-            availability.check_kept(self._store, id_)
+            availability.check_stored(self._store, id_)
         chosen = self._with_needed({*self._wanted.again})
         rows = [commits.placed(self._snapshot, id_) for id_ in chosen if self._mark(id_) is None]
         return sorted(rows, key=lambda row: newest_first(*row), reverse=True)

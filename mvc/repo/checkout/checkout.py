@@ -44,7 +44,7 @@ from mvc.repo.lookup.refs import HEAD, Head, branches, head, remote_refs
 from mvc.repo.recording import refuse_recorded
 from mvc.repo.refs import advance, branch_change, move_head
 from mvc.repo.revisions import Rev, resolve
-from mvc.repo.worktree.identify import is_held
+from mvc.repo.worktree.identify import is_committed
 from mvc.repo.worktree.worktree import check_worktree, entry_of
 from mvc.store.journal.entries import RefValue
 from mvc.store.recovery.recover import Recovery
@@ -132,8 +132,8 @@ def restore(
             store.now_ns()
         new = manifests.of_commit(store, commit)
         old = _present_version(store, before.commit, force)
-        gone = [e for e in old.entries if e.path not in new.by_path and not paths]
-        changes = plan(store, commit, new.under(paths), old=old, gone=gone, force=force)
+        removed = [e for e in old.entries if e.path not in new.by_path and not paths]
+        changes = plan(store, commit, new.under(paths), old=old, removed=removed, force=force)
         deleted = apply(store, changes, progress=progress, move=moving)
         left = None
         if before.branch is None and before.commit is not None and move is not None:
@@ -169,7 +169,7 @@ def restore_all(
             branch_change(store, to, commit)  # raises before any file is written
         if at == to:
             return None
-        return RefMove(planned_move(at, to, made=start), partial(move_head, store, to, start))
+        return RefMove(planned_move(at, to, start=start), partial(move_head, store, to, start))
 
     restored = restore(store, commit, move=move, force=force, progress=progress)
     return replace(restored, branch=to if isinstance(to, str) else None, moved_head=True)
@@ -288,10 +288,10 @@ def plan(
     entries: Sequence[FileEntry],
     *,
     old: Manifest,
-    gone: Sequence[FileEntry] = (),
+    removed: Sequence[FileEntry] = (),
     force: bool,
 ) -> Changes:
-    """Plans to write ``entries`` and delete ``gone`` where the disk differs.
+    """Plans to write ``entries`` and delete ``removed`` where the disk differs.
 
     ``old``: the version that the working folder was written from. Raises WouldOverwrite for a file
     that no named version has, unless ``force``.
@@ -306,7 +306,7 @@ def plan(
         writes[entry.path] = entry
         if present is not None and not (force or _is_stored(store, old, present)):
             lost.append(entry.path)
-    for entry in gone:
+    for entry in removed:
         present = _present(store, entry.path, entry)
         if present is not None:
             deletes.append(entry.path)
@@ -333,7 +333,7 @@ def _is_stored(store: Store, old: Manifest, present: FileEntry | Literal["no fil
         return False
     before = old.by_path.get(present.path)
     is_old = before is not None and before.content_id == present.content_id
-    return is_old or is_held(store, present)
+    return is_old or is_committed(store, present)
 
 
 def _present(store: Store, path: str, like: FileEntry) -> FileEntry | Literal["no file"] | None:

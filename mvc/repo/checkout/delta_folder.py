@@ -91,8 +91,11 @@ def _model(entries: Sequence[FileEntry]) -> tuple[dict[str, Content], dict[str, 
             hint="name the folder or the file of the model after the revision",
         )
     inside = f"{folders.pop()}/".removeprefix("/")
-    others = [e for e in entries if e.format not in SAFETENSORS and e.path.startswith(inside)]
-    files = {e.path.removeprefix(inside): e for e in others}
+    files = {
+        e.path.removeprefix(inside): e
+        for e in entries
+        if e.format not in SAFETENSORS and e.path.startswith(inside)
+    }
     return tensors, {name: e for name, e in files.items() if name != _INDEX}
 
 

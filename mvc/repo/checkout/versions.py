@@ -117,7 +117,7 @@ class _Decoder:
         id_ = version.id if isinstance(version, Commit) else version.commit
         try:
             commit = commits.get(self._store.snapshot, id_)
-            availability.check_kept(self._store, id_)
+            availability.check_stored(self._store, id_)
             entry = self._manifests.load(commit.manifest).file(self._path)
             availability.check_available(self._store, id_, [entry])
             return self._state(entry)

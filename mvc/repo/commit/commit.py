@@ -78,7 +78,7 @@ def _attempt(store: Store, config: Config, recent: Recent, inputs: Inputs) -> Co
     at = tip_of(store, request)
     further = request.options.parents
     parent = manifests.of_commit(store, at.commit or next(reversed(further), None))
-    first = manifests.if_kept(store, further[0]) if further and not at.commit else None
+    first = manifests.if_stored(store, further[0]) if further and not at.commit else None
     policy = storage_policy(store, config, recent, inputs=inputs, parent=parent)
     store.require()
     for cache in caches.values():

@@ -81,18 +81,18 @@ def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:
 
     Raises WrongUsage, and the errors of ``_of_files`` and ``refuse_incomplete``.
     """
-    given, read, reads = request.given, request.files, request.reads
+    contents, read, reads = request.given, request.files, request.reads
     changes = _of_files(store, request.paths, read, request.options) if reads else []
     named = {change.path for change in changes if change.open is not None}
     on_disk = {
         **{c.path: store.root / c.path if c.path in named else None for c in changes},
-        **{path: file for path, file in given.items() if isinstance(file, Path | None)},
+        **{path: file for path, file in contents.items() if isinstance(file, Path | None)},
     }
     whole = request.deploy is not None and not request.options.anyway
     if whole and (reads or any(on_disk.values())):
         refuse_incomplete(store, tip_of(store, request).commit, on_disk)
     states = {request.path}
-    for path, content in given.items():
+    for path, content in contents.items():
         if isinstance(content, Path):
             open_ = partial(open_file, store.fs, content, path, strict=not read.opaque)
             changes.append(Change(path, open_))
@@ -107,14 +107,14 @@ def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:
             changes.append(Change.of(path, content))
     check_places(changes)
     code = request.options.code or _code_now(store, config, patch=request.options.patch)
-    live: Any = given.get(request.path)
+    live: Any = contents.get(request.path)
     reduced = named if reads else states if isinstance(live, Mapping) else set[str]()
     text, written = request.pipeline, read.output is not None or read.in_place
     if text is None and reduced:
         setting = str(config.get("commit.pipeline"))
         text = setting if written or Pipeline.parse(setting).forward_only else None
     is_final = not reads and all(
-        isinstance(content, StateFile | FileEntry | None) for content in given.values()
+        isinstance(content, StateFile | FileEntry | None) for content in contents.values()
     )
     reducer = None if is_final else _reducer(request, text)
     if reducer is None:
@@ -181,8 +181,8 @@ def _code_now(store: Store, config: Config, *, patch: bool | None) -> GitCode:
     If the patch is not available, raises WrongUsage, IoFailed or NotInstalled if ``patch`` requests
     it, and warns (PatchMissing) if only the settings do.
     """
-    asked = bool(config.get("commit.patch")) if patch is None else patch
-    code = git_code(store.fs, store.root, patch=asked, again=bool(patch))
+    wanted = bool(config.get("commit.patch")) if patch is None else patch
+    code = git_code(store.fs, store.root, patch=wanted, retry=bool(patch))
     if code.problem is not None:
         if patch:
             raise code.problem
@@ -195,9 +195,9 @@ def _code_now(store: Store, config: Config, *, patch: bool | None) -> GitCode:
 
 
 def _of_files(
-    store: Store, given: object, files: FileOptions, options: CommitOptions
+    store: Store, arguments: object, files: FileOptions, options: CommitOptions
 ) -> list[Change]:
-    """The changes for the paths ``given``; a folder means its content.
+    """The changes for the paths in ``arguments``; a folder means its content.
 
     A tracked path named, or inside a named folder, is removed if it has no file; Python states in a
     folder remain. ``files.all`` adds modified tracked files, removes tracked paths without a file,
@@ -207,7 +207,7 @@ def _of_files(
     has such a file at its path.
     """
     fs, root = store.fs, store.root
-    names, gone = list[str](), list[str]()
+    names, removed = list[str](), list[str]()
     at = tip(store.fresh(), options.branch, new=options.new_branch)
     tracked = manifests.of_commit(store, at.commit).by_path
     if files.all and at.branch != head(store.fresh()).branch:
@@ -215,9 +215,9 @@ def _of_files(
             "all works on the current branch only, because it compares with HEAD",
             hint="name the files",
         )
-    if given is not None:
-        cwd, paths = files.cwd or fs.cwd(), paths_of(given)
-        names, gone = worktree.expand(store, paths, cwd, tracked)
+    if arguments is not None:
+        cwd, paths = files.cwd or fs.cwd(), paths_of(arguments)
+        names, removed = worktree.expand(store, paths, cwd, tracked)
         if not names and all(fs.stat(cwd / path) is not None for path in paths):
             raise WrongUsage("no files to commit", hint="-a removes missing ones; see .mvcignore")
     elif not (files.all or options.allow_empty):
@@ -225,10 +225,10 @@ def _of_files(
     changed = status(store).changes if files.all else ()
     _refuse_older(store, [change for change in changed if change.path not in names])
     names += [change.path for change in changed if change.kind == "modified"]
-    gone += [c.old for c in changed if c.kind == "renamed" and c.path in names]
+    removed += [c.old for c in changed if c.kind == "renamed" and c.path in names]
     missed = (c.path for c in changed if c.kind == "missing" and not c.not_written)
-    gone += [path for path in missed if fs.stat(root / path, follow=False) is None]
-    if files.all and not (names or gone or options.allow_empty):
+    removed += [path for path in missed if fs.stat(root / path, follow=False) is None]
+    if files.all and not (names or removed or options.allow_empty):
         _refuse_unnamed(changed)
 
     def open_(name: str) -> AbstractContextManager[StateFile]:
@@ -236,7 +236,7 @@ def _of_files(
         return open_file(fs, root / name, name, strict=not files.opaque, unless=unless)
 
     stored = [Change(n, partial(open_, n)) for n in dict.fromkeys(names)]
-    return [*stored, *(Change(n, None) for n in dict.fromkeys(gone))]
+    return [*stored, *(Change(n, None) for n in dict.fromkeys(removed))]
 
 
 def _refuse_older(store: Store, changed: Sequence[FileChange]) -> None:
@@ -278,23 +278,23 @@ def _was_opaque(store: Store, name: str) -> bool:
     return False
 
 
-def paths_of(given: object) -> list[Path]:
+def paths_of(paths: object) -> list[Path]:
     """One path or several, as a list. Raises WrongUsage for other types."""
-    if isinstance(given, str | PathLike):
-        return [Path(given)]
-    if not isinstance(given, Sequence | Set | Iterator) or isinstance(given, bytes | bytearray):
-        raise _refused(given, "")
-    listed = list(given)
+    if isinstance(paths, str | PathLike):
+        return [Path(paths)]
+    if not isinstance(paths, Sequence | Set | Iterator) or isinstance(paths, bytes | bytearray):
+        raise _refused(paths, "")
+    listed = list(paths)
     for item in listed:
         if not isinstance(item, str | PathLike):
-            raise _refused(item, f"a {type(given).__name__} with ")
+            raise _refused(item, f"a {type(paths).__name__} with ")
     return [Path(item) for item in listed]
 
 
-def _refused(given: object, before: str) -> WrongUsage:
-    name = type(given).__name__
+def _refused(argument: object, before: str) -> WrongUsage:
+    name = type(argument).__name__
     hint = "give tensors names in a mapping: {'weight': tensor}"
-    if callable(getattr(given, "state_dict", None)):
+    if callable(getattr(argument, "state_dict", None)):
         hint = "pass its tensors: model.state_dict()"
     return WrongUsage(
         f"commit needs a mapping of tensors, or paths of files and folders, not {before}a {name}",

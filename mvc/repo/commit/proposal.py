@@ -70,9 +70,9 @@ def _manifest(
 ) -> Manifest:
     """The manifest of the version on ``at``, with these entries of its changes."""
     parent = manifests.of_commit(store, at.commit)
-    gone = {change.path for change in inputs.changes if change.path not in entries}
+    removed = {change.path for change in inputs.changes if change.path not in entries}
     whole = inputs.request.options.tag is not None  # a tag's version has only the committed files
-    paths = {e.path: e for e in parent.entries if e.path not in gone and not whole}
+    paths = {e.path: e for e in parent.entries if e.path not in removed and not whole}
     for path in displaced(store, {*paths, *entries}, entries.keys()):
         del paths[path]
     if at.commit is not None:
@@ -205,7 +205,7 @@ def _commit(
         commits.get(store.snapshot, parent)
     for needed in request.options.needs:
         commits.get(store.snapshot, needed)
-        availability.check_kept(store, needed)
+        availability.check_stored(store, needed)
     time_ns = now if request.time_ns is None else request.time_ns
     commit = Commit(
         manifest=manifest.id,

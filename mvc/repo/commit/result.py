@@ -72,9 +72,9 @@ def path_changes(
 ) -> tuple[PathChange, ...]:
     """The changes of a version relative to its parent, by path."""
     old, changes = parent.by_path, []
-    gone = sorted(set(old) - set(manifest.by_path))
+    removed = sorted(set(old) - set(manifest.by_path))
     added = [entry for path, entry in committed.items() if path not in old]
-    origins = renames([old[path] for path in gone], added)
+    origins = renames([old[path] for path in removed], added)
     for path, new in committed.items():
         kind, changed, origin = "added", len(new.tensors), origins.get(path)
         if origin is not None:
@@ -84,7 +84,7 @@ def path_changes(
             known = {t.key: t.id for t in old[path].tensors}
             changed = sum(known.pop(t.key, None) != t.id for t in new.tensors) + len(known)
         changes.append(PathChange(path, kind, changed, len(new.tensors), renamed_from=origin))
-    for path in (path for path in gone if path not in origins.values()):
+    for path in (path for path in removed if path not in origins.values()):
         count = len(old[path].tensors)
         changes.append(PathChange(path, "removed", count, count))
     return tuple(changes)

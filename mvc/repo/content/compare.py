@@ -100,29 +100,29 @@ Pair = tuple[str, FileEntry | None, FileEntry | None]
 
 def compare_paths(pairs: Sequence[Pair]) -> list[FileDiff]:
     """How each path differs; a removed and an added path with equal bytes are one renamed path."""
-    gone = {path: x for path, x, y in pairs if x is not None and y is None}
+    removed = {path: x for path, x, y in pairs if x is not None and y is None}
     new = {path: y for path, x, y in pairs if y is not None and x is None}
-    origins = renames(gone.values(), new.values())
+    origins = renames(removed.values(), new.values())
     result = []
     for path, old, entry in pairs:
         if (origin := origins.get(path)) is not None:
-            same = compare_files(gone[origin], entry, path)
+            same = compare_files(removed[origin], entry, path)
             result.append(replace(same, kind="renamed", renamed_from=origin))
         elif path not in origins.values():
             result.append(compare_files(old, entry, path))
     return result
 
 
-def renames(gone: Iterable[FileEntry], new: Iterable[FileEntry]) -> dict[str, str]:
+def renames(removed: Iterable[FileEntry], new: Iterable[FileEntry]) -> dict[str, str]:
     """Old paths by new ones, for added files with the bytes of a removed one; each is used once."""
     left: dict[object, list[str]] = {}
-    for entry in gone:
+    for entry in removed:
         left.setdefault(entry.content_id, []).append(entry.path)
-    found = {}
+    origins = {}
     for entry in new:
         if paths := left.get(entry.content_id):
-            found[entry.path] = paths.pop(0)
-    return found
+            origins[entry.path] = paths.pop(0)
+    return origins
 
 
 def rest(entry: FileEntry) -> tuple[bytes | None, tuple[bytes, ...]]:
@@ -136,9 +136,9 @@ def _tensors(old: FileEntry, new: FileEntry) -> tuple[tuple[TensorDiff, ...], in
     before = {t.key: t for t in old.tensors}
     after = {t.key: t for t in new.tensors}
     if before.keys() == after.keys():
-        found = compare_trees(old.state.tree, new.state.tree)
-        differing = {new.state.tensors[i].key for i in found.changed}
-        comparisons = found.comparisons
+        comparison = compare_trees(old.state.tree, new.state.tree)
+        differing = {new.state.tensors[i].key for i in comparison.changed}
+        comparisons = comparison.comparisons
     else:
         shared = before.keys() & after.keys()
         differing = {key for key in shared if not _equal(before[key], after[key])}
@@ -150,9 +150,9 @@ def _tensors(old: FileEntry, new: FileEntry) -> tuple[tuple[TensorDiff, ...], in
     rows = [
         _row(t, before.get(t.key) or origins.get(t.key), t.key in differing) for t in after.values()
     ]
-    taken = {t.key for t in origins.values()}
-    gone = (t for t in old.tensors if t.key not in after and t.key not in taken)
-    return (*rows, *(_alone(t, "removed") for t in gone)), comparisons
+    renamed = {t.key for t in origins.values()}
+    removed = (t for t in old.tensors if t.key not in after and t.key not in renamed)
+    return (*rows, *(_alone(t, "removed") for t in removed)), comparisons
 
 
 def _row(new: LogicalTensor, old: LogicalTensor | None, differs: bool) -> TensorDiff:
@@ -177,12 +177,12 @@ def _equal(a: LogicalTensor, b: LogicalTensor) -> bool:
 
 
 def _origins(
-    gone: Iterable[LogicalTensor], fresh: Iterable[LogicalTensor]
+    removed: Iterable[LogicalTensor], fresh: Iterable[LogicalTensor]
 ) -> dict[str, LogicalTensor]:
     """By new key the removed tensor that it was before; each is used once."""
-    left = {t.key: t for t in gone}
+    left = {t.key: t for t in removed}
     waiting = list(fresh)
-    found: dict[str, LogicalTensor] = {}
+    origins: dict[str, LogicalTensor] = {}
     # By content and bare name, then by content, then by bare name.
     for by_content, by_name in ((True, True), (True, False), (False, True)):
         table: dict[object, list[LogicalTensor]] = {}
@@ -191,10 +191,10 @@ def _origins(
             table.setdefault(signature(tensor), []).append(tensor)
         for tensor in waiting:
             if candidates := table.get(signature(tensor)):
-                found[tensor.key] = candidates.pop(0)
-                del left[found[tensor.key].key]
-        waiting = [t for t in waiting if t.key not in found]
-    return found
+                origins[tensor.key] = candidates.pop(0)
+                del left[origins[tensor.key].key]
+        waiting = [t for t in waiting if t.key not in origins]
+    return origins
 
 
 def _signature(tensor: LogicalTensor, *, by_content: bool, by_name: bool) -> object:

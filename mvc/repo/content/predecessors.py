@@ -52,10 +52,10 @@ class _Candidates:
 
     @cached_property
     def _by_shape(self) -> dict[TensorSpec, list[Content]]:
-        found: dict[TensorSpec, list[Content]] = {}
+        by_spec: dict[TensorSpec, list[Content]] = {}
         for content in self._contents:
-            found.setdefault(content.spec, []).append(content)
-        return found
+            by_spec.setdefault(content.spec, []).append(content)
+        return by_spec
 
 
 class BaseFinder:

@@ -52,9 +52,9 @@ class Relation(Struct, frozen=True):
 
 def models(entries: Iterable[FileEntry]) -> list[FileEntry]:
     """The files with tensors, except training states."""
-    found = [entry for entry in entries if entry.tensors]
-    training = training_files({entry.path for entry in found})
-    return [entry for entry in found if entry.path not in training]
+    with_tensors = [entry for entry in entries if entry.tensors]
+    training = training_files({entry.path for entry in with_tensors})
+    return [entry for entry in with_tensors if entry.path not in training]
 
 
 def relation(model: FileEntry, bases: Collection[FileEntry]) -> Relation:
@@ -63,11 +63,11 @@ def relation(model: FileEntry, bases: Collection[FileEntry]) -> Relation:
     That is the one at the same path if they share anything, else the one with most equal tensors,
     then most equal names and shapes.
     """
-    found = [_relation(model, base) for base in bases]
-    found = [r for r in found if r.kind != "base"]
-    if not found:
+    relations = [_relation(model, base) for base in bases]
+    relations = [r for r in relations if r.kind != "base"]
+    if not relations:
         return Relation(model.path, "base", None, len(_tensors(model)))
-    return max(found, key=lambda r: (r.base_path == r.path, r.equal, r.shared))
+    return max(relations, key=lambda r: (r.base_path == r.path, r.equal, r.shared))
 
 
 def _relation(model: FileEntry, base: FileEntry) -> Relation:
@@ -120,12 +120,12 @@ def _aligned(old: _Tensors, new: _Tensors) -> tuple[_Tensors, _Tensors]:
 
 def _prefixes(part: Mapping[str, LogicalTensor], whole: _Tensors) -> Counter[str]:
     """For each prefix, the number of tensors of ``whole`` that match ``part`` under it."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for name, tensor in whole.items():
         at = name.find(".") + 1
         while at:
             inner = part.get(name[at:])
             if inner is not None and inner.spec.shape == tensor.spec.shape:
-                found[name[:at]] += 1
+                counts[name[:at]] += 1
             at = name.find(".", at) + 1
-    return found
+    return counts

@@ -114,9 +114,11 @@ def diff(
         if not any(is_under(p, [path]) for p in (*old.entries, *new.entries)):
             raise UnknownPath(f"neither side has the path {path}")
     pairs = list(_pairs(old, new))
-    found = compare_paths(pairs)
+    changed = compare_paths(pairs)
     unmeasured: dict[str, str] = {}
-    files = tuple(_with_distances(old, new, pairs, found, unmeasured=unmeasured, progress=progress))
+    files = tuple(
+        _with_distances(old, new, pairs, changed, unmeasured=unmeasured, progress=progress)
+    )
     metrics, params = {}, {}
     if old.commit is not None and new.commit is not None:
         annotations, sides = Annotations(store.snapshot), (old.commit, new.commit)
@@ -277,15 +279,15 @@ def version(
 ) -> DiffSource:
     """The files of a commit; no files for None."""
     entries = manifests.of_commit(store, commit).entries
-    found = {e.path: e for e in entries if is_under(e.path, paths)}
+    files = {e.path: e for e in entries if is_under(e.path, paths)}
     of = None if commit is None else commits.get(store.snapshot, commit)
-    return DiffSource(store, label, found, commit=of)
+    return DiffSource(store, label, files, commit=of)
 
 
 def folder(store: Store, root: Path, label: str, paths: Collection[str]) -> DiffSource:
     """The files of a folder on disk by their names in it. Raises UnknownPath for a dead link."""
-    found = worktree.sound_files_in(store.fs, root)
-    places = {f.name: root / f.name for f in found if is_under(f.name, paths)}
+    disk_files = worktree.sound_files_in(store.fs, root)
+    places = {f.name: root / f.name for f in disk_files if is_under(f.name, paths)}
     entries = {name: worktree.entry_at(store.fs, place, name) for name, place in places.items()}
     return DiffSource(store, label, entries, places, on_disk=True)
 
@@ -300,21 +302,21 @@ def working_folder(
     """
     worktree.check_worktree(store)
     imported = _is_as_imported(store)
-    found: dict[str, FileEntry] = {}
+    on_disk: dict[str, FileEntry] = {}
     from_head: dict[str, FileEntry] = {}
     for name, entry in sorted(tracked.items()):
         if not is_under(name, paths):
             continue
         identity = store.fs.stat(store.root / name)
         if identity is not None and identity.is_file:
-            found[name] = worktree.entry_of(store, name, entry)
+            on_disk[name] = worktree.entry_of(store, name, entry)
         elif identity is None and (imported or worktree.is_python_state(entry)):
             from_head[name] = entry
     return DiffSource(
         store,
-        "HEAD" if from_head and not found else "the working folder",
-        found | from_head,
-        {name: store.root / name for name in found},
+        "HEAD" if from_head and not on_disk else "the working folder",
+        on_disk | from_head,
+        {name: store.root / name for name in on_disk},
         from_head=tuple(from_head),
     )
 
@@ -339,7 +341,7 @@ def _with_distances(
     old: DiffSource,
     new: DiffSource,
     pairs: Sequence[Pair],
-    found: Sequence[FileDiff],
+    differences: Sequence[FileDiff],
     unmeasured: dict[str, str],
     progress: Progress | None,
 ) -> Iterator[FileDiff]:
@@ -347,10 +349,10 @@ def _with_distances(
 
     A file whose weights were dropped gets no distances, and its reason in ``unmeasured``.
     """
-    wanted = [row.new_spec for file in found for row in file.tensors if comparable(row)]
+    wanted = [row.new_spec for file in differences for row in file.tensors if comparable(row)]
     read = Counted(progress, sum(spec.nbytes for spec in wanted if spec is not None))
     by_path = {path: (x, y) for path, x, y in pairs}
-    for file in found:
+    for file in differences:
         (x, y), rows = by_path[file.path], list(filter(comparable, file.tensors))
         types: tuple[Mapping[str, str], Mapping[str, str]] = {}, {}
         measured_rows: dict[str, TensorDiff] = {}

@@ -152,8 +152,8 @@ def to_float64(data: memoryview, dtype: str) -> _Floats:
         return _float64(bits.view(np.float32))
     if dtype in _NUMPY:
         return _float64(np.frombuffer(data, _NUMPY[dtype]))
-    found: _Floats = _byte_values(dtype)[np.frombuffer(data, np.uint8)].reshape(-1)
-    return found
+    numbers: _Floats = _byte_values(dtype)[np.frombuffer(data, np.uint8)].reshape(-1)
+    return numbers
 
 
 def as_numpy(spec: TensorSpec, data: memoryview) -> NDArray[Any]:

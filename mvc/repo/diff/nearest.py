@@ -80,8 +80,8 @@ def nearest(store: Store, path: Path) -> Nearest | None:
     best, no_tie = _closest(tied, file)
     rows = _differing(best.entry, entry)
     chosen = _smallest(_MEASURED, rows)
-    found = zip(chosen, _distances(best, file, chosen), strict=True)
-    measured_rows = [replace(row, **asdict(distance)) for row, distance in found]
+    distances = zip(chosen, _distances(best, file, chosen), strict=True)
+    measured_rows = [replace(row, **asdict(distance)) for row, distance in distances]
     rest = [row for row in rows if row not in chosen]
     return Nearest(
         best.commit,
@@ -115,9 +115,9 @@ def _most_equal(store: Store, entry: FileEntry) -> tuple[list[_Candidate], int, 
             if not alike or (best and rank < best[0].rank):
                 continue
             # Of equally ranked files in one version, the last counts.
-            kept = [each for each in best if each.rank == rank and each.commit != commit]
-            best = [*kept, _Candidate(rank, offset, commit, other)]
-    return sorted(best, key=lambda each: -each.offset), len(seen), complete
+            equal = [c for c in best if c.rank == rank and c.commit != commit]
+            best = [*equal, _Candidate(rank, offset, commit, other)]
+    return sorted(best, key=lambda candidate: -candidate.offset), len(seen), complete
 
 
 def _commits(snapshot: Snapshot, entry: FileEntry) -> Iterator[tuple[int, CommitId]]:
@@ -135,7 +135,7 @@ def _commits(snapshot: Snapshot, entry: FileEntry) -> Iterator[tuple[int, Commit
 def _files(store: Store, commit: CommitId) -> Sequence[FileEntry]:
     """Empty for a version that is forgotten or damaged."""
     try:
-        manifest = manifests.if_kept(store, commit)
+        manifest = manifests.if_stored(store, commit)
     except DamagedData:
         return ()
     return () if manifest is None else manifest.entries

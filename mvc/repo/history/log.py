@@ -218,8 +218,8 @@ def log(
     pattern = _pattern(options.grep) if options.grep is not None else None
     snapshot, hidden = store.fresh(), None
     since, until = (
-        None if each is None else moment_of(each, now_ns=store.clock.now_ns())
-        for each in (options.since, options.until)
+        None if bound is None else moment_of(bound, now_ns=store.clock.now_ns())
+        for bound in (options.since, options.until)
     )
     every, target, paths, sort = options.every, options.target, options.paths, options.sort
     names = names_by_commit(snapshot)
@@ -230,23 +230,25 @@ def log(
     else:
         starts, hidden = _range(store, rev)
     if target is None:
-        found = commits.ancestry(
+        selected = commits.ancestry(
             snapshot, starts, since, until, incomplete=incomplete, hidden=hidden, published=every
         )
     else:
         check_target(snapshot, target)
-        found = _by_deployment(snapshot, starts, target, since, until=until, incomplete=incomplete)
+        selected = _by_deployment(
+            snapshot, starts, target, since, until=until, incomplete=incomplete
+        )
         if hidden is not None:
-            found = (commit for commit in found if commit.id not in hidden)
+            selected = (commit for commit in selected if commit.id not in hidden)
     if paths:
-        found = (commit for commit in found if _changes(store, commit, paths))
+        selected = (commit for commit in selected if _changes(store, commit, paths))
     annotations = Annotations(snapshot, incomplete)
     if wanted is not None:
-        found = _matching(found, wanted, annotations)
+        selected = _matching(selected, wanted, annotations)
     if pattern is not None:
-        found = (commit for commit in found if _mentions(commit, annotations, pattern))
+        selected = (commit for commit in selected if _mentions(commit, annotations, pattern))
     if sort is not None:
-        found = iter(_sorted(list(found), sort, annotations))
+        selected = iter(_sorted(list(selected), sort, annotations))
     return Log(
         LogEntry(
             commit.id,
@@ -254,8 +256,8 @@ def log(
             tuple(names.get(commit.id, ())),
             of_commit(snapshot, commit.id, incomplete),
             reset_point=is_reset_point(store, commit.id) if options.reset_points else None,
-            forgotten_ns=None if gone is None else gone.time_ns,
-            absent=gone is not None and gone.why == "absent",
+            forgotten_ns=None if absence is None else absence.time_ns,
+            absent=absence is not None and absence.why == "absent",
             sent_by=commits.placed(snapshot, commit.id)[0].entry.sender,
             relations=_relations_if_known(store, commit, incomplete) if options.relations else None,
             changes=_changes_if_known(store, commit, incomplete) if options.changes else None,
@@ -263,8 +265,8 @@ def log(
             storage=storage.get(commit.id) if storage else None,
             annotations=annotations.of(commit.id),
         )
-        for commit in islice(found, limit)
-        for gone in [availability.forgotten(store, commit.id)]
+        for commit in islice(selected, limit)
+        for absence in [availability.forgotten(store, commit.id)]
     )
 
 
@@ -272,9 +274,9 @@ def _relations_if_known(
     store: Store, commit: Commit, incomplete: list[DamagedData] | None
 ) -> tuple[Relation, ...] | None:
     with noting(incomplete):
-        new = manifests.if_kept(store, commit.id)
+        new = manifests.if_stored(store, commit.id)
         if new is not None:
-            old = _kept_before(store, commit)
+            old = _nearest_manifest(store, commit)
             bases = [] if old is None else models(old.entries)
             return tuple(relation(entry, bases) for entry in models(new.entries))
     return None
@@ -284,10 +286,10 @@ def _changes_if_known(
     store: Store, commit: Commit, incomplete: list[DamagedData] | None
 ) -> dict[str, FileDiff] | None:
     with noting(incomplete):
-        new, old = manifests.if_kept(store, commit.id), manifests.EMPTY
+        new, old = manifests.if_stored(store, commit.id), manifests.EMPTY
         if new is not None and commit.parents:
-            found = manifests.if_kept(store, commit.parents[0])
-            new, old = (None, old) if found is None else (new, found)
+            parent = manifests.if_stored(store, commit.parents[0])
+            new, old = (None, old) if parent is None else (new, parent)
         if new is not None:
             before, after = old.by_path, new.by_path
             pairs = [(path, before.get(path), after.get(path)) for path in sorted(before | after)]
@@ -295,12 +297,12 @@ def _changes_if_known(
     return None
 
 
-def _kept_before(store: Store, commit: Commit) -> Manifest | None:
+def _nearest_manifest(store: Store, commit: Commit) -> Manifest | None:
     """The manifest of the nearest ancestor, by first parents, that was not forgotten."""
     while commit.parents:
-        found = manifests.if_kept(store, commit.parents[0])
-        if found is not None:
-            return found
+        manifest = manifests.if_stored(store, commit.parents[0])
+        if manifest is not None:
+            return manifest
         commit = commits.get(store.snapshot, commit.parents[0])
     return None
 
@@ -333,10 +335,10 @@ def _changes(store: Store, commit: Commit, paths: Sequence[str]) -> bool:
 
     False for a forgotten version; a forgotten parent counts as empty.
     """
-    new = manifests.if_kept(store, commit.id)
+    new = manifests.if_stored(store, commit.id)
     if new is None:
         return False
-    old = manifests.if_kept(store, commit.parents[0]) if commit.parents else None
+    old = manifests.if_stored(store, commit.parents[0]) if commit.parents else None
 
     def under(manifest: Manifest | None) -> dict[str, bytes]:
         entries = () if manifest is None else manifest.entries
@@ -345,32 +347,32 @@ def _changes(store: Store, commit: Commit, paths: Sequence[str]) -> bool:
     return under(old) != under(new)
 
 
-def _sorted(found: list[Commit], sort: str, annotations: Annotations) -> list[Commit]:
+def _sorted(selected: list[Commit], sort: str, annotations: Annotations) -> list[Commit]:
     """Versions with the metric, highest first; with ``-NAME`` lowest first.
 
     Ties: newer versions first. Raises UnknownMetric if none has it.
     """
     name = sort.removeprefix("-")
     numbers: dict[CommitId, float] = {}
-    for commit in found:
+    for commit in selected:
         metrics, params = annotations.values(commit)
         number = as_number(metrics[name] if name in metrics else params.get(name, ""))
         if number is not None and not math.isnan(number):
             numbers[commit.id] = number
-    if found and not numbers:
-        raise commits.unknown_metric(name, map(annotations.metrics, found))
-    having = [commit for commit in found if commit.id in numbers]
+    if selected and not numbers:
+        raise commits.unknown_metric(name, map(annotations.metrics, selected))
+    having = [commit for commit in selected if commit.id in numbers]
     return sorted(having, key=lambda commit: numbers[commit.id], reverse=name == sort)
 
 
 def _matching(
-    found: Iterator[Commit], wanted: Condition, annotations: Annotations
+    selected: Iterator[Commit], wanted: Condition, annotations: Annotations
 ) -> Iterator[Commit]:
     """Raises UnknownMetric at the end if none matched and no version has a name of the
     condition.
     """
     missing, known, some = set(wanted.names), set[str](), False
-    for commit in found:
+    for commit in selected:
         values = _values(commit, annotations)
         missing -= values.keys()
         known |= values.keys()
@@ -435,7 +437,7 @@ def predicted_tensors(store: Store, commit: CommitId) -> dict[str, tuple[str, ..
     Raises UnknownRevision, StateForgotten, DamagedData.
     """
     graph = store.graph
-    found = {}
+    keys = {}
     for entry in manifests.of_commit(store, commit).entries:
         predicted = {
             i
@@ -443,8 +445,8 @@ def predicted_tensors(store: Store, commit: CommitId) -> dict[str, tuple[str, ..
             if any(step.member.coding.predicted for step in graph.codings(content.id))
         }
         if predicted:
-            found[entry.path] = tuple(t.key for t in entry.tensors if t.content in predicted)
-    return found
+            keys[entry.path] = tuple(t.key for t in entry.tensors if t.content in predicted)
+    return keys
 
 
 def _by_deployment(
@@ -495,5 +497,5 @@ def orphans(snapshot: Snapshot, tip: CommitId, to: CommitId | None = None) -> Or
     """
     every = (*refs.branches(snapshot), *refs.tags(snapshot), *refs.remote_refs(snapshot))
     names = {ref.commit for ref in every}
-    found = commits.leading_to(snapshot, [tip], names if to is None else names | {to})
-    return Orphans(tip, len(found)) if found else None
+    unreachable = commits.leading_to(snapshot, [tip], names if to is None else names | {to})
+    return Orphans(tip, len(unreachable)) if unreachable else None

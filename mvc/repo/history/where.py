@@ -45,11 +45,11 @@ class Condition:
 
     def __init__(self, text: str) -> None:
         parser = _Parser(text)
-        self._found = parser.whole()
+        self._condition = parser.whole()
         self.names = frozenset(parser.names)
 
     def __call__(self, values: Values) -> bool:
-        return self._found(values) > 0
+        return self._condition(values) > 0
 
 
 class _Parser:
@@ -66,19 +66,19 @@ class _Parser:
         self._next()
 
     def whole(self) -> _Condition:
-        found = self._either()
+        condition = self._either()
         if self.kind != "end":
             self._fail("'and', 'or' or the end belongs")
-        return found
+        return condition
 
     def _next(self) -> None:
         self._at = self._end
-        found = _TOKEN.match(self._text, self._at)
-        if found is None or found.lastgroup is None:
+        match = _TOKEN.match(self._text, self._at)
+        if match is None or match.lastgroup is None:
             self._at += len(self._text[self._at :]) - len(self._text[self._at :].lstrip())
             self._fail("a name, a number, a text in quotes or a sign belongs")
-        self.kind, self.word = found.lastgroup, found[found.lastgroup]
-        self._at, self._end = found.start(found.lastgroup), found.end()
+        self.kind, self.word = match.lastgroup, match[match.lastgroup]
+        self._at, self._end = match.start(match.lastgroup), match.end()
 
     def _fail(self, wanted: str) -> NoReturn:
         before, after = self._text[: self._at], self._text[self._at :]
@@ -113,18 +113,18 @@ class _Parser:
         self._depth += 1
         if self._depth > _DEEPEST:
             self._fail("fewer parentheses and negations belong")
-        found: _Condition
+        condition: _Condition
         if self._accept("not"):
             inner = self._negated()
-            found = lambda values: -inner(values)  # noqa: E731
+            condition = lambda values: -inner(values)  # noqa: E731
         elif self._accept("("):
-            found = self._either()
+            condition = self._either()
             if not self._accept(")"):
                 self._fail("')' belongs")
         else:
-            found = self._comparison()
+            condition = self._comparison()
         self._depth -= 1
-        return found
+        return condition
 
     def _comparison(self) -> _Condition:
         is_name = self.kind == "name" and self.word not in _CONSTANTS

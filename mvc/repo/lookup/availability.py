@@ -94,13 +94,13 @@ def forgotten(store: Store, id_: CommitId) -> Gone | None:
 
     A purged state counts as stored while it is in use (``in_use``).
     """
-    absence = gone(store.snapshot, id_)
+    absence = recorded_absence(store.snapshot, id_)
     if absence is not None and absence.named and in_use(store, id_):
         return _by_marks(store.snapshot, id_)
     return absence
 
 
-def gone(snapshot: Snapshot, id_: CommitId) -> Gone | None:
+def recorded_absence(snapshot: Snapshot, id_: CommitId) -> Gone | None:
     """As ``forgotten``, but a purged state is absent in any case."""
     for _, stone in snapshot.about(Tombstone, id_)[:1]:
         return Gone(id_, "purged", stone.recorded_ns)
@@ -182,7 +182,7 @@ def leading_on(
     return versions
 
 
-def nearest_kept(store: Store, versions: Iterable[CommitId]) -> set[CommitId]:
+def nearest_stored(store: Store, versions: Iterable[CommitId]) -> set[CommitId]:
     """For each version the nearest ancestor, by first parents, whose state is stored, if any."""
     ancestors = set()
     for id_ in versions:
@@ -197,7 +197,7 @@ def nearest_kept(store: Store, versions: Iterable[CommitId]) -> set[CommitId]:
     return ancestors
 
 
-def check_kept(store: Store, id_: CommitId) -> None:
+def check_stored(store: Store, id_: CommitId) -> None:
     """Raises StateForgotten if the state of a version is absent."""
     absence = forgotten(store, id_)
     if absence is None:
@@ -212,7 +212,7 @@ def check_kept(store: Store, id_: CommitId) -> None:
 
 def check_servable(store: Store, id_: CommitId) -> None:
     """Also raises WeightsDropped if the version's weights were dropped."""
-    check_kept(store, id_)
+    check_stored(store, id_)
     record = dropped(store, id_)
     if record is not None:
         raise dropped_error(id_, record)
@@ -224,7 +224,7 @@ def dropped_paths(marks: Iterable[StateMark]) -> dict[CommitId, str]:
     return {id_: mark.path for id_, mark in newest.items() if mark.what == "dropped"}
 
 
-def given_up(
+def dropped_by_manifest(
     paths: Mapping[CommitId, str], states: Iterable[tuple[CommitId, ManifestId]]
 ) -> dict[ManifestId, set[str]]:
     """By manifest, the paths whose weights all its versions have dropped.
@@ -274,8 +274,10 @@ def dropped(store: Store, commit: CommitId, path: str | None = None) -> Dropped 
 
 def proof(snapshot: Snapshot, commit: CommitId, path: str) -> ReplayProof | None:
     """The last proof by this repository that the recipe of a version makes the file ``path``."""
-    here = [p for recorded, p in _proofs(snapshot, commit, path) if not recorded.entry.is_received]
-    return here[-1] if here else None
+    own_proofs = [
+        p for recorded, p in _proofs(snapshot, commit, path) if not recorded.entry.is_received
+    ]
+    return own_proofs[-1] if own_proofs else None
 
 
 def proven_here(

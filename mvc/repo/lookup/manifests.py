@@ -9,7 +9,7 @@ from threading import Lock
 from mvc.ids import CommitId, ManifestId
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import TensorSpec
-from mvc.repo.lookup.availability import check_kept, forgotten
+from mvc.repo.lookup.availability import check_stored, forgotten
 from mvc.repo.lookup.commits import get as get_commit
 from mvc.store.store import Store
 
@@ -55,11 +55,11 @@ def of_commit(store: Store, id_: CommitId | None) -> Manifest:
     if id_ is None:
         return EMPTY
     commit = get_commit(store.snapshot, id_)
-    check_kept(store, id_)
+    check_stored(store, id_)
     return load(store, commit.manifest)
 
 
-def if_kept(store: Store, id_: CommitId) -> Manifest | None:
+def if_stored(store: Store, id_: CommitId) -> Manifest | None:
     """As ``of_commit``, but returns None if the state is absent."""
     return None if forgotten(store, id_) is not None else of_commit(store, id_)
 

@@ -73,7 +73,7 @@ def merge(
                 hint="'mvc average' averages any versions",
             )
         three = [base, at.commit, theirs]
-        versions = [manifests.of_commit(store, each) for each in three]
+        versions = [manifests.of_commit(store, id_) for id_ in three]
         plan = merge_plan(store, versions, strategy)
         done = replace(
             done,
@@ -86,8 +86,8 @@ def merge(
         plan_checkout(
             store, theirs, written, old=ours, force=False
         )  # checks only whether they may be overwritten
-        for each, manifest in zip(three, versions, strict=True):
-            check_available(store, each, [e for e in manifest.entries if e.path in plan.files])
+        for id_, manifest in zip(three, versions, strict=True):
+            check_available(store, id_, [e for e in manifest.entries if e.path in plan.files])
         params = {
             "merge.base": base.hex(),
             "merge.strategy": " ".join(strategy.rules),

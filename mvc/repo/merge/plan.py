@@ -98,20 +98,20 @@ def merge_plan(store: Store, versions: Sequence[Manifest], strategy: Strategy) -
 
     Two paths are conflicts if one would be a folder of the other.
     """
-    plan, paths = MergePlan(), {path for each in versions for path in each.by_path}
-    three = {path: [each.by_path.get(path) for each in versions] for path in sorted(paths)}
+    plan, paths = MergePlan(), {path for version in versions for path in version.by_path}
+    three = {path: [version.by_path.get(path) for version in versions] for path in sorted(paths)}
     sides = {path: _side(*(e and e.content_id for e in each)) for path, each in three.items()}
-    there = {p for p, each in three.items() if (each[sides[p]] if sides[p] else any(each[1:]))}
-    sides |= {path: -1 for pair in nested(there) for path in pair}
+    present = {p for p, each in three.items() if (each[sides[p]] if sides[p] else any(each[1:]))}
+    sides |= {path: -1 for pair in nested(present) for path in pair}
     for path, (base, ours, theirs) in three.items():
-        side, made, known = sides[path], None, len(plan.conflicts)
+        side, combined, known = sides[path], None, len(plan.conflicts)
         if not side and ours and theirs:
-            made = _combine(plan, store, strategy, base=base, ours=ours, theirs=theirs)
-        if side <= 0 and not made and len(plan.conflicts) == known:
+            combined = _combine(plan, store, strategy, base=base, ours=ours, theirs=theirs)
+        if side <= 0 and not combined and len(plan.conflicts) == known:
             how = _settle(plan, strategy, path, None, three=three[path], usable=_SIDES)
             side = _SIDES.get(how, OURS)
-        if made or side == THEIRS:
-            plan.files[path] = made or theirs
+        if combined or side == THEIRS:
+            plan.files[path] = combined or theirs
     return plan
 
 
@@ -166,19 +166,19 @@ def _combine(
     chosen, scale = _Chosen(), strategy.scale
     sums = {"mean": (0.5, 0.5), "sum": (1 - 2 * scale, scale, scale)}
     for key in dict.fromkeys((*tensors[OURS], *tensors[THEIRS])) if all(tensors[1:]) else ():
-        each = [by_key.get(key) for by_key in tensors]
-        side, how = _side(*(tensor and (tensor.id, tensor.spec) for tensor in each)), ""
+        by_side = [by_key.get(key) for by_key in tensors]
+        side, how = _side(*(tensor and (tensor.id, tensor.spec) for tensor in by_side)), ""
         if not side:
             specs = [
-                t.spec if t and t.view is None and t.spec.dtype in ROUNDED else t for t in each
+                t.spec if t and t.view is None and t.spec.dtype in ROUNDED else t for t in by_side
             ]
             usable = {*_SIDES, *(how for how, w in sums.items() if len({*specs[-len(w) :]}) == 1)}
-            how = _settle(plan, strategy, ours.path, key, three=each, usable=usable)
+            how = _settle(plan, strategy, ours.path, key, three=by_side, usable=usable)
             side = _SIDES.get(how, OURS)
-        if (tensor := each[side]) is not None:
+        if (tensor := by_side[side]) is not None:
             content = (theirs if side == THEIRS else ours).contents[tensor.content]
             weights = sums.get(how, ())
-            ids = tuple(t.id for t in each[3 - len(weights) :] if t)
+            ids = tuple(t.id for t in by_side[3 - len(weights) :] if t)
             chosen[key] = tensor, content, (ids, weights)
     first = theirs if beside == THEIRS else ours
     layouts = _layouts(store, first, ours, theirs, chosen=chosen) if chosen else ()

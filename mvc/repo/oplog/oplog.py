@@ -85,9 +85,9 @@ def _operation(snapshot: Snapshot, recorded: Recorded) -> Operation:
 def undone_by(snapshot: Snapshot, number: int) -> int | None:
     """The number of the newest undo of an operation, or None if that is undone itself."""
     first, at, steps = None, number, 0
-    while (found := snapshot.newest_undo(at)) is not None:
-        undoes(found)
-        first, at, steps = first or found.sequence, found.sequence, steps + 1
+    while (undo := snapshot.newest_undo(at)) is not None:
+        undoes(undo)
+        first, at, steps = first or undo.sequence, undo.sequence, steps + 1
     return first if steps % 2 else None
 
 

@@ -76,9 +76,9 @@ def undo(store: Store, config: Config, number: int | None = None, *, reason: str
     planned: list[Undoing] = []
 
     def make() -> Entry:
-        found = _plan(store, config, number, reason)
-        planned[:] = [found]
-        return found.entry
+        plan = _plan(store, config, number, reason)
+        planned[:] = [plan]
+        return plan.entry
 
     recorded = store.publish(make)
     return replace(planned[0], number=recorded.sequence)
@@ -100,18 +100,17 @@ def _plan(store: Store, config: Config, number: int | None, reason: str) -> Undo
     )
     standing = (
         deployed
-        for made in operation.entry.deployments
-        for deployed in of_commit(snapshot, CommitId(made.subject))
-        if deployed.id == made.id and not deployed.retracted
+        for deployment in operation.entry.deployments
+        for deployed in of_commit(snapshot, CommitId(deployment.subject))
+        if deployed.id == deployment.id and not deployed.retracted
     )
     live = _live_imports(store, revert.refs) if operation.entry.operation == "import" else ()
     stay = (*standing, *live)
-    ways = (
-        ways_back(snapshot, each.target, each.commit, at=each.time_ns, replaces=each.replaces)
-        for each in stay
+    remedies = (
+        _remedies(snapshot, d.target, d.commit, at=d.time_ns, replaces=d.replaces) for d in stay
     )
     before, after = head(snapshot), revert.head()
-    return Undoing(operation, entry, before, after, deployments=stay, ways=(*map(tuple, ways),))
+    return Undoing(operation, entry, before, after, deployments=stay, ways=(*map(tuple, remedies),))
 
 
 def _live_imports(store: Store, refs: Sequence[RefChange]) -> Iterator[Deployed]:
@@ -144,16 +143,16 @@ def _chosen(store: Store, number: int | None) -> tuple[Operation, _Revert]:
         if final is not None:
             raise _cannot(store, final)
         raise RefConflict("there is nothing to undo", hint="'mvc undo --list' lists the operations")
-    found = find(snapshot, number)
+    named = find(snapshot, number)
     if (undone := undone_by(snapshot, number)) is not None:
         raise RefConflict(
             f"operation {number} is undone already, by operation {undone}",
             hint=f"'mvc undo {undone}' redoes it",
         )
-    revert = _Revert(store, found)
+    revert = _Revert(store, named)
     if not revert.moves:
-        raise _cannot(store, found)
-    return Operation(number, found.entry, None), revert
+        raise _cannot(store, named)
+    return Operation(number, named.entry, None), revert
 
 
 def _is_final(store: Store, recorded: Recorded) -> bool:
@@ -179,7 +178,7 @@ def _still_dropped(store: Store, recorded: Recorded) -> list[CommitId]:
     ]
 
 
-def ways_back(
+def _remedies(
     snapshot: Snapshot, target: str, commit: CommitId, *, at: int, replaces: StatementId | None
 ) -> list[str]:
     """Commands that help against a mistaken deployment; the last one retracts it."""
@@ -187,11 +186,15 @@ def ways_back(
         f"'mvc deploy {commit.short} {printable(target)} --retract --at {format_time(at)}' "
         f"records that {commit.short} was not live"
     )
-    found = None if replaces is None else deployment_with(snapshot, replaces)
-    if found is None or found[1].subject == commit or snapshot.is_subject(Retraction, found[1].id):
+    previous = None if replaces is None else deployment_with(snapshot, replaces)
+    if (
+        previous is None
+        or previous[1].subject == commit
+        or snapshot.is_subject(Retraction, previous[1].id)
+    ):
         return [retract]
     return [
-        f"'mvc deploy {CommitId(found[1].subject).short} {printable(target)}' deploys the "
+        f"'mvc deploy {CommitId(previous[1].subject).short} {printable(target)}' deploys the "
         "version that was live before",
         retract,
     ]
@@ -202,28 +205,28 @@ def _cannot(store: Store, recorded: Recorded, before: Recorded | None = None) ->
 
     ``before``: the newest operation that can be undone, if none was named.
     """
-    entry, ways = recorded.entry, []
-    for made in entry.deployments:
-        ways += ways_back(
-            store.snapshot, made.target, CommitId(made.subject),
-            at=made.time_ns, replaces=made.replaces,
+    entry, remedies = recorded.entry, []
+    for deployment in entry.deployments:
+        remedies += _remedies(
+            store.snapshot, deployment.target, CommitId(deployment.subject),
+            at=deployment.time_ns, replaces=deployment.replaces,
         )  # fmt: skip
-    for taken in entry.retractions:
-        there = deployment_with(store.snapshot, StatementId(taken.subject))
-        if there is not None:
-            at, short = format_time(there[1].time_ns), CommitId(there[1].subject).short
-            ways.append(f"'mvc deploy {short} {taken.target} --at {at}' records it")
-    gone = [each.short for each in _still_dropped(store, recorded)]
-    if gone:
-        ways.append(f"'mvc retrain --trust-code {' '.join(gone[:5])}' restores them")
+    for retraction in entry.retractions:
+        retracted = deployment_with(store.snapshot, StatementId(retraction.subject))
+        if retracted is not None:
+            at, short = format_time(retracted[1].time_ns), CommitId(retracted[1].subject).short
+            remedies.append(f"'mvc deploy {short} {retraction.target} --at {at}' records it")
+    dropped = [each.short for each in _still_dropped(store, recorded)]
+    if dropped:
+        remedies.append(f"'mvc retrain --trust-code {' '.join(dropped[:5])}' restores them")
     if before is not None:
         name = printable(before.entry.operation)
-        ways.append(f"'mvc undo {before.sequence}' undoes the {name} before it")
+        remedies.append(f"'mvc undo {before.sequence}' undoes the {name} before it")
     nothing = "moved no branch, tag or HEAD: there is nothing to undo"
     if (evidence := _evidence(entry)) is not None:
         nothing = f"recorded {an(evidence.name)}, which cannot be undone"
-    what = f"({printable(entry.operation)}) {_NOT_UNDONE.get(entry.operation, nothing)}"
-    return RefConflict(f"operation {recorded.sequence} {what}", hint="; ".join(ways) or None)
+    problem = f"({printable(entry.operation)}) {_NOT_UNDONE.get(entry.operation, nothing)}"
+    return RefConflict(f"operation {recorded.sequence} {problem}", hint="; ".join(remedies) or None)
 
 
 class _Revert:
@@ -259,25 +262,25 @@ class _Revert:
             at = later
         if at.entry.is_received:
             return ()
-        found: list[Statement] = [
-            Retraction(subject=made.id, author=author, reason=reason)
-            for made in at.entry.of(AnnotationStatement)
-            if not snapshot.is_subject(Retraction, made.id)
+        result: list[Statement] = [
+            Retraction(subject=annotation.id, author=author, reason=reason)
+            for annotation in at.entry.of(AnnotationStatement)
+            if not snapshot.is_subject(Retraction, annotation.id)
         ]
-        for taken in at.entry.retractions:
-            there = None if taken.target else snapshot.statement(taken.subject)
-            if there is not None and isinstance(there[1], AnnotationStatement):
-                found.append(
+        for retraction in at.entry.retractions:
+            retracted = None if retraction.target else snapshot.statement(retraction.subject)
+            if retracted is not None and isinstance(retracted[1], AnnotationStatement):
+                result.append(
                     AnnotationStatement(
-                        subject=there[1].subject,
+                        subject=retracted[1].subject,
                         author=author,
                         reason=reason,
-                        metrics=there[1].metrics,
-                        params=there[1].params,
-                        note=there[1].note,
+                        metrics=retracted[1].metrics,
+                        params=retracted[1].params,
+                        note=retracted[1].note,
                     )
                 )
-        return tuple(found)
+        return tuple(result)
 
     def head(self) -> Head:
         at = self._after(HEAD)
@@ -313,8 +316,8 @@ class _Revert:
         at, known = self._recorded.offset, self._values
         return known[name] if name in known else self._snapshot.ref_before(name, at)
 
-    def _since(self, what: str, later: Recorded | None) -> RefConflict:
-        since = f"{what} since operation {self._recorded.sequence}"
+    def _since(self, change: str, later: Recorded | None) -> RefConflict:
+        since = f"{change} since operation {self._recorded.sequence}"
         if later is None:
             return RefConflict(since, hint="'mvc undo --list' lists the operations")
         return RefConflict(
@@ -341,8 +344,8 @@ class _Revert:
         at = self.head().commit
         if at is None or at == head(self._snapshot).commit:
             return
-        if (gone := availability.forgotten(self._store, at)) is not None:
-            when = format_time(gone.time_ns, precise=False)
+        if (absence := availability.forgotten(self._store, at)) is not None:
+            when = format_time(absence.time_ns, precise=False)
             raise RefConflict(
                 f"HEAD would move to {at.short}, whose state was forgotten on {when}",
                 hint="switch to another branch first",

@@ -183,13 +183,13 @@ def on_target(
     note_gaps(snapshot, target, incomplete)
     low = keys.DEPLOYED + keys.text(target)
     high = keys.after(low if until is None else low + keys.moment(check_moment(until)))
-    return _each(snapshot, target, low, high, read=_read, incomplete=incomplete)
+    return _in_range(snapshot, target, low, high, read=_read, incomplete=incomplete)
 
 
 def newest_first(snapshot: Snapshot, target: str) -> Iterator[Deployed]:
     """A target's deployments in reverse order of recording."""
     low = keys.ordered(Deployment.code, target)
-    return _each(snapshot, target, low, keys.after(low), read=_read)
+    return _in_range(snapshot, target, low, keys.after(low), read=_read)
 
 
 def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
@@ -197,7 +197,7 @@ def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
     on.
     """
     low = keys.DEPLOYED + keys.text(target)
-    return _each(
+    return _in_range(
         snapshot, target, low + keys.moment(since), keys.after(low), read=_read, down=False
     )
 
@@ -223,7 +223,7 @@ def _read(snapshot: Snapshot, recorded: Recorded, deployment: Deployment) -> Dep
 _T = TypeVar("_T")
 
 
-def _each(
+def _in_range(
     snapshot: Snapshot,
     target: str,
     low: bytes,
@@ -705,7 +705,7 @@ def _immediate(
         return _read(snapshot, recorded, new) if new.time_ns == new.recorded_ns else None
 
     low = keys.ordered(Deployment.code, target)
-    for deployed in islice(_each(snapshot, target, low, keys.after(low), read=read), RECENT):
+    for deployed in islice(_in_range(snapshot, target, low, keys.after(low), read=read), RECENT):
         if deployed is not None and (not deployed.retracted or deployed.id in counting):
             yield deployed
 

@@ -118,7 +118,7 @@ def deploy(
             availability.check_servable(store, commit)
         at, author = now if time_ns is None else time_ns, config.author
         check_deployment(target, at)
-        made = Deployment(
+        deployment = Deployment(
             subject=commit,
             author=author,
             reason=reason,
@@ -126,7 +126,12 @@ def deploy(
             time_ns=at,
             replaces=replaced(snapshot, target, now, at, against=against),
         )
-        return Entry("deploy", now, target, statements=(made, *against.retractions(snapshot, made)))
+        return Entry(
+            "deploy",
+            now,
+            target,
+            statements=(deployment, *against.retractions(snapshot, deployment)),
+        )
 
     return recorded_as(snapshot, target, publish(store, make, how, send=send).sequence)
 

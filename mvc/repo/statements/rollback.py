@@ -73,7 +73,7 @@ def rollback(
         live = live_among(snapshot, target, now, against=against) or live
         past = _Past(snapshot, target, now, against)
         back = past.steps_back(live, steps) if to is None else past.newest(live, to)
-        past.check_kept(store, back, live)
+        past.check_stored(store, back, live)
         left[:] = [live.commit]
         check_deployment(target, now)
         deployment = Deployment(
@@ -116,7 +116,7 @@ class _Past:
             passed.add(current.commit)
         return current
 
-    def check_kept(self, store: Store, back: Deployed, live: Deployed) -> None:
+    def check_stored(self, store: Store, back: Deployed, live: Deployed) -> None:
         """Raises StateForgotten, with a hint that names the nearest earlier version that is
         stored.
         """

@@ -53,22 +53,22 @@ class Signing(Struct, frozen=True):
 
 
 def signing(
-    store: Store, asked: bool | None, *, version: bool = False, deployment: bool = False
+    store: Store, choice: bool | None, *, version: bool = False, deployment: bool = False
 ) -> Signing | None:
     """How to sign an operation that records a version or deployment; None: not at all.
 
-    ``asked``: the caller's choice (None: the user's settings). Raises CannotSign without a key.
+    ``choice``: of the caller (None: the user's settings). Raises CannotSign without a key.
     """
-    if asked is False or not (version or deployment):
+    if choice is False or not (version or deployment):
         return None
     try:
         settings = own_config(store.fs, os.environ)
     except MvcError:
-        if asked:
+        if choice:
             raise
         return None  # unsigned, as without settings; 'verify' reports it
-    versions = version and bool(asked or settings.get("sign.commits"))
-    deployments = deployment and bool(asked or settings.get("sign.deployments"))
+    versions = version and bool(choice or settings.get("sign.commits"))
+    deployments = deployment and bool(choice or settings.get("sign.deployments"))
     if not (versions or deployments):
         return None
     return Signing(_key_file(store), versions, deployments)
@@ -234,10 +234,10 @@ class _Verifier:
         """Checks ``chosen`` deployments of a target; ``line``: all of them in the order of
         recording.
         """
-        asked = {n: self.deployment(line[n]) for n in chosen}
-        problems: dict[int, list[str]] = {n: [] for n in asked}
+        checks = {n: self.deployment(line[n]) for n in chosen}
+        problems: dict[int, list[str]] = {n: [] for n in checks}
         places = {deployed.id: n for n, deployed in enumerate(line)}
-        for n, (checked, signature) in sorted(asked.items()):
+        for n, (checked, signature) in sorted(checks.items()):
             if checked.trust != "good" or signature is None:
                 problems[n].append(checked.words)
                 continue
@@ -248,12 +248,12 @@ class _Verifier:
                 short = "" if before is None else before.short
                 problems[n].append(f"its signed predecessor, {short}, {problem}")
                 continue
-            for between in (m for m in range(at + 1, n) if m in asked):
-                is_good = asked[between][0].trust == "good"
+            for between in (m for m in range(at + 1, n) if m in checks):
+                is_good = checks[between][0].trust == "good"
                 if not is_good or self._node(line[between]) == self._node(line[n]):
                     follows = f"{line[n].commit.short} directly follows another deployment"
                     problems[between].append(f"inserted: by its signature, {follows}")
-        return [self._vouched(line[n], asked[n][0], problems[n]) for n in asked]
+        return [self._vouched(line[n], checks[n][0], problems[n]) for n in checks]
 
     def _vouched(self, deployed: Deployed, checked: Checked, problems: list[str]) -> Vouched:
         version, retraction = self.version(deployed.commit), None

@@ -60,17 +60,17 @@ class GitCode(Struct, frozen=True):
     problem: MvcError | None = None
 
 
-def git_code(fs: FileSystem, folder: Path, *, patch: bool = False, again: bool = False) -> GitCode:
-    """The code in ``folder``; clean without git. ``again``: retry a patch that recently failed."""
+def git_code(fs: FileSystem, folder: Path, *, patch: bool = False, retry: bool = False) -> GitCode:
+    """The code in ``folder``; clean without git. ``retry``: retry a patch that recently failed."""
     commit = git_commit(fs, folder)
     if not commit:
         return GitCode()
     known, until = _slow.get((folder, patch), (None, 0.0))
     counts = known is not None and known.commit == commit and time.monotonic() < until
-    if known is not None and counts and not (again and known.problem):
+    if known is not None and counts and not (retry and known.problem):
         return known
     began = time.monotonic()
-    code = _asked(folder, commit, patch=patch)
+    code = _code_in(folder, commit, patch=patch)
     took = time.monotonic() - began
     if took > QUICK_SECONDS:
         _slow[folder, patch] = code, began + took * _SHARE
@@ -81,7 +81,7 @@ _slow: dict[tuple[Path, bool], tuple[GitCode, float]] = {}
 """Answers of a slow git and their expiry: git runs at most 5 % of the time."""
 
 
-def _asked(folder: Path, commit: str, *, patch: bool) -> GitCode:
+def _code_in(folder: Path, commit: str, *, patch: bool) -> GitCode:
     from shutil import which
 
     program = which("git")
@@ -133,8 +133,8 @@ class _Git:
 
     def patch(self) -> bytes:
         """Raises WrongUsage for a patch larger than an attachment can be."""
-        asked = (*_DIFF, "--binary", "--full-index", "HEAD", "--")
-        code, text = self._ask(asked, MAX_ATTACHED_BYTES)
+        arguments = (*_DIFF, "--binary", "--full-index", "HEAD", "--")
+        code, text = self._ask(arguments, MAX_ATTACHED_BYTES)
         if len(text) > MAX_ATTACHED_BYTES:
             raise WrongUsage(
                 f"the patch of the code has more than {MAX_ATTACHED_BYTES:,} bytes",

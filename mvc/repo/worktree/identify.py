@@ -47,9 +47,9 @@ def identify(store: Store, file: Path | FileEntry) -> list[Identified]:
     """
     snapshot = store.fresh()
     entry = entry_at(store.fs, file, file.name) if isinstance(file, Path) else file
-    found = list(_versions(store, entry))
+    matches = list(_versions(store, entry))
     holders = (
-        [(b.name, Ancestors(snapshot, [b.commit])) for b in branches(snapshot)] if found else []
+        [(b.name, Ancestors(snapshot, [b.commit])) for b in branches(snapshot)] if matches else []
     )
     return [
         Identified(
@@ -58,11 +58,11 @@ def identify(store: Store, file: Path | FileEntry) -> list[Identified]:
             same is not None and same.content_id == entry.content_id,
             tuple(name for name, history in holders if commit.id in history),
             deployments=of_commit(snapshot, commit.id),
-            forgotten_ns=None if gone is None else gone.time_ns,
-            absent=gone is not None and gone.why == "absent",
+            forgotten_ns=None if absence is None else absence.time_ns,
+            absent=absence is not None and absence.why == "absent",
         )
-        for commit, same in found
-        for gone in [availability.forgotten(store, commit.id) if same is None else None]
+        for commit, same in matches
+        for absence in [availability.forgotten(store, commit.id) if same is None else None]
     ]
 
 
@@ -83,11 +83,11 @@ def earlier(store: Store, entry: FileEntry, *, besides: CommitId | None = None) 
 
 def holders(store: Store, entry: FileEntry) -> Iterator[tuple[CommitId, str]]:
     """Undamaged stored versions that introduced this state, each with its path."""
-    found = _versions(store, entry, skip_damaged=True)
-    return ((commit.id, same.path) for commit, same in found if same is not None)
+    matches = _versions(store, entry, skip_damaged=True)
+    return ((commit.id, same.path) for commit, same in matches if same is not None)
 
 
-def is_held(store: Store, entry: FileEntry) -> bool:
+def is_committed(store: Store, entry: FileEntry) -> bool:
     """Whether an ancestor of a branch, a tag or HEAD has all bytes of a file at its path.
 
     Versions of undone commits do not count.
@@ -124,7 +124,7 @@ def _versions(
                 continue
             seen.add(commit.id)
             try:
-                manifest = manifests.if_kept(store, commit.id)
+                manifest = manifests.if_stored(store, commit.id)
             except DamagedData:
                 if not skip_damaged:
                     raise

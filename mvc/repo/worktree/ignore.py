@@ -152,11 +152,11 @@ def _bracket(glob: str, at: int) -> tuple[str, int]:
     first = True
     while first or glob[at : at + 1] != "]":
         first = False
-        if found := _CLASS.match(glob, at):
-            if found[1] not in _CLASSES:
+        if named_class := _CLASS.match(glob, at):
+            if named_class[1] not in _CLASSES:
                 raise _Malformed
-            items.append(_CLASSES[found[1]])
-            at = found.end()
+            items.append(_CLASSES[named_class[1]])
+            at = named_class.end()
             continue
         low, at = _member(glob, at)
         high = low

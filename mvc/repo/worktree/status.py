@@ -100,15 +100,15 @@ def status(store: Store) -> Status:
     changes = {path: _change(store, entry) for path, entry in tracked.items()}
     dead: set[str] = set()
     files = files_in(store.fs, store.root, dead=dead)
-    found = sorted((f for f in files if f.name not in tracked), key=lambda f: f.name)
+    untracked = sorted((f for f in files if f.name not in tracked), key=lambda f: f.name)
     missing = [
         tracked[path] for path, c in changes.items() if c.kind == "missing" and not c.not_written
     ]
-    moved = _renames(store, missing, found)
+    moved = _renames(store, missing, untracked)
     for new, old in moved.items():
         changes[old] = FileChange(new, "renamed", f"was {old}", old)
     rows = tuple(sorted(changes.values(), key=lambda change: change.path))
-    names = tuple(f.name for f in found if f.name not in moved)
+    names = tuple(f.name for f in untracked if f.name not in moved)
     return Status(at.branch, at.commit, rows, names, dead_links=tuple(sorted(dead)))
 
 
@@ -129,17 +129,17 @@ def _change(store: Store, entry: FileEntry) -> FileChange:
     if now.size != entry.size:
         detail = f"{entry.size:,} -> {now.size:,} bytes"
     else:
-        found = compare_files(entry, now, entry.path)
-        detail = "no tensor changed, other bytes did" if found.tensors else ""
-        if found.changed_tensors:
-            detail = f"{found.changed_tensors} of {len(found.tensors)} tensors changed"
+        difference = compare_files(entry, now, entry.path)
+        detail = "no tensor changed, other bytes did" if difference.tensors else ""
+        if difference.changed_tensors:
+            detail = f"{difference.changed_tensors} of {len(difference.tensors)} tensors changed"
     return FileChange(entry.path, "modified", detail, same_as=earlier(store, now))
 
 
 def _renames(
-    store: Store, missing: Sequence[FileEntry], found: Sequence[FoundFile]
+    store: Store, missing: Sequence[FileEntry], untracked: Sequence[FoundFile]
 ) -> dict[str, str]:
     """Old paths of renamed files by new ones; hashes only files of matching sizes."""
     sizes = {entry.size for entry in missing}
-    there = (entry_of(store, f.name) for f in found if f.identity.size in sizes)
-    return renames(missing, there)
+    candidates = (entry_of(store, f.name) for f in untracked if f.identity.size in sizes)
+    return renames(missing, candidates)

@@ -96,7 +96,7 @@ def expand(
     missing paths and for dead links in a folder, InvalidName for an invalid path.
     """
     check_worktree(store)
-    fs, files, gone = store.fs, set[str](), set[str]()
+    fs, files, missing = store.fs, set[str](), set[str]()
     for path in paths:
         name = tracked_name(store.root, path, cwd, fs=fs)
         place = store.root / name
@@ -108,7 +108,7 @@ def expand(
         if identity is None:
             if fs.stat(place, follow=False) is not None or not inside:
                 raise _missing(store, cwd / path, name)
-            gone |= {name} & tracked.keys()
+            missing |= {name} & tracked.keys()
         elif identity.is_dir:
             files |= _in_folder(store, name)
         else:
@@ -118,8 +118,8 @@ def expand(
             if present is not None and present.is_file:
                 files.add(entry.path)
             elif not is_python_state(entry):
-                gone.add(entry.path)
-    return sorted(files, key=str.encode), sorted(gone, key=str.encode)
+                missing.add(entry.path)
+    return sorted(files, key=str.encode), sorted(missing, key=str.encode)
 
 
 def _in_folder(store: Store, folder: str) -> set[str]:
@@ -159,10 +159,10 @@ def sound_files_in(
     For commits: without the link's target, a model would be incomplete.
     """
     dead: set[str] = set()
-    found = sorted(files_in(fs, root, folder, dead, linked=linked), key=lambda file: file.name)
+    files = sorted(files_in(fs, root, folder, dead, linked=linked), key=lambda file: file.name)
     if dead:
         raise dead_link(min(dead))
-    return found
+    return files
 
 
 def files_in(
@@ -188,10 +188,10 @@ def files_in(
     waiting: list[tuple[str, Ignore, frozenset[tuple[int, int]]]] = [(folder, ignore, frozenset())]
     while waiting:
         at, ignore, above = waiting.pop()
-        here = fs.stat(root / at)
-        if here is None or (here.device, here.inode) in above:
+        parent = fs.stat(root / at)
+        if parent is None or (parent.device, parent.inode) in above:
             continue
-        above |= {(here.device, here.inode)}
+        above |= {(parent.device, parent.inode)}
         ignore = _with_rules(fs, root, at, ignore)
         for entry in fs.list(root / at):
             name = f"{at}/{entry}" if at else entry

@@ -60,13 +60,13 @@ class Sampling:
         self._left = ALWAYS
         self._lock = Lock()
 
-    def _takes(self, kind: object, nbytes: int) -> bool:
+    def _is_sampled(self, kind: object, nbytes: int) -> bool:
         """Whether to verify this chunk: one of the first, the first of its kind, or one in 32."""
         with self._lock:
             self._left -= nbytes
-            taken = next(self._turns) % _EVERY == 0 or kind not in self._kinds or self._left >= 0
+            sampled = next(self._turns) % _EVERY == 0 or kind not in self._kinds or self._left >= 0
             self._kinds.add(kind)
-            return taken
+            return sampled
 
     def chunk(
         self, pipeline: Pipeline, encoded: Bytes, new: memoryview, base: memoryview | None, *,
@@ -78,7 +78,7 @@ class Sampling:
         """
         later, shape = bool(pipeline.features), encoded[0]
         costly = not later and pipeline.method is not None and shape in (CODED, ELIDED)
-        if costly and not self._takes((pipeline.text, width, shape), len(new)):
+        if costly and not self._is_sampled((pipeline.text, width, shape), len(new)):
             return
         data, state = memoryview(encoded), scratch_bytes("proof", len(new)).data
         with proof_of(f"a tensor coded by {pipeline.text}"):

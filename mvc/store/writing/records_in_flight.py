@@ -87,7 +87,9 @@ class RecordsInFlight:
             if self._appender is None:
                 self._appender = ThreadPoolExecutor(1, thread_name_prefix="mvc-append")
             self._await(_IN_FLIGHT - 1)
-            self._appending.append(self._appender.submit(self._append_all, self._taken(grouped)))
+            self._appending.append(
+                self._appender.submit(self._append_all, self._next_record(grouped))
+            )
 
     def drain(self) -> None:
         """Waits until everything is encoded.
@@ -96,7 +98,7 @@ class RecordsInFlight:
         """
         self._await()
         if self._open[True].pieces:
-            self._append_all(self._taken(True))
+            self._append_all(self._next_record(True))
         single = self._open[False]
         for piece in single.pieces[single.settled :]:
             for chunk in piece.chunks:
@@ -108,7 +110,7 @@ class RecordsInFlight:
         try:
             self._await()
             for grouped in self._open:
-                self._append_all(self._taken(grouped))
+                self._append_all(self._next_record(grouped))
         finally:
             self._stop()
 
@@ -135,7 +137,7 @@ class RecordsInFlight:
             self._appender = None
         self._appending.clear()
 
-    def _taken(self, grouped: bool) -> _OpenRecord:
+    def _next_record(self, grouped: bool) -> _OpenRecord:
         """Returns the open record and begins another one."""
         record = self._open[grouped]
         self._open[grouped] = _OpenRecord(grouped, self._arenas.lend())

@@ -99,7 +99,7 @@ INCOMPLETE: dict[str, tuple[dict[str, bytes], str]] = {
     "from 0": ({"a.data-00000-of-00002": b""}, "a.data-00001-of-00002"),
     "no end": ({f"a-00001-of-{'9' * 200}": b""}, f"a-{2:0200}-of"),
     "variant": ({"m.safetensors.index.fp16.json": index("y")}, "y is missing"),
-    "cut off": ({INDEX: index("x")[:-3]}, f"{INDEX} is cut off"),
+    "cut off": ({INDEX: index("x")[:-3]}, f"{INDEX} is truncated"),
     "above": ({INDEX: index("../a")}, ": a is missing"),
     "graph": ({"m.onnx": onnx("./w.bin")}, "w.bin is missing, but net/m.onnx names it"),
     "two places": ({"m.ONNX": onnx("v", "w"), "v": b""}, "net/w is missing"),
@@ -149,8 +149,8 @@ def test_states_by_the_names_of_an_index_and_a_graph_go_live(tmp_path: Path) -> 
 
 
 FALSE = {
-    "cut.npy": (npy()[:-8], "cut.npy: it is cut off"),
-    "cut.safetensors": (SHARD[:-1], "cut.safetensors: it is cut off"),
+    "cut.npy": (npy()[:-8], "cut.npy: it is truncated"),
+    "cut.safetensors": (SHARD[:-1], "cut.safetensors: it is truncated"),
     "empty.pt": (b"", "empty.pt: it is empty"),
     "model.bin": (b"version https://git-lfs.github.com/spec/v1\n", "it is a pointer of git-lfs"),
 }

@@ -100,7 +100,7 @@ class RemotePack(ReadFile):
             return own
         if (offset, offset + length) != (begin, end):
             return self._fetch(offset, length)
-        asked = self._ahead.pop(begin, None)
+        prefetched = self._ahead.pop(begin, None)
         if number != self._last + 1:
             self._ahead.clear()
         elif self._pool is not None:
@@ -108,7 +108,7 @@ class RemotePack(ReadFile):
                 if start not in self._ahead:
                     self._ahead[start] = self._pool.submit(self._fetch, start, stop - start)
         self._last = number
-        return self._fetch(offset, length) if asked is None else asked.result()
+        return self._fetch(offset, length) if prefetched is None else prefetched.result()
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         data = self.read(offset, len(buffer))
