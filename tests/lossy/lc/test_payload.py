@@ -215,8 +215,16 @@ def test_the_example_of_the_document():
     check_described(steps, data, pipeline.text)
 
 
-def test_the_example_of_the_page(capsys):
-    text = (Path(__file__).parents[3] / "docs" / "lc.md").read_text()
-    *_, code = re.findall(r"^```python\n(.*?)^```", text, re.S | re.M)
-    exec(code, {})
-    assert capsys.readouterr().out.splitlines() == re.findall(r"print.*  # (.*)", code)
+def test_steps_work_on_bytes_without_a_repository():
+    pipeline = Pipeline.parse("lc:x=3")
+    stored = bytearray(np.zeros(4, np.float32).tobytes())
+    trained = np.array([0.3, 0.4, 0.1, 0.0], np.float32).tobytes()
+    (step,) = quantise(pipeline, [(stored, "float32")], [(trained, "float32")])
+    step.apply(memoryview(stored))
+    values = np.frombuffer(stored, np.float32)
+    np.testing.assert_array_equal(values, np.float32([0.35000002, 0.35000002, 0.1, 0.0]))
+
+    decoded = bytearray(16)
+    payload = memoryview(b"".join(encode_steps(pipeline, [step])))
+    decode_steps(pipeline, payload, [16])[0].apply(memoryview(decoded))
+    assert decoded == stored
