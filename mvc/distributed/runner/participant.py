@@ -226,7 +226,8 @@ class Participant:
             trained = service.begin(vector, carried, self.steps if self.rank == 0 else 0)
             steps = [0] * (link.size - self.workers) + trained
             vector, carried = service.vector, service.carried
-        state = save(_cloned(layout.state(vector, carried)))
+        # tied weights share memory, which safetensors does not save
+        state = save({k: value.clone() for k, value in layout.state(vector, carried).items()})
         parts = [_STEPS.pack(count) + state for count in steps]
         data, _ = link.spread(parts, _STEPS.size + len(state))
         vector, self._carried = layout.split(load(data[_STEPS.size :]))
@@ -299,8 +300,3 @@ class Participant:
     def _leave(self) -> None:
         self._closed = True
         atexit.unregister(self._fail)
-
-
-def _cloned(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies without shared memory, which tied weights have."""
-    return {key: value.clone() for key, value in state.items()}

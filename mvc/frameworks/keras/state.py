@@ -82,7 +82,12 @@ class TrainingSource:
             "batches": self.batches,
             "logs": dict(self.logs),
             "setting": _keras_setting(),
-            "optimizer": None if optimizer is None else _optimizer_state(optimizer),
+            "optimizer": None
+            if optimizer is None
+            else {
+                "kind": variables.optimizer_kind(optimizer),
+                "variables": tensors(variables.optimizer_variables(optimizer)),
+            },
             "seeds": tensors(variables.seeds(model)),
             "gradients": variables.stale_gradients(model),
             "metrics": tensors(variables.by_path(model.metrics_variables)),
@@ -94,11 +99,6 @@ class TrainingSource:
                 "digest": self.digest if within else None,
             },
         }
-
-
-def _optimizer_state(optimizer: Any) -> dict[str, Any]:
-    tensors_ = tensors(variables.optimizer_variables(optimizer))
-    return {"kind": variables.optimizer_kind(optimizer), "variables": tensors_}
 
 
 class RestoredFit:

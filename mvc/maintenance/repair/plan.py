@@ -87,7 +87,11 @@ def plan_repair(
     recoded = dict.fromkeys(
         sorted(encode_again - restored.keys() - lost), "another record of the object"
     )
-    healed = [_healed(id_, source, needs) for id_, source in (restored | recoded).items()]
+    manifests = {id_ for id_, need in needs.items() if need.spec is None}
+    healed = [
+        Healed("manifest" if id_ in manifests else "object", id_.hex(), source)
+        for id_, source in (restored | recoded).items()
+    ]
     for pack in sorted({pack for pack, _ in shared}):
         healed.append(Healed("region", f"pack {pack}", "the records in the shared bytes"))
     rewrite = RewritePlan(
@@ -102,11 +106,6 @@ def plan_repair(
         records={place[:2] for place in leave} | shared,
     )
     return RepairPlan(rewrite, healed, ranges, lost & needs.keys())
-
-
-def _healed(id_: bytes, source: str, needs: dict[bytes, Need]) -> Healed:
-    kind = "manifest" if id_ in needs and needs[id_].spec is None else "object"
-    return Healed(kind, id_.hex(), source)
 
 
 def _settle(stored: _SoundRecords, sources: ObjectSources) -> tuple[dict[bytes, str], set[bytes]]:
