@@ -314,8 +314,7 @@ def _days_back(day: str, today: int, text: str) -> int:
     """How many days before today ``day`` was; ``today`` counts from Monday, 0."""
     if day in {"today", "yesterday"}:
         return int(day == "yesterday")
-    name = day.split()[-1]
-    weekday = _abbreviated(name, _WEEKDAYS)
+    weekday = _abbreviated(day.split()[-1], _WEEKDAYS)
     if weekday is None:
         raise _unreadable(text)
     return (today - weekday - 1) % 7 + 1

@@ -308,8 +308,7 @@ class _Clock:
     def of(self, place: Path, mtime_ns: int) -> int:
         if not self._format:
             return check_moment(mtime_ns, f"that of {place.name}")
-        names = (place.name, place.name.removesuffix(_extension(place.name)))
-        for name in names:
+        for name in (place.name, place.name.removesuffix(_extension(place.name))):
             if (moment := _strptime(name, self._format)) is not None:
                 moment = moment.astimezone(UTC) if moment.tzinfo is not None else moment
                 try:

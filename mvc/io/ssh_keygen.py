@@ -118,8 +118,7 @@ def key_of(blob: bytes) -> str:
     with suppress(ValueError, struct.error):
         if blob[:6] != _MAGIC or blob[6:10] != b"\0\0\0\1":
             return ""
-        parts = list(_strings(blob[10:]))
-        key, namespace, _, hashed, signature = parts
+        key, namespace, _, hashed, signature = _strings(blob[10:])
         kind, algorithm = next(_strings(key), b""), next(_strings(signature), b"")
         if all(_NAME.fullmatch(name) for name in (kind, namespace, hashed, algorithm)):
             name = _base64(hashlib.sha256(key).digest()).decode().rstrip("=")

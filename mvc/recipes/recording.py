@@ -237,8 +237,7 @@ class Run:
         if self.recipe is None:
             raise WrongUsage("nothing was trained in this block", hint="call run.train(...) in it")
         options, recipe = self._options, self.recipe
-        state = dict(self._model.state_dict())
-        if self._state and _file(state).root != recipe.makes.root:
+        if self._state and _file(dict(self._model.state_dict())).root != recipe.makes.root:
             raise CannotRecord(
                 "the model was changed after run.train, which a replay cannot reproduce",
                 hint="change it within the service, or commit the change as another version",

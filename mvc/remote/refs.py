@@ -288,8 +288,7 @@ def _check_new(store: Store, move: Move, commits: Mapping[CommitId, Commit]) -> 
 
 def _check_namesake(store: Store, move: Move, after: Mapping[str, RefValue]) -> None:
     """Refuses a branch and a tag of one name, which would make revisions ambiguous."""
-    pair = {BRANCH: (TAG, "tag"), TAG: (BRANCH, "branch")}
-    for prefix, (other, kind) in pair.items():
+    for prefix, (other, kind) in {BRANCH: (TAG, "tag"), TAG: (BRANCH, "branch")}.items():
         if move.new is None or not move.name.startswith(prefix):
             continue
         name = other + move.name.removeprefix(prefix)

@@ -256,8 +256,7 @@ def decode_state(skeleton: bytes, path: str, leaf: Callable[[str, str], Any]) ->
 
     ``tag`` is torch, numpy or scalar. Raises DamagedData, which names the ``path``.
     """
-    header = safetensors_header(skeleton, path)
-    structure = header.get("__metadata__", {}).get("mvc")
+    structure = safetensors_header(skeleton, path).get("__metadata__", {}).get("mvc")
     if structure is None:
         raise DamagedData(f"{path} lacks the structure of its state")
     return decode(structure, leaf)

@@ -162,8 +162,7 @@ class MVCCallback(Records, keras.callbacks.Callback):
 
     def _record(self, epoch: int, batch: int, metrics: Mapping[str, float]) -> None:
         self._steps += 1
-        position = {"epoch": epoch, "batch": batch}
-        self._step(self._steps, batch=position, metrics=metrics)
+        self._step(self._steps, batch={"epoch": epoch, "batch": batch}, metrics=metrics)
 
     def _end_skip(self) -> None:
         skip, self._skip = self._skip, None

@@ -72,8 +72,7 @@ class SoundGraph(MemoryGraph):
             self._add_record(record.pack, record.offset, record.header, survey.damaged)
         for number in self.packs.files:
             # damage in the quarantine was reported when the bytes were put there
-            region = self.packs.region(number)
-            for at, header in self.packs.sound_records(region, lambda _: None):
+            for at, header in self.packs.sound_records(self.packs.region(number), lambda _: None):
                 wrong = damaged_payloads(self.packs, (number, at, header))
                 self._add_record(
                     number, at, header, {(number, at, i) for hit, _ in wrong for i in hit}

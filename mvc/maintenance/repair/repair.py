@@ -99,8 +99,7 @@ def _relink(store: Store, policy: Policy, relinks: Relinks) -> list[Healed]:
             rows = enumerate(recorded.entry.previous)
             previous = tuple(corrected.get(index, before) for index, before in rows)
             edits[position] = replace(recorded.entry, previous=previous)
-    note = f"{len(edits)} corrected"
-    make_entry = partial(Entry, "repair", store.clock.now_ns(), note)
+    make_entry = partial(Entry, "repair", store.clock.now_ns(), f"{len(edits)} corrected")
     rewrite(store, policy, RewritePlan(graph, edits=edits), operation=make_entry)
     return [
         Healed("statement", f"operation {sequence}", "the journal's order") for sequence in relinks

@@ -149,8 +149,7 @@ class RunReader:
             data = self._get(check)
             if data is None:
                 raise DamagedData("a block of the index is missing")
-            raw = _verified(data, check, _MAX_BLOCK)
-            cached = _read_keys(raw)
+            cached = _read_keys(_verified(data, check, _MAX_BLOCK))
             if len(self._cache) > _CACHED_BLOCKS:
                 self._cache.clear()
             self._cache[number] = cached

@@ -181,8 +181,7 @@ class PackReader:
 
     def raw(self, pack: int, offset: int, header: RecordHeader) -> tuple[bytes, memoryview]:
         """A whole record, head and body, with all checksums verified."""
-        file = self._file(pack)
-        data = file.read(offset, header.size)
+        data = self._file(pack).read(offset, header.size)
         head, body = data[: header.body_at], memoryview(data)[header.body_at :]
         if decode_header(head, f"pack {pack} at byte {offset}") != header:
             raise DamagedData(f"pack {pack} changed while it was read")

@@ -225,8 +225,7 @@ def decode_header(data: bytes, where: str) -> RecordHeader:
     end = PREFIX_SIZE + header_size
     if len(data) != end + CHECK_SIZE or blake3(data[:end]).digest(CHECK_SIZE) != data[end:]:
         raise DamagedData(f"the header of a record in {where} does not match its checksum")
-    header = data[PREFIX_SIZE:end]
-    reader = Reader(header, f"a record header in {where}")
+    reader = Reader(data[PREFIX_SIZE:end], f"a record header in {where}")
     group = bool(reader.uint(1))
     codings = [Coding.of(reader.text(MAX_PIPELINE_TEXT)) for _ in range(reader.count(256))]
     group_check = reader.raw(PAYLOAD_CHECK) if group else b""

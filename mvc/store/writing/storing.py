@@ -59,6 +59,5 @@ class Storing(Struct):
         for i in contents:
             name, id_ = self.borrowed[i]
             data = self.file.borrow(i)
-            spec = self.file.contents[i].spec
-            if data is None or blob_id(spec, data, parallel=True) != id_:
+            if data is None or blob_id(self.file.contents[i].spec, data, parallel=True) != id_:
                 raise tensor_changed(name)
