@@ -2,7 +2,7 @@
 
 A plan is in the folder of its files, so that only a process that may write there can have created
 it; a *pointer* in ``.mvc`` names a plan elsewhere. Both are untrusted input like everything in
-``.mvc``: a plan that fails a check has no effect (docs/format.md, "Plans").
+``.mvc``: a plan that fails a check has no effect (docs/format.md, "Other files").
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The LMDB index: derived, disposable, verified (docs/format.md, "Index").
+"""The LMDB index: derived, disposable, verified (docs/format.md, "Other files").
 
 LMDB stores blocks of sorted runs and one *meta* value: the indexed journal position and the hash of
 every run's directory. Directories and blocks are stored under their own hashes, so that none can be
