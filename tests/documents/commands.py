@@ -33,6 +33,7 @@ FOLDER = ROOT / "docs" / "commands"
 _NOTES = Path(__file__).with_name("notes.md")
 _RECORDED = [ROOT / "tests/cli/json_outputs.txt", *sorted((ROOT / "tests/cli/screens").glob("*"))]
 _RUN = re.compile(r"^```run\n(.*?)^```$", re.M | re.S)
+_BLOCK = re.compile(r"\n(\n```[^`]*?^```\n)(?:\n(?!#))?", re.M)
 _OBJECT = re.compile(r'^schema: "(mvc[^"]+)"\n((?:\w+: .*\n)*)', re.M)
 _MOST_FIELDS = 6
 _OF_COMMIT = "the fields of [a version](../commands.md#a-commit-in-json)"
@@ -62,7 +63,7 @@ def page(name: str) -> str:
         f"# mvc {name}", _plain(f"`{' '.join(usage.split())}`: {line} {text}".strip()),
         "\n".join(options), body, _json(name, printed),
     ]  # fmt: skip
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return _BLOCK.sub(r"\1", "\n\n".join(part for part in parts if part) + "\n")
 
 
 def _code(text: str) -> str:

@@ -43,6 +43,7 @@ _IN_EXAMPLES = sorted(
 )
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(\s*([^)\s]+)\s*\)")
 _CELL_CODE = re.compile(r"(?<!`)`[^`\n]+`(?!`)")
+_FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?^```\n)", re.M | re.S)
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.M | re.S)
 _NAMESPACES = ("mvc.api.storage.Storage", "mvc.api.recipes.Recipes", "mvc.api.remotes.Remotes")
 
@@ -99,6 +100,11 @@ def without_comments(text: str) -> str:
     return outside_of_code(text, lambda prose: _COMMENT.sub("", prose))
 
 
+def with_apart_blocks(text: str) -> str:
+    """Blocks of code between blank lines and with a language alone, as mkdocs requires."""
+    return _FENCE.sub(r"\n```\1\n\2\n", text)
+
+
 def api() -> str:
     """A page of every public name, for mkdocstrings."""
     names = [f"mvc.{name}" for name in mvc.__all__ if name != "__version__"]
@@ -142,4 +148,5 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     uri = page.file.src_uri
     if uri == API:
         return markdown
-    return turned(with_plain_pipes(without_comments(markdown)), uri, config.repo_url or "")
+    text = with_apart_blocks(with_plain_pipes(without_comments(markdown)))
+    return turned(text, uri, config.repo_url or "")

@@ -48,3 +48,8 @@ def test_every_public_name_is_in_the_page_of_names() -> None:
 
     listed = set(site.api().split())
     assert {f"mvc.{name}" for name in mvc.__all__ if name != "__version__"} <= listed
+
+
+def test_blocks_are_between_blank_lines_and_have_a_language_alone() -> None:
+    text = "- a\n```hex frame\n00\n```\nis `0`\n```\n$ b\n```\n"
+    assert site.with_apart_blocks(text) == ("- a\n\n```hex\n00\n```\n\nis `0`\n\n```\n$ b\n```\n\n")
