@@ -226,8 +226,9 @@ def details(
 
 def _steps(start: CommitId, batches: int, rows: int, seconds: float | None) -> str:
     took = "not proven" if seconds is None else f"replayed in about {seconds:.3g} s"
-    amount = f"{count(batches, 'batch', 'batches')} of {count(rows, 'row')}"
-    return f"{amount} after {start.short}, {took}"
+    return (
+        f"{count(batches, 'batch', 'batches')} of {count(rows, 'row')} after {start.short}, {took}"
+    )
 
 
 def note_line(annotation: Annotation) -> str:

@@ -22,6 +22,7 @@ from mvc.text import cell_width, listed, printable, text_table
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
+    from rich.text import Text
 
     from mvc.errors import DamagedData
     from mvc.types import Progress
@@ -299,11 +300,16 @@ def _bar(verb: str, *, counted: bool, colored: bool) -> Bar:
         stderr=True, force_terminal=True, no_color=not colored, highlight=False,
         color_system="standard" if colored else None,
     )  # fmt: skip
+
+    class Rate(progress.ProgressColumn):
+        def render(self, task: progress.Task) -> Text:
+            return progress.TaskProgressColumn.render_speed(task.speed)
+
     amount = progress.MofNCompleteColumn() if counted else progress.DownloadColumn()
     bar = progress.Progress(
         progress.TextColumn("{task.description} {task.fields[what]}", markup=False),
         progress.BarColumn(30), amount,
-        *([] if counted else [progress.TransferSpeedColumn()]), progress.TimeRemainingColumn(),
+        Rate() if counted else progress.TransferSpeedColumn(), progress.TimeRemainingColumn(),
         console=console, transient=True,
         redirect_stdout=False, redirect_stderr=False,
     )  # fmt: skip

@@ -90,10 +90,14 @@ class _TimeIsUp(Exception):
 
 
 def changes(
-    repo: Repository, shown: Overview, *, seconds: float, most: int
+    repo: Repository,
+    shown: Overview,
+    *,
+    seconds: float,
+    most: int,
+    progress: Progress | None = None,
 ) -> tuple[list[VersionChange], int]:
-    """The changes along first parents from HEAD, within ``seconds``, and how many there are in
-    total.
+    """The changes along first parents from HEAD, within ``seconds``, and their total number.
 
     Oldest first, in the period. Versions are left out if their state or their parent's is
     forgotten, dropped or damaged.
@@ -111,7 +115,9 @@ def changes(
             line.append(known[tip])
         tip = known[tip].parents[0]
     measured: list[VersionChange] = []
-    for commit in line[:most]:
+    for done, commit in enumerate(line[:most]):
+        if progress is not None:
+            progress(done, len(line[:most]), commit.id.short)
         try:
             check(0, 0, "")
             if missing.isdisjoint({commit.id, commit.parents[0]}) and (

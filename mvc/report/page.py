@@ -23,7 +23,7 @@ from mvc.system import FileSystem
 from mvc.text import number, size
 from mvc.text import seconds as duration
 from mvc.times import Time, check_seconds, format_time, whole_second
-from mvc.types import PathName
+from mvc.types import PathName, Progress
 
 _ROWS, _DEPLOYMENTS = 1000, 500  # of the tables
 _LANES, _METRICS, _COLUMNS = 20, 12, 4  # targets, charts of metrics, columns of metrics
@@ -64,24 +64,27 @@ def write_report(
     until: Time | None = None,
     by: By | None = None,
     layer_seconds: float = 2.0,
+    progress: Progress | None = None,
 ) -> str:
     """The history as one HTML page, written atomically to ``path`` if one is named.
 
     Charts go from ``since`` to ``until``, inclusive. ``by="version"`` places versions by number;
     None does so if too many would share a position in time. Distances between layers take at most
-    about ``layer_seconds``.
+    about ``layer_seconds``; ``progress`` counts them.
     """
     fs = FileSystem()
     if path is not None:
         refuse_store(fs, Path(path))
     start, end = (None if moment is None else repo.time(moment) for moment in (since, until))
-    text = page(repo, Excerpt(start, end, check_by(by)), seconds=layer_seconds)
+    text = page(repo, Excerpt(start, end, check_by(by)), seconds=layer_seconds, progress=progress)
     if path is not None:
         fs.write_atomic(Path(path), text.encode())
     return text
 
 
-def page(repo: Repository, view: Excerpt, *, seconds: float) -> str:
+def page(
+    repo: Repository, view: Excerpt, *, seconds: float, progress: Progress | None = None
+) -> str:
     """The document; distances between layers take at most ``seconds``."""
     check_seconds("layer_seconds", seconds)
     shown, (total, stats) = overview(repo, view), repo.storage.by_version()
@@ -104,7 +107,9 @@ def page(repo: Repository, view: Excerpt, *, seconds: float) -> str:
     ]
     name = _e(repo.root.name or "repository")
     sizes = ", ".join(f"{_e(KINDS.get(k, k))} {size(n)}" for k, n in total.bytes.items())
-    measured, total_changes = changes(repo, shown, seconds=seconds, most=_CHANGES)
+    measured, total_changes = changes(
+        repo, shown, seconds=seconds, most=_CHANGES, progress=progress
+    )
     parts = [
         f"{_HEAD}<title>{name}: models</title><style>{STYLE}{_PAGE_STYLE}</style></head><body>",
         f"<header><h1>{name}</h1><p>{_counts(shown, stats)} {size(total.stored_bytes)} stored for "

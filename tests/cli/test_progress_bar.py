@@ -1,7 +1,9 @@
 """What a command draws on a terminal while it works, and wipes."""
 
 import io
+import re
 import sys
+import time
 
 import pytest
 
@@ -50,6 +52,16 @@ def test_numbers_of_things(monkeypatch: pytest.MonkeyPatch) -> None:
         progress(1, 4000, "packs")
         line = drawn(terminal)
         assert line.startswith("collecting packs") and "1/4000" in line and len(line) <= 60
+
+
+def test_rate_and_time_left_of_things(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_a_terminal(monkeypatch)
+    with Session().progress("comparing", counted=True) as progress:
+        assert progress is not None
+        for done in range(4):
+            progress(done, 100, "versions")
+            time.sleep(0.05)
+        assert re.search(r"3/100 +[\d.]+ it/s +0:00:\d\d$", drawn(terminal))
 
 
 def test_lines_that_are_printed_take_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,6 +157,13 @@ def test_an_empty_repository_and_one_of_one_version(tmp_path: Path) -> None:
         assert "1 version, 1 stored in full" in Page(mvc.write_report(repo)).text
 
 
+def test_compared_versions_are_counted(repo: mvc.Repository) -> None:
+    calls = list[tuple[int, int, str]]()
+    mvc.write_report(repo, layer_seconds=600, progress=lambda *call: calls.append(call))
+    assert [done for done, _, _ in calls] == list(range(11))
+    assert {total for _, total, _ in calls} == {11}
+
+
 def test_without_time_there_are_no_distances(repo: mvc.Repository) -> None:
     page = Page(mvc.write_report(repo, layer_seconds=0))
     assert "No distances: the time limit was reached." in page.text

@@ -39,12 +39,15 @@ def command(session: Session, args: _ReportOptions) -> None:
     if session.as_json and args.output == "-":
         raise click.UsageError("-o - and --json both write to stdout")
     write = partial(
+        session.run,
+        "comparing versions",
         write_report,
         session.repo,
         layer_seconds=args.layers,
         since=args.since,
         until=args.until,
         by=args.by,
+        counted=True,
     )
     if args.output == "-":
         session.line(write().rstrip("\n"))

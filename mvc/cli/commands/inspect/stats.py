@@ -89,8 +89,9 @@ def _print(session: Session, stats: Stats) -> None:
             "Stored as": ", ".join(stored_as),
         }
     if steps is not None:
-        tensors = f"{count(steps.contents, 'tensor')} by optimizers' steps"
-        facts["Predicted"] = f"{tensors}, {size(steps.bytes)}"
+        facts["Predicted"] = (
+            f"{count(steps.contents, 'tensor')} by optimizers' steps, {size(steps.bytes)}"
+        )
     if stats.price is not None:
         weight = session.repo.config.get("store.storage_weight")
         facts["Price"] = f"{seconds(stats.price)} (a gigabyte is worth {seconds(weight)})"

@@ -37,10 +37,9 @@ def command(session: Session, args: _CloneOptions) -> None:
     if session.answered("mvc.clone/1", done):
         return
     fetched = done.fetched
-    kind = "bare repository" if args.bare else "repository"
     session.note(
-        f"Cloned into the {kind} {done.folder}: {count(fetched.versions, 'version')}, "
-        f"{size(fetched.bytes)}"
+        f"Cloned into the {'bare ' if args.bare else ''}repository {done.folder}: "
+        f"{count(fetched.versions, 'version')}, {size(fetched.bytes)}"
     )
     if done.head is None:
         hint = "" if not fetched.updates else "; 'mvc switch NAME' switches to another branch"

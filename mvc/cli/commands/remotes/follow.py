@@ -63,8 +63,10 @@ def command(session: Session, args: _FollowOptions) -> None:
     def print_swap(done: Followed) -> None:
         if session.answered("mvc.follow/1", done, one_line=True):
             return
-        when = session.moment(done.swapped_ns)
-        session.line(f"{when}  {session.id_text(done.commit)}  {done.file}  {size(done.received)}")
+        session.line(
+            f"{session.moment(done.swapped_ns)}  {session.id_text(done.commit)}  "
+            f"{done.file}  {size(done.received)}"
+        )
 
     sink = ReplicaSink(
         args.output,

@@ -29,6 +29,7 @@ def command(session: Session, args: _PullOptions) -> None:
         more = f": {count(done.ahead, 'version')} to push" if done.ahead else ""
         session.note(f"{branch} is up to date with {name}/{branch}{more}")
         return
-    old = "nothing" if done.old is None else done.old.short
-    session.note(f"Fast-forward {done.branch}: {old}..{done.new.short}")
+    session.note(
+        f"Fast-forward {done.branch}: {done.old.short if done.old else 'nothing'}..{done.new.short}"
+    )
     print_restored(session, done.restored)

@@ -95,8 +95,7 @@ def _show(session: Session, name: str | None = None) -> None:
     kind = "bare" if refs.bare else "with working files"
     title = f"{printable(remote.name)}: " if remote is not None and remote.name else ""
     session.line(f"{title}{printable(refs.url)}, {kind}")
-    head = refs.head if isinstance(refs.head, str) else "detached"
-    session.line(f"HEAD: {printable(head)}")
+    session.line(f"HEAD: {printable(refs.head) if isinstance(refs.head, str) else 'detached'}")
     rows = []
     for named, commit in listed.items():
         state = "same here" if known.get(named) == commit else "differs here"
