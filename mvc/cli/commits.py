@@ -206,7 +206,7 @@ def details(
         ("Code", _code(commit, full=full) or None),
         ("Run", printable(commit.run) or None),
         ("Metrics", session.few(measured(entry.metrics).split("  "), room) or None),
-        ("Params", session.few(_given(entry.params).split("  "), room) or None),
+        ("Params", session.few(_params_text(entry.params).split("  "), room) or None),
         *(("Note", note_line(annotation)) for annotation in entry.annotations),
         ("Relation", _related(entry.relations or ()) or None),
         ("Stored", "as a reset point" if entry.reset_point else None),
@@ -234,7 +234,11 @@ def _steps(start: CommitId, batches: int, rows: int, seconds: float | None) -> s
 def note_line(annotation: Annotation) -> str:
     """``nightly evaluation  auc=0.91  (ada@host, 2026-11-20T10:00:00+01:00)``."""
     when = format_time(annotation.time_ns, precise=False)
-    parts = (one_line(annotation.note), measured(annotation.metrics), _given(annotation.params))
+    parts = (
+        one_line(annotation.note),
+        measured(annotation.metrics),
+        _params_text(annotation.params),
+    )
     return "  ".join([*filter(None, parts), f"({printable(annotation.author)}, {when})"])
 
 
@@ -244,7 +248,7 @@ def who(author: str, sent_by: str) -> str:
     return " ".join(filter(None, (printable(author), sent)))
 
 
-def _given(params: Mapping[str, str]) -> str:
+def _params_text(params: Mapping[str, str]) -> str:
     return "  ".join(f"{printable(k)}={printable(v)}" for k, v in sorted(params.items()))
 
 

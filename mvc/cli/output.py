@@ -280,11 +280,16 @@ class Output:
             self.wipe()
 
     def run(
-        self, verb: str, act: Callable[..., _T], *given: Any, counted: bool = False, **named: Any
+        self,
+        verb: str,
+        act: Callable[..., _T],
+        *arguments: Any,
+        counted: bool = False,
+        **named: Any,
     ) -> _T:
         """Calls ``act`` with the arguments and the callback of ``progress``; returns its result."""
         with self.progress(verb, counted=counted) as progress:
-            return act(*given, progress=progress, **named)
+            return act(*arguments, progress=progress, **named)
 
     def wipe(self) -> None:
         """Removes the progress bar; each printed line does."""

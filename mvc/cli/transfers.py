@@ -139,7 +139,7 @@ def unsent_line(unsent: Unsent) -> str:
     target, name = printable(unsent.target), printable(unsent.remote)
     if unsent.state == "not sent":
         return f"{target}: not sent yet to {name}: run 'mvc push {name}' (or use --push)"
-    live = "nothing" if unsent.there is None else unsent.there.commit.short
+    live = "nothing" if unsent.live_there is None else unsent.live_there.commit.short
     return (
         f"{target}: conflict: {live} is live at {name}, which refuses your deployment; "
         f"'mvc deploy VERSION {target}' replaces it, --retract withdraws yours"

@@ -178,9 +178,13 @@ class _Line:
     def _note_broken(self, checkpoint: Checkpoint, error: BadModelFile) -> None:
         """Notes an invalid checkpoint; raises the error with its path unless it may be skipped."""
         if self._options.broken is None:
-            only = "" if len(checkpoint.files) > 1 else f"{next(iter(checkpoint.files))} is "
+            redundant = (
+                f"{next(iter(checkpoint.files))} is "
+                if checkpoint.source in checkpoint.files.values()
+                else ""
+            )
             raise BadModelFile(
-                f"{printable(str(checkpoint.source))}: {error.message.removeprefix(only)}",
+                f"{printable(str(checkpoint.source))}: {error.message.removeprefix(redundant)}",
                 hint="mend, complete or move it, or skip such checkpoints with --skip-broken; "
                 "an incomplete one can be imported without --deploy",
             ) from error

@@ -34,14 +34,14 @@ from mvc.store.store import Store
 class Unsent(Struct, frozen=True):
     """The statements on ``target`` that ``remote`` lacks.
 
-    ``conflict``: another deployment was made there meanwhile; ``there`` is live at the remote, as
-    far as known here. ``against``: statements that a new deployment must retract to be accepted.
+    ``conflict``: another deployment was made there meanwhile; ``live_there`` is live at the remote,
+    as far as known here. ``against``: statements that a new deployment must retract to be accepted.
     """
 
     remote: str
     target: str
     state: Literal["not sent", "conflict"]
-    there: Deployed | None
+    live_there: Deployed | None
     against: Against = IN_STEP
 
 

@@ -35,7 +35,7 @@ def _print(session: Session, args: _LiveOptions) -> None:
     if args.nodes:
         _show_nodes(session, args.target)
         return
-    lives = _found(session, args)
+    lives = _lives(session, args)
     if session.as_json:
         answers = [
             fields(live) | {"signature": signature_of(session, live.deployment)} for live in lives
@@ -56,7 +56,7 @@ def _print(session: Session, args: _LiveOptions) -> None:
         note_unsent(session, args.target)
 
 
-def _found(session: Session, args: _LiveOptions) -> tuple[Live, ...]:
+def _lives(session: Session, args: _LiveOptions) -> tuple[Live, ...]:
     if args.between is not None:
         return session.repo.live_between(*args.between, args.target)
     if args.target is None:

@@ -47,8 +47,8 @@ class _PipelineOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _PipelineOptions) -> None:
     if len(args.words) > 1:
         raise click.UsageError("name one pipeline, in quotes")
-    asked = fields(args, "max_recovery speed accuracy_drop") | {"lossy": args.lossy or None}
-    requirements = {name: value for name, value in asked.items() if value is not None}
+    options = fields(args, "max_recovery speed accuracy_drop") | {"lossy": args.lossy or None}
+    requirements = {name: value for name, value in options.items() if value is not None}
     needs = Requirements(**requirements) if requirements else None
     if needs is not None and args.words:
         raise click.UsageError("name a pipeline or requirements, not both")

@@ -64,7 +64,7 @@ def command(session: Session, args: _ProbeOptions) -> int:
     script = Script(args.model, session.fs, "model")
 
     def make() -> Any:
-        model = _made(script)
+        model = _model_of(script)
         if args.rev is not None:
             from mvc.training.resume import load
 
@@ -96,7 +96,7 @@ def command(session: Session, args: _ProbeOptions) -> int:
     return int(not result.same)
 
 
-def _made(script: Script) -> Any:
+def _model_of(script: Script) -> Any:
     value = script.required(script.name)
     import torch
 

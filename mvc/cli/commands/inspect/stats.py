@@ -37,7 +37,7 @@ def command(session: Session, args: _StatsOptions) -> None:
 
 def _print_versions(session: Session) -> None:
     """Prints versions; ``price``: recovery and bytes in seconds, by ``store.storage_weight``."""
-    found = [
+    priced = [
         (entry, entry.storage)
         for entry in session.repo.log("HEAD", LogOptions(every=True, prices=True))
         if entry.storage is not None
@@ -46,7 +46,7 @@ def _print_versions(session: Session) -> None:
         versions = [
             {"version": entry.id, "bytes": sum(stored.bytes.values())}
             | fields(stored, "kind seconds price")
-            for entry, stored in found
+            for entry, stored in priced
         ]
         session.json("mvc.stats.versions/1", {"versions": versions})
         return
@@ -59,7 +59,7 @@ def _print_versions(session: Session) -> None:
             "" if stored.price is None else seconds(stored.price),
             one_line(entry.commit.message),
         )
-        for entry, stored in found
+        for entry, stored in priced
     ]
     session.table("version, stored, bytes>, recovery>, price>, message", rows)
 

@@ -145,9 +145,9 @@ def _drop_weights(session: Session, args: _ForgetOptions) -> None:
         names = listed(
             [id_.short for id_ in done if done[id_] == why], None if session.verbose else _FIRST
         )
-        kept = f"stored: the weights of {names}: {why}"
+        retained = f"stored: the weights of {names}: {why}"
         dropped = f"dropped: the weights of {names}; 'mvc gc' deletes their bytes"
-        session.note(dropped if why is None else kept)
+        session.note(dropped if why is None else retained)
 
 
 def _print_receipts(session: Session, revs: tuple[str, ...]) -> None:
