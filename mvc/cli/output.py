@@ -313,8 +313,9 @@ def _bar(verb: str, *, counted: bool, colored: bool) -> Bar:
     amount = progress.MofNCompleteColumn() if counted else progress.DownloadColumn()
     bar = progress.Progress(
         progress.TextColumn("{task.description} {task.fields[what]}", markup=False),
-        progress.BarColumn(30), amount,
-        Rate() if counted else progress.TransferSpeedColumn(), progress.TimeRemainingColumn(),
+        progress.BarColumn(30),
+        *(amount, Rate() if counted else progress.TransferSpeedColumn()),
+        progress.TimeRemainingColumn(),
         console=console, transient=True,
         redirect_stdout=False, redirect_stderr=False,
     )  # fmt: skip
