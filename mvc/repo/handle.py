@@ -155,7 +155,7 @@ def check_absent(fs: FileSystem, root: Path) -> None:
 
 def _hint(hint: str | None) -> str:
     """'mvc fsck' must open the repository too, so the hint must not name it alone."""
-    if hint is None or hint.startswith("run 'mvc fsck' to see"):
+    if hint is None or hint.startswith("run 'mvc fsck' to list"):
         return "run 'mvc fsck --repair', with --from BACKUP if there is a copy of .mvc/journal"
     return hint
 

@@ -344,7 +344,7 @@ def test_bad_places(repo: Repository, tmp_path: Path) -> None:
             follow(repo.root, "prod", to=node, once=True, in_place=True)
     assert [each.name for each in full.iterdir()] == ["mine"]
     for in_place in (False, True):
-        with pytest.raises(WrongUsage, match="has no name"):
+        with pytest.raises(WrongUsage, match="cannot be replaced"):
             follow(repo.root, "prod", to=Path(), once=True, in_place=in_place)
 
 

@@ -261,5 +261,5 @@ def test_an_honest_plan_of_these_tests_is_carried_out(mvc: Mvc, said: dict[str, 
     model.rename(mvc.folder / TEMPORARY)
     steps = [["model.safetensors", TEMPORARY]]
     forge(mvc.folder, plan(steps=steps, checks=[check], **said))
-    assert "completed a checkout" in mvc("log").err
+    assert "completed an interrupted checkout" in mvc("log").err
     assert model.read_bytes() == data

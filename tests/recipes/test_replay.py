@@ -305,7 +305,7 @@ def test_broken_replays_are_caught_and_named(repo: mvc.Repository, images: Path)
     # other code
     code = recipes.code(repo, good)["code/tests/recipes/trainings.py"].replace(b"epochs", b"rounds")
     other = altered(repo, good, code_tests_recipes_trainings_py=code)
-    with pytest.raises(DamagedData, match=r"code/tests/recipes/trainings\.py of .* not the"):
+    with pytest.raises(DamagedData, match=r"code/tests/recipes/trainings\.py of .* does not match"):
         mvc.retrain(repo, other, trust=True)
     # other versions than the commit needs: nothing would keep them
     other = altered(repo, good, needs=repo.version(good).needs[:1])
@@ -386,7 +386,7 @@ def test_a_replay_that_hangs_is_told_of_and_ended(repo: mvc.Repository) -> None:
     texts: list[str] = []
     with pytest.raises(CannotRetrain, match="took more than 8 s: its process was ended"):
         mvc.retrain(repo, trust=True, timeout=8, progress=lambda *given: texts.append(given[2]))
-    (said, *_) = [text for text in texts if "waiting for process" in text]
+    (said, *_) = [text for text in texts if "waits for process" in text]
     assert not alive(int(said.partition("process ")[2].partition(",")[0]))
     assert not left_behind(repo)
     with pytest.raises(WrongUsage, match="timeout is a number of seconds"):

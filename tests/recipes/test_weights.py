@@ -149,7 +149,7 @@ def test_report_leaves_out_changes_of_versions_without_weights(chain: Chain) -> 
     repo.commit({n: v + 1 for n, v in chain.states[2].items()})
     chain.lose(first)
     page = mvc.write_report(repo)
-    assert start.short in page and re.search(r"Of \d such changes 1 are shown", page)
+    assert start.short in page and re.search(r"Shown: the newest 1 of \d changes", page)
 
 
 def test_every_verified_replay_is_recorded_as_a_proof(chain: Chain) -> None:

@@ -132,7 +132,7 @@ def test_what_cannot_be_attached_is_refused(repo: mvc.Repository) -> None:
     for name in ("../x", "/x", "a/../b", ".mvc/x", "", "a\nb"):
         with pytest.raises(InvalidName):
             keep(repo, 1, {name: b"x"})
-    with pytest.raises(WrongUsage, match="at most 1000 files"):
+    with pytest.raises(WrongUsage, match="at most 1000 attachments"):
         keep(repo, 1, {f"a{i}": b"" for i in range(1001)})
     with pytest.raises(UnknownRevision):
         keep(repo, 1, {}, (CommitId(bytes(32)),))

@@ -57,7 +57,7 @@ def test_a_file_is_no_repository(tmp_path: Path) -> None:
 def test_init_twice_says_that_it_can_be_used(folder: Path) -> None:
     with pytest.raises(AlreadyARepository) as caught:
         Repository.init(folder.parent)
-    assert "as it is" in (caught.value.hint or "")
+    assert "mvc status" in (caught.value.hint or "")
 
 
 def test_of_two_that_make_a_repository_at_once_one_is_told(

@@ -187,7 +187,7 @@ def test_a_lossy_setting_changes_no_state_that_did_not_ask_for_it(tmp_path: Path
             assert Pipeline.parse(exact.commit.pipeline) == coding
             repo.storage.repack(interval=2)
             assert repo.checkout()["w"].tobytes() == given["w"].tobytes()
-            with pytest.raises(WrongUsage, match="lossy pipelines"):
+            with pytest.raises(WrongUsage, match="lossy pipeline"):
                 repo.commit(given, options=CommitOptions(exact=["w"]))
 
 
@@ -290,11 +290,11 @@ def test_where_production_weights_go_must_be_said(repo: mvc.Repository) -> None:
             pipeline=LSB,
             files=mvc.FileOptions(output=repo.root / "o", cwd=repo.root),
         )
-    with pytest.raises(WrongUsage, match="one place"):
+    with pytest.raises(WrongUsage, match="not both"):
         repo.commit(
             "a.npz", pipeline=LSB, files=mvc.FileOptions(output="o", in_place=True, cwd=repo.root)
         )
-    with pytest.raises(WrongUsage, match="lossy pipelines"):
+    with pytest.raises(WrongUsage, match="lossy pipeline"):
         repo.commit("a.npz", files=mvc.FileOptions(output=repo.root / "o", cwd=repo.root))
     assert next(iter(repo.operations())).entry.operation == "init"
     assert not (repo.root / "o").exists()
