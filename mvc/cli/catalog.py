@@ -30,7 +30,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "verify": "Check the signatures of deployments or versions.",
         "stats": "Show sizes, counts and recovery times of the repository.",
         "report": "Write the history as an HTML page with charts.",
-        "pipeline": "Explain pipelines, or choose one.",
+        "pipeline": "Explain or choose the pipeline that encodes tensors.",
         "probe": "Compare two runs of a model layer by layer.",
         "retrain": "Replay recipes, to store weights or prove the recipes.",
     },

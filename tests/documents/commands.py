@@ -1,8 +1,9 @@
 """Writes the reference pages of the commands, ``docs/commands/NAME.md``.
 
 ``python -m tests.documents.commands [NAME]...`` takes title, usage, text, arguments and options
-from the command, fields of JSON from recorded answers, and the rest from ``notes.md`` in this
-folder: sections, links and examples. The lines of a block ``run`` are those of a scene of
+from the command, fields of JSON from recorded answers, their meanings from ``fields.md``, and the
+rest from ``notes.md`` in this folder: sections, links and examples. The first uses of the terms
+of ``docs/commands.md#words`` are links. The lines of a block ``run`` are those of a scene of
 ``tests.cli.screens``; the page shows the ones that begin with ``$``, with what they print.
 """
 
@@ -31,6 +32,14 @@ from tests.documents.pages import ROOT
 
 FOLDER = ROOT / "docs" / "commands"
 _NOTES = Path(__file__).with_name("notes.md")
+_MEANINGS = Path(__file__).with_name("fields.md")
+_TERM = re.compile(
+    r"```.*?^```|`[^`]*`|\w+\([^)]*\)|\[[^]]*\]\([^)]*\)|^#.*?$|"  # code, links, headings stay
+    r"\b(state|absent|forgotten|dropped|purged|target|reset point|recovery time|"
+    r"production weights)(s?)\b(?![=(])",
+    re.M | re.S,
+)
+_PARAGRAPH = re.compile(r"^```.*?^```|^((?:(?!\||#|- |```)[^\n]+(?:\n|\Z))+)", re.M | re.S)
 _RECORDED = [ROOT / "tests/cli/json_outputs.txt", *sorted((ROOT / "tests/cli/screens").glob("*"))]
 _RUN = re.compile(r"^```run\n(.*?)^```$", re.M | re.S)
 _BLOCK = re.compile(r"\n(\n```[^`]*?^```\n)(?:\n(?!#))?", re.M)
@@ -61,9 +70,34 @@ def page(name: str) -> str:
         body = f"```\n$ {verb.example}\n```\n\n{body}".rstrip()
     parts = [
         f"# mvc {name}", _plain(f"`{' '.join(usage.split())}`: {line} {text}".strip()),
-        "\n".join(options), body, _json(name, printed),
+        "\n".join(options), body,
     ]  # fmt: skip
+    parts = [*_linked(parts), _json(name, printed)]
     return _BLOCK.sub(r"\1", "\n\n".join(part for part in parts if part) + "\n")
+
+
+def _linked(parts: list[str]) -> Iterator[str]:
+    """The parts of a page; the first use of each term is a link. Help is wrapped afterwards."""
+    linked = set[str]()
+
+    def link(match: re.Match[str]) -> str:
+        if match[1] is None or match[1] in linked:
+            return match[0]
+        linked.add(match[1])
+        return f"[{match[1]}{match[2]}](../commands.md#words)"
+
+    for number, part in enumerate(parts):
+        text = _TERM.sub(link, part)
+        yield _filled(text) if number == 1 else _PARAGRAPH.sub(_narrow, text)
+
+
+def _narrow(match: re.Match[str]) -> str:
+    """A paragraph of the notes, wrapped again if a link made a line longer than 120 columns."""
+    text = match[0].rstrip("\n")
+    wide = any(len(line) > 120 for line in text.splitlines())
+    if match[1] is None or not wide or text.startswith("JSON: "):
+        return match[0]
+    return _wrapped(text) + match[0][len(text) :]
 
 
 def _code(text: str) -> str:
@@ -74,11 +108,21 @@ def _plain(text: str) -> str:
     """The text of a help as Markdown: commands and settings in code, formulas as blocks."""
     text = _code(text)
     text = re.sub(r"(?<![\w`-])(--?[a-zA-Z][a-z-]*)(?![\w`])", r"`\1`", text)
-    text = re.sub(r"(?<![\w`./'])([a-z]+\.[a-z]+_?[a-z_]*)(?![\w`.(/])", _setting, text)
-    paragraphs = re.split(r"\n\n+", text)
+    return re.sub(r"(?<![\w`./'])([a-z]+\.[a-z]+_?[a-z_]*)(?![\w`.(/])", _setting, text)
+
+
+def _filled(text: str) -> str:
+    """Paragraphs in lines of 120 columns, never broken inside code."""
     return "\n\n".join(
-        f"    {each.strip()}" if each.startswith("  ") else textwrap.fill(each, 120)
-        for each in paragraphs
+        f"    {each.strip()}" if each.startswith("  ") else _wrapped(each)
+        for each in re.split(r"\n\n+", text)
+    )
+
+
+def _wrapped(text: str) -> str:
+    whole = re.sub(r"`[^`]*`", lambda code: re.sub(r"\s+", "\0", code[0]), text)
+    return textwrap.fill(whole, 120, break_long_words=False, break_on_hyphens=False).replace(
+        "\0", " "
     )
 
 
@@ -164,15 +208,29 @@ def _json(name: str, printed: list[tuple[str, str]]) -> str:
             fields = schemas.setdefault(schema, {})
             for key, _, value in (line.partition(": ") for line in text.splitlines()):
                 fields[key] = fields.get(key) or json.loads(value)
-    lines = [f"`{schema}`: {_listed(fields)}" for schema, fields in sorted(schemas.items())]
+    lines = [f"`{schema}`: {_listed(name, fields)}" for schema, fields in sorted(schemas.items())]
     return "JSON: " + "; ".join(lines) + "." if lines else ""
 
 
-def _listed(fields: dict[str, Any]) -> str:
-    commit = _fields_of_commits()
+def _listed(name: str, fields: dict[str, Any]) -> str:
+    commit, meanings = _fields_of_commits(), _meanings().get(name, {})
     keys = [key for key in fields if key not in commit or not commit <= {*fields}]
-    named = [f"`{key}`{_inner(fields[key])}" for key in keys]
+    named = [
+        f"`{key}`" + (f" ({meanings[key]})" if key in meanings else _inner(fields[key], meanings))
+        for key in keys
+    ]
     return ", ".join([_OF_COMMIT] * (len(keys) < len(fields)) + named)
+
+
+@cache
+def _meanings() -> dict[str, dict[str, str]]:
+    """By command and field, the meaning of fields whose names do not say it."""
+    parts = re.split(r"^# ", _MEANINGS.read_text(encoding="utf-8"), flags=re.M)[1:]
+    return {
+        name: dict(re.findall(r"^- `(\w+)`: (.*)$", text, re.M))
+        for names, _, text in (part.partition("\n") for part in parts)
+        for name in names.split(", ")
+    }
 
 
 @cache
@@ -181,12 +239,13 @@ def _fields_of_commits() -> set[str]:
     return {*json.loads(text.partition(": ")[2])[0]}
 
 
-def _inner(value: Any) -> str:
+def _inner(value: Any, meanings: dict[str, str]) -> str:
     """The fields of the objects in a list, unless they are many."""
     first = value[0] if isinstance(value, list) and value else None
     if not isinstance(first, dict) or len(first) > _MOST_FIELDS:
         return ""
-    return f" ({', '.join(f'`{key}`' for key in first)})"
+    named = [f"`{key}`" + (f": {meanings[key]}" if key in meanings else "") for key in first]
+    return f" ({', '.join(named)})"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ The versions must have the same tensors, dtypes and shapes. The mean of each flo
 with products and sums in float64, in the order of the REVs, rounded once to the tensor's dtype, so
 the bits are the same on every machine. The weights w are those of -w divided by their sum, by
 default 1/n. Integers that differ, and files without tensors, come from the last REV, with a
-warning. The REVs become the parents. The working files must have no uncommitted work.
+warning. The REVs become the parents. Uncommitted work is refused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``mvc tag``.
 
-Without arguments, the tags are listed. REV is HEAD by default.
+Without NAME, tags are listed. REV is HEAD by default.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
 """``mvc diff``.
 
 A and B are revisions, or files or folders on disk; A..B means both. Without B, A is compared with
-the working folder; without A, HEAD is. Only tensors with different hashes are read. 'changed' is
-the share of elements whose bits differ, L2 and max |d| measure the difference, cosine compares old
-and new. At most 40 tensors of a file are listed; -v lists all. With --environment, the environment
-of A is compared with that of B, or of this machine: exact fields must be equal, compatible ones
-should not affect results; -v also lists ignored ones.
+the working folder. Without A and B, HEAD is compared with the working folder. Only tensors with
+different hashes are read. 'changed' is the share of elements whose bits differ, L2 and max |d| are
+norms of the difference, cosine is the cosine of the angle between old and new values. At most 40
+tensors of a file are listed; -v lists all.
+
+With --environment, the recorded environment of A (versions of Python and packages, processor,
+settings) is compared with that of B, or without B with this machine. A different field of grade
+'exact' may change results. One of grade 'compatible' should not. Ignored fields are listed by -v.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ class _DiffOptions(CommandOptions, frozen=True, kw_only=True):
     paths: tuple[PathText, ...] = argument("[PATH]...")
     stat: bool = flag("Print one line for each file.")
     environment: bool = flag("Compare environments, not files.", allows="a b exit_code")
-    exit_code: bool = flag("Exit with 1 if files, or the results of environments, may differ.")
+    exit_code: bool = flag(
+        "Exit with 1 if files differ, or with --environment if an exact field differs."
+    )
 
 
 @verb("mvc diff HEAD~1 HEAD", _DiffOptions, pages=True)

@@ -27,7 +27,7 @@ _STYLES = {"modified": "changed", "missing": "removed", "renamed": "changed"}
 
 
 class _StatusOptions(CommandOptions, frozen=True, kw_only=True):
-    short: bool = flag("One line for each file: M, !, R, ?, L.", "-s")
+    short: bool = flag("Print one line for each file: a letter for its change, and its path.", "-s")
 
 
 @verb("mvc status", _StatusOptions)

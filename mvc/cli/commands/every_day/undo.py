@@ -1,7 +1,8 @@
 """``mvc undo``.
 
-Undoes the newest operation that moved branches, tags or HEAD, or operation NUMBER of the list.
-Files do not change. Deployments cannot be undone: see 'mvc rollback' and 'mvc deploy --retract'.
+Undoes the newest operation that moved branches, tags or HEAD, or operation NUMBER of --list: its
+refs return to their earlier values. Files do not change. To undo a deployment, use
+'mvc rollback' or 'mvc deploy --retract'.
 """
 
 from __future__ import annotations

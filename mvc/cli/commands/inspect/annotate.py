@@ -1,8 +1,8 @@
 """``mvc annotate``.
 
-Records results that come later, such as an evaluation or an approval. The version and its id
-do not change. log, show, live and report use the last value of each name, and 'mvc log --where'
-searches it. Without a value, the annotations of REV are listed. 'mvc undo' reverts one.
+Records later results, such as an evaluation. The version and its id do not change. log, show,
+live and report use the last value of each name, and 'mvc log --where' searches it. Without a
+value, the annotations of REV are listed. 'mvc undo' reverts one.
 """
 
 from __future__ import annotations

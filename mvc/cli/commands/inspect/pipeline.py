@@ -1,8 +1,9 @@
 """``mvc pipeline``.
 
-Without arguments, all stages and presets are listed. A SPEC or PRESET is checked and explained.
-Requirements (--max-recovery, --lossy, --speed, --accuracy-drop) choose a pipeline that meets
-them. --set writes the result to the settings.
+A pipeline is a line of stages that encodes changed tensors. Without arguments, all stages and
+presets (named pipelines) are listed. A SPEC, which is such a line, or a PRESET is checked and
+explained. Or name requirements (--max-recovery, --lossy, --speed, --accuracy-drop), and mvc
+chooses a preset that meets them. --set writes the result to the settings.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ _ABOUT = "about lossy decides"  # of a stage, in JSON
 class _PipelineOptions(CommandOptions, frozen=True, kw_only=True):
     words: tuple[str, ...] = argument("[SPEC|PRESET]")
     max_recovery: float | None = option(
-        "SECONDS", "Requirement: the recovery time of any version; by default 10."
+        "SECONDS", "Requirement: the longest recovery time of a version; by default 10 seconds."
     )
-    lossy: bool = flag("Requirement: production weights may differ from training weights.")
+    lossy: bool = flag("Permit production weights that differ from training weights.")
     speed: Literal["fast", "slow"] | None = option(
-        None, "Requirement: fast, or slow, which compares accuracies.", type=click.Choice(SPEEDS)
+        None,
+        "With --lossy: slow measures the accuracy of each version, fast (default) does not.",
+        type=click.Choice(SPEEDS),
     )
     accuracy_drop: float | None = option(
         "|".join(f"{d:g}" for d in ACCURACY_DROPS),
-        "Requirement: per cent of accuracy that production weights may lose.",
+        "With --lossy: percentage points of accuracy that production weights may lose.",
     )
     write: bool = flag("Store the pipeline in the setting commit.pipeline.", "--set")
 

@@ -1,7 +1,7 @@
 """``mvc remote``.
 
 'remote add NAME URL' names a repository: a folder, or a URL such as ssh://HOST/PATH or
-s3://BUCKET. It fetches nothing. 'remote show' lists the refs of a remote or a URL.
+s3://BUCKET. 'remote add' fetches nothing. 'remote show' lists the refs of a remote or a URL.
 """
 
 from __future__ import annotations

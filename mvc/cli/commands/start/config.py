@@ -1,7 +1,7 @@
 """``mvc config``.
 
 Without KEY, all settings are listed with their source: default, user file, repository file,
-environment (such as MVC_STORE_RESET_INTERVAL) or flag. A later source overrides earlier ones.
+environment (such as MVC_STORE_RESET_INTERVAL) or flag. The last one counts.
 """
 
 from __future__ import annotations

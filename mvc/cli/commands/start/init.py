@@ -1,6 +1,6 @@
 """``mvc init``.
 
-The repository is the folder .mvc inside DIR. A missing DIR is created.
+The repository is the folder .mvc inside DIR, also with --bare. A missing DIR is created.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class _InitOptions(CommandOptions, frozen=True, kw_only=True):
     branch: str | None = option("NAME", "The name of the first branch.", "-b")
     bare: bool = flag("Create a bare repository, without working files, to push to.")
     shared: Literal["group", "all"] | None = option(
-        "[group|all]", "Let the group of the folder write; with all, let all users read.",
+        "[group|all]", "The group of DIR may read and write; with all, other users may read.",
         is_flag=False, flag_value="group",
     )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 Other processes may commit meanwhile. Every new byte is read back and checked before the copy
 counts. After an interruption, the same command continues. 'mvc restore' creates a repository
-from the copy. In a served folder, each repository below it and the tokens are copied.
+from the copy. Of a folder of 'mvc serve', all repositories and tokens are copied.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``mvc forget``.
 
 Deletes the states of the REVs, or of the versions that the rules select. Commits, ids and
-history stay; the next 'mvc gc' removes the bytes. With --weights, only weights that a recipe can
-replay are dropped; 'mvc retrain' stores them again.
+history stay; the next 'mvc gc' removes the bytes. --weights deletes ("drops") only weights that a
+recipe can compute again, with 'mvc retrain'.
 """
 
 from __future__ import annotations

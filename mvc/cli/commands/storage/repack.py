@@ -2,7 +2,7 @@
 
 Names, ids and contents do not change; storage and recovery time do. Without an aim, the settings
 apply: store.storage_weight, else store.max_recovery, else store.layout. --add and --remove
-accept several versions: the REVs that follow belong to them.
+accept several REVs.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 BACKUP is a folder that 'mvc backup' wrote, or any copy of a .mvc. DIR, by default this folder,
 must not have a repository yet. Every byte is read back and checked. After an interruption, the
-same command continues. 'mvc checkout' writes the files of versions.
+same command continues. To write the files of a version, use 'mvc checkout' instead.
 """
 
 from __future__ import annotations
