@@ -81,7 +81,7 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
         completes="FILE",
         needs="provenance",
     )
-    no_verify: bool = flag("With --provenance: no replay.", needs="provenance")
+    no_verify: bool = flag("With --provenance: do not replay the training.", needs="provenance")
 
 
 @verb(

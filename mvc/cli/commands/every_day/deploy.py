@@ -40,7 +40,9 @@ class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
     reason: str | None = reason("rev")
     sign: bool | None = sign("rev")
     anyway: bool = flag("Deploy even if the target is protected or the model lacks a file.")
-    push: bool = flag("Send it to the remote first; if refused, record nothing.", needs="rev")
+    push: bool = flag(
+        "Push the deployment first; if the remote refuses it, record nothing.", needs="rev"
+    )
     listed: str | None = option(
         "[TARGET]", "List the deployments of TARGET, or all.", "--list", "-l", allows="",
         is_flag=False, flag_value="",

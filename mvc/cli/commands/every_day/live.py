@@ -22,7 +22,9 @@ class _LiveOptions(CommandOptions, frozen=True, kw_only=True):
         "A B", "List the versions that were live from A to B.", nargs=2, allows="target remote"
     )
     nodes: bool = flag("List the version that each node reports.", allows="target remote")
-    remote: PathText | None = option("REMOTE|URL", "Ask this remote, or the repository at URL.")
+    remote: PathText | None = option(
+        "REMOTE|URL", "Read from this remote, or the repository at URL."
+    )
 
 
 @verb('mvc live prod --at "2026-11-20 10:00"', _LiveOptions)

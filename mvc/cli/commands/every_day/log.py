@@ -47,16 +47,18 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
         "Print the tensors that each version changed.", "-p", "--patch", allows=_FILTERS
     )
     stat: bool = flag("Print the files that each version changed.", allows=_FILTERS)
-    where: str | None = option("CONDITION", "Filter: 'auc > 0.9 and lr < 1e-3'.")
-    grep: str | None = option("REGEX", "Filter by message, notes, run and params.")
+    where: str | None = option(
+        "CONDITION", "List versions with such values: 'auc > 0.9 and lr < 1e-3'."
+    )
+    grep: str | None = option("REGEX", "List versions whose message, notes, run or params match.")
     sort: str | None = option(
         "NAME",
         "Sort by a metric or param, highest first; -NAME: lowest first.",
         completes="ORDER",
     )
-    target: str | None = option("T", "Only versions that were deployed to T.")
-    since: str | None = option("TIME", "Only versions since TIME.")
-    until: str | None = option("TIME", "Only versions until TIME.")
+    target: str | None = option("T", "List versions that were deployed to T.")
+    since: str | None = option("TIME", "List versions since TIME.")
+    until: str | None = option("TIME", "List versions until TIME.")
 
 
 @verb("mvc log -n 20 --oneline", _LogOptions, pages=True)

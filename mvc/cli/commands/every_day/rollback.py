@@ -26,7 +26,7 @@ class _RollbackOptions(CommandOptions, frozen=True, kw_only=True):
         allows="target reason sign anyway push remote",
     )
     anyway: bool = flag("Deploy even if the target is protected (deploy.protect).")
-    push: bool = flag("Send it to the remote first; if refused, record nothing.")
+    push: bool = flag("Push the deployment first; if the remote refuses it, record nothing.")
     remote: str | None = option("REMOTE", "Roll back the deployments of REMOTE, and send it there.")
 
 

@@ -20,17 +20,17 @@ from mvc.text import size
 
 
 class _ReportOptions(CommandOptions, frozen=True, kw_only=True):
-    since: str | None = option("TIME", "Only versions and deployments since TIME.")
-    until: str | None = option("TIME", "Only versions and deployments until TIME.")
+    since: str | None = option("TIME", "Show only versions and deployments since TIME.")
+    until: str | None = option("TIME", "Show only versions and deployments until TIME.")
     by: Literal["time", "version"] | None = option(
-        None, "The axis: time, or version numbers; by default chosen by the data."
+        None, "The axis of the charts; mvc chooses it by default."
     )
     output: PathText | None = option(
         "FILE", "The output, by default report.html; - is stdout.", "-o"
     )
     force: bool = FORCE_FILE
     layers: float = option(
-        "SECONDS", "Time limit for distances of layers; by default 2.", default=2.0
+        "SECONDS", "Stop computing distances of layers after SECONDS; by default 2.", default=2.0
     )
 
 

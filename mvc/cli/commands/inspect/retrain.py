@@ -26,7 +26,7 @@ class _RetrainOptions(CommandOptions, frozen=True, kw_only=True):
     anyway: bool = flag("Replay even if the environment differs; the result is verified.")
     trust_code: bool = flag("Run the stored code of each REV.")
     trust: tuple[str, ...] = option(
-        "REV", "Run the stored code of REV, too: a base without weights (repeatable)."
+        "REV", "Also run the stored code of REV, to recover a base (repeatable)."
     )
     timeout: float | None = option(
         "SECONDS",
@@ -35,7 +35,7 @@ class _RetrainOptions(CommandOptions, frozen=True, kw_only=True):
     )
     tolerance: float | None = option(
         "X",
-        "Accept a replay within X of stored weights; it is no proof.",
+        "Accept weights that differ by at most X; the recipe is not proven.",
         type=click.FloatRange(0),
     )
 

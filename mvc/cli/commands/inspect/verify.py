@@ -15,8 +15,8 @@ from mvc.text import count
 
 class _VerifyOptions(CommandOptions, frozen=True, kw_only=True):
     revs: tuple[str, ...] = argument("[REV]...", allows="")
-    target: str | None = option("T", "Only deployments to T.")
-    since: str | None = option("TIME", "Only deployments that were recorded since TIME.")
+    target: str | None = option("T", "Check only deployments to T.")
+    since: str | None = option("TIME", "Check only deployments that were recorded since TIME.")
 
 
 @verb("mvc verify --target prod", _VerifyOptions)

@@ -63,7 +63,7 @@ class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
     )
     dry_run: bool = DRY_RUN
     reason: str | None = reason()
-    force: bool = flag("Do not ask; required without a terminal.", "-f")
+    force: bool = flag("Do not ask for confirmation; required if stdin is no terminal.", "-f")
     remote: str | None = REMOTE
 
 

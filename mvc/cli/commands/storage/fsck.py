@@ -29,7 +29,7 @@ class _FsckOptions(CommandOptions, frozen=True, kw_only=True):
     repair: bool = flag("Repair from copies; quarantine bytes that cannot be repaired.")
     other: Path | None = option(
         "DIR",
-        "With --repair: also read from this repository or backup.",
+        "With --repair: also read from this backup or repository, such as a clone.",
         "--from",
         needs="repair",
     )

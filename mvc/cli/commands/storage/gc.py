@@ -16,7 +16,7 @@ class _GcOptions(CommandOptions, frozen=True, kw_only=True):
     dry_run: bool = DRY_RUN
     reason: str | None = reason()
     grace: str | None = option(
-        "DURATION", "Keep versions of operations of the last DURATION (14d, 36h, 0)."
+        "DURATION", "Keep versions that operations of the last DURATION used (14d, 36h, 0)."
     )
     remote: str | None = REMOTE
 

@@ -1,8 +1,8 @@
 """``mvc repack``.
 
-Names, ids and contents do not change; storage and recovery time do. Without an aim, the settings
-apply: store.storage_weight, else store.max_recovery, else store.layout. --add and --remove
-accept several REVs.
+Names, ids and contents do not change. Without --interval, --max-recovery and --max-size the
+settings apply: store.storage_weight, else store.max_recovery, else store.layout. --add and
+--remove accept several REVs.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
     rev: tuple[str, ...] = argument("[REV...]")
     dry_run: bool = DRY_RUN
     reason: str | None = reason()
-    interval: int | None = option("R", "Aim: a reset point every R commits.")
+    interval: int | None = option("R", "Make every R-th version a reset point.")
     max_recovery: float | None = option(
-        "SECONDS", "Aim: the least storage that recovers every version in SECONDS."
+        "SECONDS", "Use the least storage with which each recovery time is at most SECONDS."
     )
     max_size: int | None = option(
-        "BYTES", "Aim: the fastest recovery in BYTES (40MB, 40MiB).", type=nbytes
+        "BYTES", "Minimize recovery times within BYTES of storage (40MB, 40MiB).", type=nbytes
     )
     add: tuple[str, ...] = option("REV...", "Make these versions reset points.")
     remove: tuple[str, ...] = option("REV...", "Make these reset points ordinary versions.")
