@@ -17,7 +17,7 @@ class _InitOptions(CommandOptions, frozen=True, kw_only=True):
     branch: str | None = option("NAME", "The name of the first branch.", "-b")
     bare: bool = flag("Create a bare repository, without working files, to push to.")
     shared: Literal["group", "all"] | None = option(
-        "[group|all]", "The group of DIR may read and write; with all, other users may read.",
+        "[group|all]", "The group of DIR may read and write; with all, other users may read, too.",
         is_flag=False, flag_value="group",
     )  # fmt: skip
 
