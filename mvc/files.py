@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         files_in,
         is_link,
         is_report,
-        sound_files_in,
+        sorted_files_in,
     )
 
 __all__ = [
@@ -43,7 +43,7 @@ __all__ = [
     "read_pickle",
     "refuse_slash",
     "refuse_store",
-    "sound_files_in",
+    "sorted_files_in",
 ]
 
 _IN = {
@@ -64,7 +64,7 @@ _IN = {
     "read_pickle": "mvc.adapters.files.pickle_nodes",
     "refuse_slash": "mvc.repo.checkout.outputs",
     "refuse_store": "mvc.repo.checkout.outputs",
-    "sound_files_in": "mvc.repo.worktree.worktree",
+    "sorted_files_in": "mvc.repo.worktree.worktree",
 }
 
 __getattr__ = face(__name__, _IN)

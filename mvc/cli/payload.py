@@ -35,7 +35,7 @@ OWN_FIELDS = {
     "FirstDifference": "direction part text name inside call",
     "FsckReport": "sound full problems notes entries versions forgotten absent lost_versions=lost "
     "records objects checked_bytes",
-    "Imported": "source time@ commit kept raw_bytes stored_bytes branch",
+    "Imported": "source time@ commit kept=is_new raw_bytes stored_bytes branch",
     "Live": "target commit since@ until@ sequence=deployment.sequence id=deployment.id "
     "replaces=deployment.replaces author=deployment.author sent_by=deployment.sent_by "
     "reason=deployment.reason message metrics params annotations",

@@ -40,7 +40,7 @@ class WithoutMetrics(MvcWarning):
 
 
 class Imported(Struct, frozen=True):
-    """One checkpoint. ``kept``: it was committed; False if the version ``commit`` already had it.
+    """One checkpoint. ``is_new``: it was committed now; False if ``commit`` existed before.
 
     ``branch``: the branch of its history; None for a detached HEAD.
     """
@@ -48,7 +48,7 @@ class Imported(Struct, frozen=True):
     source: Path
     time_ns: int
     commit: CommitId
-    kept: bool
+    is_new: bool
     raw_bytes: int
     stored_bytes: int
     branch: str | None
@@ -63,7 +63,7 @@ def import_checkpoints(
     path: str | None = None,
     message: str | None = None,
     progress: Progress | None = None,
-    taken: Callable[[Imported], object] | None = None,
+    on_imported: Callable[[Imported], object] | None = None,
     left_out: list[Path] | None = None,
     broken: list[Path] | None = None,
     anyway: bool = False,
@@ -72,10 +72,11 @@ def import_checkpoints(
 
     ``time``: ``mtime`` or ``name:FORMAT`` (strptime on the file's name; local time by default).
     ``deploy``: record that each went live on that target at its time. ``path``: the tracked path of
-    files (default ``model`` and the extension), or the tracked folder of folders. ``taken``: called
-    with each version once it is durable. ``left_out``: receives files and subfolders that are no
-    models by name. ``broken``: receives checkpoints that are no valid models; without it the first
-    one raises BadModelFile. With ``deploy`` an incomplete model is invalid, unless ``anyway``.
+    files (default ``model`` and the extension), or the tracked folder of folders.
+    ``on_imported``: called with each version once it is durable. ``left_out``: receives files and
+    subfolders that are no models by name. ``broken``: receives checkpoints that are no valid
+    models; without it the first one raises BadModelFile. With ``deploy`` an incomplete model is
+    invalid, unless ``anyway``.
 
     A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is a training run: its
     versions go to a branch with its name. Metrics are read from ``trainer_state.json`` and from
@@ -108,8 +109,8 @@ def import_checkpoints(
             lines.append(_Line(repo, options, history, lines[-1].done if lines else 0))
             for imported in lines[-1].versions():
                 result.append(imported)
-                if taken is not None:
-                    taken(imported)
+                if on_imported is not None:
+                    on_imported(imported)
     finally:
         _move_branches(repo, lines)
     if options.too_long:
@@ -224,7 +225,7 @@ class _Line:
             checkpoint.source,
             checkpoint.time_ns,
             commit,
-            kept=stored is not None,
+            is_new=stored is not None,
             raw_bytes=raw,
             stored_bytes=stored or 0,
             branch=self.branch,

@@ -1,7 +1,8 @@
-"""Finds checkpoints on disk: which files are a version, and which versions a history.
+"""Finds checkpoints on disk, and decides which files form a version, and which versions a history.
 
 A file becomes a version of one tracked path. A folder of related files (``checkpoint-500``) becomes
-one version. A folder of numbered checkpoints is a training run with its own history.
+one version. A folder of numbered checkpoints is a training run with its own history; a model next
+to them is the run's final model.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct, field
 
 from mvc.errors import InvalidName, InvalidTime, UnknownPath, WrongUsage
-from mvc.files import FoundFile, dead_link, external_files, files_in, is_link, sound_files_in
+from mvc.files import FoundFile, dead_link, external_files, files_in, is_link, sorted_files_in
 from mvc.limits import MAX_REF_BYTES
 from mvc.names import MODELS, check_path, check_ref, printable
 from mvc.system import FileIdentity, FileSystem
 from mvc.times import check_moment, parse_time
 
-# Files that a training writes next to a model; without it they are no version.
-_BESIDE = re.compile(r"(optimizer|scheduler|scaler|training_args|rng_state|random_states).*")
+# Files that a training writes next to a model; without a model they are no version.
+_TRAINING_FILES = re.compile(
+    r"(optimizer|scheduler|scaler|training_args|rng_state|random_states).*"
+)
 _SHARD = re.compile(r".+-\d+-of-\d+\.\w+")
 _NUMBERED = re.compile(
     r"(.*[-_.])?(checkpoint|ckpt|global_step|step|epoch|iter|iteration)[-_=.]?\d+([-_=.].*)?",
@@ -63,12 +66,12 @@ def find_histories(
     """The histories in ``sources``; checkpoints of equal time are sorted by name.
 
     A folder means one history of its model files and subfolders with model files, and one more
-    history for each subfolder that is a training run. Everything else is added to ``left_out``,
-    except hidden files; so are links to folders. Raises UnknownPath for a missing source or a dead
-    link, WrongUsage if files of several formats would become one path, InvalidTime if a name has no
-    time.
+    history for each subfolder that is a training run. All other paths, links to folders included,
+    are added to ``left_out``, except hidden files. Raises UnknownPath for a missing source or a
+    dead link, WrongUsage if files of several formats would become one path, InvalidTime if a name
+    has no time.
     """
-    make = _Maker(fs, _Clock(time), None if path is None else PurePosixPath(path).as_posix())
+    maker = _Maker(fs, _Clock(time), None if path is None else PurePosixPath(path).as_posix())
     sources = _each_once(fs, sources)
     plain, runs = _Found(), list[tuple[str, _Found]]()
     for source in sources:
@@ -87,15 +90,15 @@ def find_histories(
             else:
                 plain.add(run)
             runs += [(place.relative_to(source).as_posix(), inner) for place, inner in run.runs]
-    if len(runs) == 1 and runs[0][1].at in sources and plain.holds_any:
+    if len(runs) == 1 and runs[0][1].at in sources and plain.has_versions:
         plain.add(runs.pop()[1])
-    histories = [FoundHistory(None, "", make.checkpoints(plain))] if plain.holds_any else []
-    alone = not histories and len(runs) == 1 and runs[0][1].at in sources
+    histories = [FoundHistory(None, "", maker.checkpoints(plain))] if plain.has_versions else []
+    is_only_history = not histories and len(runs) == 1 and runs[0][1].at in sources
     used_names: set[str] = set()
     for name, run_files in runs:
         branch = _branch_name(name, used_names)
-        checkpoints = make.checkpoints(run_files)
-        histories.append(FoundHistory(None if alone else branch, branch, checkpoints))
+        checkpoints = maker.checkpoints(run_files)
+        histories.append(FoundHistory(None if is_only_history else branch, branch, checkpoints))
     if left_out is not None:
         used = {path for h in histories for c in h.checkpoints for path in c.files.values()}
         skipped = [
@@ -110,7 +113,7 @@ def find_histories(
 
 
 def _each_once(fs: FileSystem, sources: Sequence[Path]) -> list[Path]:
-    """``sources`` with each folder once: a link is dropped if its folder is named too."""
+    """``sources`` with each folder once; a link is omitted if its folder is named, too."""
     chosen: dict[Path | tuple[int, int], Path] = {}
     for source in sources:
         identity = fs.stat(source)
@@ -136,30 +139,30 @@ class _Found(Struct):
         self.skipped += other.skipped
 
     @property
-    def holds_any(self) -> bool:
+    def has_versions(self) -> bool:
         return bool(self.singles or self.folders)
 
     @property
-    def has_result(self) -> bool:
-        """Whether the training wrote its result next to its checkpoints."""
+    def has_final_model(self) -> bool:
+        """Whether a run has a model file next to its folders of checkpoints."""
         return self.is_run and bool(self.folders and self.singles)
 
     def left_out(self, fs: FileSystem) -> list[Path]:
-        """Paths of no version; a training's result includes all files next to it."""
-        if not self.has_result:
+        """Paths of no version. Files next to a final model belong to its version."""
+        if not self.has_final_model:
             return self.skipped
         identities = ((place, fs.stat(place)) for place in self.skipped)
         return [place for place, identity in identities if identity is None or identity.is_dir]
 
     @property
     def is_run(self) -> bool:
-        """Whether a training wrote its numbered checkpoints here."""
+        """Whether the folder has numbered checkpoints: two files, or a folder."""
         files = [place for place in self.singles if _NUMBERED.fullmatch(place.name)]
         return len(files) > 1 or any(_NUMBERED.fullmatch(folder.name) for folder in self.folders)
 
 
 def _search(fs: FileSystem, folder: Path, deep: int = 0) -> _Found:
-    """The checkpoints and runs in a folder, and all other paths in it."""
+    """The versions and runs in a folder, and the paths to skip."""
     files = _Found(folder)
     for name in fs.list(folder):
         place = folder / name
@@ -169,7 +172,7 @@ def _search(fs: FileSystem, folder: Path, deep: int = 0) -> _Found:
                 raise dead_link(str(place))
         elif identity.is_dir and not is_link(fs, place):
             _add_folder(fs, place, files, deep + 1)
-        elif identity.is_file and _is_model(name) and not _BESIDE.fullmatch(name):
+        elif identity.is_file and _is_model(name) and not _TRAINING_FILES.fullmatch(name):
             files.singles[place] = identity
         else:
             files.skipped.append(place)
@@ -240,13 +243,11 @@ class _Maker(Struct, frozen=True):
     prefix: str | None
 
     def checkpoints(self, source: _Found) -> tuple[Checkpoint, ...]:
-        """The versions of a folder, oldest first; the files next to a run's folders are one
-        version.
-        """
+        """The versions of a folder, oldest first. A run's final model is one of them."""
         if self.prefix is not None:
             check_path(self.prefix)
         result = [self._folder(folder, self._inside(folder)) for folder in source.folders]
-        if source.at is not None and source.has_result:
+        if source.at is not None and source.has_final_model:
             files = self._inside(source.at)
             result.append(self._folder(source.at, [file for file in files if "/" not in file.name]))
         else:
@@ -254,16 +255,16 @@ class _Maker(Struct, frozen=True):
         return tuple(sorted(result, key=lambda c: (c.time_ns, natural(c.source.name))))
 
     def _inside(self, folder: Path) -> list[FoundFile]:
-        return sound_files_in(self.fs, folder, linked=set())
+        return sorted_files_in(self.fs, folder, linked=set())
 
     def _files(self, singles: Mapping[Path, FileIdentity]) -> Iterator[Checkpoint]:
         named = self.prefix or _default_name(singles)
         for place, identity in singles.items():
             time_ns = self.clock.of(place, identity.mtime_ns)
-            graph = _extension(place.name) == ".onnx"
-            beside = external_files(self.fs, place) if graph else {}
-            names = {check_path(str(PurePosixPath(named).with_name(b.name))): b for b in beside}
-            size = identity.size + sum(each.size for each in beside.values())
+            is_graph = _extension(place.name) == ".onnx"
+            external = external_files(self.fs, place) if is_graph else {}
+            names = {check_path(str(PurePosixPath(named).with_name(b.name))): b for b in external}
+            size = identity.size + sum(file.size for file in external.values())
             yield Checkpoint(place, time_ns, {**names, named: place}, size)
 
     def _folder(self, folder: Path, inside: Sequence[FoundFile]) -> Checkpoint:
@@ -287,27 +288,27 @@ def _default_name(singles: Mapping[Path, FileIdentity]) -> str:
     if len(extensions) > 1:
         raise WrongUsage(
             f"the checkpoints are of several formats: {', '.join(extensions)}",
-            hint="import one format at a time, or give the tracked path",
+            hint="import one format at a time, or name the tracked path",
         )
     return "model" + "".join(extensions)
 
 
 class _Clock:
-    """Reads a checkpoint's time by the rule of ``--time``."""
+    """The time of a checkpoint by the rule of ``--time``."""
 
     def __init__(self, rule: str) -> None:
         kind, _, self._format = rule.partition(":")
         if rule != "mtime" and (kind != "name" or "%" not in self._format):
             raise WrongUsage(f"{printable(rule)!r} is not a rule for times", hint=_TIME_RULES)
-        if kind == "name" and not _names_date(self._format):
+        if kind == "name" and not _names_year(self._format):
             raise WrongUsage(
-                f"{printable(self._format)!r} has no date: every time would be in 1900",
+                f"{printable(self._format)!r} has no year: every time would be in 1900",
                 hint="name year, month and day, such as 'name:model-%Y%m%d-%H%M%S.pt'",
             )
 
     def of(self, place: Path, mtime_ns: int) -> int:
         if not self._format:
-            return check_moment(mtime_ns, f"that of {place.name}")
+            return check_moment(mtime_ns, f"the time of {place.name}")
         for name in (place.name, place.name.removesuffix(_extension(place.name))):
             if (moment := _strptime(name, self._format)) is not None:
                 moment = moment.astimezone(UTC) if moment.tzinfo is not None else moment
@@ -322,8 +323,8 @@ class _Clock:
         )
 
 
-def _names_date(form: str) -> bool:
-    """Whether the format has a year. Unknown directives such as %s are refused later."""
+def _names_year(form: str) -> bool:
+    """Whether the format has a year. ``_strptime`` refuses unknown directives such as %s."""
     directives = set(re.findall(r"%[-_0^#]?(.)", form))
     return bool(directives & set("YyGcxs+")) or not directives - {"%"}
 

@@ -1,12 +1,14 @@
-"""The grid: production weights are whole multiples of a power of two, the step of their tensor.
+"""The grid: rounds each tensor to whole multiples of its step, a power of two.
 
-docs/pipelines.md describes the size of the step, and when it changes. Training weights tremble:
-without ``hold``, weights half-way between two multiples would move back and forth with every batch.
+*Production weights* are the rounded weights, which are stored and deployed. *Training weights* are
+those of the optimizer, which go on unrounded (``mvc.lossy.reducer``). docs/pipelines.md describes
+the size of the step, and when it changes. Training weights fluctuate: without ``hold``, a weight
+half-way between two multiples would change with every batch.
 
-Rounding needs no dither: the position of an entry within its step is as good as random, so as many
-entries move as the tensor moved on average. A wider ``hold`` (a dead zone) loses just that. The
-rounding error is fed back, since the next version is rounded from its own training weights. The
-step is recovered from the production weights, which are multiples of the step.
+Rounding needs no dither: weights lie evenly between multiples, so if a tensor moves by a tenth of a
+step, about a tenth of its entries move by one step. A wider ``hold`` (a dead zone) would lose such
+small movements. Rounding errors do not add up, since each version is rounded from its training
+weights. The step is not stored; it is derived from the previous production weights.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from mvc.codecs.stage import Stage, number, plain, read_options
 from mvc.lossy.weights import ChoosingStage, LossyStage, Moving
 
 _HOLD, _FINE = "0.52", "0.5"
-_FINEST = Decimal("0.03")  # below it deltas are hardly smaller than exact ones
-_SMALLEST = -126  # below it a float32 has fewer bits
+_FINEST = Decimal("0.03")  # a smaller C saves hardly more than exact deltas
+_SMALLEST = -126  # exponent; smaller float32 numbers are subnormal, with fewer bits
 
 
 class Grid(ChoosingStage, frozen=True):
@@ -37,7 +39,7 @@ class Grid(ChoosingStage, frozen=True):
     hold: Decimal
     fine: Decimal
     usage = "grid:C[,hold=H][,fine=F]"
-    begins = True
+    rounds_first = True
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
@@ -59,39 +61,42 @@ class Grid(ChoosingStage, frozen=True):
     @subnormals()
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:  # noqa: ARG002
         coarse, hold, fine = float(self.coarse), float(self.hold), float(self.fine)
-        largest = max((len(tensor.after) for tensor in weights), default=0)
+        longest = max((len(tensor.after) for tensor in weights), default=0)
         for tensor in weights:
             after = values_of(tensor.after, tensor.format)
             before = values_of(tensor.before, tensor.format)
-            wanted = wanted_exponent(_sound(after, tensor), coarse, largest, fine)
+            wanted = wanted_exponent(_finite(after, tensor), coarse, longest, fine)
             if wanted is None:
                 continue
-            exponent = wanted if tensor.has_new_level else _exponent(_sound(before, tensor), wanted)
+            # The previous step is reused, unless another level of this stage chose it.
+            exponent = (
+                wanted if tensor.has_new_level else _exponent(_finite(before, tensor), wanted)
+            )
             values = _rounded(before, after, exponent, hold=hold, largest=tensor.format.largest)
             words = words_of_values(values, tensor.format)
-            copied = True if tensor.exact is None else ~tensor.exact
-            np.copyto(tensor.after, words, where=copied)
+            rounded = True if tensor.exact is None else ~tensor.exact
+            np.copyto(tensor.after, words, where=rounded)
 
 
-def wanted_exponent(values: Numbers, coarse: float, largest: int, fine: float) -> int | None:
-    """The exponent of the wanted step; None if the entries have no spread.
+def wanted_exponent(values: Numbers, coarse: float, longest: int, fine: float) -> int | None:
+    """The exponent of a tensor's step by its spread; None if its entries have no spread.
 
-    ``largest``: the number of entries of the largest tensor.
+    ``longest``: the number of entries of the largest tensor.
     """
     with np.errstate(all="ignore"):  # a spread beyond float64 is infinite
         spread = float(np.std(values, dtype=np.float64)) if len(values) else 0.0
     if not 0 < spread < math.inf:
         return None
-    finer = fine * math.log2(largest / len(values))
+    finer = fine * math.log2(longest / len(values))
     return max(round(math.log2(coarse) + math.log2(spread) - finer), _SMALLEST)
 
 
-def _sound(values: Numbers, tensor: Moving) -> Numbers:
+def _finite(values: Numbers, tensor: Moving) -> Numbers:
     return values if tensor.exact is None else values[~tensor.exact]
 
 
 def _exponent(before: Numbers, wanted: int) -> int:
-    """The exponent of the grid of ``before``, if it is near the wanted one."""
+    """The exponent of the step of ``before``, if it differs from ``wanted`` by at most one."""
     near = (e for e in (wanted + 1, wanted, wanted - 1) if _on_grid(before, e))
     return next(near, wanted) if before.any() else wanted
 
@@ -109,17 +114,17 @@ def _on_grid(values: Numbers, exponent: int) -> bool:
 def _rounded(
     before: Numbers, after: Numbers, exponent: int, *, hold: float, largest: float
 ) -> Numbers:
-    """``after`` on the grid, and not beyond the last multiple up to ``largest``.
+    """``after`` rounded to multiples; ``largest``: the largest finite number of the format.
 
-    Scaling by a power of two is exact, and so is every multiple.
+    Scaling by a power of two is exact, so every multiple is exact, too.
     """
     with np.errstate(all="ignore"):
-        outmost = float(np.floor(np.ldexp(largest, -exponent)))
-        numbers = np.rint(np.ldexp(after, -exponent)).clip(-outmost, outmost)
+        last_multiple = float(np.floor(np.ldexp(largest, -exponent)))
+        multiples = np.rint(np.ldexp(after, -exponent)).clip(-last_multiple, last_multiple)
         change = np.abs(after - before)
         is_still = change <= after.dtype.type(math.ldexp(hold, exponent))
         is_still &= np.ldexp(np.rint(np.ldexp(before, -exponent)), exponent) == before
-        on_grid = np.ldexp(numbers, exponent)
+        on_grid = np.ldexp(multiples, exponent)
         np.copyto(on_grid, before, where=is_still)
     # Adding 0.0 turns -0.0 into +0.0.
     result: Numbers = on_grid + on_grid.dtype.type(0)

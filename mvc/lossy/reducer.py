@@ -140,7 +140,7 @@ class Reducer(Struct, frozen=True):
             else:
                 weights.append(Moving.pair(kind, _words(old, kind), after, new_level=new_level))
         for stage in self.pipeline.lossy:
-            if stage.begins:
+            if stage.rounds_first:
                 stage.reduce([*weights, *new], loss)
             elif before is not None:
                 stage.reduce(weights, loss)

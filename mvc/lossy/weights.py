@@ -1,4 +1,4 @@
-"""Tensors between training and production weights, and the stages that change them.
+"""Tensors from training weights to production weights, and the stages that change them.
 
 These stages act when a version is made; their result is stored exactly.
 """
@@ -19,12 +19,12 @@ from mvc.codecs.words import Words
 
 
 class Moving(Struct):
-    """One tensor between training and production weights. All arrays are flat.
+    """One tensor on its way from training to production weights. All arrays are flat.
 
     ``before``: words of the previous production weights, not to be written to. ``after``: words of
     the new ones, changed in place. ``exact``: entries that stages must not change, because one side
-    is infinite or not a number; None if there are none. ``has_new_level``: a finer or coarser form
-    of the stages made ``before``.
+    is infinite or not a number; None if there are none. ``has_new_level``: ``before``
+    was made by stages with another step (``LossyStage.finer``), which must not be reused.
     """
 
     format: Format
@@ -35,7 +35,7 @@ class Moving(Struct):
 
     @classmethod
     def pair(cls, kind: Format, before: Words, after: Words, *, new_level: bool = False) -> Moving:
-        """``after`` becomes the tensor's own."""
+        """The stages will overwrite ``after``."""
         wild = kind.infinite(before) | kind.infinite(after)
         exact = wild if bool(wild.any()) else None
         return cls(kind, before, after, exact, has_new_level=new_level)
@@ -62,7 +62,7 @@ class LossyStage(Stage, frozen=True):
     """Makes production weights from training weights and the previous production weights."""
 
     lossy = True
-    begins: ClassVar[bool] = False  # treats tensors without a predecessor as zero before
+    rounds_first: ClassVar[bool] = False  # reduces also tensors without a predecessor
 
     @abstractmethod
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:

@@ -77,7 +77,9 @@ class VersionHistory:
             self.absent.discard(id_)
         for mark in entry.states:
             self._mark(mark)
-        if any(mark.path for mark in entry.states) or any(not s.stays for s in entry.statements):
+        if any(mark.path for mark in entry.states) or any(
+            not s.is_evidence for s in entry.statements
+        ):
             self._marked.add(position)
         self._times.append(entry.time_ns)
         self._sequences.append(recorded.sequence)
@@ -247,7 +249,7 @@ def _without(entry: Entry, stay: Set[CommitId]) -> Entry:
     rows = [
         (statement, entry.before(statement))
         for statement in entry.statements
-        if statement.stays or statement.commit is None or statement.commit in stay
+        if statement.is_evidence or statement.commit is None or statement.commit in stay
     ]
     return replace(
         entry,

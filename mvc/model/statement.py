@@ -83,7 +83,7 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
     name: ClassVar[str]
     feature: ClassVar[str]
     body: ClassVar[Mapping[str, _Field]]  # further fields, in the order of writing
-    stays: ClassVar[bool] = False  # evidence: neither undo nor gc removes it
+    is_evidence: ClassVar[bool] = False  # neither undo nor gc removes it
     retractable: ClassVar[bool] = False  # a retraction may name it
 
     @property
@@ -159,7 +159,7 @@ class Deployment(Statement, frozen=True, dict=True, kw_only=True):
     returned_to: StatementId | None = None
     ahead_ms: int | None = None
 
-    code, name, feature, stays = 0, "deployment", FIRST_RELEASE, True
+    code, name, feature, is_evidence = 0, "deployment", FIRST_RELEASE, True
     retractable = True
 
     body = {
@@ -177,7 +177,7 @@ class Retraction(Statement, frozen=True, dict=True, kw_only=True):
     target: str = ""
     replaces: StatementId | None = None
 
-    code, name, feature, stays = 1, "retraction", FIRST_RELEASE, True
+    code, name, feature, is_evidence = 1, "retraction", FIRST_RELEASE, True
 
     @property
     def commit(self) -> None:
@@ -208,7 +208,7 @@ class Tombstone(Statement, frozen=True, dict=True, kw_only=True):
 
     root: Root
 
-    code, name, feature, stays = 3, "tombstone", FIRST_RELEASE, True
+    code, name, feature, is_evidence = 3, "tombstone", FIRST_RELEASE, True
 
     body = {"root": (Writer.raw, lambda reader: Root(reader.raw(DIGEST_SIZE)))}
 

@@ -26,7 +26,7 @@ from mvc.errors import (
     UnknownPath,
     WrongUsage,
 )
-from mvc.files import sound_files_in
+from mvc.files import sorted_files_in
 from mvc.ids import CommitId
 from mvc.limits import MAX_NEEDS, MIB
 from mvc.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, check_path, printable
@@ -261,7 +261,7 @@ def _files(fs: FileSystem, path: Path) -> dict[str, Path]:
         raise UnknownPath(f"there is no file or folder {printable(str(path))}")
     if not identity.is_dir:
         return {check_path(path.name): path}
-    files = {check_path(f.name): path / f.name for f in sound_files_in(fs, path)}
+    files = {check_path(f.name): path / f.name for f in sorted_files_in(fs, path)}
     if not files:
         raise WrongUsage(f"{printable(str(path))} contains no files")
     return files

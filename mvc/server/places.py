@@ -12,14 +12,14 @@ from mvc.server.authority import Caller
 
 
 class PlacesTaken(Exception):
-    """The limit is reached."""
+    """The caller gets no place now."""
 
 
 class Places:
-    """A limited number of places, never all for one caller.
+    """At most ``most`` requests at once, of which one caller gets at most half, rounded up.
 
-    A caller with places gets another one only while more are free than it has. So slow requests of
-    one caller leave places for others, however many it sends.
+    A caller gets another place only if more places are free than it already has. So a caller with
+    many slow requests leaves places for other callers.
     """
 
     def __init__(self, most: int) -> None:
@@ -32,18 +32,18 @@ class Places:
         return self._used.total()
 
     def acquire(self, caller: Caller) -> Callable[[], None]:
-        """Acquires a place, and returns the function that releases it. Raises PlacesTaken."""
-        if not self._has_one_for(caller.name):
+        """Acquires a place and returns the function that releases it. Raises PlacesTaken."""
+        if not self._may_acquire(caller.name):
             raise PlacesTaken
         return self._acquire(caller.name)
 
     async def wait(self, caller: Caller, acquired: ExitStack) -> None:
-        """Waits for a place, which ``acquired`` releases."""
-        while not self._has_one_for(caller.name):
+        """Acquires a place, waiting if necessary; ``acquired`` releases it when it closes."""
+        while not self._may_acquire(caller.name):
             await self._released.wait()
         acquired.callback(self._acquire(caller.name))
 
-    def _has_one_for(self, name: str) -> bool:
+    def _may_acquire(self, name: str) -> bool:
         return self._used[name] < self._most - self._used.total()
 
     def _acquire(self, name: str) -> Callable[[], None]:

@@ -57,7 +57,7 @@ def test_files_become_versions_in_the_order_of_their_times(repo: Repository, run
         "epoch2.safetensors",
         "epoch0.safetensors",
     ]
-    assert all(i.kept and i.raw_bytes and i.stored_bytes for i in found)
+    assert all(i.is_new and i.raw_bytes and i.stored_bytes for i in found)
     entries = list(repo.log())
     assert [e.id for e in entries] == [i.commit for i in reversed(found)]
     assert [e.commit.time_ns for e in entries] == [i.time_ns for i in reversed(found)]
@@ -75,16 +75,16 @@ def test_import_can_be_repeated_and_continued(repo: Repository, run: Path) -> No
     for i in range(4):
         put(run / f"e{i}.safetensors", i // 2, 1_700_000_000 + i)
     first = take(repo, run, deploy="prod")
-    assert [i.kept for i in first] == [True, False, True, False]
+    assert [i.is_new for i in first] == [True, False, True, False]
     assert first[1].commit == first[0].commit
     # The same state was deployed twice, at two moments.
     assert len(repo.deployments("prod")) == 4
     again = take(repo, run, deploy="prod")
-    assert [i.kept for i in again] == [False] * 4
+    assert [i.is_new for i in again] == [False] * 4
     assert len(repo.deployments("prod")) == 4
     assert len(list(repo.log())) == 2
     put(run / "e9.safetensors", 9, 1_700_000_009)
-    assert [i.kept for i in take(repo, run)] == [False] * 4 + [True]
+    assert [i.is_new for i in take(repo, run)] == [False] * 4 + [True]
 
 
 def test_times_in_names(repo: Repository, run: Path) -> None:
@@ -208,7 +208,7 @@ def test_progress(repo: Repository, run: Path) -> None:
 @pytest.mark.parametrize("form", ["%M%S.pt", "model-%H-%M.pt", "%m-%d.pt"])
 def test_a_form_without_a_year_is_refused(run: Path, form: str) -> None:
     put(run / "1234.pt", 0, 0)
-    with pytest.raises(WrongUsage, match="has no date"):
+    with pytest.raises(WrongUsage, match="has no year"):
         find(run, time=f"name:{form}")
 
 
@@ -244,7 +244,7 @@ def test_runs_become_branches(repo: Repository, run: Path) -> None:
     trained(run / "group" / "a b", range(2, 4), 1_600_000_000)
     left_out: list[Path] = []
     found = take(repo, run, deploy="prod", left_out=left_out)
-    assert {i.branch: i.kept for i in found} == {"lr-1": True, "group/a-b": True}
+    assert {i.branch: i.is_new for i in found} == {"lr-1": True, "group/a-b": True}
     assert left_out == [run / "group" / "a b" / "runs", run / "lr-1" / "runs"]
     assert messages(repo, "lr-1") == ["checkpoint-9", "checkpoint-10", "checkpoint-11", "lr-1"]
     assert messages(repo, "group/a-b") == ["checkpoint-2", "checkpoint-3"]
@@ -263,9 +263,9 @@ def test_runs_become_branches(repo: Repository, run: Path) -> None:
     assert repo.refs() == [] and repo.head().branch == "main"
     again = take(repo, run, deploy="prod")  # what was committed is there still
     assert [i.commit for i in again] == [i.commit for i in found]
-    assert not any(i.kept for i in again) and len(repo.deployments("prod")) == 6
+    assert not any(i.is_new for i in again) and len(repo.deployments("prod")) == 6
     assert messages(repo, "group/a-b") == ["checkpoint-2", "checkpoint-3"]
-    assert [i.kept for i in take(repo, run)] == [False] * 6
+    assert [i.is_new for i in take(repo, run)] == [False] * 6
 
 
 def test_a_run_by_itself_goes_onto_the_current_branch(repo: Repository, run: Path) -> None:
@@ -452,10 +452,10 @@ def test_an_import_that_was_killed_goes_on(
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(Repository, "advance", lambda *_, **__: die(kept[0]))
-        take(repo, run, deploy="prod", taken=die)
+        take(repo, run, deploy="prod", on_imported=die)
     assert repo.refs() == []
     again = take(repo, run, deploy="prod")
-    assert [i.kept for i in again] == [False, False, True, True]
+    assert [i.is_new for i in again] == [False, False, True, True]
     assert [i.commit for i in again[:2]] == [i.commit for i in kept[:2]]
     assert len(messages(repo)) == len(repo.deployments("prod")) == 4
     assert repo.storage.fsck(full=True).sound
@@ -468,7 +468,7 @@ def test_an_interrupted_import_keeps_what_it_has(repo: Repository, run: Path) ->
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        take(repo, run, taken=stop)
+        take(repo, run, on_imported=stop)
     assert messages(repo) == ["checkpoint-1"]
 
 
@@ -480,7 +480,7 @@ def test_a_branch_that_moves_meanwhile_stays(repo: Repository, run: Path) -> Non
             repo.commit({"w": np.ones(3)}, message="mine")
 
     with pytest.raises(RefConflict, match="main has moved"):
-        take(repo, run, taken=meanwhile)
+        take(repo, run, on_imported=meanwhile)
     assert messages(repo) == ["mine"]
     take(repo, run)
     assert messages(repo) == ["mine", "checkpoint-1", "checkpoint-2"]
@@ -500,6 +500,6 @@ def test_what_was_undone_is_collected_and_imported_again(repo: Repository, run: 
     repo.undo()
     assert {*repo.storage.gc(grace="0").commits} == {imported.commit for imported in first}
     again = take(repo, run)
-    assert all(imported.kept for imported in again)
+    assert all(imported.is_new for imported in again)
     assert [i.commit for i in again] == [i.commit for i in first]
     assert repo.storage.fsck(full=True).sound

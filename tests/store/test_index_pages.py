@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import struct
 from pathlib import Path
 
 import lmdb
@@ -81,6 +82,24 @@ def small(folder: Path) -> bytes:
                 txn.put(b"large too", bytes(rng.choice((5000, 15000))))
     check(folder / "data.mdb")
     return (folder / "data.mdb").read_bytes()
+
+
+def test_an_unsorted_list_of_free_pages_is_refused(tmp_path: Path) -> None:
+    """LMDB searches it for consecutive pages by position, and would reuse pages of its trees."""
+    sound, refused = small(tmp_path / "sound"), 0
+    for at in range(0, len(sound) - 160, 2):
+        count, *pages = struct.unpack_from("<20Q", sound, at)
+        pages = pages[:count]
+        if not 2 <= count < 20 or min(pages) < 2 or pages != sorted(set(pages), reverse=True):
+            continue
+        data = bytearray(sound)
+        struct.pack_into("<2Q", data, at + 8, pages[1], pages[0])
+        (tmp_path / "data.mdb").write_bytes(data)
+        try:
+            check(tmp_path / "data.mdb")  # passes for a list that only an older header reached
+        except DamagedData as error:
+            refused += "list of free pages" in error.message
+    assert refused
 
 
 def use(folder: Path) -> None:

@@ -1,4 +1,7 @@
-"""Common parts of coders: the type of symbols, their bound, several symbols in a byte."""
+"""Functions that several coders share: type and bound of symbols, several symbols in a byte.
+
+Symbols are integers from 0; ``alphabet`` is the number of different symbols.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ def symbol_type(alphabet: int) -> Any:
 def check_below(most: int, alphabet: int) -> None:
     """Raises DamagedData unless ``most``, the largest symbol of a row, is below ``alphabet``."""
     if most >= alphabet:
-        raise DamagedData("a symbol without a number")
+        raise DamagedData(f"symbol {most} is not in its alphabet of {alphabet} symbols")
 
 
 def decode_constant(cursor: Cursor, count: int, alphabet: int) -> NDArray[Any]:
-    """A row of one symbol, which is stored as a variable-length integer."""
+    """``count`` equal symbols, stored as one symbol: a variable-length integer."""
     symbol = cursor.varint()
     check_below(symbol, alphabet)
     return np.full(count, symbol, symbol_type(alphabet))
@@ -43,10 +46,10 @@ def per_byte(alphabet: int) -> int:
 
 
 def index_of(symbols: Bytes, count: int) -> NDArray[Any]:
-    """``count`` symbols (2 or 4) of 8 / count bits to a number below 256, the first lowest.
+    """Packs each ``count`` symbols (2 or 4) into one byte, the first symbol in the lowest bits.
 
-    ``symbols`` is contiguous and a multiple of ``count`` long. One multiplication moves all symbols
-    of a number into its highest byte.
+    Each symbol has at most 8 / count bits. ``symbols`` is contiguous, and its length a multiple of
+    ``count``. One multiplication moves all symbols of a word into its highest byte.
     """
     words: NDArray[Any] = symbols.view(f"<u{count}") * _FACTORS[count]
     words >>= words.dtype.type(8 * (count - 1))
@@ -54,7 +57,7 @@ def index_of(symbols: Bytes, count: int) -> NDArray[Any]:
 
 
 def occurrences(symbols: NDArray[Any]) -> NDArray[np.int64]:
-    """How often each symbol occurs, up to the largest one; in blocks that fit the cache."""
+    """How often each symbol from 0 to the largest one occurs. Counts blocks that fit the cache."""
     counts = np.zeros(int(symbols.max(initial=0)) + 1, np.int64)
     for at in range(0, len(symbols), _BLOCK):
         counts += np.bincount(symbols[at : at + _BLOCK], minlength=len(counts))
@@ -62,7 +65,7 @@ def occurrences(symbols: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def pack(symbols: Bytes, count: int) -> Bytes:
-    """Bytes of ``count`` symbols each (8, 4, 2 or 1); the last is filled with zeros."""
+    """Packs ``count`` symbols (8, 4, 2 or 1) into each byte; the last byte is padded with zeros."""
     symbols = np.ascontiguousarray(symbols)
     if count == 1:
         return symbols
@@ -79,13 +82,13 @@ def pack(symbols: Bytes, count: int) -> Bytes:
 
 
 def unpack(packed: Bytes, count: int, total: int) -> Bytes:
-    """``total`` symbols from bytes of ``count`` each; ignores the filling of the last byte."""
+    """The first ``total`` symbols of bytes with ``count`` symbols each."""
     if count == 1:
         return packed[:total]
     if count == 8:
         return np.unpackbits(packed, count=total, bitorder="little")
     bits = 8 // count
-    places = np.arange(0, 8, bits)
-    rows = (np.arange(256)[:, np.newaxis] >> places & (1 << bits) - 1).astype(np.uint8)
+    shifts = np.arange(0, 8, bits)
+    rows = (np.arange(256)[:, np.newaxis] >> shifts & (1 << bits) - 1).astype(np.uint8)
     symbols: Bytes = rows.view(f"<u{count}").ravel().take(packed).view(np.uint8)
     return symbols[:total]

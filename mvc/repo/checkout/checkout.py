@@ -1,8 +1,9 @@
 """checkout, switch, rm: write a version's files, replaced together.
 
-A file that no named version has is uncommitted work. If any would be lost, nothing is written
-without ``force``. Other outputs: ``mvc.repo.checkout.export``; states in memory:
-``mvc.repo.checkout.states``.
+A version is reachable if it is an ancestor of a branch, a tag or HEAD. A file that no reachable
+version has at its path is uncommitted work. If any would be lost, nothing is written without
+``force``. A version's tensors and files are its *state*. ``mvc.repo.checkout.export`` writes them
+elsewhere, ``mvc.repo.checkout.states`` loads tensors into memory.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ _PROBE = 64  # leading bytes: enough to see that most chunks are not zeros
 class Restored(Struct, frozen=True):
     """The paths written, deleted and unchanged, and the branch of HEAD (None: detached).
 
-    ``orphans``: versions that only the previous detached HEAD reached. ``left_out``: omitted
-    training states of the version.
+    ``orphans``: versions that only the previous detached HEAD reached. ``left_out``: paths of
+    omitted training states (files with the optimizer's tensors).
     """
 
     commit: CommitId
@@ -75,7 +76,8 @@ class Restored(Struct, frozen=True):
 class Changes(Struct, frozen=True):
     """Files to write into ``folder``, files to delete there, and unchanged ones, by name.
 
-    ``commit``: the version of the files, if its weights may be dropped.
+    ``commit``: the version of the files, to check whether its weights were dropped (deleted, but
+    recoverable by training again); None: no check.
     """
 
     commit: CommitId | None
@@ -86,11 +88,14 @@ class Changes(Struct, frozen=True):
 
 
 Further: TypeAlias = Mapping[str, tuple[int, Callable[[Callable[[int], None], WriteFile], None]]]
-"""Files by name: their size in bytes, and a function that writes one and counts its bytes."""
+"""Files by name: size in bytes, and a function that writes the file and reports bytes written."""
 
 
 class RefMove(NamedTuple):
-    """A move of HEAD or a branch as part of a checkout, and its fields in the plan."""
+    """A move of HEAD or a branch: ``make`` does it, ``planned`` describes it in a checkout's plan.
+
+    The plan is a file with which the next command completes a killed checkout (``mvc.io.plans``).
+    """
 
     planned: Mapping[str, str]
     make: Callable[[], object]
@@ -99,9 +104,9 @@ class RefMove(NamedTuple):
 def chosen(
     manifest: Manifest, paths: Sequence[str], everything: bool = False
 ) -> tuple[list[FileEntry], tuple[str, ...]]:
-    """The entries to write elsewhere, and the paths of omitted training states.
+    """The entries to export, and the paths of omitted training states.
 
-    ``paths`` or ``everything`` include training states.
+    With ``paths`` or ``everything`` no training state is omitted.
     """
     if paths and everything:
         raise WrongUsage("name paths or set everything, not both")
@@ -121,14 +126,14 @@ def restore(
 ) -> Restored:
     """Writes files of a version over those of HEAD, all or some, and then moves a ref.
 
-    ``move`` returns the move for the present HEAD; without it HEAD stays.
+    ``move`` returns the move for the present HEAD; without ``move`` HEAD stays.
     """
     check_worktree(store)
     with checking_out(store, store.root):
         before = head(store.fresh())
         moving = None if move is None else move(before)
         if moving is not None:
-            store.require()
+            store.require()  # both raise now if the move cannot be recorded later
             store.now_ns()
         new = manifests.of_commit(store, commit)
         old = _present_version(store, before.commit, force)
@@ -185,7 +190,7 @@ def fast_forward(
 ) -> Restored:
     """Advances the current branch, or a detached HEAD, from ``at`` and writes the files.
 
-    Raises RefConflict if it has moved meanwhile, or a training records on it.
+    Raises RefConflict if it has moved meanwhile, or a running training commits to it.
     """
 
     def move(before: Head) -> RefMove:
@@ -212,11 +217,11 @@ def switch(
 ) -> Restored | None:
     """Checks out ``branch``; None if it has no version yet.
 
-    If HEAD is at its version already, files stay unchanged without ``force``. ``create``: also
-    create it, at ``start`` (default HEAD), in the same operation, so a failed checkout leaves no
-    branch. A branch that only a remote has is created from its tracking ref. Raises UnknownRevision
-    for an unknown branch, InvalidName and RefConflict for a new one, StateForgotten,
-    WouldOverwrite.
+    If HEAD is already at the branch's version, only HEAD moves and no file is written, unless
+    ``force``. ``create``: also create the branch, at ``start`` (default HEAD), in the same
+    operation, so a failed checkout leaves no branch. A branch that only a remote has is created
+    from its tracking ref. Raises UnknownRevision for an unknown branch, InvalidName and RefConflict
+    for a new one, StateForgotten, WouldOverwrite.
     """
     check_worktree(store)
     if create and head(store.fresh()).commit is None and start is None:
@@ -268,8 +273,8 @@ def _no_branch(store: Store, name: str, branches: Iterable[str]) -> UnknownRevis
 def _present_version(store: Store, commit: CommitId | None, force: bool) -> Manifest:
     """The manifest that the working folder was written from.
 
-    Empty for a HEAD whose state was never fetched, as in a clone without states; with ``force``
-    also for one that is unreadable or forgotten.
+    Empty if HEAD's state was never received, as in a clone without states; with ``force`` also if
+    it is damaged or forgotten (deleted by a rule).
     """
     try:
         return manifests.of_commit(store, commit)
@@ -279,7 +284,7 @@ def _present_version(store: Store, commit: CommitId | None, force: bool) -> Mani
         raise
 
 
-# -- only files that a named version has may be overwritten or deleted --------------------
+# -- only files of reachable versions may be overwritten or deleted -----------------------
 
 
 def plan(
@@ -294,7 +299,7 @@ def plan(
     """Plans to write ``entries`` and delete ``removed`` where the disk differs.
 
     ``old``: the version that the working folder was written from. Raises WouldOverwrite for a file
-    that no named version has, unless ``force``.
+    that no reachable version has at its path, unless ``force``.
     """
     writes: dict[str, FileEntry] = {}
     deletes, unchanged, lost = [], [], []
@@ -327,8 +332,8 @@ def plan(
     return Changes(commit, store.root, writes, deletes, unchanged=tuple(unchanged))
 
 
-def _is_stored(store: Store, old: Manifest, present: FileEntry | Literal["no file"]) -> bool:
-    """Whether a named version has this file at its path."""
+def _is_stored(store: Store, old: Manifest, present: FileEntry | Literal["other kind"]) -> bool:
+    """Whether a reachable version has this file at its path."""
     if not isinstance(present, FileEntry):
         return False
     before = old.by_path.get(present.path)
@@ -336,11 +341,12 @@ def _is_stored(store: Store, old: Manifest, present: FileEntry | Literal["no fil
     return is_old or is_committed(store, present)
 
 
-def _present(store: Store, path: str, like: FileEntry) -> FileEntry | Literal["no file"] | None:
+def _present(store: Store, path: str, like: FileEntry) -> FileEntry | Literal["other kind"] | None:
+    """The file at a path; ``other kind`` for a folder, None if nothing is there."""
     identity = store.fs.stat(store.root / path)
     if identity is None:
         return None
-    return entry_of(store, path, like) if identity.is_file else "no file"
+    return entry_of(store, path, like) if identity.is_file else "other kind"
 
 
 def _refuse_links(fs: FileSystem, root: Path, paths: Iterable[str]) -> None:
@@ -374,12 +380,13 @@ def apply(
 ) -> tuple[str, ...]:
     """Writes all files, then deletes; returns the deleted names (``replacing``).
 
-    ``further``: files that no version has; no plan completes them. ``copied``: see ``fill_file``;
-    computed one after another, with the memory of one piece. ``planned``: the next command
-    completes the work of a killed process, if the repository is writable (``mvc.io.replacement``).
+    ``further``: files that no version has. If the process is killed, they are not completed.
+    ``copied``: as for ``fill_file``; if set, contents are computed one after another, with the
+    memory of one piece. ``planned``: the next command completes the work of a killed process, if
+    the repository is writable (``mvc.io.replacement``).
 
-    Raises WeightsDropped only after the first file was created, so that no replay runs for an
-    output that is not writable.
+    Raises WeightsDropped only after the first file was created. So the caller starts a replay,
+    which trains the weights again, only if the output is writable.
     """
     entries, commit = changes.writes, changes.commit
     for name in entries:
@@ -433,7 +440,7 @@ def fill_file(
 ) -> None:
     """Writes a file of a version to a new file; zeros become holes.
 
-    Verifies every byte except contents in ``copied``.
+    Verifies every byte except contents in ``copied``, which that mapping's functions write.
     """
     write_at = partial(_write_sparse, file)
     write = partial(write_file, recovery, entry, write_at, buffers=buffers, copied=copied)
@@ -441,7 +448,7 @@ def fill_file(
         write(progress=progress, check=False)
     except DamagedData:
         if all(content.spec.nbytes <= PIECE for content in entry.contents):
-            raise  # all bytes were verified
+            raise  # 'check' concerns only larger contents, so a repetition would fail, too
         file.truncate(0)  # bytes of the failed attempt may be where holes belong
         write()
     if file.size() < entry.size:  # it ends with a hole

@@ -286,7 +286,7 @@ def version(
 
 def folder(store: Store, root: Path, label: str, paths: Collection[str]) -> DiffSource:
     """The files of a folder on disk by their names in it. Raises UnknownPath for a dead link."""
-    disk_files = worktree.sound_files_in(store.fs, root)
+    disk_files = worktree.sorted_files_in(store.fs, root)
     places = {f.name: root / f.name for f in disk_files if is_under(f.name, paths)}
     entries = {name: worktree.entry_at(store.fs, place, name) for name, place in places.items()}
     return DiffSource(store, label, entries, places, on_disk=True)

@@ -1,10 +1,10 @@
 """undo: reverts an operation; the undo is an operation itself.
 
 An undo restores the previous values of the refs that the operation moved, if they have not moved
-since. An annotation is undone by a retraction, and a retracted annotation by an equal one. Received
-data remain: tracking refs and statements of other repositories. Undoing an undo redoes the
-operation. Deployments are evidence and cannot be undone; retract them, or deploy the previous
-version.
+since. It retracts annotations that the operation added, and adds those that it retracted as new
+annotations. Received data remain: tracking refs and statements of other repositories. Undoing an
+undo redoes the operation. Deployments are evidence and cannot be undone; retract them, or deploy
+the previous version.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _NOT_UNDONE = {
     "drop-weights": "dropped weights, which undo does not restore",
 }
 _OF_REMOTES = {"fetch", "push"}
-"""Operations that an undo of the newest one skips."""
+"""An undo without a number skips these, and undoes the newest operation before them."""
 
 
 class Undoing(Struct, frozen=True):
     """The changes of an undo, planned or done.
 
-    ``entry``: its journal entry. ``before``, ``after``: HEAD. ``deployments``: those of the
-    operation, or live ones of an import, which remain in force; ``ways``: for each, commands that
-    help if it was a mistake, the retraction last. ``number``: the undo's number; None if only
-    planned.
+    ``entry``: the undo's journal entry. ``before``, ``after``: HEAD. ``deployments``: deployments
+    of the operation, or live ones of imported versions, which remain in force. ``remedies``: for
+    each deployment, commands that correct it if it was a mistake, the retraction last. ``number``:
+    the undo's number; None if only planned.
     """
 
     operation: Operation
@@ -56,7 +56,7 @@ class Undoing(Struct, frozen=True):
     before: Head
     after: Head
     deployments: tuple[Deployed, ...]
-    ways: tuple[tuple[str, ...], ...]
+    remedies: tuple[tuple[str, ...], ...]
     number: int | None = None
 
 
@@ -70,15 +70,15 @@ def undo(store: Store, config: Config, number: int | None = None, *, reason: str
 
     Without a number: the newest operation that is no undo and not undone, and that changed more
     than stored bytes. Raises UnknownOperation, and RefConflict if there is nothing to undo, if the
-    operation cannot be undone (a deployment) or is undone, or if a ref has moved since, its
-    previous commit was deleted, or a training records on a branch to delete.
+    operation cannot be undone (a deployment) or is undone, or if a ref has moved since, or its
+    previous commit was deleted, or a running training commits to a branch that the undo moves.
     """
     planned: list[Undoing] = []
 
     def make() -> Entry:
-        plan = _plan(store, config, number, reason)
-        planned[:] = [plan]
-        return plan.entry
+        undoing = _plan(store, config, number, reason)
+        planned[:] = [undoing]
+        return undoing.entry
 
     recorded = store.publish(make)
     return replace(planned[0], number=recorded.sequence)
@@ -98,19 +98,22 @@ def _plan(store: Store, config: Config, number: int | None, reason: str) -> Undo
         reason=reason,
         statements=revert.statements(config.author, reason),
     )
-    standing = (
+    in_force = (
         deployed
         for deployment in operation.entry.deployments
         for deployed in of_commit(snapshot, CommitId(deployment.subject))
         if deployed.id == deployment.id and not deployed.retracted
     )
     live = _live_imports(store, revert.refs) if operation.entry.operation == "import" else ()
-    stay = (*standing, *live)
+    remaining = (*in_force, *live)
     remedies = (
-        _remedies(snapshot, d.target, d.commit, at=d.time_ns, replaces=d.replaces) for d in stay
+        _remedies(snapshot, d.target, d.commit, at=d.time_ns, replaces=d.replaces)
+        for d in remaining
     )
     before, after = head(snapshot), revert.head()
-    return Undoing(operation, entry, before, after, deployments=stay, ways=(*map(tuple, remedies),))
+    return Undoing(
+        operation, entry, before, after, deployments=remaining, remedies=(*map(tuple, remedies),)
+    )
 
 
 def _live_imports(store: Store, refs: Sequence[RefChange]) -> Iterator[Deployed]:
@@ -156,7 +159,10 @@ def _chosen(store: Store, number: int | None) -> tuple[Operation, _Revert]:
 
 
 def _is_final(store: Store, recorded: Recorded) -> bool:
-    """Whether it cannot be undone and still has an effect: weights may be restored."""
+    """Whether an operation cannot be undone and still has an effect.
+
+    Dropped weights (deleted, but recoverable by training again) may have been restored since.
+    """
     if recorded.entry.operation == "drop-weights":
         return bool(_still_dropped(store, recorded))
     entry = recorded.entry
@@ -165,8 +171,8 @@ def _is_final(store: Store, recorded: Recorded) -> bool:
 
 def _evidence(entry: Entry) -> Statement | None:
     """A local statement that no undo reverts, or None."""
-    every = () if entry.is_received else entry.statements
-    return next((each for each in every if each.stays), None)
+    local = () if entry.is_received else entry.statements
+    return next((statement for statement in local if statement.is_evidence), None)
 
 
 def _still_dropped(store: Store, recorded: Recorded) -> list[CommitId]:
@@ -181,7 +187,7 @@ def _still_dropped(store: Store, recorded: Recorded) -> list[CommitId]:
 def _remedies(
     snapshot: Snapshot, target: str, commit: CommitId, *, at: int, replaces: StatementId | None
 ) -> list[str]:
-    """Commands that help against a mistaken deployment; the last one retracts it."""
+    """Commands that correct a mistaken deployment; the last one retracts it."""
     retract = (
         f"'mvc deploy {commit.short} {printable(target)} --retract --at {format_time(at)}' "
         f"records that {commit.short} was not live"
@@ -201,7 +207,7 @@ def _remedies(
 
 
 def _cannot(store: Store, recorded: Recorded, before: Recorded | None = None) -> RefConflict:
-    """The error for an operation that cannot be undone, with commands that help.
+    """The error for an operation that cannot be undone; its hint names commands to use instead.
 
     ``before``: the newest operation that can be undone, if none was named.
     """
@@ -216,7 +222,7 @@ def _cannot(store: Store, recorded: Recorded, before: Recorded | None = None) ->
         if retracted is not None:
             at, short = format_time(retracted[1].time_ns), CommitId(retracted[1].subject).short
             remedies.append(f"'mvc deploy {short} {retraction.target} --at {at}' records it")
-    dropped = [each.short for each in _still_dropped(store, recorded)]
+    dropped = [commit.short for commit in _still_dropped(store, recorded)]
     if dropped:
         remedies.append(f"'mvc retrain --trust-code {' '.join(dropped[:5])}' restores them")
     if before is not None:
@@ -230,7 +236,7 @@ def _cannot(store: Store, recorded: Recorded, before: Recorded | None = None) ->
 
 
 class _Revert:
-    """The inverse of an operation's changes; ``refs``: the changes of the undo."""
+    """The inverse of an operation's changes; ``refs``: the ref changes of the undo."""
 
     def __init__(self, store: Store, recorded: Recorded) -> None:
         self._store = store
@@ -238,8 +244,8 @@ class _Revert:
         self._recorded = recorded
         first: dict[str, RefValue] = {}
         last: dict[str, RefValue] = {}
-        stays = recorded.entry.operation in {"clone", *_OF_REMOTES}
-        for change in () if stays else recorded.entry.refs:
+        keeps_refs = recorded.entry.operation in {"clone", *_OF_REMOTES}
+        for change in () if keeps_refs else recorded.entry.refs:
             if change.name.startswith(REMOTE):
                 continue  # an undo here does not change the remote
             first.setdefault(change.name, change.old)
@@ -255,14 +261,17 @@ class _Revert:
         return self._recorded.sequence != 0 and bool(self.refs or self.statements("", ""))
 
     def statements(self, author: str, reason: str) -> tuple[Statement, ...]:
-        """Retractions of its annotations, and annotations that it retracted."""
+        """Retractions of the operation's annotations, and new copies of those that it retracted.
+
+        If it was undone and redone, the newest of these undos is reverted instead.
+        """
         snapshot, at = self._snapshot, self._recorded
         while (later := snapshot.newest_undo(at.sequence)) is not None:
-            undoes(later)
+            undoes(later)  # raises DamagedData if the undos form a cycle
             at = later
         if at.entry.is_received:
             return ()
-        result: list[Statement] = [
+        statements: list[Statement] = [
             Retraction(subject=annotation.id, author=author, reason=reason)
             for annotation in at.entry.of(AnnotationStatement)
             if not snapshot.is_subject(Retraction, annotation.id)
@@ -270,7 +279,7 @@ class _Revert:
         for retraction in at.entry.retractions:
             retracted = None if retraction.target else snapshot.statement(retraction.subject)
             if retracted is not None and isinstance(retracted[1], AnnotationStatement):
-                result.append(
+                statements.append(
                     AnnotationStatement(
                         subject=retracted[1].subject,
                         author=author,
@@ -280,7 +289,7 @@ class _Revert:
                         note=retracted[1].note,
                     )
                 )
-        return tuple(result)
+        return tuple(statements)
 
     def head(self) -> Head:
         at = self._after(HEAD)
@@ -326,7 +335,7 @@ class _Revert:
         )
 
     def _refuse_namesakes(self) -> None:
-        """Refuses to restore a name that another ref uses now."""
+        """Refuses an undo after which a branch and a tag would have the same name."""
         branch = self._after(HEAD)
         for name in {c.name.removeprefix(BRANCH).removeprefix(TAG) for c in self.refs} | {branch}:
             if not isinstance(name, str) or name == HEAD:
@@ -352,7 +361,7 @@ class _Revert:
             )
 
     def _refuse_lost_branch(self) -> None:
-        """Refuses to leave HEAD on a branch without a version, unless it was so before."""
+        """Refuses an undo that leaves HEAD on a branch without a version, if it was not before."""
         branch = self._after(HEAD)
         if not isinstance(branch, str) or self._after(BRANCH + branch) is not None:
             return

@@ -124,7 +124,7 @@ def expand(
 
 def _in_folder(store: Store, folder: str) -> set[str]:
     try:
-        return {check_path(file.name) for file in sound_files_in(store.fs, store.root, folder)}
+        return {check_path(file.name) for file in sorted_files_in(store.fs, store.root, folder)}
     except InvalidName as error:
         hint = f"rename the file, or exclude it with a line in {IGNORE_FILE}"
         raise InvalidName(error.message, hint=hint) from None
@@ -151,7 +151,7 @@ def dead_link(name: str) -> UnknownPath:
     )
 
 
-def sound_files_in(
+def sorted_files_in(
     fs: FileSystem, root: Path, folder: str = "", *, linked: set[str] | None = None
 ) -> list[FoundFile]:
     """As ``files_in``, sorted by name. Raises UnknownPath for a dead link.

@@ -1,9 +1,9 @@
-"""Checks that LMDB can open a file safely: no pointer of its trees leaves its page.
+"""Checks an LMDB file before LMDB opens it: no offset leaves its page, no page number the file.
 
 LMDB trusts its file. A flipped bit in a page's header or in a pointer makes it read outside the
 page or the map, which kills the process, at every start. So all pages that the newest header
-reaches are checked first: the main tree, the tree of free pages, and its lists. Contents are not
-checked here; they have hashes.
+reaches are checked first: the main tree, the tree of free pages, and the lists of free pages. The
+stored keys and values are not checked here; they have hashes.
 
 Layout: LMDB 0.9 (``mdb.c``: MDB_meta, MDB_db, MDB_page, MDB_node), file version 1, 64-bit,
 little-endian.
@@ -20,22 +20,24 @@ from mvc.errors import DamagedData
 from mvc.io.files import ReadFile
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
-_META = struct.Struct("<16xIIQQ48s48sQQ")  # page header; magic, version, address, map size
+# After the page header: magic, version, address, map size, tree of free pages, main tree, last
+# page, transaction.
+_META = struct.Struct("<16xIIQQ48s48sQQ")
 _DB = struct.Struct("<IHHQQQQQ")  # pad, flags, depth, branch, leaf, overflow, entries, root
 _PAGE = struct.Struct("<QHHHH")  # number, pad, flags, lower, upper
 _NODE = struct.Struct("<HHHH")  # low, high, flags, key size
 _BRANCH, _LEAF, _OVERFLOW, _META_PAGE, _DIRTY = 1, 2, 4, 8, 16
-_BIG = 1
+_BIG = 1  # flag of a node: its value is on overflow pages
 _FREE_FLAGS = 8  # integer keys
-_NOTHING = (1 << 64) - 1  # the root of an empty tree
+_EMPTY = (1 << 64) - 1  # the root of an empty tree
 _DEEPEST = 16
 _TRIES = 5
 
 
 class _Header(Struct, frozen=True):
-    """The newer of the two headers: page size, transaction, last page, and both trees."""
+    """The newer header. ``last``: number of the last page; ``free``, ``main``: the trees."""
 
-    page: int
+    page_size: int
     transaction: int
     last: int
     free: tuple[int, ...]
@@ -45,8 +47,9 @@ class _Header(Struct, frozen=True):
 def check_pages(file: ReadFile) -> None:
     """Raises DamagedData for a file on which LMDB could leave its map or abort.
 
-    Another process may overwrite pages that have become free meanwhile; then the header has
-    changed, too, and the newer state is checked.
+    If another process writes during the check, it may overwrite pages that the checked header still
+    uses. Then the header has changed, and the new header is checked. After ``_TRIES`` changes the
+    file counts as valid: its writer checked it before it opened it, and is still alive.
     """
     for _ in range(_TRIES):
         header = _newest(file)
@@ -61,8 +64,8 @@ def check_pages(file: ReadFile) -> None:
 
 def _newest(file: ReadFile) -> _Header:
     first = _header(file.read(0, _META.size), 0)
-    second = _header(file.read(first.page, _META.size), 1)
-    if first.page != second.page:
+    second = _header(file.read(first.page_size, _META.size), 1)
+    if first.page_size != second.page_size:
         raise DamagedData("the index file is damaged: its headers disagree")
     return second if second.transaction > first.transaction else first
 
@@ -82,14 +85,14 @@ def _header(data: bytes, number: int) -> _Header:
 
 
 class _Check:
-    """Checks one state of a file."""
+    """Checks all pages that one header reaches."""
 
     def __init__(self, file: ReadFile, header: _Header) -> None:
         self._file = file
         self._header = header
-        self._size = header.page
-        self._end = file.size() // header.page
-        self._used: set[int] = {0, 1}
+        self._size = header.page_size
+        self._end = file.size() // header.page_size
+        self._reached: set[int] = {0, 1}
 
     def all(self) -> None:
         header = self._header
@@ -101,9 +104,9 @@ class _Check:
             self._free_pages(key, value)
 
     def _tree(self, tree: tuple[int, ...]) -> Iterator[tuple[bytes, bytes]]:
-        """Every (key, value) of a tree; overflow values only of the tree of free pages."""
+        """Yields (key, value); a value on overflow pages is empty, unless it lists free pages."""
         depth, counts, root = tree[2], tree[3:7], tree[7]
-        if root == _NOTHING:
+        if root == _EMPTY:
             if depth or any(counts):
                 raise DamagedData("the index file is damaged: an empty tree has pages")
             return
@@ -113,25 +116,25 @@ class _Check:
         for remaining in range(depth - 1, -1, -1):
             children: list[int] = []
             for number in level:
-                for flags, key, value, length in self._nodes(number, leaf=not remaining):
+                for flags, key, value, result in self._nodes(number, leaf=not remaining):
                     if remaining:
-                        children.append(length)
+                        children.append(result)
                     else:
                         entries += 1
                         big = flags & _BIG
-                        yield key, self._overflow(value, length, tree) if big else value
+                        yield key, self._overflow(value, result, tree) if big else value
             level = children
         if entries != counts[3]:
             raise DamagedData("the index file is damaged: a tree lacks entries")
 
     def _mark(self, number: int, count: int = 1) -> None:
-        """Marks pages as reached; each must be within the header's count, and reached once."""
+        """Marks pages as reached: at most once each, and none after the last page of the header."""
         if number < 2 or number + count - 1 > self._header.last or count > self._header.last:
             raise _wrong(number)
         pages = range(number, number + count)
-        if not self._used.isdisjoint(pages):
+        if not self._reached.isdisjoint(pages):
             raise _wrong(number)
-        self._used.update(pages)
+        self._reached.update(pages)
 
     def _read(self, number: int, length: int) -> bytes:
         """The first bytes of a page, or of consecutive pages, which the file must contain."""
@@ -140,7 +143,7 @@ class _Check:
         return self._file.read(number * self._size, length)
 
     def _nodes(self, number: int, *, leaf: bool) -> Iterator[tuple[int, bytes, bytes, int]]:
-        """(flags, key, value, length of the value, or the child page) of a page's nodes."""
+        """Yields (flags, key, value, number): in a leaf the value's length, else the child page."""
         self._mark(number)
         page = self._read(number, self._size)
         page_number, _, flags, lower, upper = _PAGE.unpack_from(page)
@@ -148,7 +151,7 @@ class _Check:
         fits = not lower % 2 and _PAGE.size < lower <= upper <= self._size
         if page_number != number or flags & ~_DIRTY != kind or not fits:
             raise _wrong(number)
-        room = 0
+        node_bytes = 0
         for at in struct.unpack_from(f"<{(lower - _PAGE.size) // 2}H", page, _PAGE.size):
             if at < upper or at + _NODE.size > self._size:
                 raise _wrong(number)
@@ -156,22 +159,22 @@ class _Check:
             key_at = at + _NODE.size
             value_at = key_at + key_size
             if leaf:
-                length = low | high << 16
-                stored = 8 if node_flags & _BIG else length
+                result = low | high << 16
+                stored = 8 if node_flags & _BIG else result
                 if node_flags & ~_BIG or not key_size:
                     raise _wrong(number)
             else:
-                length, stored = low | high << 16 | node_flags << 32, 0
+                result, stored = low | high << 16 | node_flags << 32, 0
             end = value_at + stored
             if end > self._size:
                 raise _wrong(number)
-            room += end - at + (end - at) % 2
-            yield node_flags if leaf else 0, page[key_at:value_at], page[value_at:end], length
-        if room != self._size - upper:  # nodes fill their part of the page without overlaps
+            node_bytes += end - at + (end - at) % 2
+            yield node_flags if leaf else 0, page[key_at:value_at], page[value_at:end], result
+        if node_bytes != self._size - upper:  # nodes fill their part of the page without overlaps
             raise _wrong(number)
 
     def _overflow(self, value: bytes, length: int, tree: tuple[int, ...]) -> bytes:
-        """A value on overflow pages: its bytes if it is a list of free pages."""
+        """Checks a value on overflow pages; its bytes if it is a list of free pages, else empty."""
         number = int.from_bytes(value, "little")
         if not 2 <= number <= self._header.last:
             raise _wrong(number)
@@ -186,12 +189,16 @@ class _Check:
         return self._read(number, _PAGE.size + length)[_PAGE.size :]
 
     def _free_pages(self, key: bytes, value: bytes) -> None:
-        """A list of pages that a transaction freed: its length, then descending numbers."""
+        """Marks the pages that a transaction freed: a count, then descending page numbers."""
         if len(key) != 8 or len(value) < 8 or len(value) % 8:
             raise DamagedData("the index file is damaged: a list of free pages is invalid")
         count, *pages = struct.unpack(f"<{len(value) // 8}Q", value)
         transaction = int.from_bytes(key, "little")
-        if count > len(pages) or not transaction <= self._header.transaction:
+        if (
+            count > len(pages)
+            or transaction > self._header.transaction
+            or pages[:count] != sorted(pages[:count], reverse=True)
+        ):
             raise DamagedData("the index file is damaged: a list of free pages is invalid")
         for number in pages[:count]:
             self._mark(number)

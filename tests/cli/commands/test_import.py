@@ -22,14 +22,14 @@ def test_an_interruption_says_what_was_kept(mvc, monkeypatch) -> None:
         mvc.write(i, f"runs/{i}.safetensors")
     whole, kept = import_.import_checkpoints, []
 
-    def interrupted(repo, sources, *, taken, **options):
+    def interrupted(repo, sources, *, on_imported, **options):
         def then(version):
-            taken(version)
+            on_imported(version)
             kept.append(version)
             if len(kept) == 2:
                 raise KeyboardInterrupt
 
-        return whole(repo, sources, taken=then, **options)
+        return whole(repo, sources, on_imported=then, **options)
 
     monkeypatch.setattr(import_, "import_checkpoints", interrupted)
     err = mvc("import", mvc.folder / "runs", code=130).err
@@ -37,6 +37,16 @@ def test_an_interruption_says_what_was_kept(mvc, monkeypatch) -> None:
     monkeypatch.undo()
     monkeypatch.chdir(mvc.folder)
     assert "1 version imported" in mvc("import", mvc.folder / "runs").out
+
+
+def test_the_note_names_a_branch_if_head_got_no_version(mvc) -> None:
+    mvc.write(0, "runs/a/checkpoint-1.safetensors")
+    mvc.write(1, "runs/a/checkpoint-2.safetensors")
+    mvc.write(2, "runs/b/checkpoint-1.safetensors")
+    mvc.write(3, "runs/b/checkpoint-2.safetensors")
+    mvc.commit(4)
+    err = mvc("import", "runs").err
+    assert "'mvc switch BRANCH' writes the files of a branch" in err and "HEAD ." not in err
 
 
 # -- checkpoints that are no sound models ------------------------------------------------------

@@ -85,6 +85,6 @@ def test_refuses_what_does_not_fit():
         step.apply(memoryview(bytearray(4)))
     wrong = Addition(np.array([0, 2], np.uint8), table, "float32")
     state = bytearray(8)
-    with pytest.raises(DamagedData, match="without a number"):
+    with pytest.raises(DamagedData, match="not in its alphabet"):
         wrong.apply(memoryview(state))
     assert state == bytes(8)

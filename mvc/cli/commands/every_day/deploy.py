@@ -1,8 +1,8 @@
 """``mvc deploy``.
 
-Without REV and TARGET, or with --list, the deployments are listed, newest first. The live one is
-marked, and retracted ones stay in the list. With --retract, the newest deployment of REV on
-TARGET, or the one at TIME, no longer counts; its record stays.
+No file is copied. Without REV and TARGET, or with --list, all deployments are listed, newest first,
+retracted ones included. With --retract, the newest deployment of REV on TARGET, or the one at TIME,
+no longer counts; its record stays.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
     retract: bool = flag("Withdraw the deployment: record that it did not happen.", needs="rev")
     reason: str | None = reason("rev")
     sign: bool | None = sign("rev")
-    anyway: bool = flag("Deploy even if the target is protected or the model lacks a file.")
+    anyway: bool = flag("Deploy even if the target is protected or a file of the model is missing.")
     push: bool = flag(
         "Push the deployment first; if the remote refuses it, record nothing.", needs="rev"
     )
@@ -60,7 +60,7 @@ def command(session: Session, args: _DeployOptions) -> None:
             hint=f"mvc deploy {args.rev} TARGET; 'mvc deploy --list TARGET' lists deployments",
         )
 
-    done = (session.repo.retract if args.retract else session.repo.deploy)(
+    deployed = (session.repo.retract if args.retract else session.repo.deploy)(
         args.rev,
         args.target,
         at=args.at,
@@ -69,21 +69,21 @@ def command(session: Session, args: _DeployOptions) -> None:
         anyway=args.anyway,
         push=args.push,
     )
-    made_ns = session.repo.version(done.commit).time_ns
-    if done.dated and not done.retracted and done.time_ns < made_ns:
+    committed_ns = session.repo.version(deployed.commit).time_ns
+    if deployed.dated and not deployed.retracted and deployed.time_ns < committed_ns:
         session.warn(
-            f"the deployment is dated {session.moment(done.time_ns)}, but {done.commit.short} is "
-            f"newer: {session.moment(made_ns)}"
+            f"the deployment is dated {session.moment(deployed.time_ns)}, but "
+            f"{deployed.commit.short} is newer: {session.moment(committed_ns)}"
         )
     words = "Retracted {commit} on {target}" if args.retract else "Deployed {commit} to {target}"
-    print_deployed(session, "mvc.deploy/1", done, words)
+    print_deployed(session, "mvc.deploy/1", deployed, words)
 
 
 def _print_deployments(session: Session, target: str | None) -> None:
     listed = session.repo.deployments(target, incomplete=session.incomplete)[::-1]
     live = live_now(session)
     if session.as_json:
-        rows = [fields(d) | {"live": live(d)} | state_json(*_state(session, d)) for d in listed]
+        rows = [fields(d) | {"live": live(d)} | state_json(*_missing(session, d)) for d in listed]
         session.json("mvc.deploy.list/1", {"deployments": rows})
     elif listed:
         session.table(
@@ -96,8 +96,8 @@ def _print_deployments(session: Session, target: str | None) -> None:
 
 
 def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
-    state = "retracted" if deployed.retracted else "live" if live(deployed) else ""
-    states = [state, forgotten_on(*_state(session, deployed))]
+    status = "retracted" if deployed.retracted else "live" if live(deployed) else ""
+    column = [status, forgotten_on(*_missing(session, deployed))]
     try:
         message = session.title(deployed.commit)
     except DamagedData:  # the journal entry of the commit is lost
@@ -106,13 +106,14 @@ def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
         session.moment(deployed.time_ns, cell=True),
         deployed.target,
         deployed.commit.short,
-        ", ".join(filter(None, states)),
+        ", ".join(filter(None, column)),
         deployed.retracted_by or who(deployed.author, deployed.sent_by),
         one_line(deployed.retracted_reason or deployed.reason),
         message,
     )
 
 
-def _state(session: Session, deployed: Deployed) -> tuple[int | None, bool]:
+def _missing(session: Session, deployed: Deployed) -> tuple[int | None, bool]:
+    """When the version's tensors were forgotten, and whether they were never received."""
     missing = missing_state(session, deployed.commit)
     return (missing.time_ns, missing.why == "absent") if missing else (None, False)

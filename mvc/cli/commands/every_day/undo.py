@@ -47,7 +47,7 @@ def command(session: Session, args: _UndoOptions) -> None:
         )
     done = session.repo.undo(args.number, dry_run=args.dry_run, reason=args.reason or "")
     live = live_now(session)
-    for deployed, hints in zip(done.deployments, done.ways, strict=True):
+    for deployed, hints in zip(done.deployments, done.remedies, strict=True):
         if is_live := live(deployed):  # undo does not revert deployments
             session.warn(
                 f"{printable(deployed.target)} {'would stay' if done.number is None else 'stays'} "

@@ -25,18 +25,21 @@ class _ImportOptions(CommandOptions, frozen=True, kw_only=True):
     sources: tuple[PathText, ...] = argument("DIR|FILE...", required=True)
     clock: str = option(
         "mtime|name:FORMAT",
-        "The time of a version: that of the file, or read from its name by FORMAT (strftime).",
+        "The time of a version: mtime of the file, or parsed from its name by FORMAT (strptime).",
         "--time",
         default="mtime",
         show_default=True,
     )
     deploy: str | None = option("TARGET", "Record that each version went live at its time.")
-    path: PathText | None = option("PATH", "The tracked path (or folder), if not model.EXT.")
-    message: str | None = option("MSG", "The message, if not the name of the file.", "-m")
+    path: PathText | None = option(
+        "PATH",
+        "Tracked path of each file (default: model.EXT), or folder of each checkpoint folder.",
+    )
+    message: str | None = option("MSG", "Message of each version (default: import NAME).", "-m")
     skip_broken: bool = flag("Skip and list invalid checkpoints.")
     data: bool = flag("Store a data set.", allows="sources message name reference")
     name: str | None = option(
-        "NAME", "The name of the data set, if not that of its file.", needs="data"
+        "NAME", "Name of the data set (default: its file name).", needs="data"
     )
     reference: bool = flag("With --data: record path and hashes, do not store files.", needs="data")
 
@@ -46,7 +49,7 @@ def command(session: Session, args: _ImportOptions) -> None:
     if args.data:
         _import_data(session, args)
         return
-    done: list[Imported] = []
+    imported: list[Imported] = []
     left_out: list[Path] = []
     broken: list[Path] = []
     try:
@@ -55,7 +58,7 @@ def command(session: Session, args: _ImportOptions) -> None:
             import_checkpoints,
             session.repo,
             args.sources,
-            taken=done.append,
+            on_imported=imported.append,
             left_out=left_out,
             broken=broken if args.skip_broken else None,
             time=args.clock,
@@ -64,9 +67,9 @@ def command(session: Session, args: _ImportOptions) -> None:
             message=args.message,
         )
     except BaseException:
-        if imported := sum(version.kept for version in done):
+        if committed := sum(version.is_new for version in imported):
             session.note(
-                f"{count(imported, 'version')} imported so far; repeat the command to continue"
+                f"{count(committed, 'version')} imported so far; repeat the command to continue"
             )
         raise
     if left_out:
@@ -80,16 +83,18 @@ def command(session: Session, args: _ImportOptions) -> None:
     ):
         return
     if session.verbose:
-        session.table(
+        session.table(  # '>': numbers, aligned right
             "time, source, commit, stored>", [_row(session, version) for version in versions]
         )
     if session.verbosity >= 0:
         session.line(_summary(versions))
         for branch, number in Counter(version.branch for version in versions).items():
             session.line(f"  {printable(branch or 'HEAD')}: {count(number, 'checkpoint')}")
-    if any(version.kept for version in versions):
+    if branches := {version.branch for version in versions if version.is_new}:
         session.note(
             "the working folder is unchanged; 'mvc checkout HEAD .' writes the files of HEAD"
+            if session.repo.head().branch in branches
+            else "the working folder is unchanged; 'mvc switch BRANCH' writes the files of a branch"
         )
 
 
@@ -111,7 +116,7 @@ def _import_data(session: Session, args: _ImportOptions) -> None:
 
 def _summary(versions: Sequence[Imported]) -> str:
     """``31 versions imported (2026-11-01 to 2026-11-20), 8.1 MB stored for 110 MB (7.4 %)``."""
-    imported = [version for version in versions if version.kept]
+    imported = [version for version in versions if version.is_new]
     if not imported:
         return f"nothing imported: {count(len(versions), 'version')} existed already"
     first, last = (format_time(v.time_ns, precise=False)[:10] for v in (imported[0], imported[-1]))
@@ -128,5 +133,5 @@ def _row(session: Session, version: Imported) -> tuple[str, ...]:
         session.moment(version.time_ns, cell=True),
         version.source.name,
         version.commit.short,
-        size(version.stored_bytes) if version.kept else "existed",
+        size(version.stored_bytes) if version.is_new else "existed",
     )
