@@ -135,9 +135,9 @@ class _Options(Struct, frozen=True, kw_only=True):
 
 
 class _Line:
-    """A history during its import: ``start``: the branch's old tip; ``end``: its newest version.
+    """A history during its import. ``start``: the branch's tip before; ``end``: its newest version.
 
-    ``done``: bytes of checkpoints.
+    ``done``: bytes of imported checkpoints.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class _Line:
         for entry in () if self.start is None else repo.log(self.start):
             self._by_time[entry.commit.time_ns].add(entry.id)
             self._known_versions.add(entry.id)
-        if options.deploy is not None:  # of an import that was killed before it moved the branch
+        if options.deploy is not None:  # versions of an import killed before it moved the branch
             for deployed in repo.deployments():
                 self._by_time[deployed.time_ns].add(deployed.commit)
 
@@ -237,7 +237,7 @@ class _Line:
             self._options.progress(min(self.done + done, total), total, label)
 
     def _existing(self, checkpoint: Checkpoint, commit: CommitId) -> Imported:
-        """For stored content: records its deployment if that is missing."""
+        """Reuses the version ``commit``; records its deployment if that is missing."""
         target, time_ns = self._options.deploy, checkpoint.time_ns
         if target is not None and time_ns not in {
             each.time_ns for each in self._repo.deployments(target, rev=commit)

@@ -18,7 +18,7 @@ from mvc.names import check_key
 from mvc.system import FileSystem
 
 _STATE = "trainer_state.json"
-MOST_BYTES = 16 * MIB  # of a trainer's state: that of a long training has several MiB
+MOST_BYTES = 16 * MIB  # most bytes of a trainer's state; a long training writes several MiB
 _MOST = 100  # metrics
 _NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _NAMED = re.compile(rf"([A-Za-z][A-Za-z0-9_/]*)=({_NUMBER})")
@@ -33,7 +33,7 @@ _NO_JSON = re.compile(rb"(?<=[\s:,\[])(?:NaN|-?Infinity)(?=[\s,}\]])")  # writte
 
 
 class _TrainerState(Struct):
-    """The fields to read of a trainer's state; no others are parsed into objects."""
+    """The fields of a trainer's state that are read; all other fields are skipped while parsing."""
 
     global_step: int | float | None = None
     log_history: list[dict[str, Any]] = field(default_factory=list)
@@ -42,7 +42,7 @@ class _TrainerState(Struct):
 def metrics_of(fs: FileSystem, checkpoint: Checkpoint, too_long: list[Path]) -> dict[str, float]:
     """At most 100 metrics by name; those of the trainer's state take precedence.
 
-    A state of more than MOST_BYTES is not read, but added to ``too_long``.
+    A file of more than MOST_BYTES is not read, but added to ``too_long``.
     """
     metrics: dict[str, float] = {}
     for name, number in (*_in_state(fs, checkpoint, too_long), *_in_name(checkpoint.source.name)):
@@ -52,7 +52,7 @@ def metrics_of(fs: FileSystem, checkpoint: Checkpoint, too_long: list[Path]) -> 
 
 
 def _in_name(name: str) -> Iterator[tuple[str, float]]:
-    """Those in ``epoch=3-val_loss=0.25.ckpt``, ``checkpoint-500`` or ``model_acc0.91.pt``."""
+    """Metrics in ``epoch=3-val_loss=0.25.ckpt``, ``checkpoint-500`` or ``model_acc0.91.pt``."""
     yield from ((key, float(text)) for key, text in _NAMED.findall(name))
     for key, text in _KNOWN.findall(name):
         yield "step" if key.lower() in _STEPS else key.lower(), float(text)

@@ -1,4 +1,4 @@
-"""Production: the lossy stages and decisions of a pipeline, version by version.
+"""Applies the lossy stages and decisions of a pipeline, version by version.
 
 The training weights are not changed. A lossy pipeline makes production weights from training
 weights and the previous production weights (thesis §3.2); these are deployed and stored. After a
@@ -23,7 +23,7 @@ from mvc.lossy.topk import TopKOfEach
 
 
 class Decision(Struct, frozen=True):
-    """The result of an offer.
+    """Whether offered training weights became a version.
 
     ``production``: the weights to be live from now on: the new ones if they were ``saved``, else
     the previous ones. Do not write to its arrays. ``reason``: text for people.
@@ -35,7 +35,7 @@ class Decision(Struct, frozen=True):
 
 
 class Production:
-    """Has the production weights and decides about each offer of training weights.
+    """Stores the live production weights, and decides whether training weights become a version.
 
     ``evaluate(weights, data)``, for ``dsed`` and ``guard``: returns the accuracy on labelled data,
     from 0 to 1, or (accuracy, number of samples). ``monitor(data)``: returns the numbers for

@@ -1,7 +1,7 @@
-"""Top-K: only the entries that changed most, of every tensor or of all together (thesis §3.2.2).
+"""Top-K: stores only the entries that changed most, per tensor or over all tensors (thesis §3.2.2).
 
-docs/pipelines.md describes how many. The thesis's printed Eq. 3.3 does not pass through (0, 0) and
-(1, 1). With b = |l| and m the positive root of b m (1 + m) = 1,
+docs/pipelines.md describes how many are stored. The thesis's printed Eq. 3.3 does not pass through
+(0, 0) and (1, 1). With b = |l| and m the positive root of b m (1 + m) = 1,
 
     g(x) = 1 / (b (x + m)) - m = m (1 - x) / (x + m)
 
@@ -180,7 +180,7 @@ def share_at(
     """p: ``least`` at a loss of 0, ``share`` from ``loub`` on.
 
     A loss that is not a number counts as high. Seven digits of the loss and of the curve count, as
-    many as a float32 has: a loss of 0.1 is a tenth, although no binary number is.
+    many as a float32 has, so that a loss of 0.1 counts as exactly a tenth.
     """
     top, x = Fraction(loub), Fraction(1)
     if loss < top:  # false if the loss is not a number

@@ -20,8 +20,9 @@ _GOING = ".old"  # suffix of a folder that is being deleted
 
 
 class SwappedFolder:
-    """The link ``output`` in an existing folder. Raises WrongUsage for ``.``, and inside a
-    store.
+    """Manages the link ``output``, whose parent folder exists.
+
+    Raises WrongUsage for the name ``.``, and for a path inside ``.mvc``.
     """
 
     def __init__(self, fs: FileSystem, output: Path) -> None:
@@ -34,7 +35,7 @@ class SwappedFolder:
         self._ours = re.compile(begins + "[0-9a-f]{10}-[0-9a-f]{8}")
 
     def target(self, *, force: bool = False) -> str | None:
-        """The name of the folder that the link points to; None if there is nothing or an empty
+        """The name of the folder that the link points to; None if ``output`` is missing or an empty
         folder.
 
         Raises WouldOverwrite for anything that mvc did not create; ``force`` accepts any link.
@@ -71,7 +72,8 @@ class SwappedFolder:
 
     @contextmanager
     def next(self, label: str, *, force: bool = False, tidy: bool = True) -> Iterator[Path]:
-        """A new folder for the version ``label``; deleted if the block fails before ``lead_to``.
+        """Creates a folder for the version ``label``; deletes it if the block fails before
+        ``lead_to``.
 
         Without ``tidy``, folders of earlier swaps remain.
         """
@@ -101,7 +103,7 @@ class SwappedFolder:
 
 
 def _remove_at_once(fs: FileSystem, folder: Path) -> None:
-    """Deletes a folder after renaming it, so that readers see all of it or nothing."""
+    """Deletes a folder after renaming it, so that readers see either all its files or no folder."""
     going = folder.with_name(folder.name.removesuffix(_GOING) + _GOING)
     if going != folder:
         fs.replace(folder, going)
