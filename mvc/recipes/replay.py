@@ -229,7 +229,7 @@ def _refuse_untrusted(recipes: Mapping[CommitId, Recipe], trusted: Collection[Co
             f"name each of them: {' '.join(f'--trust {name}' for name in names)} (trust={names})"
         )
     error = NotTrusted(
-        f"retraining {commit.short} would run{of}: " + "; ".join(would),
+        f"retraining {commit.short} would run code{of}: " + "; ".join(would),
         hint=_among("read it with ", [f"'mvc show --code {version.short}'" for version in unnamed])
         + f", then {allow}",
     )

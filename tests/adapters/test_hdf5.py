@@ -191,7 +191,7 @@ def test_numbers_of_keras_that_numpy_lacks() -> None:
     {
         "gzip": (
             made(lambda f: f.create_dataset("a", data=NUMBERS, compression="gzip")),
-            "compression",
+            "uncompressed",
         ),
         "nothing": (made(lambda f: f.create_group("a")), "plain numbers"),
         "name": (made(lambda f: f.create_dataset("a\u202ex", data=NUMBERS)), "name"),

@@ -58,7 +58,7 @@ def test_diff_compares_by_hashes(gone: Mvc) -> None:
 
 
 def test_nothing_runs_without_a_word_and_nothing_runs_twice(gone: Mvc) -> None:
-    assert "would run: code/" in gone("retrain", "HEAD", code=3).err
+    assert "would run code: code/" in gone("retrain", "HEAD", code=3).err
     assert is_gone(gone)
     assert gone("retrain", "HEAD", *WITH, "--json").json["versions"][0]["made"] == "stored"
     assert gone("retrain", "HEAD", *WITH, "--json").json["versions"][0]["made"] == "proven"

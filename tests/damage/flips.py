@@ -154,7 +154,7 @@ class _Flipper:
         if span.recorded is not None:
             view = self.store.snapshot
             places = [(r.pack, r.start) for r in span.recorded.entry.regions]
-            places += [(p, at) for p, at, _ in view._records._found.pop(span.recorded.offset, ())]
+            places += [(p, at) for p, at, _ in view._records._cache.pop(span.recorded.offset, ())]
             for place in places:
                 view.packs.headers.pop(place, None)
             if span.kind == "header":

@@ -214,7 +214,7 @@ def test_nothing_runs_without_trust_and_without_a_recipe(
         mvc.retrain(repo, trust=True)
     with mvc.record(repo, model, optimizer, data=images, service=train_images, verify=False) as run:
         run.train()
-    with pytest.raises(NotTrusted, match=r"would run: .*code/tests/recipes/trainings\.py"):
+    with pytest.raises(NotTrusted, match=r"would run code: .*code/tests/recipes/trainings\.py"):
         mvc.retrain(repo)
 
 

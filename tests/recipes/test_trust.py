@@ -144,7 +144,7 @@ def test_options_name_each_version_whose_code_may_run(
     program = Mvc(foreign.repo.root, capsys)
     for words in (("--trust-code",), ("--trust", newest)):
         refused = program("retrain", newest, *words, code=3)
-        assert f"this would run of {foreign.id.short}: code/foreign.py" in refused.err
+        assert f"would run code of {foreign.id.short}: code/foreign.py" in refused.err
     assert foreign.ran == []
     options = refused.err.rpartition("name each of them: ")[2].partition(" (")[0]
     program("retrain", newest, "--trust-code", *options.split())

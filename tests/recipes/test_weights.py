@@ -532,7 +532,9 @@ def test_weights_stay_that_rest_on_weights_given_up_unproven(chain: Chain) -> No
     repo, (_, first, second) = chain.repo, chain.ids
     give_up_unproven(repo, first)
     mvc.retrain(repo, second, trust=True)
-    with pytest.raises(CannotRetrain, match=f"trained from {first.short}, whose .* unproven"):
+    with pytest.raises(
+        CannotRetrain, match=f"trained from {first.short}, whose .* without a proof"
+    ):
         recipes.drop_weights(repo, [second])
     weigh(repo, 1e12)
     with mvc.Repository.open(repo.root) as chain.repo:

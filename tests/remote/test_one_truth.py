@@ -432,7 +432,7 @@ class TruthMachine(RuleBasedStateMachine):
         self.done[state] += 1
         for each in found:
             there = clone.expected(target)[0].live(target)
-            assert (each.there and each.there.id) == (there and there.id)
+            assert (each.live_there and each.live_there.id) == (there and there.id)
 
 
 def now(repo: Repository, target: str) -> StatementId | None:

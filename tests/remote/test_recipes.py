@@ -291,7 +291,7 @@ def test_a_data_set_by_reference(story: Story) -> None:
     assert all(torch.equal(elsewhere.checkout(second)[n], v) for n, v in state.items())
     assert recipes.data_set(elsewhere, "outside").source == str(folder)
     folder.rename(story.root / "gone")
-    with pytest.raises(CannotRetrain, match="data set outside is gone"):
+    with pytest.raises(CannotRetrain, match="data set outside is missing"):
         mvc.retrain(elsewhere, third, trust=True)
     (story.root / "gone").rename(folder)
     assert mvc.retrain(elsewhere, third, trust=True).state

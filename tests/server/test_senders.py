@@ -149,7 +149,7 @@ def test_what_is_left_out_is_named_and_exits_with_3(
         command = [sys.executable, "-P", "-m", "mvc", "-C", str(tmp_path / "ada"), "push"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 3 and "main" in done.stdout
-        assert "it needs the scope push:tags/v1, deploy:prod" in done.stderr
+        assert "they need the scope push:tags/v1, deploy:prod" in done.stderr
         assert subprocess.run([*command, "--partial"], check=False).returncode == 0
 
 

@@ -85,6 +85,6 @@ def test_the_interpreter_does_not_hang_silently_at_exit(
         env=variables, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.stdout == "recorded\n"
-    assert f"which process {holder.pid} (" in done.stderr
-    assert "which is stopped, holds" in done.stderr
+    assert f"locked by process {holder.pid} (" in done.stderr
+    assert "which is stopped," in done.stderr
     assert "Busy: step 1, 2 is not stored: its commit stalled for 6 s" in done.stderr

@@ -140,7 +140,7 @@ def hurt(folder: Path, how: str, rank: int, step: int, *options: str, soon: bool
     ("only", "settings", "line"),
     [
         ("01", "speed=3", r"rank \d: there is no setting speed"),
-        ("0", "timeout=2", r"rank 0: rank 1 \(process not there\) did not come within 2 seconds"),
+        ("0", "timeout=2", r"rank 0: rank 1 \(process unknown\) did not come within 2 seconds"),
     ],
 )
 def test_a_refusal_by_join_is_one_line(tmp_path: Path, only: str, settings: str, line: str) -> None:
