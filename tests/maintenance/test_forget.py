@@ -423,7 +423,7 @@ def test_identify_tells_and_import_passes_it_over(tmp_path: Path, history: Check
     assert (had.commit, had.path, had.exact) == (first.commit, None, False)
     assert had.forgotten_ns is not None and had.branches == ("main",)
     (again,) = mvc.import_checkpoints(history.repo, [tmp_path / "a.safetensors"])
-    assert again.kept
+    assert again.is_new
     found = history.repo.identify(tmp_path / "a.safetensors")
     assert [(f.commit, f.forgotten_ns is None) for f in found] == [
         (again.commit, True),

@@ -88,8 +88,8 @@ def test_a_deployment_that_replaces_what_is_not_live_is_refused_for_its_target(t
     assert state(bob, "edge") == "in step"
     bob.fetch()
     (conflict,) = bob.remotes.unsent("prod")
-    assert conflict.state == "conflict" and conflict.there is not None
-    assert conflict.there.id == theirs.id
+    assert conflict.state == "conflict" and conflict.live_there is not None
+    assert conflict.live_there.id == theirs.id
     assert bob.push().refused and state(bob) == "conflict"  # until somebody decides
 
 
@@ -338,8 +338,8 @@ def test_a_deployment_for_a_time_that_was_given_took_over_meanwhile(three: Pair)
     assert refused.live == theirs.commit
     bob.fetch()
     (conflict,) = bob.remotes.unsent("prod")
-    assert conflict.state == "conflict" and conflict.there is not None
-    assert conflict.there.id == theirs.id
+    assert conflict.state == "conflict" and conflict.live_there is not None
+    assert conflict.live_there.id == theirs.id
     again = bob.deploy("HEAD", "prod")
     assert not bob.push().refused and state(bob) == "in step"
     assert server.live("prod").deployment.id == bob.live("prod").deployment.id == again.id

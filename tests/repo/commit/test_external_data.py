@@ -164,7 +164,7 @@ def test_a_graph_is_imported_with_its_data(tmp_path: Path) -> None:
         assert {*repo.manifest("HEAD").by_path} == {"model.onnx", "final.onnx.data"}
         assert keys(repo, "final.onnx.data").keys() == {"a", "b", "tied"}
         (again,) = mvc.import_checkpoints(repo, [exports], deploy="prod")
-        assert again.commit == made.commit and not again.kept
+        assert again.commit == made.commit and not again.is_new
         repo.checkout("HEAD", to=tmp_path / "out")
     for ours, theirs in (("model.onnx", "final.onnx"), ("final.onnx.data",) * 2):
         assert (tmp_path / "out" / ours).read_bytes() == (exports / theirs).read_bytes()
