@@ -18,7 +18,7 @@ _SAID = {
         "encode chunks of 1 MiB",
         "records of about 8 MiB",
         "slices of at most 64 MiB",
-        "in pieces of 32 MiB",
+        "a content above 32 MiB",
     ),
     "docs/decisions.md": (
         "A base is named by 8 bytes",
@@ -27,7 +27,6 @@ _SAID = {
         "Every payload has 8 bytes of BLAKE3",
         "frames, one each 15 seconds",
         "in parts of 32 MiB",
-        "starts after 100,000 new objects",
         "is more than 0.1 points",
     ),
     "docs/signatures.md": ("(OpenSSH 8.8 or newer)",),
