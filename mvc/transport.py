@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mvc.faces import face
 
 if TYPE_CHECKING:
-    from mvc.api.given import serve
+    from mvc.api.opening import serve
     from mvc.remote import scopes, slices, wire
     from mvc.remote.remotes import Remote, remote_at
     from mvc.remote.replicas.replica import Replica
@@ -66,7 +66,7 @@ _IN = {
     "open_transport": "mvc.remote.transports.opening",
     "remote_at": "mvc.remote.remotes",
     "scopes": "mvc.remote.scopes",
-    "serve": "mvc.api.given",
+    "serve": "mvc.api.opening",
     "slices": "mvc.remote.slices",
     "wire": "mvc.remote.wire",
 }

@@ -12,9 +12,9 @@ from mvc.faces import face
 
 if TYPE_CHECKING:
     from mvc.api.clone import clone, visit
-    from mvc.api.given import opened, version_with
     from mvc.api.healing import heal, rebuild_index
     from mvc.api.node_status import NodeStatus, nodes
+    from mvc.api.opening import opened, version_with
     from mvc.api.remotes import refs_of
     from mvc.api.repository import Repository
     from mvc.api.storage import Storage
@@ -234,7 +234,7 @@ _IN = {
     "heal": "mvc.api.healing",
     "metrics_from": "mvc.repo.values",
     "nodes": "mvc.api.node_status",
-    "opened": "mvc.api.given",
+    "opened": "mvc.api.opening",
     "params_from": "mvc.repo.values",
     "rebuild_index": "mvc.api.healing",
     "refs_of": "mvc.api.remotes",
@@ -243,7 +243,7 @@ _IN = {
     "settings": "mvc.repo.config",
     "unset_value": "mvc.repo.config",
     "user_file": "mvc.repo.config",
-    "version_with": "mvc.api.given",
+    "version_with": "mvc.api.opening",
     "visit": "mvc.api.clone",
 }
 

@@ -70,9 +70,9 @@ def _folder(path: PathName) -> Path:
     start = files.realpath(Path(path))
     return next(
         (
-            each / FOLDER
-            for each in (start, *start.parents)
-            if files.stat(each / FOLDER) is not None
+            folder / FOLDER
+            for folder in (start, *start.parents)
+            if files.stat(folder / FOLDER) is not None
         ),
         start / FOLDER,
     )

@@ -65,7 +65,7 @@ class Remotes(Generic[_R]):
 
     def list(self) -> list[Remote]:
         """All remotes, sorted by name."""
-        return sorted(remotes.remotes(self._store).values(), key=lambda each: each.name)
+        return sorted(remotes.remotes(self._store).values(), key=lambda remote: remote.name)
 
     def find(self, name: str | None = None) -> Remote:
         """The remote with this name; by default ``origin``, or the only remote."""
@@ -142,7 +142,7 @@ class Remotes(Generic[_R]):
         raise RemoteRefused(
             f"{remote.url} is maintained by its owner",
             hint="its owner runs 'mvc gc', 'mvc forget --list' etc. in its folder; in a clone, "
-            "'mvc forget --list' lists what was forgotten there",
+            "'mvc forget --list' lists the versions forgotten there",
         )
 
     def unsent(self, target: str | None = None) -> tuple[Unsent, ...]:

@@ -572,7 +572,7 @@ class Repository(Closing, Unpicklable):
         """
         state = availability.resolve(self._store, self.find(rev))
         return (
-            replace(state, way=fetch_hint(self._store, state.commit))
+            replace(state, hint=fetch_hint(self._store, state.commit))
             if isinstance(state, Gone)
             else state
         )

@@ -77,7 +77,7 @@ ELSEWHERE: dict[str, str] = {
     "ls-files": "'mvc ls' lists the files of a version",
     "ls-remote": "'mvc remote show [NAME|URL]' lists the refs of a remote",
     "mv": "rename the file; 'mvc commit -a NEW' records the new name",
-    "prune": "'mvc gc' deletes what no ref or deployment needs",
+    "prune": "'mvc gc' deletes objects that no ref or deployment needs",
     "rebase": "versions do not change; 'mvc switch -c NAME REV' creates a branch at any version",
     "reflog": "'mvc undo --list' lists the operations",
     "reset": "'mvc undo' undoes an operation; 'mvc checkout -f HEAD' discards changes of files",

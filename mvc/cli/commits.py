@@ -225,9 +225,10 @@ def details(
 
 
 def _steps(start: CommitId, batches: int, rows: int, seconds: float | None) -> str:
-    took = "not proven" if seconds is None else f"replayed in about {seconds:.3g} s"
+    replayed = "not proven" if seconds is None else f"replayed in about {seconds:.3g} s"
     return (
-        f"{count(batches, 'batch', 'batches')} of {count(rows, 'row')} after {start.short}, {took}"
+        f"{count(batches, 'batch', 'batches')} of {count(rows, 'row')} after {start.short}, "
+        f"{replayed}"
     )
 
 

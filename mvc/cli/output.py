@@ -97,7 +97,7 @@ class Output:
     def few(self, words: Sequence[str], room: int, gap: str = "  ") -> str:
         """The first words, as many as fit in ``room`` columns, and the number of other ones.
 
-        All of them with -v, and if the output is piped.
+        With -v, and if the output is piped, all words.
         """
         text, shown = gap.join(words), min(len(words), room)
         if self.width is None or self.verbose:

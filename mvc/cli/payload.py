@@ -59,7 +59,7 @@ OWN_FIELDS = {
     "before=plan.before planned=plan.after now",
     "Restored": "commit written deleted unchanged left_out branch head_moved=moved_head "
     "unreached=orphans",
-    "StateMark": "commit state=what path",
+    "StateMark": "commit state=change path",
     "Receipt": "number time@ author reason rules states",
     "Followed": "target commit time@ file path previous rollback received_bytes=received swapped@",
     "ForgottenState": "commit root gone@ again@ came",

@@ -36,7 +36,7 @@ def print_fetch(session: Session, done: Transferred, url: str) -> None:
 
 
 def print_push(session: Session, done: Pushed, url: str, *, dry_run: bool = False) -> None:
-    """Prints what a push sent, or would send, and what it did not send."""
+    """Prints the result of a push or of its dry run."""
     _print(
         session,
         f"To {url}",

@@ -64,7 +64,7 @@ class CommandOptions(Struct, frozen=True, kw_only=True):
 
 
 class _Declared(Struct, frozen=True):
-    """The settings of click for a field, besides its name and type.
+    """The settings of click for a field, except its name and type.
 
     ``needs``: fields, separated by spaces, of which one must be set if this one is. ``allows``: the
     only fields that may be set together with this one; None: any.

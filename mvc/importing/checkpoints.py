@@ -87,7 +87,7 @@ def import_checkpoints(
     histories = find_histories(fs, places, time, path, left_out=left_out)
     if not histories:
         named = ", ".join(map(str, places[:3]))
-        raise WrongUsage(f"no model files in {named}", hint="name files, or a folder of them")
+        raise WrongUsage(f"no model files in {named}", hint="name files, or their folder")
     for tag in {tag.name for tag in repo.refs("tag")} & {history.branch for history in histories}:
         raise RefConflict(
             f"the run {tag} would be a branch, but a tag has that name",
@@ -240,7 +240,7 @@ class _Line:
         """Reuses the version ``commit``; records its deployment if that is missing."""
         target, time_ns = self._options.deploy, checkpoint.time_ns
         if target is not None and time_ns not in {
-            each.time_ns for each in self._repo.deployments(target, rev=commit)
+            deployment.time_ns for deployment in self._repo.deployments(target, rev=commit)
         }:
             self._repo.deploy(commit, target, at=time_ns, anyway=self._options.anyway)
         return self._imported(checkpoint, commit, checkpoint.size, None)

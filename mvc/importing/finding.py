@@ -243,7 +243,7 @@ class _Maker(Struct, frozen=True):
     prefix: str | None
 
     def checkpoints(self, source: _Found) -> tuple[Checkpoint, ...]:
-        """The versions of a folder, oldest first. A run's final model is one of them."""
+        """The versions of a folder, oldest first. They include a run's final model."""
         if self.prefix is not None:
             check_path(self.prefix)
         result = [self._folder(folder, self._inside(folder)) for folder in source.folders]

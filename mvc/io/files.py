@@ -676,7 +676,7 @@ def _queue(descriptor: int, path: Path, kind: int, seconds: float) -> bool:
     """Waits in the kernel's queue, first come, first served; whether the lock was acquired.
 
     A thread waits, because flock has no time limit. If it acquires the lock too late, the caller
-    has closed the descriptor, and the lock ends with the thread's copy of it.
+    has closed the descriptor, and the lock ends with the thread's copy.
     """
     got = threading.Event()
     own = os.dup(descriptor)  # the caller's number may be reused for another file

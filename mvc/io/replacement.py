@@ -52,7 +52,7 @@ def replacing(
     then: Mapping[str, str] | None = None,
     version: str = "",
 ) -> Iterator[list[str]]:
-    """Replaces ``files`` of ``folder`` with what each function writes, and deletes ``deletes``.
+    """Replaces ``files`` of ``folder`` with the output of the functions, and deletes ``deletes``.
 
     If anything fails before all files are written and flushed, nothing has changed. ``plans``: the
     folder of plans in a repository, None for no plan. ``checks`` identify the files' contents, and

@@ -23,8 +23,8 @@ class Moving(Struct):
 
     ``before``: words of the previous production weights, not to be written to. ``after``: words of
     the new ones, changed in place. ``exact``: entries that stages must not change, because one side
-    is infinite or not a number; None if there are none. ``has_new_level``: ``before``
-    was made by stages with another step (``LossyStage.finer``), which must not be reused.
+    is infinite or not a number; None if there are none. ``has_new_level``: stages
+    with another step (``LossyStage.finer``) computed ``before``, which must not be reused.
     """
 
     format: Format

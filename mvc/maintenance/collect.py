@@ -98,7 +98,7 @@ class CollectionPlan(Struct, kw_only=True):
         ``headers``: of its records. Call it for each such operation, in order.
         """
         entry, reach, graph = recorded.entry, self.reach, self.rewrite.graph
-        if entry.forgets or any(mark.what == "stored" for mark in entry.states):
+        if entry.forgets or any(mark.change == "stored" for mark in entry.states):
             return False
         reach.commits.update(commit.id for commit in entry.commits)
         named = names_of(entry) | entry.about
@@ -242,7 +242,7 @@ def reachable(
             # Its manifest is damaged, or was collected after a rule forgot the version. So every
             # object that no version needs may be one of its objects.
             objects = set(map(graph.id_of, np.flatnonzero(graph.coded).tolist()))
-        unneeded = {each for each in objects if not reach.needs(each)}
+        unneeded = {id_ for id_ in objects if not reach.needs(id_)}
         reach.only_forgotten |= unneeded
         reach.purged |= unneeded if named else set()
     return reach

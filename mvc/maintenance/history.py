@@ -90,19 +90,19 @@ class VersionHistory:
 
     def _mark(self, mark: StateMark) -> None:
         id_, is_named = mark.commit, self.forgotten.get(mark.commit, False)
-        if mark.what == "dropped":
+        if mark.change == "dropped":
             self.dropped[id_] = mark.path
         elif mark.path:
             self.dropped.pop(id_, None)
-        elif mark.what == "no residue":
+        elif mark.change == "no residue":
             self.without_residue.add(id_)
         elif not is_named:
             self.forgotten.pop(id_, None)
             self.absent.discard(id_)
             self.without_residue.discard(id_)
-            if mark.what != "stored":
+            if mark.change != "stored":
                 self.forgotten[id_] = False
-            if mark.what == "absent":
+            if mark.change == "absent":
                 self.absent.add(id_)
 
     @property

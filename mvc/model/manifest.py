@@ -336,7 +336,7 @@ class Shape:
         None if ``data`` differs from this shape in more than ids. Otherwise it is canonical too: no
         rule depends on an id.
         """
-        one, other = (int.from_bytes(each, "little") for each in (data, self._data))
+        one, other = (int.from_bytes(shape, "little") for shape in (data, self._data))
         if len(data) != len(self._data) or (one ^ other) & self._mask:
             return None
         return b"".join([data[place] for place in self._objects])

@@ -81,7 +81,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         return _build(self.stages) if self.decisions or self.lossy else self
 
     def levels(self) -> tuple[Pipeline, ...]:
-        """The line without decisions, and finer and finer forms of it; the last one is exact."""
+        """The line without decisions, then finer and finer forms; the last one is exact."""
         levels = [_build(tuple(stage for stage in read_stages(self.text) if not stage.decides))]
         while lossy := levels[-1].lossy:
             finer = {stage.text: stage.finer() for stage in lossy}

@@ -123,7 +123,7 @@ def _row(a: Summary, b: Summary, x: LayerCall, gradients: Mapping[str, bool]) ->
         states[part] = ONE_ONLY if y is None else _state(left, right)
         distances_ = [d for p, q in zip(left, right, strict=False) if (d := _distance(a, b, p, q))]
         if states[part] == DIFFERS and distances_:
-            distances[part] = max(distances_, key=lambda each: each.max_abs)
+            distances[part] = max(distances_, key=lambda distance: distance.max_abs)
     return LayerRow(
         layer=x.layer,
         type=x.type,
@@ -165,9 +165,9 @@ def _distance(
     """The distance of two tensors, if they have one shape and both were stored."""
     if not (isinstance(p, TensorPrint) and isinstance(q, TensorPrint)):
         return None
-    if p.id == q.id or p.shape != q.shape or p.id not in a.kept or q.id not in b.kept:
+    if p.id == q.id or p.shape != q.shape or p.id not in a.tensors or q.id not in b.tensors:
         return None
-    x, y = (tensor_bytes(run.kept[t.id]) for run, t in ((a, p), (b, q)))
+    x, y = (tensor_bytes(run.tensors[t.id]) for run, t in ((a, p), (b, q)))
     return distance_of(p.dtype, [x], q.dtype, [y])
 
 
@@ -229,7 +229,7 @@ def _first_difference(a: Summary, b: Summary) -> FirstDifference | None:
     mine, theirs = _moments(a), _moments(b)
     remaining = {(moment.part, moment.key): moment for moment in theirs}
     for order, (x, other) in enumerate(zip_longest(mine, theirs)):
-        calls = [each.call if each and each.part in _FORWARD else None for each in (x, other)]
+        calls = [m.call if m and m.part in _FORWARD else None for m in (x, other)]
         if any(calls) and (not x or not other or (x.part, x.key) != (other.part, other.key)):
             names = [str(call) if call else "no further layer" for call in calls]
             text = f"forward pass: one run continues with {names[0]}, the other with {names[1]}"
@@ -251,7 +251,7 @@ def _described(
         name = str(moment.key[0]) if moment.key else None
         subject = printable(name or "")
     else:
-        name, place = None, next(each.place for each in pair if isinstance(each, TensorPrint))
+        name, place = None, next(value.place for value in pair if isinstance(value, TensorPrint))
         subject = f"{call}, tensor {printable(place)}" if place not in ("", "0") else str(call)
     if a.only is not None:
         pass  # the code between the layers is unknown
@@ -259,7 +259,7 @@ def _described(
         inside = _enclosing(a, call)
         why = f", which arose between layers, in the forward of {inside}"
     elif part == "output" and call is not None:
-        if any(call.began < each.began < call.ended for each in a.calls):
+        if any(call.began < inner.began < call.ended for inner in a.calls):
             why = ", which arose in its own forward: the layers inside agree"
     elif part == "model output":
         inside, why = "the model", ", which arose in its own forward: the layers agree"

@@ -67,7 +67,7 @@ class _Open:
 class Hooks:
     """Records the calls of a model's layers between ``__enter__`` and ``__exit__``.
 
-    ``kept``: the tensors of the selected calls by their ids, if layers were selected.
+    ``tensors``: those of the selected calls by their ids, if layers were selected.
     """
 
     def __init__(self, model: torch.nn.Module, selection: LayerSelection) -> None:
@@ -78,7 +78,7 @@ class Hooks:
         self._open: list[_Open] = []
         self._done: list[tuple[dict[str, Any], _Open]] = []
         self._handles: list[RemovableHandle] = []
-        self.kept: dict[BlobId, torch.Tensor] = {}
+        self.tensors: dict[BlobId, torch.Tensor] = {}
 
     def __enter__(self) -> Self:
         for name, module in self._layers.items():
@@ -181,6 +181,6 @@ class Hooks:
 
     def _print(self, call: _Open, tensor: torch.Tensor, place: str) -> TensorPrint:
         print_ = print_of(tensor, place, call.layer)
-        if not self._selection.every and print_.id not in self.kept:
-            self.kept[print_.id] = contiguous(tensor).clone()
+        if not self._selection.every and print_.id not in self.tensors:
+            self.tensors[print_.id] = contiguous(tensor).clone()
         return print_

@@ -216,16 +216,18 @@ def _save(run: Summary, path: Path) -> None:
     WrongUsage if the file would be too large to be read again.
     """
     fs = FileSystem()
-    fields = fields_of(replace(run, kept={}), _SCHEMA)
-    del fields["kept"]
+    fields = fields_of(replace(run, tensors={}), _SCHEMA)
+    del fields["tensors"]
     files = {path: json.dumps(fields, separators=(",", ":")).encode()}
     if len(files[path]) > MAX_PROBE:
         raise WrongUsage(
             f"the run has {len(run.calls):,} calls of layers, too many for one file",
             hint="select layers with 'only'",
         )
-    if run.kept:
-        files[_tensors_path(path)] = save({id_.hex(): tensor for id_, tensor in run.kept.items()})
+    if run.tensors:
+        files[_tensors_path(path)] = save(
+            {id_.hex(): tensor for id_, tensor in run.tensors.items()}
+        )
     for target, data in files.items():
         fs.write_atomic(target, data)
 
@@ -242,7 +244,8 @@ def _load(path: Path) -> Summary:
         summary = _ordered(decoded(data, Summary, _SCHEMA))
         if summary.only is not None and fs.stat(_tensors_path(path)) is not None:
             summary = replace(
-                summary, kept=_load_tensors(fs.read_bytes(_tensors_path(path), MAX_PROBE_TENSORS))
+                summary,
+                tensors=_load_tensors(fs.read_bytes(_tensors_path(path), MAX_PROBE_TENSORS)),
             )
     except (ValueError, DamagedData, WrongUsage) as error:
         raise WrongUsage(
@@ -256,7 +259,7 @@ def _ordered(summary: Summary) -> Summary:
     if len(summary.by_key) < len(summary.calls):
         raise ValueError("a call of a layer occurs twice")
     calls = sorted(summary.calls, key=lambda call: call.forward)
-    return replace(summary, calls=tuple(calls), kept={})
+    return replace(summary, calls=tuple(calls), tensors={})
 
 
 def _load_tensors(data: bytes) -> dict[BlobId, torch.Tensor]:

@@ -106,7 +106,7 @@ class Subject:
                 name: WeightPrint(id_, gradients.get(name), after.get(name))
                 for name, id_ in before.items()
             },
-            kept=hooks.kept,
+            tensors=hooks.tensors,
         )
 
     @contextmanager

@@ -142,7 +142,7 @@ class LayerSelection:
 class Summary(Struct, frozen=True, dict=True):
     """One run of a model. ``calls`` are ordered by forward index.
 
-    ``weights``: all parameters and buffers by name. ``kept``: the recorded tensors, by their ids,
+    ``weights``: all parameters and buffers by name. ``tensors``: the recorded ones, by their ids,
     if layers were selected.
     """
 
@@ -156,7 +156,7 @@ class Summary(Struct, frozen=True, dict=True):
     output: tuple[TensorPrint, ...]
     loss: tuple[TensorPrint, ...]
     weights: Mapping[_Name, WeightPrint]
-    kept: Mapping[BlobId, Any] = field(default_factory=dict)
+    tensors: Mapping[BlobId, Any] = field(default_factory=dict)
 
     @cached_property
     def by_key(self) -> Mapping[tuple[str, int], LayerCall]:

@@ -29,7 +29,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from msgspec import Meta, Struct, convert, structs
+from msgspec import Meta, Struct, convert, field, structs
 
 from mvc.api import Dropped, FileEntry, Repository
 from mvc.documents import OtherSchema, decoded, encoded
@@ -99,11 +99,11 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True):
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
     """The model without its weights.
 
-    ``made``: the value that builds it. ``frozen``: parameters without gradient; ``evaluating``:
-    modules in evaluation mode, by name; the model itself is the empty name.
+    ``constructor``: the value that builds it. ``frozen``: parameters without gradient;
+    ``evaluating``: modules in evaluation mode, by name; the model itself is the empty name.
     """
 
-    made: Any
+    constructor: Any = field(name="made")
     frozen: tuple[_Text, ...]
     evaluating: tuple[_Text, ...]
     device: _Text
@@ -171,7 +171,7 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
         """The calls of a replay, in order: the model, the objects, the service."""
         model: list[Any] = [{"object": "model"}]
         return [
-            self._call("model = ", self.model.made, [], {}),
+            self._call("model = ", self.model.constructor, [], {}),
             *(
                 self._call(
                     f"{obj.name} = ",
@@ -352,7 +352,7 @@ def _check_values(recipe: Recipe) -> None:
             raise ValueError(f"two of its {kind}s have the same name")
     arguments = [value for obj in recipe.objects for value in (*obj.args, *obj.keywords.values())]
     for tag, content in _tags(
-        [recipe.model.made, *arguments, recipe.service, *recipe.arguments.values()]
+        [recipe.model.constructor, *arguments, recipe.service, *recipe.arguments.values()]
     ):
         if content not in named.get(tag, [content]):
             raise ValueError(f"it has no {tag} {content}")

@@ -258,7 +258,7 @@ class Describer:
             )
         if inspect.ismodule(obj):
             raise CannotRecord(
-                f"{place} is the module {obj.__name__}", hint="pass a function of it"
+                f"{place} is the module {obj.__name__}", hint="pass one of its functions"
             )
         if isinstance(obj, type) or inspect.isroutine(obj):
             return self._place(obj, place)
@@ -415,7 +415,7 @@ class Rebuilt:
 
     def model(self) -> torch.nn.Module:
         """The model from its constructor, without its weights."""
-        model = self.value(self._recipe.model.made)()
+        model = self.value(self._recipe.model.constructor)()
         if not isinstance(model, torch.nn.Module):
             raise CannotRetrain(
                 f"the stored code creates {an(type(model).__qualname__)}, not a torch.nn.Module"

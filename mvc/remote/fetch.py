@@ -275,7 +275,7 @@ class _Fetch:
         got = self.receive(replace(incoming, head=head, records=records))
         if got.missing:
             return got
-        tally.held.update(dict.fromkeys(got.held))
+        tally.retained.update(dict.fromkeys(got.retained))
         tally.entries(head, entries, lacks)
         self._check_news(is_new=got.begun > 0)
         if incoming.place is not None:
@@ -286,7 +286,7 @@ class _Fetch:
     def bring(self, transport: Transport, versions: tuple[CommitId, ...]) -> None:
         """Brings the absent states of local versions."""
         have = frozenset(availability.nearest_stored(self._store, versions))
-        wanted = Wanted(again=versions, have=have, without=purged_versions(self._store.snapshot))
+        wanted = Wanted(restore=versions, have=have, without=purged_versions(self._store.snapshot))
         transfer(transport.send, self.apply, wanted, (), tally=self.tally)
         self.tally.versions.update(versions)
 

@@ -102,7 +102,7 @@ def keep_place(store: Store, remote: Remote, name: str, known: KnownPlace) -> No
 
 
 class Known(Struct, frozen=True):
-    """A remote's head, and what was recorded about the remote before.
+    """A remote's head, and the earlier records about the remote.
 
     ``pushed`` is None also if the remote's journal does not continue the one of the last push.
     """

@@ -185,12 +185,15 @@ def push_states(
         work = _Push(store, config, remote, transport, progress=progress)
         for id_ in versions:
             availability.check_stored(store, id_)
-        again = work.lacking(tuple(dict.fromkeys(versions)))
-        if again:
+        lacking = work.lacking(tuple(dict.fromkeys(versions)))
+        if lacking:
             work.run(
-                Wanted(again=again, have=frozenset(availability.nearest_stored(store, again))), ()
+                Wanted(
+                    restore=lacking, have=frozenset(availability.nearest_stored(store, lacking))
+                ),
+                (),
             )
-        return Pushed(**asdict(replace(work.tally.total(), versions=len(again))))
+        return Pushed(**asdict(replace(work.tally.total(), versions=len(lacking))))
 
 
 def send_first(
@@ -325,7 +328,7 @@ class _Push:
 
     def lacking(self, versions: tuple[CommitId, ...]) -> tuple[CommitId, ...]:
         """Those whose states the remote lacks: it answers to an offer without records."""
-        sent = [Sent(again=(bytes(id_),)) for id_ in versions]
+        sent = [Sent(restored=(bytes(id_),)) for id_ in versions]
         missing = set(self._transport.receive(Slice(encode_entries(sent), 0, ())).missing)
         by_manifest = {commits.get(self._store.snapshot, id_).manifest: id_ for id_ in versions}
         if missing <= by_manifest.keys():
@@ -371,7 +374,7 @@ class _Push:
 
     def _slices(self, wanted: Wanted) -> Generator[Slice]:
         """The slices, without statements that the remote would refuse."""
-        if not wanted.versions and not wanted.again:
+        if not wanted.versions and not wanted.restore:
             return
         from mvc.remote.sending.sender import send
 
@@ -442,7 +445,7 @@ class _Push:
         if got.missing:
             self.tally.bytes = before
             return got
-        self.tally.held.update(dict.fromkeys(got.held))
+        self.tally.retained.update(dict.fromkeys(got.retained))
         self._alone &= (got.begun or got.place.sequence) == self._end.sequence
         self._end, self._identity = got.place, self._identity or got.identity
         refused = {deployment.id: deployment for deployment in got.refused}

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from blake3 import blake3
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from mvc.errors import DamagedData
 from mvc.ids import DIGEST_SIZE
@@ -79,7 +79,7 @@ class NodeReport(Struct, frozen=True, array_like=True):
 class Sent(Struct, frozen=True, omit_defaults=True):
     """A transferred entry; ``size``: bytes of its records in the slice.
 
-    ``commits``: canonical bytes of versions that it publishes. ``again``: versions that the
+    ``commits``: canonical bytes of versions that it publishes. ``restored``: versions that the
     receiver has and whose states it requested. ``statements``: canonical bytes. ``is_own``: the
     sender itself recorded them.
     """
@@ -87,7 +87,7 @@ class Sent(Struct, frozen=True, omit_defaults=True):
     commits: Annotated[tuple[bytes, ...], Meta(max_length=_MANY)] = ()
     size: Annotated[int, Meta(ge=0)] = 0
     absent: Annotated[tuple[Absent, ...], Meta(max_length=_MANY)] = ()
-    again: Annotated[tuple[Id, ...], Meta(max_length=_MANY)] = ()
+    restored: Annotated[tuple[Id, ...], Meta(max_length=_MANY)] = field(default=(), name="again")
     shapes: Annotated[tuple[SentShape, ...], Meta(max_length=_MANY)] = ()
     statements: Annotated[tuple[bytes, ...], Meta(max_length=_MANY)] = ()
     is_own: bool = False

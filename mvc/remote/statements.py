@@ -142,12 +142,13 @@ def in_parts(statements: Sequence[Statement]) -> Iterator[tuple[Statement, ...]]
 class Admitted(Struct):
     """The new ones of received statements, and the state marks that they cause.
 
-    ``held``: versions with a new tombstone whose states are retained because something needs them.
+    ``retained``: versions with a new tombstone whose states remain stored, because something needs
+    them.
     """
 
     statements: list[Statement] = field(default_factory=list)
     states: list[StateMark] = field(default_factory=list)
-    held: list[CommitId] = field(default_factory=list)
+    retained: list[CommitId] = field(default_factory=list)
 
     def versions(self, snapshot: Snapshot) -> set[CommitId]:
         """The versions that its statements concern, except deployments and tombstones."""
@@ -249,7 +250,7 @@ def _note_tombstone(store: Store, stone: Tombstone, admitted: Admitted) -> None:
     try:
         admitted.states += check_forgettable(store, [commit[1]])
     except RefConflict:
-        admitted.held.append(id_)
+        admitted.retained.append(id_)
 
 
 def check_clock(time_ns: int, now_ns: int, subject: str) -> None:

@@ -74,7 +74,7 @@ class Tally:
         self.bytes = self.operations = 0
         self.versions: set[CommitId] = set()
         self.targets: set[str] = set()
-        self.held: dict[CommitId, None] = {}
+        self.retained: dict[CommitId, None] = {}
         self.place: Place | None = None
         self._progress = progress
 
@@ -96,7 +96,7 @@ class Tally:
     def total(self, updates: Iterable[RefUpdate] = ()) -> Transferred:
         return Transferred(
             self.remote, tuple(updates), len(self.versions), self.operations, bytes=self.bytes,
-            targets=tuple(sorted(self.targets)), held=tuple(self.held),
+            targets=tuple(sorted(self.targets)), held=tuple(self.retained),
         )  # fmt: skip
 
 

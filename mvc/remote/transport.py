@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from typing import Annotated, Literal, Protocol
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from mvc.ids import CommitId, StatementId
 from mvc.names import printable
@@ -69,9 +69,10 @@ class Wanted(Struct, frozen=True):
 
     ``after``: it has the sender's journal up to there. ``versions``: these and their ancestors; by
     default all that refs and deployments reach. ``have``: versions that it has with their states.
-    ``objects``: contents that it lacked in earlier attempts, to be sent as full records. ``again``:
-    versions whose states it lacks and wants. ``without``: versions whose states it refuses, because
-    they are purged there. ``due``: versions that it got elsewhere and whose statements it wants.
+    ``objects``: contents that it lacked in earlier attempts, to be sent as full records.
+    ``restore``: versions whose states it lacks and wants. ``without``: versions whose states it
+    refuses, because they are purged there. ``due``: versions that it got elsewhere and whose
+    statements it wants.
     ``reports``: include reports of nodes.
 
     ``live``: a target. The answer is one slice with the version that is live there and its
@@ -86,7 +87,7 @@ class Wanted(Struct, frozen=True):
     have: frozenset[CommitId] = frozenset()
     states: States = "all"
     objects: tuple[bytes, ...] = ()
-    again: tuple[CommitId, ...] = ()
+    restore: tuple[CommitId, ...] = field(default=(), name="again")
     without: frozenset[CommitId] = frozenset()
     due: tuple[CommitId, ...] = ()
     reports: bool = False
@@ -148,16 +149,16 @@ class Received(Struct, frozen=True):
     """The answer to a slice: it is published, or the ``missing`` contents are needed first.
 
     ``place``: the end of the receiver's journal. ``begun``: number of the first operation that it
-    published, or 0. ``without``: for the next attempt (``Wanted``). ``held``: versions purged at
-    the sender that are retained here for now, because something needs them. ``identity``: of the
-    receiver, if a new repository was created. ``refused``: statements skipped because of
+    published, or 0. ``without``: for the next attempt (``Wanted``). ``retained``: versions purged
+    at the sender that remain stored here for now, because something needs them. ``identity``: of
+    the receiver, if a new repository was created. ``refused``: statements skipped because of
     deployments made meanwhile.
     """
 
     place: Place
     missing: tuple[bytes, ...] = ()
     without: frozenset[CommitId] = frozenset()
-    held: tuple[CommitId, ...] = ()
+    retained: tuple[CommitId, ...] = field(default=(), name="held")
     begun: int = 0
     identity: bytes = b""
     refused: tuple[RefusedDeployment, ...] = ()

@@ -14,7 +14,7 @@ from mvc.store.store import Store
 
 
 def read(store: Store, commit: CommitId, name: str) -> Any:
-    """An attachment, verified: bytes, or a state as it was committed.
+    """An attachment, verified: bytes, or a state in its committed form.
 
     Raises UnknownPath if the version has none of this name, DamagedData also for bytes beyond the
     limit.

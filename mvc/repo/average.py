@@ -79,7 +79,7 @@ def average(
     """Writes the mean to ``to``, or calls ``commit`` to store it on ``branch``.
 
     On the current branch it then updates existing files of the working folder. Raises
-    WouldOverwrite before computing if one of them has uncommitted work, and WrongUsage for versions
+    WouldOverwrite before computing if such a file has uncommitted work, and WrongUsage for versions
     or weights without a mean.
     """
     shares, copied = _shares(len(versions), weights), list[str]()

@@ -257,7 +257,7 @@ class Application:
     async def _watch(
         self, served: Served, key: tuple[str, str, str], release: Callable[[], None]
     ) -> str:
-        """Polls for all requests that wait for the same mark, as long as one of them may wait."""
+        """Polls for all requests that wait for the same mark, as long as one request may wait."""
         _, target, mark = key
         deadline = time.monotonic() + wire.WAIT
         try:

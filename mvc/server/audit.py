@@ -59,7 +59,7 @@ def _counted(entries: Iterable[Sent]) -> Counter[str]:
     counts = Counter[str]()
     for entry in entries:
         counts["versions"] += len(entry.commits)
-        counts["states"] += len(entry.again)
+        counts["states"] += len(entry.restored)
         counts.update(f"{s.name}s" for s in entry.decoded if s.name != "deployment")
     return counts
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mvc.errors import InvalidConfig, InvalidName, WrongUsage
 from mvc.names import FOLDER, printable
@@ -33,12 +33,12 @@ _DAY = 86_400
 
 
 class Token(Struct, frozen=True, forbid_unknown_fields=True):
-    """``digest``: SHA-256 of the token, in hex. ``made``, ``expires``: seconds since 1970."""
+    """``digest``: SHA-256 of the token, in hex. ``created``, ``expires``: seconds since 1970."""
 
     name: str
     digest: str
     scopes: tuple[str, ...]
-    made: int
+    created: int = field(name="made")
     expires: int
 
 

@@ -236,7 +236,7 @@ class Replicated:
     def is_settled(self) -> bool:
         """Whether the replica is complete and unchanged; sends waiting reports."""
         current = self._file.current()
-        if current is None or not current.told:
+        if current is None or not current.commands_ran:
             return False
         self.report()
         return True
@@ -289,11 +289,11 @@ class Replicated:
         done = Followed(
             target=self._target, commit=version.id, time_ns=version.time_ns,
             previous=None if before is None else before.id,
-            swapped_ns=version.shown_ns if version.told else clock.now_ns(),
+            swapped_ns=version.shown_ns if version.commands_ran else clock.now_ns(),
             rollback=update.is_rollback, file=self._file.shown,
             path="" if self._is_folder else version.paths[0], received=update.received,
         )  # fmt: skip
-        if version.told:
+        if version.commands_ran:
             self.current = self.current or done
             return None
         problem = self._run(sink.command, update)
@@ -304,7 +304,7 @@ class Replicated:
             warnings.warn(text, HookFailed, stacklevel=4)
         if self._on_change is not None:
             self._on_change(done)
-        self._file.note(replace(version, told=True))
+        self._file.note(replace(version, commands_ran=True))
         self._file.settle()
         self.current = done
         return done

@@ -415,7 +415,7 @@ class Snapshot:
     def targets(self, *, reports: bool = False) -> list[str]:
         """Names of all targets with deployments, ascending; one search each.
 
-        With ``reports`` only those for the reports of nodes, otherwise only the others.
+        ``reports``: only the targets for reports of nodes; by default all except these.
         """
         nodes = keys.DEPLOYED + NODES.encode()
         beyond = (keys.after(nodes), keys.after(keys.DEPLOYED)), (keys.DEPLOYED, nodes)

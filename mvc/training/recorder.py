@@ -104,7 +104,7 @@ class StateRecorder(Unpicklable):
         self, repo: Repository | str | PathLike[str], source: StateSource, options: RecorderOptions
     ) -> None:
         self._source = source
-        self._taken = 0
+        self._captured = 0
         self._pid = os.getpid()
         self._closed = False
         self._repo, self._own = opened(repo)
@@ -214,15 +214,15 @@ class StateRecorder(Unpicklable):
                 self._options.steps.restart()
         first = self._first
         self._steps = self._steps + 1 if number is None else checks.whole("number", number, first)
-        taken = False
+        queued = False
         if not (self._steps - first) % self._options.every:
             options = self._options
             numbers, settings = options.numbers(loss, metrics), options.settings(params)
             item = Item(self._steps, called_ns, numbers, settings, data=data, awaited=wait,
                         origin=self._origin)  # fmt: skip
-            taken = self._take(item, batch)
+            queued = self._take(item, batch)
         if not wait:
-            return taken
+            return queued
         self.flush()
         return self.production
 
@@ -249,7 +249,7 @@ class StateRecorder(Unpicklable):
         except BaseException:
             self._queue.release(item)
             raise
-        self._taken += 1
+        self._captured += 1
         self._queue.put(item)
         return True
 
@@ -323,7 +323,7 @@ class StateRecorder(Unpicklable):
         step, newest = writer.newest or (None, None)
         called = self._before + self._steps - self._first
         return Report(
-            steps=called, taken=self._taken, durable=writer.durable,
+            steps=called, taken=self._captured, durable=writer.durable,
             failed=writer.failed, coalesced=queue.coalesced, dropped=queue.dropped, newest=newest,
             newest_step=step, waiting_bytes=queue.staged_bytes, peak_bytes=queue.peak,
             skipped=writer.skipped, push=None if pusher is None else pusher.report,

@@ -61,7 +61,7 @@ def _told(repo: Repository, entries: list[Entry], commits: list[Commit]) -> dict
         "annotations": {id_: each for id_, each in found.items() if each},
         "code": {str(c.id): [c.run, c.code, c.dirty] for c in commits},
         "statements": [[s.name, str(s.id)] for entry in entries for s in entry.statements],
-        "states": [[str(s.commit), s.path, s.what] for entry in entries for s in entry.states],
+        "states": [[str(s.commit), s.path, s.change] for entry in entries for s in entry.states],
         **_told_elsewhere(repo, entries),
     }
 

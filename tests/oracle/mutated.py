@@ -26,7 +26,7 @@ from mvc.model.manifest import Manifest, Shape
 from mvc.model.statement import AnnotationStatement, Statement
 from mvc.pipelines.group import decode_group, encode_group
 from mvc.pipelines.pipeline import Pipeline
-from mvc.store.journal.entries import WHAT, Entry
+from mvc.store.journal.entries import STATE_CHANGES, Entry
 from mvc.store.packs.records import decode_header, payload_check, read_prefix
 from tests.codecs.samples import GROUP_PIPELINES, TENSOR_PIPELINES, WIDTHS, pair
 from tests.oracle import reader, steps
@@ -220,7 +220,7 @@ def _entry(e: Entry) -> Any:
         list(e.marks),
         [(*_statement(s), _next(before)) for s, before in zip(
             e.statements, e.previous, strict=True)],
-        [(s.commit, s.path, WHAT.index(s.what)) for s in e.states],
+        [(s.commit, s.path, STATE_CHANGES.index(s.change)) for s in e.states],
     )  # fmt: skip
 
 
@@ -277,7 +277,7 @@ def _entry_by_second(data: bytes) -> Any:
     _within(1 << 16, e.reason)
     reader.need(c.at == len(data), "its form")
     reader.need(all(p <= 1 << 32 and max(s, n) <= _FAR for p, s, n in e.regions), "a region")
-    reader.need(all(what < len(WHAT) for _, _, what in e.states), "a state")
+    reader.need(all(change < len(STATE_CHANGES) for _, _, change in e.states), "a state")
     names = [e.operation, *(r[0] for r in e.refs),
              *(v for r in e.refs for v in r[1:] if isinstance(v, str))]  # fmt: skip
     _within(200, *names)

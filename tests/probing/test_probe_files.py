@@ -159,7 +159,7 @@ def test_selected_layers_bring_their_tensors(file: Path) -> None:
     saved = mvc.probe(mlp(Threaded()), X, threads=2, only=["between"])
     saved.save(file)
     beside = Path(f"{file}.safetensors")
-    assert set(load_file(beside)) == {id_.hex() for id_ in saved.second.kept}
+    assert set(load_file(beside)) == {id_.hex() for id_ in saved.second.tensors}
     found = mvc.probe(mlp(Threaded()), X, threads=1, against=file)
     assert [row.layer for row in found.rows] == ["between"]
     assert rows(found)["between"].distances["output"].max_abs == pytest.approx(1e-6, rel=0.2)

@@ -118,7 +118,7 @@ def test_hostile_references_are_refused(
 
 def forged(context: Handle, path: Path) -> None:
     request = CommitRequest(
-        given={"reference.json": StateFile.of_bytes(path.read_bytes())},
+        contents={"reference.json": StateFile.of_bytes(path.read_bytes())},
         params={"mvc.data": "reference"},
         options=mvc.CommitOptions(tag="data/forged"),
     )

@@ -240,7 +240,7 @@ def test_a_model_may_be_described_by_its_architecture(repo: mvc.Repository) -> N
     repo.commit(model.state_dict())
     given = mvc.Architecture(model, {"width": 2, "dropout": 0.1})
     run = recorded(repo, given, service=nothing)
-    assert run.recipe.model.made == {
+    assert run.recipe.model.constructor == {
         "partial": [
             {"code": "tests.recipes.trainings:Conv"},
             [],

@@ -30,7 +30,7 @@ def sync(source: Handle, to: Handle) -> list[CommitId]:
 
         def make(statements=statements, commits=commits) -> Entry:
             admitted = admit(to.store, statements, {commit.id for commit in commits})
-            held.extend(admitted.held)
+            held.extend(admitted.retained)
             if not (commits or admitted.statements):
                 raise _NothingNew
             return Entry(

@@ -18,7 +18,7 @@ from mvc.remote.transport import Move, Place, Slice
 ID = CommitId(bytes(range(32)))
 SENT = (
     Sent((b"a commit",), 5, (Absent(bytes(ID), "dropped", "model.pt"),)),
-    Sent(again=(bytes(ID),), shapes=(SentShape(bytes(ID), "float32", (2, 3)),)),
+    Sent(restored=(bytes(ID),), shapes=(SentShape(bytes(ID), "float32", (2, 3)),)),
 )
 MOVES: tuple[Move, ...] = (Move("heads/main", None, ID), Move("tags/v1", ID, None, force=True))
 

@@ -143,7 +143,7 @@ def _ref(tensor: Any) -> TensorRef:
 def _search(
     path: str, value: Any, scalars: Mapping[int, bytes]
 ) -> tuple[list[OptimizerState], list[tuple[Weight, ...]]]:
-    """Optimizers in a nested value, and the weights outside of them, by container."""
+    """Optimizers in a nested value, and its other weights, by container."""
     optimizers, weights = list[OptimizerState](), list[tuple[Weight, ...]]()
     waiting, seen = [("", value, 0)], set[int]()
     while waiting and len(seen) <= _MAX_VISITS:

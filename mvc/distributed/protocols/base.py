@@ -382,7 +382,7 @@ class Coordinator(Side):
         return data
 
     def _step(self, mean: Vector) -> Vector:
-        """The outer step: the mean drift, or Nesterov's momentum of it."""
+        """The outer step: the mean drift, or its Nesterov momentum."""
         rate, momentum = self.protocol.outer_rate, self.protocol.outer_momentum
         if momentum == 0:
             return rate * mean

@@ -35,8 +35,8 @@ _SIGNATURE = re.compile(r"(?<![a-z])sig(?:nature)?(?![a-z])", re.IGNORECASE)
 def hyper_parameters(*sources: tuple[str, object]) -> dict[str, str]:
     """Params of several sources, each with a prefix for its names; the first source of a name wins.
 
-    A source is a mapping, a namespace or a dataclass. Numbers, truth values, None and lists of them
-    become JSON; an enumeration member becomes its value.
+    A source is a mapping, a namespace or a dataclass. Numbers, truth values, None and their
+    lists become JSON; an enumeration member becomes its value.
     """
     params: dict[str, str] = {}
     for prefix, source in sources:

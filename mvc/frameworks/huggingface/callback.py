@@ -221,7 +221,8 @@ class MVCCallback(Records, TrainerCallback):
         if not pending or self._source is None:
             return
         if self._source.rng:
-            self._source.others = rng_of_other_processes()  # collective: every process must call it
+            # collective: every process must call it
+            self._source.other_rngs = rng_of_other_processes()
         if self._recorder is not None:
             self._source.data_draws = self._drawing.seen
             step = int(state.global_step)
@@ -254,7 +255,7 @@ class _TrainerSource:
         self.rng = parts.rng
         self.loader = loader
         self.epoch_rng: Mapping[str, Any] | None = rng_state()
-        self.others: list[dict[str, Any]] = []
+        self.other_rngs: list[dict[str, Any]] = []
         self.data_draws = False
         self._from_the_beginning = bool(args.ignore_data_skip)
         self._parts = parts
@@ -279,7 +280,7 @@ class _TrainerSource:
             **self._parts.training_state(step, batch),
             "trainer": dataclasses.asdict(dataclasses.replace(self._state, log_history=[])),
             "epoch_rng": self.epoch_rng,
-            "others": self.others,
+            "others": self.other_rngs,
             "order_seed": data.order_seed(self.loader),
             "own_order": data.order_generator(self.loader) is not None,
             "data_draws": self.data_draws,

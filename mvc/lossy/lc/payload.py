@@ -162,7 +162,7 @@ def encode_table(table: CodeTable) -> bytes:
     """The stored form of a table. Raises WrongUsage for one that readers refuse."""
     width = table.format.width
     if len(table) > _MOST_SYMBOLS or any(table.data[:width]):
-        raise WrongUsage("a table has up to 65,536 numbers, the first of them +0.0")
+        raise WrongUsage("a table has up to 65,536 numbers, and the first is +0.0")
     code = BY_CODE.index(table.format) | (_ROOT if table.root else 0)
     if table.format.infinite(np.frombuffer(table.data, f"<u{width}")).any():
         raise WrongUsage("a table has a number that is infinite or NaN")

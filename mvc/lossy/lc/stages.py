@@ -132,7 +132,7 @@ class LossyPipeline(Struct, frozen=True):
 
     @abstractmethod
     def levels(self) -> Sequence[LossyPipeline]:
-        """The line without decisions, and finer and finer forms of it; the last one is exact."""
+        """The line without decisions, then finer and finer forms; the last one is exact."""
 
 
 class Huffman(Coder, frozen=True):

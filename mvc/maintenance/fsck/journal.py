@@ -199,7 +199,7 @@ class _References(Struct):
         for statement in entry.statements:
             self._newest[statement.topic] = sequence
         for mark in entry.states:
-            if mark.what == "stored":
+            if mark.change == "stored":
                 self._exists(mark.commit, "a state that is stored again", sequence)
         if entry.undoes is not None and entry.undoes >= sequence:
             name_ = f"operation {entry.undoes}"

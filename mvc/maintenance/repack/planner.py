@@ -92,7 +92,7 @@ def _removed(problem: RepackProblem) -> RepackPlan:
             f"allows {plain(goal.bound)} s",
             hint="raise store.max_recovery, or remove fewer reset points",
         )
-    for id_ in (each for each in after.reset_points if each in to_remove):
+    for id_ in (point for point in after.reset_points if point in to_remove):
         raise Unattainable(
             f"version {id_.short} stays a reset point: other versions need its tensors in full",
             hint="also remove the reset points with the same tensors, or run 'mvc gc' first",
@@ -171,7 +171,7 @@ def _paid(problem: RepackProblem, chosen: Selection) -> dict[Group, float]:
 def _best(plans: Iterable[RepackPlan], rank: _Rank) -> RepackPlan | None:
     """The best of the plans that meet the goal; the first of equal ones."""
     ranked = [(value, plan) for plan in plans if (value := rank(plan.after)) is not None]
-    return min(ranked, key=lambda each: each[0])[1] if ranked else None
+    return min(ranked, key=lambda value_and_plan: value_and_plan[0])[1] if ranked else None
 
 
 # -- goals for the solver ----------------------------------------------------------------------

@@ -493,7 +493,7 @@ class Costs:
             if coding.id in first and (coding.base is None or coding.base in first):
                 pieces = by_base.setdefault((coding.id, coding.base), {})
                 best = pieces.setdefault(coding.start, coding)
-                pieces[coding.start] = min(best, coding, key=lambda each: each.stored)
+                pieces[coding.start] = min(best, coding, key=lambda candidate: candidate.stored)
         return (
             (id_, base, list(pieces.values()))
             for (id_, base), pieces in by_base.items()

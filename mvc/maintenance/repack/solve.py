@@ -365,7 +365,9 @@ class Solver:
         self._least = self._contents.recovery(self._contents.everything)
         self.shortest = max(map(self._shortest, range(len(problem.holdings))), default=0)
         shares = [(_share(self._contents, tree), tree) for tree in self._contents.trees]
-        self._trees = [tree for _, tree in sorted(shares, key=lambda each: -each[0])]
+        self._trees = [
+            tree for _, tree in sorted(shares, key=lambda share_and_tree: -share_and_tree[0])
+        ]
         # by content its share of the bound
         self._shares = {node: share for share, tree in shares for node in tree.nodes}
         self._free: dict[tuple[int, tuple[float, ...]], Selected] = {}  # by tree and prices
@@ -433,7 +435,7 @@ class Solver:
                 return None
             parts = [self._layout(tree, needs, limits) for tree in self._trees]
             layouts.append(self._priced(self._replanned(parts, needs, bound), needs))
-        return min(layouts, key=lambda each: each.price)
+        return min(layouts, key=lambda layout: layout.price)
 
     def _needs(self, dropped: frozenset[int]) -> _Needs:
         count, problem = len(self.problem.holdings), self.problem
@@ -578,13 +580,19 @@ class Bundles:
         self._place_all()
         full_bytes, full_ns = self._contents.full_bytes, self._contents.full_ns
         contents_of = [[*bundle.members, *bundle.whole] for bundle in self._bundles]
-        bundle_of = {content: number for number, each in enumerate(contents_of) for content in each}
+        bundle_of = {
+            content: number for number, contents in enumerate(contents_of) for content in contents
+        }
         self.priced = replace(
             problem,
             contents=Nodes(
                 [sum(full_bytes[content] for content in contents) for contents in contents_of],
                 [sum(full_ns[content] for content in contents) for contents in contents_of],
-                [self._edge(i) for i, each in enumerate(self._bundles) if each.base is not None],
+                [
+                    self._edge(i)
+                    for i, bundle in enumerate(self._bundles)
+                    if bundle.base is not None
+                ],
             ),
             holdings=[
                 list({bundle_of[content]: None for content in version_contents})

@@ -213,7 +213,7 @@ def _received(snapshot: Snapshot, done: Sequence[Recorded], work: _Publication) 
     end = done[-1].after if done else snapshot.position
     return Received(
         Place(end.sequence, end.chain),
-        held=tuple(work.held),
+        retained=tuple(work.retained),
         refused=tuple(work.refused),
         # A wrong number if other processes published in between: then the sender reads more.
         begun=done[-1].sequence + 1 - len(done) if done else 0,
@@ -265,7 +265,7 @@ def _drafts(store: Store, sent: Sequence[Sent], size: int, *, local: bool) -> li
 
 def _note_restored(store: Store, draft: _ReceivedEntry) -> None:
     """Records which versions get their absent states or dropped weights back."""
-    ids = [CommitId(id_) for id_ in draft.sent.again]
+    ids = [CommitId(id_) for id_ in draft.sent.restored]
     for id_ in ids:
         if not store.snapshot.has_commit(id_):
             raise UnknownRevision(
@@ -406,7 +406,7 @@ class _Publication:
         self._moves, self._local, self._scopes = moves, local, scopes
         self._operation = FETCH if local else BROUGHT
         self._commits = {commit.id: commit for draft in drafts for commit in draft.fresh}
-        self.held: dict[CommitId, None] = {}
+        self.retained: dict[CommitId, None] = {}
         self.refused: list[RefusedDeployment] = []
 
     def run(self, packs: PackWriter) -> list[Recorded]:
@@ -490,7 +490,7 @@ class _Publication:
             self._check_annotated(annotated)
             states = (*entry.states, *admitted.states)
             entry, news = replace(entry, statements=tuple(statements), states=states), True
-            self.held.update(dict.fromkeys(admitted.held))
+            self.retained.update(dict.fromkeys(admitted.retained))
         if draft is self._drafts[-1]:
             changes = ref_changes(store, self._moves, self._commits, local=self._local)
             entry, news = replace(entry, refs=tuple(changes)), news or bool(changes)

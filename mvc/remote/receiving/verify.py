@@ -137,8 +137,8 @@ class _Proof:
         # Undo only codings published before: undoing a false one would confirm it.
         self._graph = Graph(view, Speed(), undo=view.journal.fixed)
         self._pool: Executor = store.pool
-        self._made = store.provided  # weights recomputed by a replay
-        self._recovery = Recovery(view.packs, self._graph, self._pool, self._made)
+        self._provided = store.provided  # weights recomputed by a replay
+        self._recovery = Recovery(view.packs, self._graph, self._pool, self._provided)
         stream = ManifestStream(store, recovery=self._recovery)
         self._specs: dict[bytes, TensorSpec] = {}  # of all contents in versions of the slice
         self._missing: dict[bytes, None] = {}
@@ -337,7 +337,7 @@ class _Proof:
         return Path((*base.steps, step), 0.0, base.origin)
 
     def _at(self, start: int) -> _At:
-        return _At(self._cached, self._made, start)
+        return _At(self._cached, self._provided, start)
 
     def _coded(
         self, unit: Sequence[_Walk], *, grouped: bool, parallel: bool = False

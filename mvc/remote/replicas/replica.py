@@ -38,7 +38,7 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.statement import Deployment
 from mvc.names import FOLDER, printable
 from mvc.remote.receiving.receiver import take_records
-from mvc.remote.replicas.held import held_in
+from mvc.remote.replicas.contents import contents_in
 from mvc.remote.replicas.in_place import InPlace
 from mvc.remote.replicas.places import (
     Fill,
@@ -338,7 +338,10 @@ class Replica:
             self._drop_records()
         require_room(self._fs, self._at, incoming.size)
         present = {} if old is None else self._files(old.entries)
-        with held_in(self._fs, present) as (contents, copied), self._received(incoming) as store:
+        with (
+            contents_in(self._fs, present) as (contents, copied),
+            self._received(incoming) as store,
+        ):
             graph = LooseGraph(store.snapshot, Speed())
             earlier = [] if old is None else [EarlierVersion(old.commit, old.manifest, old.paths)]
             earlier += old.before if old is not None and len(wanted.have) > 1 else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mvc.adapters.served_version import NotedVersion
 from mvc.errors import MvcError
@@ -41,7 +41,8 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
     ``data`` and ``manifest`` are canonical bytes. ``before``: earlier versions that are bases of
     the next one, too, newest first; ``named``: further base contents. ``asked``: the requested
     paths. ``identities``: of the files. ``link``: the folder of the files, if a link points to it.
-    ``shown_ns``: when the version became visible. ``told``: the commands after the swap have run.
+    ``shown_ns``: when the version became visible. ``commands_ran``: the commands
+    after the swap have run.
     """
 
     data: bytes
@@ -53,7 +54,7 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
     identities: tuple[Identity, ...] = ()
     link: str = ""
     shown_ns: int = 0
-    told: bool = False
+    commands_ran: bool = field(default=False, name="told")
 
     @property
     def id(self) -> CommitId:

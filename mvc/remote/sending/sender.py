@@ -169,7 +169,7 @@ class Sending:
 
     def _roots(self) -> list[CommitId]:
         wanted = self._wanted
-        if wanted.versions or wanted.again:
+        if wanted.versions or wanted.restore:
             for id_ in wanted.versions:
                 commits.get(self._store.snapshot, id_)
             return list(wanted.versions)
@@ -278,7 +278,7 @@ class Sending:
             rows.append(row)
             size += row.sent.size
             heads += len(encode_entries([row.sent]))
-        yield self._slice(rows, None if self._wanted.again else _place(self._end))
+        yield self._slice(rows, None if self._wanted.restore else _place(self._end))
 
     def _slice(self, rows: Sequence[_Row], place: Place | None) -> Slice:
         sent = [row.sent for row in rows]
@@ -294,9 +294,9 @@ class Sending:
     def _all(self) -> Iterator[_Row]:
         for recorded in self._entries():
             yield from self._sent(recorded)
-        for recorded, commit in self._wanted_states() if self._wanted.again else ():
+        for recorded, commit in self._wanted_states() if self._wanted.restore else ():
             version = _Version(commit, self._dropped(commit.id))
-            yield self._row(recorded, [version], Sent(again=(bytes(commit.id),)))
+            yield self._row(recorded, [version], Sent(restored=(bytes(commit.id),)))
 
     def _entries(self) -> Iterator[Recorded]:
         """The entries to send, in the order of the journal."""
@@ -304,7 +304,7 @@ class Sending:
             *self._new.values(),
             *(about(self._snapshot, self._new) if self._start != GENESIS else ()),
             *about(self._snapshot, self._wanted.due),
-            *(() if self._wanted.again else self._since),
+            *(() if self._wanted.restore else self._since),
         }
         return map(self._snapshot.entry, sorted(offsets))
 
@@ -332,10 +332,10 @@ class Sending:
 
     def _wanted_states(self) -> list[tuple[Recorded, Commit]]:
         """The versions whose states are requested, oldest first, with the bases they need."""
-        for id_ in self._wanted.again:
+        for id_ in self._wanted.restore:
             commits.get(self._store.snapshot, id_)
             availability.check_stored(self._store, id_)
-        chosen = self._with_needed({*self._wanted.again})
+        chosen = self._with_needed({*self._wanted.restore})
         rows = [commits.placed(self._snapshot, id_) for id_ in chosen if self._mark(id_) is None]
         return sorted(rows, key=lambda row: newest_first(*row), reverse=True)
 
@@ -354,7 +354,7 @@ class Sending:
         chosen = self._closure.choose(recorded, needed) if needed_manifests else NOTHING
         lacks = tuple(version.lack for version in versions if version.lack is not None)
         sent = replace(sent, size=chosen.size, absent=lacks, shapes=chosen.shapes)
-        place = None if sent.again else _place(recorded.after, self._end.sequence)
+        place = None if sent.restored else _place(recorded.after, self._end.sequence)
         return _Row(sent, chosen, place)
 
     def _note_parents(self, commit: Commit) -> None:

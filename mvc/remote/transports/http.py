@@ -119,7 +119,7 @@ class Client:
         raise AssertionError("the last attempt raises an error")
 
     def tries(self, *, works: bool = False) -> Iterator[Try]:
-        """Attempts, until one of them ends its block without Broken or _Later.
+        """Attempts, until one ends its block without Broken or _Later.
 
         ``works``: the server must read or verify versions.
         """

@@ -35,7 +35,7 @@ _SHARD, _INDEX = ".safetensors", "model.safetensors.index.json"
 _MARK = "delta_encoding"  # the key of the index that marks a delta
 _NUMBERED = "weight_v"  # prefix of folders for SGLang and slime
 _LONGEST = (10**15, 10**15, "f" * 64)
-# A sparse difference is mostly zeros; only the optimal parser writes a run of them as one match.
+# A sparse difference is mostly zeros; only the optimal parser writes a run of zeros as one match.
 # For dense differences it gains little and is very slow.
 _SPARSE = zstandard.ZstdCompressionParameters(
     threads=cpu_count(),

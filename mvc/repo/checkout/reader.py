@@ -55,7 +55,7 @@ class _Part(NamedTuple):
 class VersionFile(io.RawIOBase):
     """A read-only binary file with random access, usable in several threads; also tensors by key.
 
-    Recovers only what is read, each content as a whole to verify its hash. Caches the contents read
+    Recovers only the contents read, each as a whole to verify its hash. Caches the contents read
     last.
     """
 

@@ -28,7 +28,7 @@ DEFAULT_INDEX = DEFAULT_STATE + _INDEX
 
 
 def load_state(store: Store, commit: CommitId, path: str | None = None) -> Any:
-    """A version's state in memory: nested as it was committed, or {key: tensor} of a file.
+    """A version's state in memory: nested as in the commit, or {key: tensor} of a file.
 
     ``path`` may be the folder or the index of a sharded model, whose shards are one state. Raises
     UnknownRevision, UnknownPath, BadModelFile, StateForgotten, WeightsDropped, DamagedData.

@@ -1,7 +1,7 @@
 """Iterates over versions in order; each is decoded once, from its predecessor.
 
 A thread decodes the next version while the caller uses this one. At most two states are in memory,
-besides those that the caller keeps.
+plus those that the caller keeps.
 """
 
 from __future__ import annotations

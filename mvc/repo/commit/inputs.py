@@ -36,10 +36,10 @@ from mvc.repo.commit.request import (
     FileOptions,
     check_places,
 )
+from mvc.repo.completeness import refuse_incomplete
 from mvc.repo.config import Config
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import Head, head, tagged, tip
-from mvc.repo.whole import refuse_incomplete
 from mvc.repo.worktree import worktree
 from mvc.repo.worktree.git_code import GitCode, git_code
 from mvc.repo.worktree.status import FileChange, status
@@ -49,7 +49,7 @@ from mvc.store.store import Store
 class Inputs(Struct, frozen=True):
     """The files of a commit and its other data.
 
-    ``produced_by``: the lossy pipeline that produces some of them. ``state``: a state committed
+    ``produced_by``: the lossy pipeline that produces files. ``state``: a state committed
     unchanged. ``production``: files on disk that are replaced by their production weights
     afterwards, with their present identities.
     """
@@ -81,7 +81,7 @@ def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:
 
     Raises WrongUsage, and the errors of ``_of_files`` and ``refuse_incomplete``.
     """
-    contents, read, reads = request.given, request.files, request.reads
+    contents, read, reads = request.contents, request.files, request.reads
     changes = _of_files(store, request.paths, read, request.options) if reads else []
     named = {change.path for change in changes if change.open is not None}
     on_disk = {

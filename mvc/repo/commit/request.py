@@ -162,7 +162,7 @@ class CommitRequest(Struct, frozen=True, kw_only=True):
     in ``options``; None means the time of publishing.
     """
 
-    given: Mapping[str, FileContent | None] = field(default_factory=dict)
+    contents: Mapping[str, FileContent | None] = field(default_factory=dict)
     path: str = DEFAULT_STATE
     reads: bool = False
     paths: object | None = None
@@ -229,7 +229,7 @@ def with_files(
         options = replace(options, allow_empty=not reads or request.deploy is not None)
     return replace(
         request,
-        given=contents,
+        contents=contents,
         reads=reads,
         paths=state,
         files=files or FileOptions(),

@@ -98,7 +98,7 @@ class StoredBytes(StoredSource):
 
 
 def without_contents(recovery: Recovery, entry: FileEntry) -> Source:
-    """The file with zeros instead of its contents; decodes none of them.
+    """The file with zeros instead of its contents, which are not decoded.
 
     Empty for files above 2 GiB, which no ONNX graph exceeds.
     """

@@ -42,7 +42,7 @@ class _Candidates:
     def find(self, name: str, spec: TensorSpec, position: int) -> Iterator[Content]:
         """Candidates, best first; ``position`` counts the new file's contents with this spec."""
         named = self.by_name.get(name), self._by_bare.get(bare_name(name))
-        yield from (found for found in named if found is not None)
+        yield from (content for content in named if content is not None)
         yield from self._by_shape.get(spec, [])[position : position + 1]
 
     @cached_property
@@ -90,8 +90,8 @@ class BaseFinder:
         self._seen[(path, spec)] = position + 1
         same = [path] if path in self._entries else []
         paths = chain(same, (other for other in self._entries if other != path))
-        found = (c for each in paths for c in self._candidates(each).find(name, spec, position))
-        return next((content for content in found if _related(content.spec, spec)), None)
+        contents = (c for file in paths for c in self._candidates(file).find(name, spec, position))
+        return next((content for content in contents if _related(content.spec, spec)), None)
 
     def _candidates(self, path: str) -> _Candidates:
         if path not in self._files:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mvc.adapters.python.arrays import has_dtype, make_array
 from mvc.model.tensor import DTYPES, TensorSpec
 
-_BLOCK = 1 << 16  # elements; pieces are multiples of it, except the last one
+_BLOCK = 1 << 16  # elements; pieces are multiples of this, except the last one
 _SAFE = (1e-140, 1e140)  # magnitudes whose squares neither overflow nor vanish
 _Floats = NDArray[np.float64]
 

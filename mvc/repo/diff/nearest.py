@@ -168,17 +168,17 @@ def _closest(tied: Sequence[_Candidate], file: DiffSource) -> tuple[_Candidate, 
 def _distinguishing(tied: Sequence[_Candidate], file: DiffSource) -> list[str]:
     """Bare names of available tensors that differ between candidates, best for comparison first."""
     (entry,) = file.entries.values()
-    contents = [{bare_name(t.key): t.id for t in each.entry.tensors} for each in tied]
+    contents = [{bare_name(t.key): t.id for t in candidate.entry.tensors} for candidate in tied]
     compared = compare_files(tied[0].entry, entry, entry.path).tensors
     rows = {bare_name(row.key): row for row in compared if row.same or comparable(row)}
-    names = [name for name in rows if len({each.get(name) for each in contents}) > 1]
+    names = [name for name in rows if len({ids.get(name) for ids in contents}) > 1]
     ordered = sorted(names, key=lambda name: _bytes(rows[name]))
     quick = [name for name in ordered if _bytes(rows[name]) <= _QUICK]
     return quick[::-1] or ordered[:1]
 
 
 def _distance(candidate: _Candidate, file: DiffSource, names: Sequence[str]) -> float:
-    """The sum over these tensors; infinite for a version without one of them."""
+    """The sum over these tensors; infinite for a version that lacks a tensor."""
     (entry,) = file.entries.values()
     rows = [row for row in _differing(candidate.entry, entry) if bare_name(row.key) in names]
     if not all(map(comparable, rows)):

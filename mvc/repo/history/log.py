@@ -179,7 +179,7 @@ def _deployed_to(entry: LogEntry) -> list[str]:
 
 
 def _numbers(texts: Iterable[str | None]) -> list[float] | None:
-    """The texts as numbers, NaN for None; None if one of them is no number."""
+    """The texts as numbers, NaN for None; None if a text is no number."""
     try:
         return [math.nan if text is None else float(text) for text in texts]
     except ValueError:

@@ -107,7 +107,7 @@ class _Parser:
         parts = [part()]
         while self._accept(word):
             parts.append(part())
-        return lambda values: join(each(values) for each in parts)
+        return lambda values: join(condition(values) for condition in parts)
 
     def _negated(self) -> _Condition:
         self._depth += 1

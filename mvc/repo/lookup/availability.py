@@ -72,7 +72,7 @@ class Gone(Struct, frozen=True):
     commit: CommitId
     why: Literal["absent", "forgotten", "purged"]
     time_ns: int
-    way: str | None = None
+    hint: str | None = None
 
     @property
     def named(self) -> bool:
@@ -110,10 +110,10 @@ def recorded_absence(snapshot: Snapshot, id_: CommitId) -> Gone | None:
 def _by_marks(snapshot: Snapshot, id_: CommitId) -> Gone | None:
     absence = None
     for recorded, mark in snapshot.state_marks(id_):
-        if mark.what == "stored":
+        if mark.change == "stored":
             absence = None
-        elif mark.what in ("absent", "forgotten"):
-            absence = Gone(id_, mark.what, recorded.entry.time_ns)
+        elif mark.change in ("absent", "forgotten"):
+            absence = Gone(id_, mark.change, recorded.entry.time_ns)
     return absence
 
 
@@ -221,7 +221,7 @@ def check_servable(store: Store, id_: CommitId) -> None:
 def dropped_paths(marks: Iterable[StateMark]) -> dict[CommitId, str]:
     """By version the path whose weights are dropped; ``marks`` in order, oldest first."""
     newest = {mark.commit: mark for mark in marks if mark.path}
-    return {id_: mark.path for id_, mark in newest.items() if mark.what == "dropped"}
+    return {id_: mark.path for id_, mark in newest.items() if mark.change == "dropped"}
 
 
 def dropped_by_manifest(
@@ -255,7 +255,7 @@ def dropped(store: Store, commit: CommitId, path: str | None = None) -> Dropped 
     at = dropped_paths(mark for _, mark in marks).get(commit)
     if at is None or path not in (None, at):
         return None
-    recorded = next(r for r, m in reversed(marks) if m.what == "dropped")
+    recorded = next(r for r, m in reversed(marks) if m.change == "dropped")
     known = commits.find(store.snapshot, commit)
     needs = () if known is None else known[1].needs  # a received proof may name any version
     proven = proof(store.snapshot, commit, at)

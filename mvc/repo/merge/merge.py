@@ -94,7 +94,7 @@ def merge(
             "merge.scale": repr(strategy.scale) if "sum" in strategy.hows else "",
         }
         request = CommitRequest(
-            given=plan.files,
+            contents=plan.files,
             message=f"merge {id_or_text(rev)}",
             params={name: text for name, text in params.items() if text},
             options=CommitOptions(
@@ -120,13 +120,13 @@ def _measured(
     progress: Progress | None,
 ) -> tuple[Conflict, ...]:
     """The conflicts with the size of each side's change, as in ``diff``."""
-    paths = sorted({each.path for each in conflicts if each.key is not None})
+    paths = sorted({conflict.path for conflict in conflicts if conflict.key is not None})
     if not paths:
         return tuple(conflicts)
-    diffs = [diff(store, three[0], each, paths, progress=progress) for each in three[1:]]
+    diffs = [diff(store, three[0], side, paths, progress=progress) for side in three[1:]]
     ours, theirs = ({(f.path, row.key): row for f in d.files for row in f.tensors} for d in diffs)
     return tuple(
-        replace(each, ours=ours.get(at, each.ours), theirs=theirs.get(at, each.theirs))
-        for each in conflicts
-        for at in [(each.path, each.key or "")]
+        replace(row, ours=ours.get(at, row.ours), theirs=theirs.get(at, row.theirs))
+        for row in conflicts
+        for at in [(row.path, row.key or "")]
     )

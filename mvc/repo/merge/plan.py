@@ -33,7 +33,7 @@ OURS, THEIRS = 1, 2
 _SIDES = {"ours": OURS, "theirs": THEIRS}
 _HOWS = ("mean", "ours", "theirs", "sum")
 _NEW_LAYOUTS = frozenset({"safetensors", "state"})
-"""Formats in which everything besides tensors is metadata."""
+"""Formats in which everything except tensors is metadata."""
 
 _Sum: TypeAlias = tuple[tuple[BlobId, ...], tuple[float, ...]]
 """Contents and their weights in a sum; empty if there is no sum."""
@@ -100,8 +100,8 @@ def merge_plan(store: Store, versions: Sequence[Manifest], strategy: Strategy) -
     """
     plan, paths = MergePlan(), {path for version in versions for path in version.by_path}
     three = {path: [version.by_path.get(path) for version in versions] for path in sorted(paths)}
-    sides = {path: _side(*(e and e.content_id for e in each)) for path, each in three.items()}
-    present = {p for p, each in three.items() if (each[sides[p]] if sides[p] else any(each[1:]))}
+    sides = {path: _side(*(e and e.content_id for e in entries)) for path, entries in three.items()}
+    present = {p for p, es in three.items() if (es[sides[p]] if sides[p] else any(es[1:]))}
     sides |= {path: -1 for pair in nested(present) for path in pair}
     for path, (base, ours, theirs) in three.items():
         side, combined, known = sides[path], None, len(plan.conflicts)
@@ -191,7 +191,7 @@ def _layouts(
     """Layouts for these tensors, best first; a new layout comes with its header."""
     yield from ((entry, None) for entry in (first, ours, theirs))
     if ours.format == theirs.format and ours.format in _NEW_LAYOUTS:
-        order = sorted(chosen.values(), key=lambda each: -each[0].spec.width)
+        order = sorted(chosen.values(), key=lambda choice: -choice[0].spec.width)
         header = combined_header(
             ours,
             [skeleton_of(store.recovery, entry) for entry in (ours, theirs)],

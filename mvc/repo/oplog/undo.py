@@ -180,7 +180,7 @@ def _still_dropped(store: Store, recorded: Recorded) -> list[CommitId]:
     return [
         mark.commit
         for mark in recorded.entry.states
-        if mark.what == "dropped" and availability.dropped(store, mark.commit) is not None
+        if mark.change == "dropped" and availability.dropped(store, mark.commit) is not None
     ]
 
 

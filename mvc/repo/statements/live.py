@@ -562,10 +562,10 @@ def replaced(
 
 
 class Standing:
-    """What is live on a target whose record grows, mostly without look-ups.
+    """The live deployment of a target whose record grows, mostly without look-ups.
 
     ``_rows``: the counting deployments from the first one to ``_until``, by ``place``. The newest
-    immediate one is the last of them or before it, so the last one is live.
+    immediate one is the last row or before it, so the last one is live.
     """
 
     def __init__(self, snapshot: Snapshot, target: str, against: Against = IN_STEP) -> None:

@@ -109,7 +109,7 @@ def deploy(
     snapshot = store.fresh()
     how = signing(store, sign, deployment=True)
     if not anyway:
-        from mvc.repo.whole import refuse_incomplete  # loads parsers of files
+        from mvc.repo.completeness import refuse_incomplete  # loads parsers of files
 
         refuse_incomplete(store, commit, {})
 

@@ -71,9 +71,9 @@ def git_code(fs: FileSystem, folder: Path, *, patch: bool = False, retry: bool =
         return known
     began = time.monotonic()
     code = _code_in(folder, commit, patch=patch)
-    took = time.monotonic() - began
-    if took > QUICK_SECONDS:
-        _slow[folder, patch] = code, began + took * _SHARE
+    seconds = time.monotonic() - began
+    if seconds > QUICK_SECONDS:
+        _slow[folder, patch] = code, began + seconds * _SHARE
     return code
 
 

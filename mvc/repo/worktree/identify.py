@@ -134,5 +134,5 @@ def _versions(
             elif commit.root == entry.state_id or (
                 mark in recorded.marks and len(recorded.commits) == 1
             ):
-                # A mark of an entry with several commits cannot be assigned to one of them.
+                # A mark of an entry with several commits cannot be assigned to one commit.
                 yield commit, None

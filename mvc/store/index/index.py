@@ -124,7 +124,7 @@ class Index:
     def _check_lock(self) -> None:
         """Refuses a lock file with another last transaction than the data file.
 
-        Then one of them was replaced while the index was in use: LMDB would build on an older
+        Then one of the files was replaced while the index was in use: LMDB would build on an older
         state, overwrite pages in use, and could kill the process.
         """
         until = time.monotonic() + _PATIENCE

@@ -41,8 +41,8 @@ _S = TypeVar("_S", bound=Statement)
 RefValue = CommitId | str | None
 """A commit, the name of another ref (HEAD on a branch), or None for no value."""
 
-What = Literal["absent", "forgotten", "stored", "dropped", "no residue"]
-WHAT: tuple[What, ...] = get_args(What)
+StateChange = Literal["absent", "forgotten", "stored", "dropped", "no residue"]
+STATE_CHANGES: tuple[StateChange, ...] = get_args(StateChange)
 
 RECEIVED = frozenset({"receive", "fetch", "clone"})
 """Operations whose statements other repositories have made."""
@@ -72,12 +72,12 @@ class StateMark(Struct, frozen=True):
     """Availability of the state of ``commit`` in this repository, or with a path of its weights.
 
     ``absent``: never received. ``forgotten``: deleted by a rule. ``stored``: stored again.
-    ``dropped``: the weights are deleted, their recipe is kept. ``no residue``: no byte of a deleted
+    ``dropped``: the weights are deleted, their recipe remains. ``no residue``: no byte of a deleted
     state is left.
     """
 
     commit: CommitId
-    what: What
+    change: StateChange
     path: str = ""
 
 
@@ -151,9 +151,9 @@ class Entry(Struct, frozen=True, dict=True):
         """The value that it sets a ref to; None also if it does not change the ref."""
         return next((change.new for change in reversed(self.refs) if change.name == ref), None)
 
-    def says_of(self, mark: What) -> tuple[CommitId, ...]:
+    def says_of(self, mark: StateChange) -> tuple[CommitId, ...]:
         """The versions whose whole state has this mark."""
-        return tuple(s.commit for s in self.states if s.what == mark and not s.path)
+        return tuple(s.commit for s in self.states if s.change == mark and not s.path)
 
     @property
     def forgets(self) -> frozenset[CommitId]:
@@ -195,7 +195,7 @@ class Entry(Struct, frozen=True, dict=True):
             writer.blob(statement.encoded).uint(_or_zero(before))
         writer.uint(len(self.states))
         for state in self.states:
-            writer.raw(state.commit).text(state.path).uint(WHAT.index(state.what))
+            writer.raw(state.commit).text(state.path).uint(STATE_CHANGES.index(state.change))
         return writer.done()
 
     @property
@@ -258,7 +258,7 @@ def _read_change(reader: Reader, commits: Sequence[Commit]) -> RefChange:
 
 def _read_state(reader: Reader) -> StateMark:
     commit, path = CommitId(reader.raw(32)), reader.text(MAX_NAME_BYTES)
-    return StateMark(commit, WHAT[reader.uint(len(WHAT) - 1)], path)
+    return StateMark(commit, STATE_CHANGES[reader.uint(len(STATE_CHANGES) - 1)], path)
 
 
 def _or_zero(sequence: int | None) -> int:

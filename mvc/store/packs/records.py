@@ -157,7 +157,7 @@ class RecordHeader(Struct, frozen=True, dict=True):
 def patch_extra(members: Sequence[Member], kind: int) -> bytes:
     """Bytes that a patch may refer to in addition to its base.
 
-    A manifest lists the ids of contents, many of them in its own record. They end its dictionary,
+    A manifest lists the ids of contents, many in its own record. They end its dictionary,
     so that an id takes a few bytes the second time.
     """
     if kind != MANIFEST:

@@ -19,7 +19,7 @@ OPTIMIZERS = {
 
 
 def store(context, files):
-    request = CommitRequest(given={path: StateFile(file) for path, file in files.items()})
+    request = CommitRequest(contents={path: StateFile(file) for path, file in files.items()})
     return commit(context.store, context.config, context.recent, request).commit
 
 

@@ -119,7 +119,7 @@ def _print_version(session: Session, rev: CommitId) -> None:
     if stored:
         if entry.changes is None:
             missing = missing_state(session, entry.commit.parents[0])
-            hint = f"; {missing.way}" if missing and missing.way else ""
+            hint = f"; {missing.hint}" if missing and missing.hint else ""
             session.note(f"changes are unknown: the parent cannot be read{hint}")
         _print_files(session, entry.id, files, entry.changes or {}, predicted=predicted)
         return
@@ -127,8 +127,8 @@ def _print_version(session: Session, rev: CommitId) -> None:
         if any(state.commit == entry.id for state in receipt.states):
             session.line()
             print_receipt(session, receipt, entry.id)
-    if (missing := missing_state(session, entry.id)) and missing.way:
-        session.note(missing.way)
+    if (missing := missing_state(session, entry.id)) and missing.hint:
+        session.note(missing.hint)
 
 
 def _print_files(
@@ -221,14 +221,14 @@ def _show_code(session: Session, rev: CommitId) -> None:
     carried = session.repo.version(carrier).attached
     call = recipes.model(session.repo, carrier).call if "model.json" in carried else None
     calls = recipes.calls(session.repo, rev)
-    shown = [fields(each, "text stored") for each in calls]
+    shown = [fields(part, "text stored") for part in calls]
     if session.answered("mvc.show.code/1", {"call": call, "calls": shown, "code": files}):
         return
     if call is not None:
         session.line(session.paint(f"# call that builds the model: {call}", "heading"))
     if calls:
         session.line(session.paint("# calls of the recipe (*: code that is not stored)", "heading"))
-        session.lines(f"{' ' if each.stored else '*'} {each.text}" for each in calls)
+        session.lines(f"{' ' if part.stored else '*'} {part.text}" for part in calls)
     for name, text in files.items():
         session.line()
         session.line(session.paint(f"# {printable(name)}", "heading"))

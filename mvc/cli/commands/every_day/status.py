@@ -74,7 +74,7 @@ def _print_long(session: Session, status: Status, changed: Sequence[FileChange])
     ):
         sections[title] = [f"  {session.paint(session.from_here(p), 'removed')}" for p in paths]
     sections["Deployments that remotes lack:"] = [
-        f"  {unsent_line(each)}" for each in session.repo.remotes.unsent()
+        f"  {unsent_line(deployment)}" for deployment in session.repo.remotes.unsent()
     ]
     for title, lines in sections.items():
         session.lines(["", title, *lines] if lines else ())

@@ -112,13 +112,13 @@ def moves(operation: Operation | Undoing, *, full: bool = False) -> str:
     if entry.commits[1:]:
         parts.append(count(len(entry.commits), "commit"))
     kinds = Counter(statement.name for statement in entry.statements if not statement.target)
-    states = Counter(mark.what for mark in entry.states if not mark.path)
+    states = Counter(mark.change for mark in entry.states if not mark.path)
     states.pop("no residue", None)  # in the note
     states["forgotten"] += kinds.pop("tombstone", 0)
     parts += [count(number, kind) for kind, number in kinds.items()]
     parts += [f"{count(number, 'state')} {state}" for state, number in states.items() if number]
     weights = [mark for mark in entry.states if mark.path]
-    parts += [f"weights of {mark.commit.hex()[:digits]} {mark.what}" for mark in weights]
+    parts += [f"weights of {mark.commit.hex()[:digits]} {mark.change}" for mark in weights]
     return ", ".join(parts)
 
 

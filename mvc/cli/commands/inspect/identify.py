@@ -57,8 +57,8 @@ def _print(session: Session, version: Identified) -> None:
     when = format_time(commit.time_ns, precise=False)
     id_ = session.paint(version.commit.short, "id")
     session.lines(session.folded(f"{id_} {where}  {when}  {one_line(commit.message)}".rstrip()))
-    if (missing := missing_state(session, version.commit)) and missing.way:
-        session.note(missing.way)
+    if (missing := missing_state(session, version.commit)) and missing.hint:
+        session.note(missing.hint)
     for deployed in version.deployments:
         session.line(
             f"  deployed to {session.paint(printable(deployed.target), 'target')} "

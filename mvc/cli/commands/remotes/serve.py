@@ -133,7 +133,7 @@ def _list(session: Session, tokens: Tokens) -> None:
     rows = [
         {
             **fields(token, "name scopes"),
-            **stamped("made", token.made * 10**9),
+            **stamped("made", token.created * 10**9),
             **stamped("expires", token.expires * 10**9),
             "expired": tokens.has_expired(token),
         }

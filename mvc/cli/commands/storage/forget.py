@@ -111,7 +111,7 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
     if not args.dry_run:
         chosen = storage.forget(chosen, reason=args.reason or "")
     receipts = () if chosen.number is None else storage.receipts()
-    new = [each for each in receipts if each.number == chosen.number]
+    new = [receipt for receipt in receipts if receipt.number == chosen.number]
     head = {
         "dry_run": args.dry_run,
         "number": chosen.number,

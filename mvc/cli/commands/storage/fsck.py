@@ -81,13 +81,11 @@ def _print_repaired(session: Session, done: Repaired) -> None:
     good, bad = session.paint("healed", "good"), session.paint("quarantined", "bad")
     healed = done.healed if session.verbose else done.healed[:_FIRST]
     session.lines(
-        f"{good} {_titled(each.kind, _short(each.name))} from {printable(each.source)}"
-        for each in healed
+        f"{good} {_titled(row.kind, _short(row.name))} from {printable(row.source)}"
+        for row in healed
     )
     session.left_out(len(done.healed) - len(healed))
-    session.lines(
-        f"{bad} quarantine/{each.file}: {printable(each.why)}" for each in done.quarantined
-    )
+    session.lines(f"{bad} quarantine/{row.file}: {printable(row.why)}" for row in done.quarantined)
     if not (done.healed or done.quarantined):
         session.line(
             "nothing to repair"

@@ -45,7 +45,7 @@ def refuse_incomplete(
 ) -> None:
     """Raises BadModelFile if ``commit``, changed by ``files``, has an incomplete model.
 
-    That is a model with a missing file, or with an invalid one kept from ``commit``. ``files``:
+    That is a model with a missing file, or with an invalid one in ``commit``. ``files``:
     files on disk by path; None removes a path. A forgotten version passes.
     """
     with suppress(DamagedData, StateForgotten):

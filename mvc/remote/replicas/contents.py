@@ -20,7 +20,7 @@ from mvc.store.recovery.recover import Available
 
 
 @contextmanager
-def held_in(
+def contents_in(
     fs: FileSystem, files: Mapping[Path, FileEntry]
 ) -> Iterator[tuple[dict[bytes, Available], dict[bytes, ReadPart]]]:
     """The contents in the files, and functions that read their bytes. Files are opened lazily."""
