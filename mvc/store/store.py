@@ -46,7 +46,7 @@ GITIGNORE = ".gitignore"  # a git repository around the folder then leaves it al
 
 
 SharedBy: TypeAlias = Literal["group", "all"]
-"""Who may use a repository, apart from its owner: its group, or its group and all others to read."""
+"""Users of a repository, apart from its owner: its group, or its group and all others to read."""
 _SHARES: dict[SharedBy, int] = {"group": 0o2070, "all": 0o2075}
 
 
