@@ -598,7 +598,7 @@ def test_a_state_that_was_to_come_and_does_not_stays_forgotten(why: Lack, world:
     before = world.seen()
     id_ = bytes(world.ids[0])
     lack = Absent(id_, why, "model.safetensors")
-    assert is_refused(world, Forged([Sent(again=(id_,), absent=(lack,))], [[]]))
+    assert is_refused(world, Forged([Sent(restored=(id_,), absent=(lack,))], [[]]))
     assert world.seen() == before
     assert_clean(world.receiver)
 

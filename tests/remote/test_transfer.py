@@ -136,7 +136,7 @@ def test_a_state_comes_later(history: CheckedHistory, target: Repository) -> Non
     with pytest.raises(StateForgotten):
         target.manifest(history.ids[3])
     have = frozenset(history.ids[-1:])
-    carry(history.repo, target, Wanted(after=place, have=have, again=(history.ids[3],)))
+    carry(history.repo, target, Wanted(after=place, have=have, restore=(history.ids[3],)))
     assert states(target, history.ids[3:4]) == states(history.repo, history.ids[3:4])
     assert_clean(target)
     target.storage.gc(grace="0")

@@ -26,12 +26,12 @@ MESSAGES = {
     },
     Wanted: {
         "after": PLACE, "versions": (ID,), "have": frozenset({ID}), "states": 3,
-        "objects": (b"o" * 32, b"o" * 8), "again": (ID,), "without": frozenset({ID}),
+        "objects": (b"o" * 32, b"o" * 8), "restore": (ID,), "without": frozenset({ID}),
         "paths": ("policy", "m.st"),
     },
     Received: {
         "place": PLACE, "missing": (b"o" * 32,),
-        "without": frozenset({ID}), "held": (ID,),
+        "without": frozenset({ID}), "retained": (ID,),
         "refused": (
             RefusedDeployment("prod", StatementId(b"d" * 32), live=ID, author="ada", time_ns=7),
         ),

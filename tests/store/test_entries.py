@@ -11,7 +11,7 @@ from mvc.errors import DamagedData, MvcError, UnsupportedFormat
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
 from mvc.model.statement import Deployment
-from mvc.store.journal.entries import WHAT, Entry, RefChange, Region, StateMark
+from mvc.store.journal.entries import STATE_CHANGES, Entry, RefChange, Region, StateMark
 from tests.model.statements import NAMES, STATEMENTS, TEXTS
 
 IDS = st.binary(min_size=32, max_size=32).map(CommitId)
@@ -53,7 +53,13 @@ def entries(draw: st.DrawFn) -> Entry:
         tuple(draw(st.lists(st.binary(min_size=8, max_size=8), max_size=3))),
         tuple(statement for statement, _ in rows),
         tuple(before for _, before in rows),
-        tuple(draw(st.lists(st.builds(StateMark, IDS, st.sampled_from(WHAT), TEXTS), max_size=2))),
+        tuple(
+            draw(
+                st.lists(
+                    st.builds(StateMark, IDS, st.sampled_from(STATE_CHANGES), TEXTS), max_size=2
+                )
+            )
+        ),
     )
 
 
