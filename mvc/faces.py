@@ -7,16 +7,15 @@ from typing import Any
 
 
 def face(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of ``module``; ``names``: for each name the module that defines it.
+    """The ``__getattr__`` of ``module``; ``names``: for each name the source to import it from.
 
-    A name that its module does not define is that module itself.
+    The source is a module that defines the name, the package of a module of that name, or else the
+    module itself.
     """
 
     def look_up(name: str) -> Any:
         if name in names:
-            from importlib import import_module
-
-            source = import_module(names[name])
+            source = __import__(names[name], fromlist=[name])
             return getattr(source, name, source)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
-from typing import NoReturn, Self, TypeAlias
+from typing import NoReturn, Self, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from mvc.errors import WrongUsage
+
+_T = TypeVar("_T")
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 """Any object with contiguous bytes; ``collections.abc.Buffer`` needs Python 3.12."""
@@ -36,6 +38,14 @@ class Counted(Struct):
         self.done += count
         if self.progress is not None:
             self.progress(self.done, max(self.done, self.total), step)
+
+    def each(
+        self, items: Iterable[_T], step: str, size: Callable[[_T], int] = lambda _: 1
+    ) -> Iterator[_T]:
+        """``items``; each is counted, with its ``size``, when the caller asks for the next one."""
+        for item in items:
+            yield item
+            self.add(size(item), step)
 
 
 class Closing:

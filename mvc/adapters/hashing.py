@@ -12,17 +12,19 @@ from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.model.hashing import blob_id, raw_blob_id
 from mvc.model.manifest import Content, FileEntry, LogicalTensor
+from mvc.types import Counted, Progress
 
 
-def hash_file(parsed: ParsedFile, path: str) -> FileEntry:
+def hash_file(parsed: ParsedFile, path: str, progress: Progress | None = None) -> FileEntry:
     """The entry that a commit of this file would have; ``parsed`` remembers the content ids.
 
-    Needs memory for one piece, or for one storage that views refer to.
+    Needs memory for one piece, or for one storage that views refer to. ``progress`` counts bytes.
     """
-    largest = max((c.spec.nbytes for c in parsed.contents), default=0)
-    buffer = np.empty(min(PIECE, largest), np.uint8).data
+    sizes = [content.spec.nbytes for content in parsed.contents]
+    buffer = np.empty(min(PIECE, max(sizes, default=0)), np.uint8).data
     if parsed.ids is None:
-        parsed.ids = [parsed.content_id(i, buffer) for i in range(len(parsed.contents))]
+        contents = Counted(progress, sum(sizes)).each(range(len(sizes)), path, sizes.__getitem__)
+        parsed.ids = [parsed.content_id(i, buffer) for i in contents]
     return entry_from(parsed, path, parsed.ids, parsed.skeleton())
 
 

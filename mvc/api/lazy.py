@@ -1,18 +1,13 @@
 """Core modules that an operation imports on first use, so that commands start fast."""
 
+# mypy: implicit-reexport
+# ruff: noqa: F401
+
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = [
-    "attached", "average", "backup", "checkout", "commit", "diff", "export", "fetch", "forget",
-    "fsck", "gc", "goal", "identify", "interrupted", "leftovers", "log", "merge", "nearest",
-    "oplog", "overview", "plan", "protection", "pull", "push", "rates", "reader", "receipts",
-    "record", "refs", "remotes", "repack", "repair", "request", "retention", "rollback", "scratch",
-    "signatures", "states", "stats", "status", "super_steps", "transport", "undo", "unsent",
-    "versions", "weights", "worktree",
-]  # fmt: skip
+from mvc.faces import face
 
 if TYPE_CHECKING:
     from mvc.maintenance import (
@@ -61,9 +56,4 @@ else:
         "mvc.repo.worktree": ("identify", "status", "worktree"),
         "mvc.store.recovery": ("rates",),
     }  # fmt: skip
-    _PACKAGES = {module: package for package, modules in _IN.items() for module in modules}
-
-    def __getattr__(name: str) -> object:
-        if name in _PACKAGES:
-            return import_module(f"{_PACKAGES[name]}.{name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__ = face(__name__, {name: package for package in _IN for name in _IN[package]})

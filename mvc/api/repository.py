@@ -627,16 +627,17 @@ class Repository(Closing, Unpicklable):
         *,
         limit: int | None = None,
         incomplete: list[DamagedData] | None = None,
+        progress: Progress | None = None,
     ) -> Log:
         """A version and its ancestors by commit time: a lazy sequence, newest first.
 
         ``A..B`` means B and its ancestors without those of A. ``limit``: the number of versions.
         Raises UnknownRevision, UnknownTarget and WrongUsage at once, and DamagedData at lost
         entries; with ``incomplete`` that error is appended to the list, and the readable versions
-        follow.
+        follow. ``progress``: of reading the prices.
         """
         chosen = options or lazy.log.LogOptions()
-        storage = self.storage.by_version()[1] if chosen.prices else None
+        storage = self.storage.by_version(progress=progress)[1] if chosen.prices else None
         return lazy.log.log(
             self._store, rev, chosen, limit=limit, incomplete=incomplete, storage=storage
         )
@@ -667,18 +668,20 @@ class Repository(Closing, Unpicklable):
             lambda: lazy.diff.diff(self._store, a, b, paths, progress=progress),
         )
 
-    def identify(self, file: PathName | FileEntry) -> list[Identified]:
+    def identify(
+        self, file: PathName | FileEntry, *, progress: Progress | None = None
+    ) -> list[Identified]:
         """The versions that have the state of this file, newest first; compares hashes only."""
         source = Path(file) if isinstance(file, str | PathLike) else file
-        return lazy.identify.identify(self._store, source)
+        return lazy.identify.identify(self._store, source, progress)
 
-    def nearest(self, path: PathName) -> Nearest | None:
+    def nearest(self, path: PathName, *, progress: Progress | None = None) -> Nearest | None:
         """The most similar version of a file that no version has: it shares most tensors.
 
         Ties are resolved by the distance of values. Runs for a few seconds at most: ``complete`` is
         False if that was too short. None if no version is similar.
         """
-        return lazy.nearest.nearest(self._store, Path(path))
+        return lazy.nearest.nearest(self._store, Path(path), progress)
 
     def tracked_name(self, path: PathName, *, cwd: Path | None = None) -> str:
         """The path under which a file on disk is tracked; empty for ``root``.
@@ -785,12 +788,20 @@ class Repository(Closing, Unpicklable):
 
     @overload
     def verify(
-        self, of: str | None = None, *, since: Time | None = None
+        self,
+        of: str | None = None,
+        *,
+        since: Time | None = None,
+        progress: Progress | None = None,
     ) -> tuple[Vouched, ...]: ...
     @overload
     def verify(self, of: CommitId | Deployed) -> Checked: ...
     def verify(
-        self, of: str | CommitId | Deployed | None = None, *, since: Time | None = None
+        self,
+        of: str | CommitId | Deployed | None = None,
+        *,
+        since: Time | None = None,
+        progress: Progress | None = None,
     ) -> tuple[Vouched, ...] | Checked:
         """Checks the signatures of deployments, of one target or all; ``problems`` lists failures.
 
@@ -802,7 +813,7 @@ class Repository(Closing, Unpicklable):
             return lazy.signatures.of_deployment(self._store, of)
         if isinstance(of, CommitId):
             return lazy.signatures.of_version(self._store, of)
-        return lazy.signatures.verify(self._store, of, since=self._moment(since))
+        return lazy.signatures.verify(self._store, of, since=self._moment(since), progress=progress)
 
     @overload
     def live(self, target: None = None, *, at: Time | None = None) -> tuple[Live, ...]: ...

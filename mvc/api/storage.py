@@ -42,7 +42,7 @@ class Storage:
     def __init__(self, handle: Handle) -> None:
         self._store, self._config = handle.store, handle.config
 
-    def stats(self, *, calibrate: bool = False) -> Stats:
+    def stats(self, *, calibrate: bool = False, progress: Progress | None = None) -> Stats:
         """Versions, reset points, chains, bytes by kind, recovery times.
 
         ``calibrate``: measure how fast this machine decodes, and cache the rates for the user.
@@ -50,11 +50,13 @@ class Storage:
         """
         if calibrate:
             lazy.rates.calibrate(self._store.fs)
-        return lazy.stats.stats(self._store, self._config)
+        return lazy.stats.stats(self._store, self._config, progress)
 
-    def by_version(self) -> tuple[Stats, dict[CommitId, VersionStats]]:
+    def by_version(
+        self, *, progress: Progress | None = None
+    ) -> tuple[Stats, dict[CommitId, VersionStats]]:
         """As ``stats``, with how each version that is not forgotten is stored, and its cost."""
-        return lazy.stats.by_version(self._store, self._config)
+        return lazy.stats.by_version(self._store, self._config, progress)
 
     def predicted(self, rev: Rev = "HEAD") -> dict[str, tuple[str, ...]]:
         """By path, the tensors of a version that are stored as an optimizer step from another

@@ -31,7 +31,7 @@ from mvc.store.packs.reader import PackReader, Placed
 from mvc.store.packs.records import BASE_BYTES, MANIFEST, Member, RecordHeader
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
-from mvc.types import Progress
+from mvc.types import Counted, Progress
 
 Piece = tuple[bytes, int]
 """An object's id, and the offset of one of its pieces."""
@@ -722,7 +722,9 @@ def read_records(
     """
     snapshot.refresh()
     graph, packs = StorageGraph(snapshot, Contents(stream)), snapshot.packs.ahead()
-    for recorded in snapshot.entries():
+    for recorded in Counted(progress, snapshot.position.offset).each(
+        snapshot.entries(), "versions", lambda recorded: recorded.after.offset - recorded.offset
+    ):
         records = [
             (region.pack, at, header)
             for region in recorded.entry.regions
@@ -731,8 +733,6 @@ def read_records(
         graph.add(recorded, records)
         if stream is not None:
             graph.contents.read_manifests(records, packs)
-        if progress is not None:
-            progress(recorded.after.offset, snapshot.position.offset, "versions")
     graph.settle()
     return graph
 

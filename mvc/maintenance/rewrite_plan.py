@@ -32,7 +32,7 @@ from mvc.store.writing.bases import Recovers
 from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.proof import proven_header
-from mvc.types import Bytes, Progress
+from mvc.types import Bytes, Counted, Progress
 
 _TRIES = 8
 _T = TypeVar("_T")
@@ -172,11 +172,10 @@ class _Execution:
         """Writes the new form of all entries of the graph."""
         entries = self._graph.entries
         with closing(self._writer):
-            for entry_index, recorded in enumerate(entries):
+            counted = Counted(progress, len(entries)).each(entries, "operations")
+            for entry_index, recorded in enumerate(counted):
                 self._raise_ends(recorded)
                 self._rewrite.keep(recorded, self._entry(entry_index, recorded))
-                if progress is not None:
-                    progress(entry_index + 1, len(entries), "operations")
 
     def include(self, recorded: Recorded) -> None:
         """Includes an operation published since the graph was read."""

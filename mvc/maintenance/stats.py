@@ -23,6 +23,7 @@ from mvc.store.packs.records import Coding
 from mvc.store.recovery.rates import Part, Rates, calibrated, of_group, together, width_of
 from mvc.store.snapshot import INDEX, Snapshot
 from mvc.store.store import Store
+from mvc.types import Progress
 
 _KINDS = ("full", "delta", "metadata")
 
@@ -75,20 +76,29 @@ class Stats(Struct, frozen=True):
     predicted: Predictions | None = None
 
 
-def stats(store: Store, config: Config) -> Stats:
-    """Reads the journal, every record's header and every manifest, but no tensor."""
-    return retry_on_rewrite(store.snapshot, lambda: _read_figures(store, config))[0]
+def stats(store: Store, config: Config, progress: Progress | None = None) -> Stats:
+    """Reads the journal, every record's header and every manifest, but no tensor.
+
+    ``progress`` counts bytes of the journal.
+    """
+    return retry_on_rewrite(store.snapshot, lambda: _read_figures(store, config, progress))[0]
 
 
-def by_version(store: Store, config: Config) -> tuple[Stats, dict[CommitId, VersionStats]]:
+def by_version(
+    store: Store, config: Config, progress: Progress | None = None
+) -> tuple[Stats, dict[CommitId, VersionStats]]:
     """``stats``, and the figures of every version that is not forgotten."""
-    total, figures = retry_on_rewrite(store.snapshot, lambda: _read_figures(store, config))
+    total, figures = retry_on_rewrite(
+        store.snapshot, lambda: _read_figures(store, config, progress)
+    )
     return total, figures.by_version(config.get("store.storage_weight"))
 
 
-def _read_figures(store: Store, config: Config) -> tuple[Stats, _Figures]:
+def _read_figures(
+    store: Store, config: Config, progress: Progress | None
+) -> tuple[Stats, _Figures]:
     snapshot = store.fresh()
-    graph = read(store)
+    graph = read(store, progress)
     graph.refuse_damage()
     history = graph.history
     states = history.states()

@@ -34,7 +34,7 @@ from mvc.store.journal.entries import StateMark
 from mvc.store.journal.frames import GENESIS, Position, Recorded
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
-from mvc.times import check_moment, format_time
+from mvc.times import check_moment, format_time, whole_second
 
 _AT_ONE_TIME = 16  # deployments on a target with one hybrid time: all are read to sort them
 _PART = 50  # statements that one hold of the journal's lock admits
@@ -257,7 +257,8 @@ def check_clock(time_ns: int, now_ns: int, subject: str) -> None:
     """Raises RemoteRefused for a time more than a day ahead of this machine's clock."""
     if time_ns > now_ns + MAX_AHEAD_NS:
         raise RemoteRefused(
-            f"{subject} is dated {format_time(time_ns)}, over a day ahead of the receiver's clock",
+            f"{subject} is dated {format_time(whole_second(time_ns))}, over a day ahead of the "
+            "receiver's clock",
             hint="correct the clock of the machine that recorded it, or of the receiver",
         )
 

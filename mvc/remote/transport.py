@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, field
 from mvc.ids import CommitId, StatementId
 from mvc.names import printable
 from mvc.store.journal.entries import RefValue
-from mvc.times import format_time
+from mvc.times import format_time, whole_second
 from mvc.types import Bytes
 
 BROUGHT, FETCH = "receive", "fetch"
@@ -141,8 +141,8 @@ class RefusedDeployment(Struct, frozen=True):
         target = printable(self.target)
         if self.live is None:
             return f"nothing is live on {target} any more"
-        who, when = printable(self.author) or "another author", format_time(self.time_ns)
-        return f"{who} deployed {self.live.short} to {target} meanwhile, at {when}"
+        who, when = printable(self.author) or "another author", whole_second(self.time_ns)
+        return f"{who} deployed {self.live.short} to {target} meanwhile, at {format_time(when)}"
 
 
 class Received(Struct, frozen=True):

@@ -19,7 +19,7 @@ from mvc.repo.statements.live import live_at
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.text import did_you_mean
-from mvc.times import format_time, parse_time
+from mvc.times import format_time, parse_time, whole_second
 
 if TYPE_CHECKING:
 
@@ -197,8 +197,10 @@ def _at(store: Store, name: str, moment: str) -> CommitId:
         return value
     first = snapshot.first_ref_change(full)
     raise UnknownRevision(
-        f"{printable(name)} pointed to no version at {format_time(time_ns)}",
-        hint=f"its history begins at {format_time(first.entry.time_ns)}" if first else None,
+        f"{printable(name)} pointed to no version at {format_time(time_ns, precise=False)}",
+        hint=f"its history begins at {format_time(whole_second(first.entry.time_ns))}"
+        if first
+        else None,
     )
 
 

@@ -13,7 +13,7 @@ from mvc.ids import CommitId
 from mvc.names import is_training_key, training_files
 from mvc.report.axis import By
 from mvc.times import within
-from mvc.types import Progress
+from mvc.types import Counted, Progress
 
 
 class Excerpt(Struct, frozen=True):
@@ -115,9 +115,7 @@ def changes(
             line.append(known[tip])
         tip = known[tip].parents[0]
     measured: list[VersionChange] = []
-    for done, commit in enumerate(line[:most]):
-        if progress is not None:
-            progress(done, len(line[:most]), commit.id.short)
+    for commit in Counted(progress, len(line[:most])).each(line[:most], "versions"):
         try:
             check(0, 0, "")
             if missing.isdisjoint({commit.id, commit.parents[0]}) and (

@@ -9,6 +9,10 @@ import pytest
 
 from mvc.cli import output
 from mvc.cli.session import Session
+from tests.cli.program import Mvc
+from tests.signing import People, people
+
+__all__ = ["people"]
 
 GONE = "\r\x1b[1A\x1b[2K"
 
@@ -96,3 +100,27 @@ def test_none_where_it_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch, term: st
     with session.progress("storing") as progress:
         assert progress is None
     assert terminal.getvalue() == ""
+
+
+def test_commands_that_only_read(mvc: Mvc, people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+    people.allow("ada")
+    people.act("ada")
+    for value in range(3):
+        mvc.write(value)
+        mvc("commit", "model.safetensors", "-m", f"v{value}", "--deploy", "prod")
+    mvc.write(3, "other.safetensors")
+    for command, step, done, code in (
+        ("verify", "checking signatures", "6/6", 0),
+        ("verify HEAD HEAD~1", "checking versions", "2/2", 0),
+        ("identify model.safetensors", "reading model.safetensors", "bytes", 0),
+        ("identify other.safetensors", "comparing other.safetensors", "bytes", 1),
+        ("stats", "reading versions", "kB", 0),
+        ("stats --versions", "reading versions", "kB", 0),
+    ):
+        terminal = on_a_terminal(monkeypatch, 120)
+        mvc(*command.split(), code=code)
+        shown = terminal.getvalue()
+        assert re.search(rf"{step} [^\n]*{done} .* [-0-9]+:", shown), (command, shown)
+        quiet = on_a_terminal(monkeypatch)
+        mvc("-q", *command.split(), code=code)
+        assert GONE not in quiet.getvalue(), command

@@ -32,7 +32,7 @@ from mvc.store.packs.records import BLOB
 from mvc.store.recovery.rates import Rates
 from mvc.store.store import Store
 from mvc.store.writing.full_or_delta import Choice
-from mvc.types import Progress
+from mvc.types import Counted, Progress
 
 
 class Version(Struct, frozen=True):
@@ -133,7 +133,7 @@ def survey(
         for commit in recorded.entry.commits:
             commits[commit.id] = commit
             published.setdefault(commit.id, (recorded.sequence, position))
-    for id_, commit in commits.items():
+    for id_, commit in Counted(progress, len(commits)).each(commits.items(), "versions"):
         if id_ in forgotten or id_ in result.numbers:
             continue
         parent = _nearest(commit, commits, result.numbers)
@@ -165,8 +165,6 @@ def survey(
                 nbytes=nbytes,
             )
         )
-        if progress is not None:
-            progress(len(result.versions), len(commits), "versions")
     return result
 
 
@@ -551,10 +549,8 @@ def attempt(
     numbers = sorted({first[candidate.id] for candidate in unsure})
     chosen = set(spread(numbers, most_tried(costs, numbers)))
     todo = {(o.id, o.base): o.span for o in unsure if first[o.id] in chosen}
-    for done, ((id_, base), span) in enumerate(todo.items()):
+    for (id_, base), span in Counted(progress, len(todo)).each(todo.items(), "trials"):
         costs.sizes.measure(id_, base, span)
-        if progress is not None:
-            progress(done + 1, len(todo), "trials")
     return bool(todo)
 
 

@@ -26,6 +26,7 @@ from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
+from mvc.types import Progress
 
 if TYPE_CHECKING:
     from mvc.repo.diff.distance import Distance
@@ -63,14 +64,14 @@ class _Candidate(Struct, frozen=True):
     entry: FileEntry
 
 
-def nearest(store: Store, path: Path) -> Nearest | None:
+def nearest(store: Store, path: Path, progress: Progress | None = None) -> Nearest | None:
     """The version with most tensors of the file at ``path``; ties: the newest.
 
     None for a file without tensors, and if no compared version has a tensor of equal name and
     shape. Raises UnknownPath if there is no such file.
     """
     snapshot = store.fresh()
-    entry = entry_at(store.fs, path, path.name)
+    entry = entry_at(store.fs, path, path.name, progress=progress)
     if not entry.tensors:
         return None
     tied, versions, complete = snapshot.retry_on_rewrite(partial(_most_equal, store, entry))

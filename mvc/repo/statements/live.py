@@ -39,7 +39,7 @@ from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.text import did_you_mean
-from mvc.times import check_moment, datetime_of, format_time, nearest
+from mvc.times import check_moment, datetime_of, format_time, nearest, whole_second
 
 _TICKS = 10**6  # ns; records of one tick of a coarse clock differ by less
 
@@ -465,7 +465,8 @@ def live_between(
     check_moment(since), check_moment(until)
     if until < since:
         raise WrongUsage(
-            f"the interval ends before it begins: {format_time(until)} < {format_time(since)}",
+            "the interval ends before it begins: "
+            f"{format_time(until, precise=False)} < {format_time(whole_second(since))}",
             hint="name the earlier moment first",
         )
     names = chosen_targets(snapshot, target)
@@ -490,7 +491,7 @@ def _stretch(snapshot: Snapshot, deployed: Deployed, until: int | None) -> Live:
         annotations = Annotations(snapshot).of(deployed.commit)
         return Live(deployed, version, until, annotations=annotations)
     except DamagedData as error:
-        since = format_time(deployed.time_ns)
+        since = format_time(whole_second(deployed.time_ns))
         fact = f"{deployed.commit.short} is live on {printable(deployed.target)} from {since}"
         raise DamagedData(f"{fact}, but {error.message}", hint=error.hint) from error
 
@@ -728,7 +729,7 @@ def _none_live(snapshot: Snapshot, target: str, time_ns: int) -> NoDeployment:
     problem = f"nothing is live on {target}: every deployment was retracted"
     if first is not None:
         problem = (
-            f"nothing was live on {target} at {format_time(time_ns)}: its first "
-            f"deployment is {first.commit.short} at {format_time(first.time_ns)}"
+            f"nothing was live on {target} at {format_time(time_ns, precise=False)}: its first "
+            f"deployment is {first.commit.short} at {format_time(whole_second(first.time_ns))}"
         )
     return NoDeployment(problem, hint=f"'mvc deploy --list {target}' lists them")

@@ -207,7 +207,8 @@ def _to_retract(
     wanted += f" on {target}" + ("" if time_ns is None else f" at {format_time(time_ns)}")
     if retracted is not None:
         raise NoDeployment(
-            f"{wanted} was retracted already, at {format_time(retracted.retracted_ns or 0)}"
+            f"{wanted} was retracted already, "
+            f"at {format_time(whole_second(retracted.retracted_ns or 0))}"
         )
     raise NoDeployment(
         f"there is no record of {wanted}",

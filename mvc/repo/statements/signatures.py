@@ -38,6 +38,7 @@ from mvc.store.journal.entries import Entry
 from mvc.store.publishing.publish import completed
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
+from mvc.types import Counted, Progress
 
 VERSIONS, DEPLOYMENTS = "mvc-version", "mvc-deployment"
 """The namespaces: a list of allowed signers may say who signs which."""
@@ -162,11 +163,16 @@ def of_deployment(store: Store, deployed: Deployed) -> Checked:
 
 
 def verify(
-    store: Store, target: str | None = None, *, since: int | None = None
+    store: Store,
+    target: str | None = None,
+    *,
+    since: int | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Vouched, ...]:
     """Checks all deployments on a target, or on any, in the order of recording.
 
-    ``since``: only those recorded or live from then on. Raises UnknownTarget, DamagedData,
+    ``since``: only those recorded or live from then on. ``progress`` counts signatures: two of a
+    deployment, with that of its version. Raises UnknownTarget, DamagedData,
     NotInstalled, and InvalidConfig if the user's settings name no allowed signers.
     """
     verifier = _Verifier(store)
@@ -176,12 +182,13 @@ def verify(
             hint=f"'mvc config --user {_ALLOWED} ~/.config/mvc/allowed_signers' names the list",
         )
     snapshot = store.fresh()
-    checks: list[Vouched] = []
+    chosen: list[tuple[list[Deployed], list[int]]] = []
     for name in chosen_targets(snapshot, target):
         note_gaps(snapshot, name, None)
         line = snapshot.retry_on_rewrite(partial(all_on, snapshot, name))
-        checks += verifier.line(line, _from(line, since))
-    return tuple(checks)
+        chosen.append((line, _from(line, since)))
+    counted = Counted(progress, sum(2 * len(places) for _, places in chosen))
+    return tuple(vouched for pair in chosen for vouched in verifier.line(*pair, counted))
 
 
 class _Verifier:
@@ -230,11 +237,11 @@ class _Verifier:
             return self._statement(retraction.id)[0]
         return _UNSIGNED
 
-    def line(self, line: list[Deployed], chosen: Iterable[int]) -> list[Vouched]:
+    def line(self, line: list[Deployed], chosen: Iterable[int], counted: Counted) -> list[Vouched]:
         """Checks ``chosen`` deployments of a target; ``line``: all of them in the order of
         recording.
         """
-        checks = {n: self.deployment(line[n]) for n in chosen}
+        checks = {n: self.deployment(line[n]) for n in counted.each(chosen, "signatures")}
         problems: dict[int, list[str]] = {n: [] for n in checks}
         places = {deployed.id: n for n, deployed in enumerate(line)}
         for n, (checked, signature) in sorted(checks.items()):
@@ -253,7 +260,10 @@ class _Verifier:
                 if not is_good or self._node(line[between]) == self._node(line[n]):
                     follows = f"{line[n].commit.short} directly follows another deployment"
                     problems[between].append(f"inserted: by its signature, {follows}")
-        return [self._vouched(line[n], checks[n][0], problems[n]) for n in checks]
+        return [
+            self._vouched(line[n], checks[n][0], problems[n])
+            for n in counted.each(checks, "signatures")
+        ]
 
     def _vouched(self, deployed: Deployed, checked: Checked, problems: list[str]) -> Vouched:
         version, retraction = self.version(deployed.commit), None

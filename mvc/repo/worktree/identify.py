@@ -18,6 +18,7 @@ from mvc.repo.statements.live import Deployed, of_commit
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys
 from mvc.store.store import Store
+from mvc.types import Progress
 
 
 class Identified(Struct, frozen=True):
@@ -38,15 +39,19 @@ class Identified(Struct, frozen=True):
     absent: bool = False
 
 
-def identify(store: Store, file: Path | FileEntry) -> list[Identified]:
+def identify(
+    store: Store, file: Path | FileEntry, progress: Progress | None = None
+) -> list[Identified]:
     """The versions that introduced the state of a file, newest first.
 
     Versions that inherit a path unchanged are not listed. A file without tensors is matched by all
     its bytes. Forgotten versions are matched by the Merkle roots and hash prefixes in the journal.
-    Raises UnknownPath if there is no such file.
+    ``progress`` counts bytes of the file. Raises UnknownPath if there is no such file.
     """
     snapshot = store.fresh()
-    entry = entry_at(store.fs, file, file.name) if isinstance(file, Path) else file
+    entry = (
+        entry_at(store.fs, file, file.name, progress=progress) if isinstance(file, Path) else file
+    )
     matches = list(_versions(store, entry))
     holders = (
         [(b.name, Ancestors(snapshot, [b.commit])) for b in branches(snapshot)] if matches else []

@@ -21,6 +21,7 @@ from mvc.model.manifest import FileEntry
 from mvc.names import check_path, is_under, printable
 from mvc.repo.worktree.ignore import IGNORE_FILE, Ignore
 from mvc.store.store import Store
+from mvc.types import Progress
 
 REPORT_SUFFIX = ".html"
 REPORT_BEGIN = b'<!doctype html><html lang="en"><!-- mvc report -->'
@@ -258,7 +259,13 @@ def entry_of(store: Store, name: str, like: FileEntry | None = None) -> FileEntr
     return entry_at(store.fs, store.root / name, name, like)
 
 
-def entry_at(fs: FileSystem, path: Path, name: str, like: FileEntry | None = None) -> FileEntry:
+def entry_at(
+    fs: FileSystem,
+    path: Path,
+    name: str,
+    like: FileEntry | None = None,
+    progress: Progress | None = None,
+) -> FileEntry:
     """As ``entry_of``, for a file anywhere on disk."""
     from mvc.adapters.hashing import hash_file
     from mvc.adapters.opening import open_file
@@ -266,4 +273,4 @@ def entry_at(fs: FileSystem, path: Path, name: str, like: FileEntry | None = Non
     if fs.stat(path) is None:
         raise UnknownPath(f"there is no file {printable(str(path))}")
     with open_file(fs, path, name, like=like) as file:
-        return hash_file(file.parsed, name)
+        return hash_file(file.parsed, name, progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.errors import NoDeployment, StateForgotten, UnknownTarget, WrongUsage
+from mvc.errors import NoDeployment, StateForgotten, UnknownRevision, UnknownTarget, WrongUsage
 from mvc.ids import CommitId
 from mvc.testing import FixedClock
+from mvc.times import format_time
 
 START, SECOND = 1_750_000_000_000_000_000, 10**9
 
@@ -77,7 +79,8 @@ def test_what_is_refused(repo: Repository, clock: FixedClock) -> None:
         with pytest.raises(WrongUsage) as caught:
             repo.live(wrong)  # type: ignore[call-overload]
         assert "at=" in (caught.value.hint or "")
-    with pytest.raises(WrongUsage, match="ends before it begins"):
+    before, after = (re.escape(format_time(START + n * SECOND)) for n in (0, 1))
+    with pytest.raises(WrongUsage, match=f"ends before it begins: {before} < {after}"):
         repo.live_between(START + 1, START)
     with pytest.raises(NoDeployment):
         repo.live("prod", at=START)
@@ -85,6 +88,23 @@ def test_what_is_refused(repo: Repository, clock: FixedClock) -> None:
     assert repo.find("prod") == repo.live("prod").commit
     repo.deploy("HEAD", "2026-11-20")
     assert repo.live("2026-11-20").message == "a"
+
+
+def test_messages_print_whole_seconds(repo: Repository, clock: FixedClock) -> None:
+    """Rounded up for what began, because ``at`` finds it then."""
+    clock.advance(1)
+    id_ = repo.commit({"w": np.zeros(2)}, deploy="prod").id
+    before, began = (re.escape(format_time(START + n * SECOND)) for n in (0, 1))
+    first = f"at {before}: its first deployment is {id_.short} at {began}"
+    with pytest.raises(NoDeployment, match=first):
+        repo.live("prod", at=format_time(START))
+    with pytest.raises(UnknownRevision, match=f"no version at {before}") as caught:
+        repo.find(f"main@{{{format_time(START)}}}")
+    assert caught.value.hint == f"its history begins at {format_time(START + SECOND)}"
+    assert repo.live("prod", at=format_time(START + SECOND)).commit == id_
+    repo.retract("HEAD", "prod")
+    with pytest.raises(NoDeployment, match=f"retracted already, at {began}"):
+        repo.retract("HEAD", "prod")
 
 
 def test_a_time_to_come_ends_it(repo: Repository, clock: FixedClock) -> None:

@@ -21,8 +21,8 @@ class _IdentifyOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc identify downloaded.pt", _IdentifyOptions)
 def command(session: Session, args: _IdentifyOptions) -> int:
-    matches = session.repo.identify(args.file)
-    near = None if matches else session.repo.nearest(args.file)
+    matches = session.run("reading", session.repo.identify, args.file)
+    near = None if matches else session.run("comparing", session.repo.nearest, args.file)
     versions = [_json(session, version) for version in matches]
     if session.answered("mvc.identify/1", {"versions": versions, "nearest": near}):
         return int(not matches)

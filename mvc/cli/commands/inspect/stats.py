@@ -30,7 +30,7 @@ def command(session: Session, args: _StatsOptions) -> None:
     if args.versions:
         _print_versions(session)
         return
-    stats = session.repo.storage.stats(calibrate=args.calibrate)
+    stats = session.run("reading", session.repo.storage.stats, calibrate=args.calibrate)
     if not session.answered("mvc.stats/1", stats):
         _print(session, stats)
 
@@ -39,7 +39,9 @@ def _print_versions(session: Session) -> None:
     """Prints versions; ``price``: recovery and bytes in seconds, by ``store.storage_weight``."""
     priced = [
         (entry, entry.storage)
-        for entry in session.repo.log("HEAD", LogOptions(every=True, prices=True))
+        for entry in session.run(
+            "reading", session.repo.log, "HEAD", LogOptions(every=True, prices=True)
+        )
         if entry.storage is not None
     ]
     if session.as_json:

@@ -11,6 +11,7 @@ from mvc.api import Vouched
 from mvc.cli.commits import IsLive, live_now
 from mvc.cli.verb import CommandOptions, Session, argument, option, verb
 from mvc.text import count
+from mvc.types import Counted
 
 
 class _VerifyOptions(CommandOptions, frozen=True, kw_only=True):
@@ -23,7 +24,9 @@ class _VerifyOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _VerifyOptions) -> int:
     if args.revs:
         return _verify_versions(session, args.revs)
-    deployments = session.repo.verify(args.target, since=args.since)
+    deployments = session.run(
+        "checking", session.repo.verify, args.target, counted=True, since=args.since
+    )
     if not session.answered("mvc.verify/1", {"deployments": deployments}) and deployments:
         live = live_now(session)
         styles = ["bad" if deployment.problems else None for deployment in deployments]
@@ -52,7 +55,13 @@ def _row(session: Session, vouched: Vouched, live: IsLive) -> tuple[str, ...]:
 
 
 def _verify_versions(session: Session, revs: tuple[str, ...]) -> int:
-    checks = [(commit, session.repo.verify(commit)) for commit in map(session.repo.find, revs)]
+    with session.progress("checking", counted=True) as progress:
+        checks = [
+            (commit, session.repo.verify(commit))
+            for commit in Counted(progress, len(revs)).each(
+                map(session.repo.find, revs), "versions"
+            )
+        ]
     versions = [{"commit": commit, "signature": checked} for commit, checked in checks]
     if not session.answered("mvc.verify.versions/1", {"versions": versions}):
         for commit, checked in checks:
