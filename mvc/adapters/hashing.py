@@ -51,12 +51,12 @@ def _logical(parsed: ParsedFile, contents: Sequence[Content]) -> Iterator[Logica
             id_ = contents[tensor.content].id
         else:
             if loaded[0] != tensor.content:
-                loaded = (tensor.content, whole(parsed, tensor.content))
+                loaded = (tensor.content, content_bytes(parsed, tensor.content))
             id_ = blob_id(tensor.spec, extract(loaded[1], tensor.spec, tensor.view))
         yield LogicalTensor(tensor.key, tensor.spec, id_, tensor.content, view=tensor.view)
 
 
-def whole(parsed: ParsedFile, i: int) -> memoryview:
+def content_bytes(parsed: ParsedFile, i: int) -> memoryview:
     """One content in memory, without a copy if it is already there."""
     borrowed = parsed.borrow(i)
     return parsed.copied(i) if borrowed is None else borrowed

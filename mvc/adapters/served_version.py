@@ -19,7 +19,7 @@ from mvc.adapters.files.safetensors import (
     parse_safetensors,
     safetensors_header,
 )
-from mvc.adapters.hashing import hash_file, whole
+from mvc.adapters.hashing import content_bytes, hash_file
 from mvc.adapters.parsed import MemorySource, SourceFile
 from mvc.adapters.python.state import from_state, to_state
 from mvc.errors import DamagedData, WrongUsage
@@ -63,7 +63,7 @@ def encode_served(version: ServedVersion) -> tuple[memoryview, ...]:
     facts |= {_COMMIT: version.commit.hex(), _TIME: str(version.time_ns)}
     facts[_CHECK] = _check(facts, hash_file(parsed, "version").state.root)
     head = header_bytes(json.dumps(header, separators=(",", ":")))
-    return memoryview(head), *(whole(parsed, i) for i in range(len(parsed.contents)))
+    return memoryview(head), *(content_bytes(parsed, i) for i in range(len(parsed.contents)))
 
 
 def decode_served(data: memoryview, name: str, noted: Iterable[NotedVersion] = ()) -> ServedVersion:
@@ -77,7 +77,7 @@ def decode_served(data: memoryview, name: str, noted: Iterable[NotedVersion] = (
     parsed = SourceFile(source, name, len(data), parse_safetensors(source, name))
     facts = safetensors_header(parsed.skeleton(), name).get("__metadata__", {})
     entry = hash_file(parsed, name)
-    state = to_state(entry, parsed.skeleton(), partial(whole, parsed))
+    state = to_state(entry, parsed.skeleton(), partial(content_bytes, parsed))
     if _COMMIT not in facts:
         for version in noted:
             if version.root == entry.state_id:

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from mvc.adapters.files.detect import opaque
-from mvc.adapters.hashing import hash_file, whole
+from mvc.adapters.hashing import content_bytes, hash_file
 from mvc.adapters.parsed import MemorySource, ParsedFile, StepFrom
 from mvc.adapters.python.arrays import array_bytes, has_dtype, make_array
 from mvc.adapters.python.state import from_state, to_state
@@ -48,7 +48,7 @@ class FileArrays(Struct, frozen=True):
             if tensor.view is not None or tensor.content in seen or not spec.nbytes:
                 continue
             seen.add(tensor.content)
-            result.arrays[tensor.key] = array_of(spec, whole(parsed, tensor.content))
+            result.arrays[tensor.key] = array_of(spec, content_bytes(parsed, tensor.content))
             result.contents[tensor.key] = tensor.content
             if not has_dtype(spec.dtype):
                 result.dtypes[tensor.key] = spec.dtype
@@ -158,7 +158,7 @@ class StateFile:
 
     def tensor_bytes(self, tensor: LogicalTensor) -> memoryview:
         """The row-major bytes of a tensor of ``entry``, without a copy if possible."""
-        data = whole(self.parsed, tensor.content)
+        data = content_bytes(self.parsed, tensor.content)
         return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 
 

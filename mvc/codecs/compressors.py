@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 import zstandard
 
-from mvc.codecs.stage import STAGES, WORDS, Costs, Kind, Stage, whole
+from mvc.codecs.stage import STAGES, WORDS, Costs, Kind, Stage, whole_number
 from mvc.codecs.words import Bytes
 from mvc.errors import DamagedData, NotInstalled, how_to_install
 from mvc.limits import ZSTD_MAX_WINDOW
@@ -64,7 +64,9 @@ class Compressor(Stage, frozen=True):
     def read(cls, name: str, parameter: str) -> Stage:
         low, high = cls.levels
         text = parameter or cls.default
-        level = whole(f"{name}:{parameter}".strip(":"), "its level", text, low=low, high=high)
+        level = whole_number(
+            f"{name}:{parameter}".strip(":"), "its level", text, low=low, high=high
+        )
         return cls(f"{name}:{level}")
 
     def costs_in(self, operator: str) -> Costs:

@@ -102,7 +102,7 @@ def number(stage: str, name: str, text: str, *, low: str, high: str) -> Decimal:
     raise _wrong(stage, f"{name} must be a number from {low} to {high}", text)
 
 
-def whole(stage: str, name: str, text: str, *, low: int, high: int) -> int:
+def whole_number(stage: str, name: str, text: str, *, low: int, high: int) -> int:
     """A whole number from ``low`` to ``high``, both included."""
     if _WHOLE.fullmatch(text) and low <= int(text) <= high:
         return int(text)

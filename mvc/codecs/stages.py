@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mvc.codecs.compressors import Compressor
 from mvc.codecs.sparse import OPTIONS, decode_sparse, encode_sparse
-from mvc.codecs.stage import DELTAS, STAGES, WORDS, Costs, Kind, Stage, whole
+from mvc.codecs.stage import DELTAS, STAGES, WORDS, Costs, Kind, Stage, whole_number
 from mvc.codecs.streams import (
     Parts,
     decode_array,
@@ -236,7 +236,7 @@ class Blocks(StreamLayout, frozen=True):
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
-        length = whole(name, "N", parameter, low=2, high=1024)
+        length = whole_number(name, "N", parameter, low=2, high=1024)
         return cls(f"{name}:{length}", unit=length)
 
     def encode(

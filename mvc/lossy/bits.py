@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mvc.codecs.floats import Format
-from mvc.codecs.stage import Kind, Stage, read_options, whole
+from mvc.codecs.stage import Kind, Stage, read_options, whole_number
 from mvc.codecs.words import word_type
 from mvc.lossy.weights import LossyStage, Moving
 
@@ -33,9 +33,9 @@ class ResetBits(LossyStage, frozen=True):
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
         first, options = read_options(name, parameter, ("msb",), ())
-        low = whole(name, "N", first, low=1, high=FRACTION)
+        low = whole_number(name, "N", first, low=1, high=FRACTION)
         msb = options.get("msb")
-        high = 0 if msb is None else whole(name, "msb", msb, low=1, high=FRACTION)
+        high = 0 if msb is None else whole_number(name, "msb", msb, low=1, high=FRACTION)
         return cls(f"{name}:{low}{f',msb={high}' if high else ''}", low, high)
 
     def finer(self) -> LossyStage | None:

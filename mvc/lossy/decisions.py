@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.codecs.stage import Kind, Stage, number, plain, read_options, whole
+from mvc.codecs.stage import Kind, Stage, number, plain, read_options, whole_number
 from mvc.errors import InvalidPipeline, NotInstalled, WrongUsage, how_to_install
 from mvc.lossy.accuracy import Evaluate, accuracy_of, is_sequence, number_of, wrong_result
 
@@ -51,8 +51,8 @@ class Every(_Before, frozen=True):
             raise InvalidPipeline(
                 f"stage {name} needs SAVE/SKIP, not {parameter!r}", hint="such as every:1/2"
             )
-        save = whole(name, "SAVE", first.strip(), low=1, high=_MOST)
-        skip = whole(name, "SKIP", second.strip(), low=0, high=_MOST)
+        save = whole_number(name, "SAVE", first.strip(), low=1, high=_MOST)
+        skip = whole_number(name, "SKIP", second.strip(), low=0, high=_MOST)
         return cls(f"{name}:{save}/{skip}", save, skip)
 
 

@@ -26,7 +26,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from mvc.codecs.stage import Stage, number, plain, read_options, whole
+from mvc.codecs.stage import Stage, number, plain, read_options, whole_number
 from mvc.errors import WrongUsage
 from mvc.lossy.accuracy import Arrays, Evaluate, LabelledBatch, right_of
 from mvc.lossy.decisions import OnNewWeights
@@ -65,7 +65,7 @@ class GuardStage(OnNewWeights, frozen=True):
     def read(cls, name: str, parameter: str) -> Stage:
         first, options = read_options(name, parameter, ("keep",), ())
         bound = number(name, "E", first, low="0", high="1")
-        keep = whole(name, "keep", options.get("keep", str(_KEEP)), low=1, high=4096)
+        keep = whole_number(name, "keep", options.get("keep", str(_KEEP)), low=1, high=4096)
         shown = "" if keep == _KEEP else f",keep={keep}"
         return cls(f"{name}:{plain(bound)}{shown}", bound, keep)
 

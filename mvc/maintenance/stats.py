@@ -195,7 +195,7 @@ class _SharedPayloads:
         inputs: list[int] = graph.input_node[begin:end].tolist()
         return int(graph.sizes[row]), part, None if before < 0 else before, inputs
 
-    def whole(self, record: Hashable) -> float:
+    def group_seconds(self, record: Hashable) -> float:
         """Processor seconds to decode a group."""
         assert isinstance(record, int)
         return of_group(self._seconds[self._ends[record] : self._ends[record + 1]].tolist())
@@ -372,7 +372,7 @@ class _Pieces:
             return ((nbytes, self._costs[at]) for nbytes, at in self._parts(slots))
         nodes = {int(self._nodes[at]): nbytes for nbytes, at in self._parts(slots)}
         nodes.pop(-1, None)  # lost
-        return together(decoded(nodes, groups.step), groups.whole)
+        return together(decoded(nodes, groups.step), groups.group_seconds)
 
     def _parts(self, slots: Iterable[int]) -> Iterator[tuple[int, int]]:
         """(bytes, position) of the pieces of some slots."""

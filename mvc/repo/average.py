@@ -28,7 +28,7 @@ from mvc.repo.checkout.export import WriteOptions, export
 from mvc.repo.checkout.outputs import names_folder
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.commit.result import CommitResult
-from mvc.repo.content.compare import rest
+from mvc.repo.content.compare import outside_tensors
 from mvc.repo.content.predecessors import content_names
 from mvc.repo.derived import DerivedFile
 from mvc.repo.diff.distance import ROUNDED, rounded, to_float64
@@ -208,7 +208,7 @@ def _derived(
         elif dtypes[i] and (len(ids) < len(shares) or len(set(ids)) > 1):
             copied.append(f"{printable(last.path)}: {printable(name)}")
     # A skeleton with checksums of tensors always differs.
-    if len({rest(entry)[bool(entry.checks) :] for entry in entries}) > 1:
+    if len({outside_tensors(entry)[bool(entry.checks) :] for entry in entries}) > 1:
         copied.append(printable(last.path) + (": metadata" if last.tensors else ""))
 
     def compute(content: int, start: int, out: memoryview) -> None:

@@ -82,7 +82,7 @@ class Charts(Struct, frozen=True, dict=True):
 
     def count(self, title: str) -> Line:
         points = [(self._place(c), float(i)) for i, c in enumerate(self.shown.versions, 1)]
-        return Line(title, [Curve("", points)], whole)
+        return Line(title, [Curve("", points)], whole_number)
 
     def stored(self, stats: Mapping[CommitId, VersionStats]) -> Bars:
         """The bytes that versions added, by kind."""
@@ -197,6 +197,6 @@ def metrics_of(shown: Overview) -> list[str]:
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 
-def whole(value: float) -> str:
+def whole_number(value: float) -> str:
     """A whole number."""
     return f"{round(value):,}"

@@ -16,7 +16,7 @@ from mvc.files import REPORT_BEGIN, refuse_store
 from mvc.ids import CommitId
 from mvc.names import printable
 from mvc.report.axis import Axis, By, ByteAxis, check_by
-from mvc.report.charts import KINDS, Charts, metrics_of, whole
+from mvc.report.charts import KINDS, Charts, metrics_of, whole_number
 from mvc.report.figure import STYLE, Curve, Line, Panel, cut, svg
 from mvc.report.overview import Excerpt, Overview, VersionChange, changes, overview
 from mvc.system import FileSystem
@@ -102,7 +102,7 @@ def page(
         charts.line(
             "deltas to apply",
             lambda commit: stats[commit.id].deltas if commit.id in stats else None,
-            whole,
+            whole_number,
         ),
     ]
     name = _e(repo.root.name or "repository")

@@ -142,9 +142,9 @@ def check_options(options: RecorderOptions) -> None:
 
     Raises InvalidName for a bad name, InvalidPipeline for a bad pipeline.
     """
-    whole("every", options.every, 1)
+    whole_number("every", options.every, 1)
     if options.queue_bytes is not None:
-        whole("queue_bytes", options.queue_bytes, 0)
+        whole_number("queue_bytes", options.queue_bytes, 0)
     for name, check in _TEXTS.items():
         value = getattr(options, name)
         if isinstance(value, str):
@@ -173,7 +173,7 @@ def check_options(options: RecorderOptions) -> None:
         )
 
 
-def whole(name: str, value: Any, least: int) -> int:
+def whole_number(name: str, value: Any, least: int) -> int:
     """``value`` as an int of at least ``least``. Raises WrongUsage that names the argument."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise _wrong(name, value, "a whole number")

@@ -82,7 +82,7 @@ class StateRecorder(Unpicklable):
     ) -> None:
         done, origin = (start.step, start.commit) if isinstance(start, Resumed) else (start, None)
         if done is not None:
-            done = checks.whole("start", done, 0)
+            done = checks.whole_number("start", done, 0)
         chosen = replace(RecorderOptions.of(options, every), start=done, origin=origin, steps=steps)
         checks.check_objects(model, optimizer, scheduler, scaler)
         parts = TrainingParts.chosen(model, optimizer, scheduler, scaler, include=include)
@@ -213,7 +213,9 @@ class StateRecorder(Unpicklable):
             if self._options.steps is not None:
                 self._options.steps.restart()
         first = self._first
-        self._steps = self._steps + 1 if number is None else checks.whole("number", number, first)
+        self._steps = (
+            self._steps + 1 if number is None else checks.whole_number("number", number, first)
+        )
         queued = False
         if not (self._steps - first) % self._options.every:
             options = self._options

@@ -23,7 +23,7 @@ from mvc.errors import InvalidName
 from mvc.frameworks.common.data import saved_bytes
 from mvc.frameworks.dcp import MvcReader, MvcWriter
 from mvc.frameworks.dcp.objects import plain_value
-from mvc.frameworks.dcp.writer import Chunk, whole
+from mvc.frameworks.dcp.writer import Chunk, assembled
 from mvc.model.tensor import TensorSpec
 
 CK = "ck/model.safetensors"
@@ -437,7 +437,7 @@ def test_any_grid_of_chunks_read_in_any_window(data):
         Chunk(offsets=offsets, sizes=sizes, source=source, start=at, length=n)
         for offsets, sizes, at, n in places
     ]
-    deferred = whole("w", TensorSpec("int16", shape), chunks)
+    deferred = assembled("w", TensorSpec("int16", shape), chunks)
     expected = full.numpy().tobytes()
     for _ in range(4):
         start = data.draw(st.integers(0, len(expected)))

@@ -230,7 +230,9 @@ class _Saved:
         for name, entry in self._entries.items():
             if isinstance(entry, kinds.TensorStorageMetadata):
                 spec = _spec(name, entry.properties.dtype, entry.size)
-                tensors[name] = whole(name, spec, [self._chunk(name, box) for box in entry.chunks])
+                tensors[name] = assembled(
+                    name, spec, [self._chunk(name, box) for box in entry.chunks]
+                )
         return tensors
 
     def _chunk(self, name: str, box: kinds.ChunkStorageMetadata) -> Chunk:
@@ -387,7 +389,7 @@ class Chunk(Struct, frozen=True):
     length: int
 
 
-def whole(name: str, spec: TensorSpec, chunks: list[Chunk]) -> LazyTensor:
+def assembled(name: str, spec: TensorSpec, chunks: list[Chunk]) -> LazyTensor:
     """A tensor assembled from its chunks, which the planner keeps from overlapping.
 
     Raises BadModelFile if the chunks do not cover the tensor, exceed it or their shard, or have a

@@ -41,7 +41,7 @@ from mvc.frameworks.common.recording import Records, refuse_data, stage_by_loss
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.ids import CommitId
 from mvc.system import FileSystem
-from mvc.training.checks import RecorderKeywords, whole
+from mvc.training.checks import RecorderKeywords, whole_number
 from mvc.training.resume import RecordedBy, check_model, set_back, training_state, training_weights
 from mvc.training.state.parts import PRODUCTION, TrainingParts, included, unwrap
 from mvc.training.state.rng import rng_state, set_rng_state
@@ -86,7 +86,7 @@ class MVCCallback(Records, TrainerCallback):
         **options: Unpack[RecorderKeywords],
     ) -> None:
         if every_n_steps is not None:  # None: when the Trainer saves
-            every_n_steps = whole("every_n_steps", every_n_steps, 1)
+            every_n_steps = whole_number("every_n_steps", every_n_steps, 1)
         self._include = None if include is None else included(include)
         chosen = self._set_options(repo, options)
         refuse_data(chosen, "the Trainer does not pass batches to callbacks")

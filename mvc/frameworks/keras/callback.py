@@ -26,7 +26,7 @@ from mvc.frameworks.keras.state import RestoredFit, TrainingSource
 from mvc.frameworks.keras.variables import Filling, weights
 from mvc.ids import CommitId
 from mvc.names import DEFAULT_STATE
-from mvc.training.checks import RecorderKeywords, whole
+from mvc.training.checks import RecorderKeywords, whole_number
 from mvc.training.recorder import Report
 from mvc.training.state.parts import included
 
@@ -56,7 +56,7 @@ class MVCCallback(Records, keras.callbacks.Callback):
         _check_backend()
         if every not in ("batch", "epoch"):
             raise WrongUsage(f"every is {every!r}: no such unit", hint="use batch or epoch")
-        every_n_batches = whole("every_n_batches", every_n_batches, 1)
+        every_n_batches = whole_number("every_n_batches", every_n_batches, 1)
         if every == "epoch" and every_n_batches != 1:
             raise WrongUsage("every_n_batches needs every='batch'")
         self._by_epoch = every == "epoch"

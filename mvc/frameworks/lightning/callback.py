@@ -31,7 +31,7 @@ from mvc.frameworks.lightning.checkpoint import MVCCheckpointIO
 from mvc.frameworks.lightning.loops import EPOCH, Order, comes_next
 from mvc.frameworks.lightning.state import Resume, TrainerSource, VersionReader
 from mvc.ids import CommitId
-from mvc.training.checks import RecorderKeywords, whole
+from mvc.training.checks import RecorderKeywords, whole_number
 from mvc.training.recorder import complete
 from mvc.training.state.parts import included
 
@@ -60,7 +60,7 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
         **options: Unpack[RecorderKeywords],
     ) -> None:
         super().__init__()
-        every = whole("every_n_steps", every_n_steps, 1)
+        every = whole_number("every_n_steps", every_n_steps, 1)
         chosen = self._set_options(repo, options, every=every)
         self._by_loss = stage_by_loss(chosen)
         self._by_data = stage_by_data(chosen) is not None

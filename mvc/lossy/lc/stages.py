@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, Protocol
 from msgspec import Struct
 
 from mvc.codecs.compressors import HUFFMAN
-from mvc.codecs.stage import LC, Costs, Kind, Stage, number, plain, read_options, whole
+from mvc.codecs.stage import LC, Costs, Kind, Stage, number, plain, read_options, whole_number
 from mvc.codecs.stages import Planes
 from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor
@@ -99,7 +99,7 @@ class Promote(Stage, frozen=True):
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
         if "=" not in parameter:
-            bits = whole(name, "X", parameter, low=1, high=MAX_BITS)
+            bits = whole_number(name, "X", parameter, low=1, high=MAX_BITS)
             return cls(f"{name}:{bits}", bits, None, None)
         key, value, text = bound_of(name, parameter)
         share = {"budget": None, "error": None, key: value}
@@ -183,7 +183,7 @@ def expand(text: str) -> str:
         )
     (bound,) = bounds
     if bound == "x":
-        whole(text, "X", options["x"], low=1, high=MAX_BITS)
+        whole_number(text, "X", options["x"], low=1, high=MAX_BITS)
     coder = coders[0] if coders else "packed" if bound == "x" else "ans"
     flags = [name for name in ("mean", "tensor") if name in options]
     if "uniform" in options:

@@ -116,7 +116,7 @@ class JournalCheck(Struct, dict=True):
 
     def _finish(self) -> None:
         """Checks the last entry and the bytes after it, under the lock if they look damaged."""
-        if not (self._is_half() or self._rest()):
+        if not (self._is_half() or self._size_after()):
             return
         path = self.snapshot.folder / JOURNAL
         with ExitStack() as stack:
@@ -125,7 +125,7 @@ class JournalCheck(Struct, dict=True):
                     stack.enter_context(self.snapshot.fs.lock(path, timeout=_LOCK_SECONDS))
                 except Busy:
                     return  # others keep writing: nothing was interrupted
-            is_half, rest, info = self._is_half(), self._rest(), self.snapshot.fs.stat(path)
+            is_half, rest, info = self._is_half(), self._size_after(), self.snapshot.fs.stat(path)
         if is_half and self.last is not None:
             if info is None or self.last.after.offset > info.size:
                 self.notes.append(
@@ -149,7 +149,7 @@ class JournalCheck(Struct, dict=True):
                 return read_entry(file, self.last.offset).copies < 2
         return False
 
-    def _rest(self) -> int:
+    def _size_after(self) -> int:
         """Bytes after the last entry that can be read now; others may have appended entries."""
         with self.snapshot.fs.open_read(self.snapshot.folder / JOURNAL) as file:
             size, end = file.size(), self.end.offset

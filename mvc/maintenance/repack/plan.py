@@ -238,7 +238,7 @@ def _packed(costs: Costs, selection: Selection) -> int:
         dropped[candidate.place[:2]].add(candidate.place[2])
     graph = costs.survey.graph
     headers = [(graph.pack_reader.header(*place), members) for place, members in dropped.items()]
-    freed = sum(header.size - _rest(header, members) for header, members in headers)
+    freed = sum(header.size - _size_without(header, members) for header, members in headers)
     new_by_entry: dict[int, list[Candidate]] = defaultdict(list)
     for candidate in selection.new:
         new_by_entry[graph.entry_of(candidate.id)].append(candidate)
@@ -247,7 +247,7 @@ def _packed(costs: Costs, selection: Selection) -> int:
     return sum(graph.lengths) - freed + added
 
 
-def _rest(header: RecordHeader, dropped: set[int]) -> int:
+def _size_without(header: RecordHeader, dropped: set[int]) -> int:
     """Bytes of a record without some of its members."""
     retained = [member for i, member in enumerate(header.members) if i not in dropped]
     if not retained or header.group:  # a group is dropped as a whole

@@ -484,7 +484,7 @@ class Costs:
         codings = self.sizes.delta(id_, base, span)
         return codings if codings[0].base is not None else self.full_of(id_)
 
-    def whole(self) -> Iterator[tuple[bytes, bytes | None, list[Candidate]]]:
+    def of_whole_blobs(self) -> Iterator[tuple[bytes, bytes | None, list[Candidate]]]:
         """The stored codings by blob and base that cover the whole blob, both of versions."""
         first, by_base = self.survey.first, dict[tuple[bytes, bytes | None], dict[int, Candidate]]()
         for coding in self.candidates:
@@ -528,7 +528,7 @@ _T = TypeVar("_T")
 def learn_stored(costs: Costs) -> None:
     """Records the share of raw bytes that every stored coding uses."""
     survey = costs.survey
-    for id_, base, codings in costs.whole():
+    for id_, base, codings in costs.of_whole_blobs():
         newer, span, raw = id_, 0, survey.size(id_)
         if base is not None:
             older, newer = sorted((id_, base), key=survey.first.__getitem__)

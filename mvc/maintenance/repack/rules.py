@@ -69,7 +69,7 @@ def as_stored(costs: Costs) -> Shape:
     """Codes each content by its smallest stored delta."""
     shape: dict[bytes, tuple[bytes, list[Candidate]]] = {}
     numbers = {id_: number for number, id_ in enumerate(costs.survey.first)}
-    for id_, base, candidates in costs.whole():
+    for id_, base, candidates in costs.of_whole_blobs():
         if base is None:
             continue
         older, newer = sorted((id_, base), key=numbers.__getitem__)

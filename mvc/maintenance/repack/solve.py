@@ -556,14 +556,14 @@ _LOSS = 0.02  # a delta that loses more of a bundle's bytes backwards is forward
 
 
 class _Bundle(Struct, frozen=True):
-    """``members`` are coded from those of the bundle ``base``; ``whole`` ones are always in full.
+    """``members`` are coded from those of the bundle ``base``; ``full`` ones are always in full.
 
     Without a base all contents are members.
     """
 
     base: int | None
     members: list[int]
-    whole: list[int]
+    full: list[int]
 
 
 class Bundles:
@@ -579,7 +579,7 @@ class Bundles:
         self._holders = [tuple(versions) for versions in holders]
         self._place_all()
         full_bytes, full_ns = self._contents.full_bytes, self._contents.full_ns
-        contents_of = [[*bundle.members, *bundle.whole] for bundle in self._bundles]
+        contents_of = [[*bundle.members, *bundle.full] for bundle in self._bundles]
         bundle_of = {
             content: number for number, contents in enumerate(contents_of) for content in contents
         }
@@ -625,7 +625,7 @@ class Bundles:
             for number, node, link in zip(numbers, tree.nodes, tree.up, strict=True):
                 bundle = self._bundles[number]
                 joins = link is None and bundle.base is not None
-                (bundle.whole if joins else bundle.members).append(node)
+                (bundle.full if joins else bundle.members).append(node)
 
     def _size(self, contents: Iterable[int]) -> int:
         return sum(self._contents.full_bytes[content] for content in contents)
@@ -650,7 +650,7 @@ class Bundles:
         return Edge(
             bundle.base,
             number,
-            sum(edge.bytes for edge in edges) + self._size(bundle.whole),
+            sum(edge.bytes for edge in edges) + self._size(bundle.full),
             sum(edge.ns for edge in edges),
             forward=self._size(self._lost(bundle)) > limit,
         )
@@ -660,12 +660,12 @@ class Bundles:
         sources, edges = set[int](), set[int]()
         times = self.priced.contents.recovery(layout)
         for number in layout.sources:
-            sources.update(self._bundles[number].members, self._bundles[number].whole)
+            sources.update(self._bundles[number].members, self._bundles[number].full)
         for number in layout.edges:
             edge = self.priced.contents.edges[number]
             bundle = self._bundles[edge.b]
             edges.update(self._deltas(bundle))
-            sources.update(bundle.whole)
+            sources.update(bundle.full)
             if times.get(edge.b, 0) + edge.ns == times.get(edge.a):
                 sources.update(self._lost(bundle))
         return Selected(frozenset(sources), frozenset(edges))

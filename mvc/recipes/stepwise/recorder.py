@@ -26,7 +26,7 @@ from mvc.recipes.making import making_of
 from mvc.recipes.recipe import DRAWN, STEPS, BaseState, Batches
 from mvc.recipes.stepwise.prover import Prover
 from mvc.recipes.stepwise.stepping import Numbered, Stepping, rows_text
-from mvc.training.checks import RecorderKeywords, whole
+from mvc.training.checks import RecorderKeywords, whole_number
 from mvc.training.recorder import StateRecorder
 from mvc.training.resume import Resumed
 from mvc.training.state.rng import rng_state
@@ -116,7 +116,7 @@ class Recorder(StateRecorder):
                 scheduler = next((a for a in arguments if isinstance(a, LRScheduler)), None)
             stepping = Stepping(recipe, model, optimizer, data)
             path = options.get("name", DEFAULT_STATE)
-            notes = _Notes(stepping, path, whole("full_every", full_every, 1), prove=prove)
+            notes = _Notes(stepping, path, whole_number("full_every", full_every, 1), prove=prove)
         super().__init__(
             repo, model, optimizer, scheduler=scheduler, scaler=scaler, include=include,
             every=every, start=start, steps=notes, **options,
@@ -188,7 +188,7 @@ class _Notes:
         row_list = rows.tolist() if hasattr(rows, "tolist") else rows
         if not isinstance(row_list, Iterable):
             raise WrongUsage("rows is not a list of the batch's positions in the data")
-        places, most = [whole("a row", row, 0) for row in row_list], len(self._stepping.data)
+        places, most = [whole_number("a row", row, 0) for row in row_list], len(self._stepping.data)
         if not places:
             raise WrongUsage("a batch has no rows")
         if max(places) >= most:

@@ -170,7 +170,7 @@ class _Proof:
             self._name(part)
         self._records([part.records for part in parts])
         for id_ in self._large.keys() - self._proven:  # pieces that were decoded out of order
-            self._whole(id_, self._specs[id_])
+            self._check_content(id_, self._specs[id_])
         self._large.clear()
         for version in (version for part in parts for version in part.versions):
             manifest = self._version(version)
@@ -431,7 +431,7 @@ class _Proof:
             )
         for id_, spec in self._fresh(version, manifest).items():
             if id_ not in self._proven:
-                self._whole(id_, spec)
+                self._check_content(id_, spec)
         parents = (
             self._manifest_of(parent) or manifests.EMPTY for parent in version.commit.parents
         )
@@ -442,7 +442,7 @@ class _Proof:
                 self._check_views(entry, views)
         return manifest
 
-    def _whole(self, id_: bytes, spec: TensorSpec) -> None:
+    def _check_content(self, id_: bytes, spec: TensorSpec) -> None:
         """Recovers a content piece by piece, and compares it with its hash."""
         large = self._large.get(id_) or _Object(BlobHasher(spec))
         hasher = BlobHasher(spec)

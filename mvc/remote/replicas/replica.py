@@ -287,7 +287,7 @@ class Replica:
         if self._identities(before) != before.identities:
             self._place.go_back(before.link)
         if not isinstance(self._place, InPlace):  # else ``current`` compares it with its hash
-            before = self._seen(before)
+            before = self._with_identities(before)
         self.note(replace(before, shown_ns=time.time_ns()))
 
     def settle(self) -> None:
@@ -391,7 +391,7 @@ class Replica:
             if old is None or now != then:
                 label = update.version.id.short
                 fresh = prepared.enter_context(self._place.next(label, entries, present, fill))
-            version = self._seen(update.version, fresh)
+            version = self._with_identities(update.version, fresh)
             if prepare is not None:
                 prepare(replace(update, version=version, prepared=fresh or self._at))
             if (old is not None and self._identities(old) != old.identities) or (
@@ -405,10 +405,10 @@ class Replica:
             if fresh is not None:
                 self._place.show(fresh)
                 self._changed = [file for file in then if then[file] not in now.values()]
-        version = self.note(self._seen(version), update.before)
+        version = self.note(self._with_identities(version), update.before)
         return replace(update, version=version)
 
-    def _seen(self, version: FollowedVersion, at: Path | None = None) -> FollowedVersion:
+    def _with_identities(self, version: FollowedVersion, at: Path | None = None) -> FollowedVersion:
         """The version with the present identities of its files, visible or prepared ``at`` a
         path.
         """

@@ -88,7 +88,7 @@ def compare_files(old: FileEntry | None, new: FileEntry | None, path: str) -> Fi
     tensors, comparisons = _tensors(old, new)
     same = old.content_id == new.content_id
     quiet = all(t.kind == "unchanged" for t in tensors)
-    other = not same and (quiet or rest(old) != rest(new))
+    other = not same and (quiet or outside_tensors(old) != outside_tensors(new))
     return FileDiff(
         path, "unchanged" if same else "changed", tensors, comparisons, other_changed=other
     )
@@ -125,7 +125,7 @@ def renames(removed: Iterable[FileEntry], new: Iterable[FileEntry]) -> dict[str,
     return origins
 
 
-def rest(entry: FileEntry) -> tuple[bytes | None, tuple[bytes, ...]]:
+def outside_tensors(entry: FileEntry) -> tuple[bytes | None, tuple[bytes, ...]]:
     """The parts of a file outside its tensors."""
     used = {t.content for t in entry.tensors}
     return entry.skeleton, tuple(c.id for i, c in enumerate(entry.contents) if i not in used)

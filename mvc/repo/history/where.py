@@ -45,7 +45,7 @@ class Condition:
 
     def __init__(self, text: str) -> None:
         parser = _Parser(text)
-        self._condition = parser.whole()
+        self._condition = parser.condition()
         self.names = frozenset(parser.names)
 
     def __call__(self, values: Values) -> bool:
@@ -65,7 +65,7 @@ class _Parser:
             raise WrongUsage(f"the condition is longer than {_LONGEST:,} characters")
         self._next()
 
-    def whole(self) -> _Condition:
+    def condition(self) -> _Condition:
         condition = self._either()
         if self.kind != "end":
             self._fail("'and', 'or' or the end belongs")

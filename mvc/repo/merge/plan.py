@@ -22,7 +22,7 @@ from mvc.model.manifest import Content, FileEntry, LogicalTensor, Manifest
 from mvc.names import printable
 from mvc.repo.average import fill
 from mvc.repo.commit.proposal import nested
-from mvc.repo.content.compare import TensorDiff, rest
+from mvc.repo.content.compare import TensorDiff, outside_tensors
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.derived import DerivedFile
 from mvc.repo.diff.distance import ROUNDED
@@ -160,7 +160,9 @@ def _combine(
     """A file merged by tensor; None if a side lacks it, or no layout fits the tensors."""
     tensors = [{t.key: t for t in e.tensors} if e else {} for e in (base, ours, theirs)]
     # A skeleton with checksums of tensors always differs.
-    beside = _side(*(entry and rest(entry)[bool(entry.checks) :] for entry in (base, ours, theirs)))
+    beside = _side(
+        *(entry and outside_tensors(entry)[bool(entry.checks) :] for entry in (base, ours, theirs))
+    )
     if not beside and ours.format not in _NEW_LAYOUTS:
         return None  # bytes outside of tensors may contain numbers
     chosen, scale = _Chosen(), strategy.scale

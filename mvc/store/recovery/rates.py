@@ -115,11 +115,11 @@ class Rates:
                 counted.update(step.place for step in steps)
             return [part(step, spec) for step in steps]
 
-        def whole(place: Hashable) -> float:
+        def group_seconds(place: Hashable) -> float:
             header = groups[place]  # type: ignore[index]
             return of_group(self.payload(header, member) for member in header.members)
 
-        return together([(n, own(spec, steps)) for n, spec, steps in walks], whole)
+        return together([(n, own(spec, steps)) for n, spec, steps in walks], group_seconds)
 
     def decoding(self, works: Iterable[tuple[int, float]]) -> float:
         """Seconds until objects with these (raw bytes, processor seconds) are decoded.
@@ -194,12 +194,12 @@ def _file() -> Path:
 
 
 def together(
-    walks: Sequence[tuple[int, Iterable[Part]]], whole: Callable[[Hashable], float]
+    walks: Sequence[tuple[int, Iterable[Part]]], group_seconds: Callable[[Hashable], float]
 ) -> list[tuple[int, float]]:
     """(raw bytes, processor seconds) of pieces that are recovered together.
 
-    Each piece: its raw bytes and the payloads on its path. A group counts once, with the seconds of
-    the ``whole`` group, because its members are decoded together. It counts for the largest of its
+    Each piece: its raw bytes and the payloads on its path. A group counts once, with
+    ``group_seconds``, because its members are decoded together. It counts for the largest of its
     pieces.
     """
     counted: set[Hashable] = set()
@@ -213,7 +213,7 @@ def together(
             seconds[i] += LATENCY + nbytes / _COMBINED
             if group not in counted:
                 counted.add(group)
-                seconds[i] += whole(group)
+                seconds[i] += group_seconds(group)
     return [(nbytes, total) for (nbytes, _), total in zip(walks, seconds, strict=True)]
 
 

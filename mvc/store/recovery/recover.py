@@ -185,7 +185,7 @@ class Recovery:
         provided = self._provided.get(id_)
         try:
             if provided is None:
-                whole = self._by_sound_path(id_, 0, self._whole)
+                whole = self._by_sound_path(id_, 0, self._target_of)
             else:
                 whole = provided[:MAX_MANIFEST]
             if not proves(whole):
@@ -210,7 +210,7 @@ class Recovery:
                 if not damaged:
                     break
                 with suppress(DamagedData):
-                    if proves(whole := self._whole(piece_plan, check=False)):
+                    if proves(whole := self._target_of(piece_plan, check=False)):
                         return whole
                 avoid |= damaged
         raise error
@@ -281,7 +281,7 @@ class Recovery:
         carry_out(self._walker, piece_plan, pieces, origins, parallel=parallel, check=check)
         self.by_products.add(piece_plan.start, extra, checked=check)
 
-    def _whole(self, piece_plan: PiecePlan, *, check: bool = True) -> memoryview:
+    def _target_of(self, piece_plan: PiecePlan, *, check: bool = True) -> memoryview:
         """The target of a plan, in new memory."""
         out = room_for(piece_plan.actions[-1].steps[-1])
         self._run(piece_plan, {piece_plan.targets[0]: out}, parallel=False, check=check)

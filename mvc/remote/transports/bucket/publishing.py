@@ -101,9 +101,11 @@ class Publisher:
         known = {**mirror.fs.known, **packs}
         journal = _journal(snapshot, before if extends else EMPTY, known)
         parts = [(part.object(data), data) for part in journal.parts for data in [part.encoded()]]
-        uploads += [_whole(part.name, data) for part, data in parts]
+        uploads += [_new_object(part.name, data) for part, data in parts]
         if not extends and (dropped := _hashes(known) - _hashes(journal.named)):
-            uploads.append(_whole(DROPPED + os.urandom(DIGEST_SIZE).hex(), encode_dropped(dropped)))
+            uploads.append(
+                _new_object(DROPPED + os.urandom(DIGEST_SIZE).hex(), encode_dropped(dropped))
+            )
         head = BucketHead(
             features=read_features(mirror.fs, snapshot.folder),
             rewrites=before.rewrites + (bool(before.sequence) and not extends),
@@ -204,7 +206,7 @@ class Publisher:
                 yield file.read(at, min(_BLOCK, size - at))
 
 
-def _whole(name: str, data: bytes) -> _NewObject:
+def _new_object(name: str, data: bytes) -> _NewObject:
     return _NewObject(name, len(data), lambda: iter((data,)))
 
 
