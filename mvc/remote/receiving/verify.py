@@ -467,10 +467,10 @@ class _Proof:
                 by_content.setdefault(tensor.content, []).append(tensor)
         for at, tensors in by_content.items():
             content = entry.contents[at]
-            whole = memoryview(self._recovery.blob(content.id, content.spec))
+            data = memoryview(self._recovery.blob(content.id, content.spec))
             for tensor in tensors:
                 assert tensor.view is not None
-                if blob_id(tensor.spec, extract(whole, tensor.spec, tensor.view)) != tensor.id:
+                if blob_id(tensor.spec, extract(data, tensor.spec, tensor.view)) != tensor.id:
                     raise _wrong(tensor.id)
         known.update(views)
 

@@ -185,14 +185,14 @@ class Recovery:
         provided = self._provided.get(id_)
         try:
             if provided is None:
-                whole = self._by_sound_path(id_, 0, self._target_of)
+                manifest = self._by_sound_path(id_, 0, self._target_of)
             else:
-                whole = provided[:MAX_MANIFEST]
-            if not proves(whole):
+                manifest = provided[:MAX_MANIFEST]
+            if not proves(manifest):
                 raise mismatch(id_)
         except DamagedData as error:
-            whole = self._despite(id_, proves, error)
-        return bytes(whole)
+            manifest = self._despite(id_, proves, error)
+        return bytes(manifest)
 
     def _despite(
         self, id_: bytes, proves: Callable[[memoryview], bool], error: DamagedData
@@ -210,8 +210,8 @@ class Recovery:
                 if not damaged:
                     break
                 with suppress(DamagedData):
-                    if proves(whole := self._target_of(piece_plan, check=False)):
-                        return whole
+                    if proves(data := self._target_of(piece_plan, check=False)):
+                        return data
                 avoid |= damaged
         raise error
 
