@@ -60,18 +60,18 @@ DECISIONS = "docs/decisions.md"
 CLAIMS = (
     Claim(
         DECISIONS,
-        "the order of the symbols in place of word lengths: {} bytes in place of {} for eight",
+        "For eight buckets it stores {} bytes in place of {}, but",
         lambda: [_tables(3)["mlr"][name] for name in ("order", "table")],
     ),
     Claim(
         DECISIONS,
-        "Its codes make steps larger, up to {} % with three bits and {} % with four",
+        "makes deltas up to {} % larger with three bits and {} % with four",
         lambda: [100 * max(each["larger"] for each in _tables(x).values()) for x in (3, 4)],
     ),
     Claim(
         DECISIONS,
-        "making a code takes about {} % of the coder's time for 60,000 weights and {} to {} % for "
-        "8,000",
+        "Building the code takes about {} % of the encoding time for 60,000 weights and {} to {} % "
+        "for 8,000",
         lambda: [
             *(100 * _tables(2)[model]["build"] for model in ("lenet", "mlr")),
             100 * _tables(3)["mlr"]["build"],
