@@ -39,7 +39,7 @@ class Counted(Struct):
         if self.progress is not None:
             self.progress(self.done, max(self.done, self.total), step)
 
-    def each(
+    def iterate(
         self, items: Iterable[_T], step: str, size: Callable[[_T], int] = lambda _: 1
     ) -> Iterator[_T]:
         """``items``; each is counted, with its ``size``, when the caller asks for the next one."""

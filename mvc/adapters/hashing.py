@@ -23,7 +23,7 @@ def hash_file(parsed: ParsedFile, path: str, progress: Progress | None = None) -
     sizes = [content.spec.nbytes for content in parsed.contents]
     buffer = np.empty(min(PIECE, max(sizes, default=0)), np.uint8).data
     if parsed.ids is None:
-        contents = Counted(progress, sum(sizes)).each(range(len(sizes)), path, sizes.__getitem__)
+        contents = Counted(progress, sum(sizes)).iterate(range(len(sizes)), path, sizes.__getitem__)
         parsed.ids = [parsed.content_id(i, buffer) for i in contents]
     return entry_from(parsed, path, parsed.ids, parsed.skeleton())
 

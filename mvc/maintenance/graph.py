@@ -722,7 +722,7 @@ def read_records(
     """
     snapshot.refresh()
     graph, packs = StorageGraph(snapshot, Contents(stream)), snapshot.packs.ahead()
-    for recorded in Counted(progress, snapshot.position.offset).each(
+    for recorded in Counted(progress, snapshot.position.offset).iterate(
         snapshot.entries(), "versions", lambda recorded: recorded.after.offset - recorded.offset
     ):
         records = [

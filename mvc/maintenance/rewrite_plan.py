@@ -172,7 +172,7 @@ class _Execution:
         """Writes the new form of all entries of the graph."""
         entries = self._graph.entries
         with closing(self._writer):
-            counted = Counted(progress, len(entries)).each(entries, "operations")
+            counted = Counted(progress, len(entries)).iterate(entries, "operations")
             for entry_index, recorded in enumerate(counted):
                 self._raise_ends(recorded)
                 self._rewrite.keep(recorded, self._entry(entry_index, recorded))

@@ -115,7 +115,7 @@ def changes(
             line.append(known[tip])
         tip = known[tip].parents[0]
     measured: list[VersionChange] = []
-    for commit in Counted(progress, len(line[:most])).each(line[:most], "versions"):
+    for commit in Counted(progress, len(line[:most])).iterate(line[:most], "versions"):
         try:
             check(0, 0, "")
             if missing.isdisjoint({commit.id, commit.parents[0]}) and (

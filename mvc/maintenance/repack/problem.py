@@ -133,7 +133,7 @@ def survey(
         for commit in recorded.entry.commits:
             commits[commit.id] = commit
             published.setdefault(commit.id, (recorded.sequence, position))
-    for id_, commit in Counted(progress, len(commits)).each(commits.items(), "versions"):
+    for id_, commit in Counted(progress, len(commits)).iterate(commits.items(), "versions"):
         if id_ in forgotten or id_ in result.numbers:
             continue
         parent = _nearest(commit, commits, result.numbers)
@@ -549,7 +549,7 @@ def attempt(
     numbers = sorted({first[candidate.id] for candidate in unsure})
     chosen = set(spread(numbers, most_tried(costs, numbers)))
     todo = {(o.id, o.base): o.span for o in unsure if first[o.id] in chosen}
-    for (id_, base), span in Counted(progress, len(todo)).each(todo.items(), "trials"):
+    for (id_, base), span in Counted(progress, len(todo)).iterate(todo.items(), "trials"):
         costs.sizes.measure(id_, base, span)
     return bool(todo)
 

@@ -241,7 +241,7 @@ class _Verifier:
         """Checks ``chosen`` deployments of a target; ``line``: all of them in the order of
         recording.
         """
-        checks = {n: self.deployment(line[n]) for n in counted.each(chosen, "signatures")}
+        checks = {n: self.deployment(line[n]) for n in counted.iterate(chosen, "signatures")}
         problems: dict[int, list[str]] = {n: [] for n in checks}
         places = {deployed.id: n for n, deployed in enumerate(line)}
         for n, (checked, signature) in sorted(checks.items()):
@@ -262,7 +262,7 @@ class _Verifier:
                     problems[between].append(f"inserted: by its signature, {follows}")
         return [
             self._vouched(line[n], checks[n][0], problems[n])
-            for n in counted.each(checks, "signatures")
+            for n in counted.iterate(checks, "signatures")
         ]
 
     def _vouched(self, deployed: Deployed, checked: Checked, problems: list[str]) -> Vouched:

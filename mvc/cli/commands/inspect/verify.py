@@ -58,7 +58,7 @@ def _verify_versions(session: Session, revs: tuple[str, ...]) -> int:
     with session.progress("checking", counted=True) as progress:
         checks = [
             (commit, session.repo.verify(commit))
-            for commit in Counted(progress, len(revs)).each(
+            for commit in Counted(progress, len(revs)).iterate(
                 map(session.repo.find, revs), "versions"
             )
         ]
