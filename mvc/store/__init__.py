@@ -1,5 +1,5 @@
-"""Storage on disk: journal, packs of records, index, storage graph (layer 2).
+"""Storage on disk: journal, packs of records, index, storage graph.
 
-``store`` opens a repository's folder, ``snapshot`` queries it. The meaning of versions and files is
-the business of ``repo``.
+``store`` opens a repository's folder, ``snapshot`` reads it. The package knows objects and their
+hashes; versions and files are known to ``mvc.repo``.
 """

@@ -1,7 +1,7 @@
 """The file ``format``: the version of a repository and the features it uses.
 
-A feature is recorded before the first byte that needs it is written, so a release that does not
-know it refuses the repository.
+A feature is recorded before the first byte that needs the feature is written. So a release that
+does not know the feature refuses the repository.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VERSION = 1
 KNOWN = frozenset(
     {"blocks", "lc", "optim", "stages", *FORMATS.values(), *(kind.feature for kind in KINDS)}
 ) - {FIRST_RELEASE}
-"""Features that this release knows and the first one did not."""
+"""Features that this release knows and the first release did not."""
 _BARS_WRITING = "w-"
 _UPGRADE = "upgrade mvc"
 _MAX_SIZE = 4096
@@ -37,7 +37,7 @@ def format_line(features: frozenset[str] = frozenset()) -> bytes:
 
 
 def parse_format(data: bytes) -> frozenset[str]:
-    """The features; UnsupportedFormat for a newer format or unknown features, else DamagedData."""
+    """The features. Raises DamagedData; UnsupportedFormat if the format or a feature is unknown."""
     text, _, check = data.decode("ascii", "replace").partition(" check=")
     if check != blake3(text.encode()).hexdigest(8) + "\n":
         raise DamagedData(
@@ -57,7 +57,7 @@ def parse_format(data: bytes) -> frozenset[str]:
 
 
 def check_features(features: frozenset[str]) -> frozenset[str]:
-    """Returns them; UnsupportedFormat if one is unknown, unless it only forbids writing."""
+    """Returns ``features``. Raises UnsupportedFormat if an unknown feature forbids reading."""
     if refused := sorted(f for f in features - KNOWN if not f.startswith(_BARS_WRITING)):
         raise _newer(printable(", ".join(refused)[:_LONGEST]))
     return features
@@ -68,7 +68,7 @@ def _newer(unknown: str) -> UnsupportedFormat:
 
 
 def only_read(features: frozenset[str]) -> str:
-    """Why a repository with these features can be read but not written; empty if it can be."""
+    """Why a repository with these features can only be read; empty if it can be written, too."""
     unknown = ", ".join(sorted(features - KNOWN))
     return unknown and f"this mvc can read the repository, but not write it: it uses {unknown}"
 
@@ -79,10 +79,10 @@ def read_features(fs: FileSystem, folder: Path) -> frozenset[str]:
 
 
 def add_features(fs: FileSystem, folder: Path, features: frozenset[str]) -> None:
-    """Makes sure, durably, that ``features`` are recorded. Call it under the journal's lock.
+    """Records those of ``features`` that are not recorded yet. Call it under the journal's lock.
 
-    Raises UnsupportedFormat for a feature that this release does not know, and ReadOnly if a
-    recorded one forbids writing.
+    The change is durable on return. Raises UnsupportedFormat for a feature that this release does
+    not know, and ReadOnly if a recorded feature forbids writing.
     """
     present = read_features(fs, folder)
     if why := only_read(present):

@@ -1,4 +1,4 @@
-"""The storage graph over records in memory that no index covers."""
+"""A storage graph in memory, for records that are not in the index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ class MemoryGraph(Graph):
         self._from: dict[bytes, list[PathStep]] = {}
 
     def name(self, id_: bytes) -> None:
-        """Registers an id. If objects share their first bytes, the first one is the base."""
+        """Registers an id. Records name a base by the first bytes of its id.
+
+        If several registered ids begin with these bytes, they mean the first registered id.
+        """
         self._named.setdefault(id_[:BASE_BYTES], id_)
 
     def add(self, step: PathStep) -> None:
@@ -44,10 +47,10 @@ class MemoryGraph(Graph):
 
 
 class LooseGraph(MemoryGraph):
-    """Holds all records of a snapshot, which may lack their bases.
+    """Has all records of a snapshot, even deltas whose bases are not stored.
 
-    ``know`` registers objects that are no members of these records: objects stored elsewhere, and
-    bases that undoing a delta recovers.
+    ``know`` registers objects that these records do not contain: objects that are stored elsewhere,
+    and bases that are recovered by undoing a delta.
     """
 
     def __init__(self, snapshot: Snapshot, speed: Speed) -> None:
@@ -64,7 +67,10 @@ class LooseGraph(MemoryGraph):
             self.name(id_)
 
     def reached(self, available: Iterable[bytes]) -> set[bytes]:
-        """Objects that can be recovered if these are available. Considers whole objects only."""
+        """The objects that can be recovered if the bytes of ``available`` are known.
+
+        An object counts as one piece.
+        """
         reachable = {
             *available,
             *(id_ for id_, steps in self._to.items() if not steps[0].member.base),

@@ -1,8 +1,9 @@
 """Plans which payloads to decode, and in which order, if optimizer steps predict a piece.
 
-Such a step needs its base and its inputs, pieces with the same start, which may be predicted
-themselves. A plan recovers every piece once, just before it is needed, so that few are in memory
-together: for a run of versions, the pieces of two consecutive steps.
+A piece is at most 32 MiB of an object. A predicted piece needs its base and its inputs, which are
+pieces at the same offset and may be predicted, too. A plan recovers every piece once, directly
+before it is needed. So few pieces are in memory at a time: for a series of predicted versions,
+those of two consecutive steps.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class Pieces(Protocol):
 class Action(Struct, frozen=True):
     """Recovers the piece of one object.
 
-    ``steps`` are decoded from the piece of ``base``, or without a base from a full record. A
-    predicted step is an action by itself, with ``inputs``. ``drops``: objects whose pieces no later
-    action needs.
+    ``steps``: the payloads to decode. They are applied to the piece of ``base``; without a base,
+    the first step is a full record. A predicted step is an action by itself, with ``inputs``.
+    ``drops``: objects whose pieces no later action needs.
     """
 
     id: bytes
@@ -61,7 +62,7 @@ class Action(Struct, frozen=True):
 
 
 class PiecePlan(Struct, frozen=True):
-    """Recovers the pieces of ``targets`` that begin at ``start``."""
+    """Recovers the pieces at ``start`` of the objects ``targets``."""
 
     start: int
     targets: tuple[bytes, ...]
@@ -74,7 +75,7 @@ class PiecePlan(Struct, frozen=True):
 
     @property
     def origins(self) -> set[bytes]:
-        """Objects already in memory that are needed, or are targets."""
+        """Objects in memory that an action needs or that are in ``targets``."""
         recovered = {action.id for action in self.actions}
         return {
             *self.targets,
@@ -83,7 +84,7 @@ class PiecePlan(Struct, frozen=True):
 
     @property
     def by_products(self) -> set[bytes]:
-        """Recovered inputs of targets, which the caller may need next (``ByProducts``)."""
+        """Recovered inputs of ``targets``, which the caller may request later (``ByProducts``)."""
         inputs = {
             id_ for action in self.actions if action.id in self.targets for id_ in action.inputs
         }
@@ -126,10 +127,10 @@ def plan(
     avoid: AbstractSet[Place] | None = None,
     along: Sequence[Path] = (),
 ) -> PiecePlan:
-    """Plans the pieces of ``targets``; DamagedData if one cannot be recovered.
+    """Plans how to recover the pieces at ``start`` of the objects ``targets``.
 
-    ``available`` and ``avoid``: as for ``Graph.path``. ``along``: paths to targets that the plan
-    must use even if there are cheaper ones.
+    ``available`` and ``avoid``: as for ``Graph.path``. ``along``: paths that the plan must use even
+    if cheaper paths exist. Raises DamagedData if a piece cannot be recovered.
     """
     if len(targets) == 1 and not along and targets[0] not in available:
         path = graph.path(targets[0], start, available, avoid=avoid)
@@ -154,7 +155,7 @@ def plan(
     first = next(iter(nowhere.values()))
     raise DamagedData(
         f"object {first.step.member.id.hex()[:10]} cannot be recovered: {first}",
-        hint="run 'mvc fsck' to see which versions it touches",
+        hint="run 'mvc fsck' to list the affected versions",
     )
 
 
@@ -206,7 +207,7 @@ def _path(
 
 
 def _cut(graph: Graph, path: Path, last_steps: Mapping[bytes, _LastStep]) -> Path:
-    """The rest of a path after its last object that is already in the plan."""
+    """The part of a path after its last object that is already in the plan."""
     ends = [graph.end_of(step) for step in path.steps]
     at = max((i for i, end in enumerate(ends) if end in last_steps), default=None)
     return path if at is None else Path(path.steps[at + 1 :], path.cost, ends[at])
@@ -215,7 +216,7 @@ def _cut(graph: Graph, path: Path, last_steps: Mapping[bytes, _LastStep]) -> Pat
 def _add(
     graph: Graph, path: Path, last_steps: dict[bytes, _LastStep]
 ) -> list[tuple[bytes, PathStep | None]]:
-    """Adds the objects on a path; returns the inputs that they need, each with its step."""
+    """Adds the objects on a path to ``last_steps``; returns all inputs, each with its step."""
     needed: list[tuple[bytes, PathStep | None]] = []
     at = path.origin
     for step in path.steps:
@@ -235,7 +236,7 @@ def _inputs(graph: Graph, step: PathStep) -> tuple[bytes, ...]:
 
 
 def _ordered(last_steps: Mapping[bytes, _LastStep], targets: Sequence[bytes]) -> tuple[Action, ...]:
-    """Sorts actions after the actions that they need. Raises _LeadsNowhereError for a cycle."""
+    """Orders actions, each after those that it needs. Raises _LeadsNowhereError for a cycle."""
     cuts = {*targets, *(id_ for last in last_steps.values() for id_ in last.inputs)}
     for id_, last in last_steps.items():
         if last.step.member.coding.predicted:
@@ -292,7 +293,7 @@ def _dropping(actions: Sequence[Action], targets: Sequence[bytes]) -> tuple[Acti
 
 
 def recovers(graph: Graph, id_: bytes, nbytes: int) -> bool:
-    """Whether an object of this size, with every stored piece, can be recovered."""
+    """Whether all pieces of an object of this size are stored and can be recovered."""
     starts = {step.member.start for step in graph.codings(id_)}
     if starts < set(range(0, max(nbytes, 1), PIECE)):
         return False
@@ -310,9 +311,9 @@ def is_predicted(path: Path) -> bool:
 
 
 def related(graph: Graph, paths: Sequence[Path]) -> list[list[int]]:
-    """Groups the numbers of paths that must be planned together because they share objects.
+    """Groups paths, by number, that must be planned together because they share objects.
 
-    Full records do not relate paths: many objects may begin at the same zeros.
+    Paths that share only a full record are not grouped: many paths may begin with the same zeros.
     """
     owners: dict[bytes, int] = {}
     roots = list(range(len(paths)))

@@ -1,7 +1,8 @@
-"""The storage graph: objects are nodes, full records sources, deltas edges (docs/architecture.md).
+"""The storage graph: its nodes are objects, its edges are deltas (docs/architecture.md).
 
-An undirected delta can be applied in either direction, one with a transform only forward. So a
-version is recovered from the nearest reset point on either side (VSOL §3.2.8).
+A path begins at a full record, which needs no base. A delta without a transform can be applied and
+undone, so it is an edge in both directions. So a version can be recovered from a full record of an
+earlier or of a later version (VSOL §3.2.8). A delta with a transform can only be applied.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ Place = tuple[int, int, int]
 
 
 class Speed(Struct, frozen=True):
-    """Rough costs of decoding, sufficient to choose between paths.
+    """Rough speeds of decoding, sufficient to choose between paths.
 
-    Raw bytes per second of one thread; ``latency`` is seconds per payload. Recovery times in
-    reports use ``mvc.store.recovery.rates``.
+    They are bytes per second of one thread; ``latency`` is seconds per payload. For reports,
+    ``mvc.store.recovery.rates`` estimates recovery times more exactly.
     """
 
     full: float = 3e9
@@ -66,8 +67,8 @@ class PathStep(Struct, frozen=True, gc=False):
 class Path(Struct, frozen=True, gc=False):
     """A full record first, then deltas in the order in which they are applied.
 
-    ``cost`` is the estimated time in seconds of one decoding thread. With ``origin`` there is no
-    full record: the first delta applies to that object, which is in memory.
+    ``cost`` is the estimated time in seconds of one decoding thread. With ``origin``, the id of an
+    object in memory, there is no full record: the first delta is applied to this object.
     """
 
     steps: tuple[PathStep, ...]
@@ -81,16 +82,16 @@ class Path(Struct, frozen=True, gc=False):
 
     @property
     def stored(self) -> int:
-        """Payload bytes of the path; of a shared payload, the object's share."""
+        """Payload bytes of the path. Of a group's payload, only the object's share counts."""
         return sum(step.header.share(step.member) for step in self.steps)
 
 
 class Link(Struct, frozen=True, gc=False):
-    """One object of a chain: a base that is no more expensive to recover than its successors.
+    """One object of a chain (``Graph.chain``). ``nbytes``: raw bytes of its piece.
 
-    ``sequence``: the operation that published it. ``depth`` deltas with ``stored`` bytes, the full
-    record included, recover it; its piece has ``nbytes``. ``predicted``: the chain up to here has
-    an optimizer's step.
+    ``sequence``: number of the operation that published the object. ``depth``: the deltas to decode
+    for it after the full record. ``stored``: their bytes, including the full record. ``predicted``:
+    whether the object or an earlier object of the chain is predicted by an optimizer's step.
     """
 
     id: bytes
@@ -109,8 +110,8 @@ class _Route(Struct, frozen=True, gc=False):
 class _Cache(Struct):
     """Results of searches at one generation and position of the journal (``at``).
 
-    The same objects are searched several times, and many share their entries. ``entries``: by
-    key prefix; ``ids``: by their first bytes.
+    ``entries``: offsets of journal entries, by key prefix in the index. ``ids``: ids by their first
+    bytes. ``paths``: by object and offset of the piece.
     """
 
     at: tuple[int, Position] | None = None
@@ -120,7 +121,7 @@ class _Cache(Struct):
 
 
 class Graph:
-    """Plans paths over a snapshot's records."""
+    """Finds paths over the records of a snapshot."""
 
     def __init__(self, snapshot: Snapshot, speed: Speed, *, undo: int | None = None) -> None:
         """``undo``: only deltas of entries before this byte of the journal may be undone."""
@@ -131,7 +132,7 @@ class Graph:
         self._cache = _Cache()
 
     def exclude(self, steps: Iterable[PathStep]) -> None:
-        """Avoids these payloads in later paths, because they are damaged."""
+        """Excludes these damaged payloads from later paths."""
         self._damaged.update(step.place for step in steps)
         self._cache = _Cache()
 
@@ -151,7 +152,10 @@ class Graph:
         return self._snapshot.generation
 
     def entries_holding(self, id_: bytes) -> list[int]:
-        """Offsets of entries with records of objects with the id's first 8 bytes, ascending."""
+        """Offsets of journal entries with records of objects that have the id's first 8 bytes.
+
+        The offsets ascend.
+        """
         return self._under(keys.BLOB + id_[: keys.ID_BYTES])
 
     def _under(self, prefix: bytes) -> list[int]:
@@ -194,7 +198,7 @@ class Graph:
         return all((start, min(PIECE, nbytes - start)) in stored_pieces for start in starts)
 
     def nameable(self, id_: bytes) -> bool:
-        """Whether the first bytes of its id, which name a base, resolve to this object."""
+        """Whether the first bytes of the id, by which records name a base, mean this object."""
         return self.resolve_prefix(id_[: keys.ID_BYTES]) == id_
 
     def resolve_prefix(self, prefix: bytes) -> bytes | None:
@@ -219,10 +223,11 @@ class Graph:
         return self._snapshot.position.sequence
 
     def chain(self, id_: bytes, start: int = 0) -> tuple[Link, ...]:
-        """The objects on the cheapest path to one piece, that piece last.
+        """The objects on the cheapest path to a piece. The last one is ``id_``.
 
-        It begins with the full record, or after the last step that changes the element type or the
-        length: objects before that step cannot be bases of later versions.
+        The chain begins with the full record. If a step changes the element type or the length, the
+        chain begins with the object of this step: earlier objects cannot be bases of later
+        versions.
         """
         return self._snapshot.retry_on_rewrite(lambda: self._chain(id_, start))
 
@@ -258,10 +263,10 @@ class Graph:
         *,
         avoid: AbstractSet[Place] | None = None,
     ) -> Path:
-        """The cheapest path to one piece; DamagedData if no full record reaches it.
+        """The cheapest path to a piece. Raises DamagedData if no path exists.
 
         ``available``: ids of objects in memory, where a path may begin at no cost. ``avoid``:
-        payloads that no path may use, by default those known to be damaged.
+        payloads that the path must not use, by default those known to be damaged.
         """
         if available or avoid is not None:
             avoided = self._damaged if avoid is None else avoid
@@ -313,7 +318,7 @@ class Graph:
         )
 
     def _leading_to(self, id_: bytes, start: int) -> Iterator[PathStep]:
-        """Codings of a piece, and deltas that have it as base: undone, they recover it."""
+        """The steps that recover a piece: its codings, and deltas from it, which are undone."""
         prefix = id_[: keys.ID_BYTES]
         nameable = self.resolve_prefix(prefix) == id_
         for home in self.entries_holding(id_):

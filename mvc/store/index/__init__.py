@@ -1,4 +1,4 @@
 """The LMDB index: keys, sorted runs, and the folder of environments.
 
-It is derived from journal and packs and may be deleted. ``snapshot`` queries it.
+The index is derived from the journal and the packs, and may be deleted. ``snapshot`` queries it.
 """

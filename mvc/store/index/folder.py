@@ -1,15 +1,16 @@
 """The folder of the index: a small file names the current environment.
 
 ``index.lmdb/current`` contains the name of a sub-folder with one LMDB environment. A rebuilt index
-is a new environment in a new sub-folder; ``current`` is switched to it and the old sub-folder is
-deleted. A process that has the old environment open can finish with it: deleted files stay
-readable, and the old lock file excludes exactly the processes that have it open. Files are never
-replaced under a live lock: old and new environments would share the lock file's transaction
-counter, and a process could read an older snapshot unnoticed.
+is a new environment in a new sub-folder. Then ``current`` gets the new name, and the old sub-folder
+is deleted. A process that has the old environment open can continue to use it, because deleted
+files stay readable, and the processes with the old lock file open lock each other out. The data
+file of an environment is never replaced: the new file would use the transaction counter in the old
+lock file, and a process could read an outdated snapshot unnoticed.
 
-LMDB allows one open environment per file and process; it is opened again after a fork. Environments
-are identified by device and inode of their data file, so that a repository with two paths has one
-environment, and a replaced file is a new one.
+LMDB allows a process to open a file only once. So all users in a process share one environment, and
+a child process opens the file again after a fork. An environment is identified by device and inode
+of its data file. So two paths to one repository lead to one environment, and a replaced file is a
+new environment.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ def current(fs: FileSystem, folder: Path) -> Path | None:
 
 
 def data_identity(fs: FileSystem, environment: Path) -> FileIdentity | None:
-    """The identity of the environment's data file; None if the file or its folder is a link.
+    """The identity of the environment's data file; None if it, its folder or the lock is a link.
 
-    A link could make LMDB, which maps the files it opens, change a file of another owner.
+    LMDB maps its files for writing. Through a link, it could change a file of another owner.
     """
     place = fs.stat(environment, follow=False)
     lock = fs.stat(environment / LOCK, follow=False)
@@ -63,7 +64,7 @@ def data_identity(fs: FileSystem, environment: Path) -> FileIdentity | None:
 
 
 def make(fs: FileSystem, folder: Path) -> Path:
-    """An empty sub-folder for a new environment; it is not used before ``switch``."""
+    """An empty sub-folder for a new environment, which is in use only after ``switch``."""
     fs.make_dir(folder, exist_ok=True)
     environment = folder / os.urandom(8).hex()
     fs.make_dir(environment)
@@ -71,7 +72,7 @@ def make(fs: FileSystem, folder: Path) -> Path:
 
 
 def switch(fs: FileSystem, folder: Path, environment: Path) -> None:
-    """Makes ``environment`` the current one and deletes all others.
+    """Makes ``environment`` the current one and deletes all other environments.
 
     Call it under the lock on ``BUILDING``, so that no environment is deleted while another process
     builds it.
@@ -88,7 +89,7 @@ def _delete(fs: FileSystem, environment: Path) -> None:
         if identity is not None and not identity.is_dir:
             fs.unlink(environment, missing_ok=True)
             return
-        with suppress(MvcError):  # data first: a new lock file would not exclude its present users
+        with suppress(MvcError):  # data first: a new lock file does not lock out present users
             for name in (DATA, LOCK):
                 fs.unlink(environment / name, missing_ok=True)
         fs.remove_dir(environment)
@@ -100,7 +101,7 @@ def _key(identity: FileIdentity) -> _Key:
 
 
 class Lent:
-    """One use of an open index; ``release`` ends it, and the last one closes the index."""
+    """One use of an open index. ``release`` ends it. The end of the last use closes the index."""
 
     def __init__(self, fs: FileSystem, environment: Path, index: Index, key: _Key) -> None:
         self.index = index
@@ -109,7 +110,7 @@ class Lent:
         self._key = key
 
     def is_in_place(self) -> bool:
-        """Whether the open file still has its name."""
+        """Whether the open file is still at its path."""
         identity = self._fs.stat(self.environment / DATA, follow=False)
         return identity is not None and _key(identity) == self._key
 
@@ -118,7 +119,7 @@ class Lent:
         return self._key == other._key
 
     def release(self) -> None:
-        """Ends this use; after a fork, the parent's environment stays open."""
+        """Ends this use. In a child process after a fork, it does nothing."""
         with _lock:
             index, users = _open.get(self._key, (None, 0))
             if index is not self.index or self._key[0] != os.getpid():
@@ -131,9 +132,9 @@ class Lent:
 
 
 def lend(fs: FileSystem, folder: Path, *, writable: bool) -> Lent:
-    """The current index in ``folder``; a process opens it only once.
+    """The current index in ``folder``, which all users in the process share.
 
-    Raises DamagedData if there is none, or its file cannot be an intact LMDB file.
+    Raises DamagedData if there is no index, or its file is no intact LMDB file.
     """
     for _ in range(_TRIES):
         environment = current(fs, folder)
@@ -161,7 +162,7 @@ def create(fs: FileSystem, folder: Path) -> Lent:
 
 
 def _lend(fs: FileSystem, environment: Path, key: _Key, *, writable: bool) -> Lent | None:
-    """None if the file was replaced while it was opened."""
+    """None if another process replaced the file while it was being opened."""
     index, users = _open.get(key, (None, 0))
     if index is None:
         index = Index(fs, environment, writable=writable)

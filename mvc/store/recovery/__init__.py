@@ -1,4 +1,4 @@
-"""Decoding: from a path of records to the verified bytes of an object.
+"""Recovers objects: decodes the records of a path and verifies the bytes of the object.
 
-``graph`` chooses the path.
+A path is a full record, then deltas. ``graph`` chooses the path.
 """

@@ -1,7 +1,8 @@
-"""A cache of pieces that were recovered as inputs, while a version is read part by part.
+"""A cache of pieces (at most 32 MiB of an object) that were recovered as inputs of predictions.
 
-Weights are predicted from the moments of the same version. Without the cache, a caller that writes
-the weights' file and then the optimizer's file would decode the moments twice.
+Weights may be predicted from the optimizer's moments of the same version. Without the cache, a
+caller that writes the file of the weights and then that of the optimizer would decode the moments
+twice.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ _MOST = 4 * PIECE  # bytes
 
 
 class _ByProduct(Struct, frozen=True):
-    """``checked``: every payload decoded for it matched its checksum."""
+    """``checked``: every payload that was decoded for the piece matched its checksum."""
 
     piece: memoryview
     checked: bool
 
 
 class ByProducts:
-    """Returns each piece once. Safe across threads."""
+    """The cache. It returns each piece once. Safe across threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,12 +37,12 @@ class ByProducts:
 
     @property
     def wanted(self) -> bool:
-        """Whether a ``keeping`` block runs."""
+        """Whether a ``with`` block of ``keeping`` is running."""
         return self._users > 0
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """While the block runs, pieces are cached, the newest ones up to a limit of bytes."""
+        """While the ``with`` block runs, the newest pieces are cached, up to a limit of bytes."""
         with self._lock:
             self._users += 1
         try:
@@ -68,7 +69,10 @@ class ByProducts:
     def pop(
         self, id_: bytes, start: int, nbytes: int, *, checked: bool = False
     ) -> memoryview | None:
-        """Removes a piece and returns it, or None; ``checked``: only a checked one."""
+        """Removes and returns a piece; None if it is not cached.
+
+        ``checked``: return the piece only if all its checksums were checked.
+        """
         if not self._cached:
             return None
         with self._lock:

@@ -1,4 +1,4 @@
-"""Decodes the payloads of a path: each one changes the bytes recovered so far."""
+"""Decodes the payloads of a path: a full record, then deltas that change its bytes."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from mvc.store.packs.records import PAYLOAD_CHECK, TRANSFORMS, Coding, RecordHea
 from mvc.types import FIRST_RELEASE
 
 LOADED = 32 << 20
-"""Payload bytes of one path that are in memory together."""
+"""The most payload bytes of one path that are in memory at a time."""
 
 _STREAMED = 8 << 20
-"""Bytes of a piece above which its payload is read while it is decoded."""
+"""Bytes of a piece above which its payload is not loaded first, but read chunk by chunk."""
 
 Each: TypeAlias = Callable[[Callable[[int], Callable[[], None]], range], None]
-"""Calls the function with every chunk's offset in order, and the returned functions in any order.
+"""Calls its first argument with the offset of every chunk, in order.
 
-A thread finishes both calls for one chunk before it begins the next.
+Each call returns a function, which the same thread calls before it begins another chunk. Several
+threads may do so, so these functions run in any order.
 """
 _Chunk: TypeAlias = tuple[memoryview, int]
-"""An encoded chunk: its bytes, the width of its elements."""
+"""An encoded chunk: its bytes, and the width of its elements."""
 _Work: TypeAlias = Callable[[_Chunk, memoryview, Sequence[memoryview], memoryview], None]
-"""Applies a chunk: its encoded bytes, the base, the inputs of its prediction, the result."""
+"""Decodes a chunk. Arguments: the chunk, the base, the inputs of a prediction, the result."""
 
 
 class _Scratch(threading.local):
@@ -64,7 +65,10 @@ class _Streamed:
         self.width, self._hasher = self._table.width, blake3(head[: self._table.place(0).start])
 
     def chunk(self, index: int) -> memoryview:
-        """Valid until this thread's next call. The last chunk raises DamagedData for all chunks."""
+        """The encoded chunk, valid until this thread's next call.
+
+        The call for the last chunk raises DamagedData if the checksum of all chunks is wrong.
+        """
         step, member, place = self._step, self._step.member, self._table.place(index)
         room = _scratch.chunks.allocate(place.stop - place.start)
         self._hasher.update(self._packs.part(step.pack, self._at + place.start, room))
@@ -114,14 +118,14 @@ def check_codings(header: RecordHeader) -> None:
     for member in {
         (m.coding.text, bool(m.base), len(m.inputs)): m
         for m in header.members
-        if m.coding.transform != "patch"  # which no pipeline codes
+        if m.coding.transform != "patch"  # a patch has no pipeline
     }.values():
         _work(PathStep(0, 0, header, member, reverse=False))
 
 
 @lru_cache(maxsize=4096)
 def coding_features(text: str) -> frozenset[str]:
-    """Features that a reader needs for a coding that a record names."""
+    """The format features that a reader needs to decode ``text``, a coding."""
     coding = Coding(text)
     features = {f for name, f in TRANSFORMS.items() if coding.transform.startswith(name)}
     with suppress(InvalidPipeline):
@@ -138,10 +142,11 @@ def apply_steps(
     *,
     check: bool = True,
 ) -> None:
-    """Decodes a full record and equal-length deltas, or deltas alone, chunk by chunk.
+    """Decodes a full record and deltas of the same length into ``out``, chunk by chunk.
 
-    As ``apply_actions``. ``done`` is called with each finished chunk, in order; ``run`` must keep
-    the order.
+    Without a full record, the deltas are applied to the bytes in ``out``. ``run`` and ``check``: as
+    for ``apply_actions``. ``done`` is called with each finished chunk; with ``done``, ``run`` must
+    process the chunks in order.
     """
     works = list(map(_work, steps))
     payloads = _read_all(packs, steps, len(out), check=check, streams=check)
@@ -175,12 +180,11 @@ def apply_actions(
     begin: int = 0,
     check: bool = True,
 ) -> None:
-    """Runs actions chunk by chunk: ``pieces`` has their buffers, bases and inputs.
+    """Runs actions chunk by chunk: all payloads are applied while the chunk is in the CPU cache.
 
-    All payloads are applied to a chunk while it is in the processor's cache; ``run`` does the work
-    for every chunk. ``pieces`` have one length and contain the bytes from ``begin`` on. A base may
-    share its result's buffer. Without ``check`` payload checksums are ignored, and the caller
-    checks the result.
+    ``pieces``: buffers of results, bases and inputs, of one length, for the bytes from ``begin``
+    on. A base and its result may have the same buffer. ``run`` calls the work for every chunk.
+    Without ``check`` payload checksums are ignored, and the caller checks the result.
     """
     steps = [step for action in actions for step in action.steps]
     size, end = steps[-1].member.nbytes, begin + len(pieces[actions[0].id])

@@ -1,7 +1,8 @@
 """Recovers objects from group records, in which one payload stores many tensors.
 
-Tensors whose paths share a payload are processed at the same time, so that it is decoded once.
-Payloads are decoded by all threads and applied in the order of each path.
+Tensors whose paths share a payload are processed at the same time, so that the payload is decoded
+once. All threads decode payloads. One thread applies the results to the tensors, in the order of
+each path.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import apply_steps, in_order, pipeline_of, short_name
 
 MOST_GROUPED = 4 * (RECORD + PIECE)
-"""Raw bytes of a group: a record is appended once it has RECORD, its last piece included."""
+"""The most raw bytes of a group that readers accept.
+
+A writer ends a record with the piece that reaches ``RECORD``, so a group has at most a quarter.
+"""
 
 MOST_JOINT = 16 * (RECORD + PIECE)
-"""Raw bytes of all members of a super-step, all steps together."""
+"""The most raw bytes of all members of a super-step: several lossy deltas in one payload."""
 
 
 def is_grouped(path: Path) -> bool:
@@ -44,7 +48,7 @@ _Route: TypeAlias = tuple[tuple[int, int, bool], ...]
 _Together: TypeAlias = Sequence[tuple[PathStep, memoryview]]
 """One step of every path that uses a record, each with the buffer that it fills."""
 _Decoded: TypeAlias = list[tuple[memoryview, int]] | list[Addition]
-"""Bytes or deltas with their element width; or additions to floats."""
+"""Of each member: its bytes or delta, and the width of its elements; or an addition to floats."""
 
 
 def walk_together(
@@ -54,10 +58,10 @@ def walk_together(
     *,
     check: bool = True,
 ) -> None:
-    """Fills each buffer along its path, which must have no forward transform.
+    """Fills each buffer along its path, which must have no transform, such as a change of dtype.
 
-    ``pool`` decodes; the caller must not be one of its threads. Without ``check`` payload checksums
-    are ignored, and the caller checks the result.
+    ``pool``: its threads decode payloads; the calling thread must not be one of these. Without
+    ``check`` payload checksums are ignored, and the caller checks the result.
     """
     clusters: dict[_Route, list[tuple[Path, memoryview]]] = {}
     for path, out in walks:
@@ -84,8 +88,8 @@ def walk_together(
 def _in_turn(routes: Sequence[_Route]) -> list[tuple[_Route, int]]:
     """Orders (route, level) pairs so that routes that share a payload use it consecutively.
 
-    If no order allows that (one route undoes a delta that another applies), route by route; then
-    some payloads are decoded more than once.
+    There is no such order if one route undoes a delta that another route applies, for example. Then
+    the pairs are ordered by route, and some payloads are decoded more than once.
     """
     before: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for route in routes:
@@ -111,7 +115,7 @@ def _apply(
     if any(len(out) != step.member.nbytes for step, out in together):
         raise DamagedData(f"{short_name(first)} has a wrong length")
     decoded, operator = coming(), pipeline_of(first).operator
-    # By id and start: the header may have been read from disk again since the path was planned.
+    # Search by id and start: the header may be another object, read again since the planning.
     places = {(member.id, member.start): i for i, member in enumerate(first.header.members)}
     for step, out in together:
         result = decoded[places[step.member.id, step.member.start]]
@@ -128,7 +132,7 @@ def _apply(
 
 
 def decode_shared(packs: PackReader, step: PathStep, *, check: bool = True) -> _Decoded:
-    """All members of a group, as ``decode_group`` or ``decode_steps``. Raises DamagedData."""
+    """Decodes all members of a group record. Raises DamagedData."""
     pipeline = pipeline_of(step)
     sizes = [member.nbytes for member in step.header.members]
     joint = step.member.coding.joint
@@ -147,10 +151,10 @@ def decode_shared(packs: PackReader, step: PathStep, *, check: bool = True) -> _
 def decode_super_step(
     pipeline: Pipeline, payload: memoryview, sizes: list[int], joint: int
 ) -> list[Addition]:
-    """The members of a super-step of ``joint`` steps, step after step. Raises DamagedData.
+    """Decodes a super-step, ``joint`` lossy deltas in one payload. Raises DamagedData.
 
-    ``sizes``: raw bytes of all members, at most ``MOST_JOINT`` in total, because the symbols of all
-    steps are in memory at once.
+    Returns the members of the first delta, then those of the next ones. ``sizes``: raw bytes of all
+    members, at most ``MOST_JOINT`` in total, because all deltas are in memory at once.
     """
     one = sizes[: len(sizes) // joint]
     if sum(sizes) > MOST_JOINT or one * joint != sizes or Cursor(payload).varint() != joint:

@@ -1,7 +1,9 @@
-"""Executes a plan: intermediate pieces stay in memory only while later actions need them.
+"""Executes a plan: a list of actions, each of which recovers one piece of an object.
 
-A predicted chunk depends only on the same chunk of other pieces. So a run of versions is decoded
-chunk by chunk, with all its inputs in the processor's cache.
+A piece is at most 32 MiB. A piece that the caller does not request is deleted when no later action
+needs it. A chunk (1 MiB) that an optimizer's step predicts depends only on the chunks at the same
+offset of its base and inputs. So a series of predicted versions is decoded chunk by chunk, and the
+chunks of base and inputs are in the CPU cache.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from mvc.store.recovery.walk import Walker, room_for
 
 _T = TypeVar("_T")
 MOST_PIECES = 12 * PIECE
-"""Bytes of intermediate pieces in memory together, without the results."""
+"""The most bytes, at one time, of pieces that the caller did not request, but actions need."""
 
 
 def carry_out(
@@ -31,10 +33,10 @@ def carry_out(
     parallel: bool = False,
     check: bool = True,
 ) -> None:
-    """Fills the buffer of every target.
+    """Fills ``outs``: for the id of each requested object, the buffer for its piece.
 
-    ``available``: pieces of the objects at which the plan begins. ``parallel`` and ``check``: as
-    for ``Walker.walk``. Raises DamagedData.
+    ``available``: pieces that are in memory already, at which the plan begins. ``parallel`` and
+    ``check``: as for ``Walker.walk``. Raises DamagedData.
     """
     for id_ in outs.keys() & available.keys():
         if len(outs[id_]) != len(available[id_]):
@@ -59,7 +61,11 @@ def carry_out(
 
 
 def _parts(actions: Sequence[Action]) -> list[list[Action]]:
-    """Actions that run together, chunk by chunk; whole-piece actions run alone."""
+    """Divides actions into parts that are executed one after another.
+
+    The actions of a part are executed together, chunk by chunk. An action that needs whole pieces
+    is a part by itself.
+    """
     parts: list[list[Action]] = []
     for action in actions:
         size = action.steps[-1].member.nbytes
@@ -79,9 +85,9 @@ def _by_windows(
     parallel: bool,
     check: bool,
 ) -> None:
-    """Runs a part on whole pieces, or on a few chunks at a time if that saves memory.
+    """Executes a part on whole pieces, or to save memory on a few chunks at a time.
 
-    ``pieces``: buffers of objects that also other parts, or the caller, use.
+    ``pieces``: buffers that the caller or other parts use, too.
     """
     nbytes = part[0].steps[-1].member.nbytes
     for action in part:
@@ -108,7 +114,10 @@ def _by_windows(
 def _slots(
     part: Sequence[Action], pieces: Mapping[bytes, memoryview]
 ) -> tuple[dict[bytes, int], int]:
-    """Assigns reusable buffers to the pieces that only this part needs; returns their number."""
+    """Assigns a buffer number to each piece that only this part uses; returns the buffer count.
+
+    A buffer is used again when no later action needs its piece.
+    """
     slots: dict[bytes, int] = {}
     spare: list[int] = []
     count = 0
@@ -128,7 +137,7 @@ def _slots(
 
 
 def in_batches(items: Iterable[_T], nbytes: Callable[[_T], int], most: int) -> Iterator[list[_T]]:
-    """Consecutive items with at most ``most`` bytes together, or one larger item."""
+    """Divides items into batches of at most ``most`` bytes; a larger item is a batch by itself."""
     batch, total = list[_T](), 0
     for item in items:
         size = nbytes(item)

@@ -1,9 +1,10 @@
-"""Recovery times: estimates from decoding constants, for limits and reports.
+"""Estimates recovery times, for limits and reports.
 
-A payload costs a latency, reading its stored bytes, and for each stage of its coding ``a`` per raw
-byte and ``b`` per stored byte (``Stage.costs``). The constants are minimum processor times of an
-AMD EPYC with zstandard 0.25. Limits always use them, so that stored bytes are the same on every
-machine; reports may use measured rates (``calibrate``).
+A payload is the encoded bytes of a piece of an object, and its coding is a list of stages. The
+estimated time for a payload is a latency, the time to read its stored bytes, and for each stage
+``a`` ns per raw byte and ``b`` ns per stored byte (``Stage.costs``). These constants are minimum
+CPU times of an AMD EPYC with zstandard 0.25. Limits always use the constants, so that mvc stores
+the same bytes on every machine. Reports may use rates measured on this machine (``calibrate``).
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ _HASHED = 3e9  # bytes a second
 _WRITE = 1e9  # bytes a second into a file
 _FILE = 100e-6  # seconds to create a file and rename it
 _FLUSH = 5e-3  # seconds for one round of parallel flushes
-_RUNS = 50  # of a calibration
+_RUNS = 50  # repetitions of a calibration
 _SERIAL = 0.15  # share of decoding that does not run in parallel
-_SMALL = 64 << 10  # raw bytes below which call overhead dominates, in one thread at a time
+_SMALL = 64 << 10  # raw bytes below which the overhead of calls dominates, which is serial
 
 Part: TypeAlias = tuple[float, Hashable | None]
-"""Processor seconds of a payload on a path, and its group if it has one."""
+"""CPU seconds of a payload on a path, and the group to which the payload belongs, if any."""
 
 _Bytes = TypeVar("_Bytes", float, NDArray[np.float64])
 
@@ -60,17 +61,17 @@ _PATCH: Costs = {1: (1.0, 0.0)}
 
 
 class Rates:
-    """Estimates for a machine whose decoding takes ``factor`` times as long as the constants."""
+    """Estimates for a machine that needs ``factor`` times as long as the constants say."""
 
     def __init__(self, factor: float = 1.0) -> None:
         self._threads, self._factor = cpu_count(), factor
 
     def seconds(self, text: str, raw: _Bytes, stored: _Bytes, width: int) -> _Bytes:
-        """Processor seconds to read and decode a payload, by its coding and bytes.
+        """CPU seconds to read and decode a payload with the coding ``text``.
 
         ``width``: bytes of an element, 0 if unknown.
         """
-        if text.startswith(OPTIM):  # drop the numbers of the single step
+        if text.startswith(OPTIM):  # remove the numbers of this step
             head, _, pipeline = text.partition(" | ")
             text = f"{':'.join(head.split(':')[:3])} | {pipeline}"
         a, b = per_byte(text, width)
@@ -79,16 +80,16 @@ class Rates:
     def payload(
         self, header: RecordHeader, member: Member, spec: TensorSpec | None = None
     ) -> float:
-        """Processor seconds to read and decode one payload; of a group, the object's share."""
+        """CPU seconds to read and decode one payload, or this member's share of a group."""
         share = header.share(member)
         return self.seconds(member.coding.text, member.nbytes, share, width_of(spec))
 
     def coding(
         self, pipeline: Pipeline, nbytes: int, spec: TensorSpec, stored: int | None = None
     ) -> float:
-        """As ``payload``, for bytes of an object that are not stored with this pipeline yet.
+        """CPU seconds to read and decode ``nbytes`` of an object after encoding by ``pipeline``.
 
-        ``stored``: the payload bytes if known, by default as many as the raw ones.
+        ``stored``: the bytes of the payload, by default as many as ``nbytes``.
         """
         count = nbytes if stored is None else stored
         return self.seconds(pipeline.text, nbytes, count, width_of(spec))
@@ -96,10 +97,11 @@ class Rates:
     def works(
         self, walks: Sequence[tuple[int, TensorSpec, Sequence[PathStep]]]
     ) -> list[tuple[int, float]]:
-        """(raw bytes, processor seconds) of pieces that are recovered together.
+        """(raw bytes, CPU seconds) of each piece, if all are recovered together.
 
-        Each piece: its raw bytes, its object's spec and the steps of its plan. Groups count as in
-        ``together``. With predictions, a payload that several plans need counts once.
+        ``walks``: of each piece the raw bytes, the spec of its object, and the steps of its plan.
+        Groups count as in ``together``. In plans with predictions, a payload that several plans
+        need counts once.
         """
         groups = {(s.pack, s.offset): s.header for *_, steps in walks for s in steps}
         counted: set[Place] = set()
@@ -122,9 +124,9 @@ class Rates:
         return together([(n, own(spec, steps)) for n, spec, steps in walks], group_seconds)
 
     def decoding(self, works: Iterable[tuple[int, float]]) -> float:
-        """Seconds until objects with these (raw bytes, processor seconds) are decoded.
+        """Seconds to decode objects with these (raw bytes, CPU seconds) on all threads.
 
-        An object of one chunk is decoded by one thread only.
+        An object of one chunk is decoded by a single thread.
         """
         return sum(map(self._together, in_batches(works, itemgetter(0), PIECE)))
 
@@ -167,7 +169,7 @@ def calibrated(fs: FileSystem) -> Rates:
 
 
 def calibrate(fs: FileSystem) -> None:
-    """Measures the default pipeline and saves the ratio of its time to the constants."""
+    """Measures the default pipeline; saves the ratio of the measured to the estimated time."""
     random = np.random.default_rng(0)
     old = random.standard_normal(CHUNK // 4, np.float32)
     new = old + random.standard_normal(len(old), np.float32) / 10_000
@@ -189,18 +191,17 @@ def calibrate(fs: FileSystem) -> None:
 
 
 def _file() -> Path:
-    """A file of the user's cache folder, which may not exist."""
+    """The file with the measured rates of this machine. It may not exist."""
     return user_folder(os.environ, "cache") / "rates.json"
 
 
 def together(
     walks: Sequence[tuple[int, Iterable[Part]]], group_seconds: Callable[[Hashable], float]
 ) -> list[tuple[int, float]]:
-    """(raw bytes, processor seconds) of pieces that are recovered together.
+    """(raw bytes, CPU seconds) of each piece, if all are recovered together.
 
-    Each piece: its raw bytes and the payloads on its path. A group counts once, with
-    ``group_seconds``, because its members are decoded together. It counts for the largest of its
-    pieces.
+    ``walks``: of each piece the raw bytes, and the payloads on its path. The members of a group are
+    decoded together. So ``group_seconds`` of a group counts once, for the largest of its pieces.
     """
     counted: set[Hashable] = set()
     seconds = [0.0] * len(walks)
@@ -218,12 +219,12 @@ def together(
 
 
 def of_group(shares: Iterable[float]) -> float:
-    """Processor seconds to read and decode a whole group, from its members' shares."""
+    """CPU seconds to read and decode a whole group, from the seconds of its members' shares."""
     return sum(seconds - LATENCY for seconds in shares)
 
 
 def width_of(spec: TensorSpec | None) -> int:
-    """Bytes of an element; 0 if unknown, because raw bytes may be coded as words."""
+    """Bytes of an element; 0 for dtype ``raw``, whose elements may have any width."""
     return 0 if spec is None or spec.dtype == "raw" else spec.width
 
 
@@ -245,7 +246,7 @@ def costs_of(text: str) -> list[Costs]:
 
 @lru_cache(1024)
 def per_byte(text: str, width: int) -> tuple[float, float]:
-    """``a`` and ``b`` of a coding; the maximum for a width that was not measured."""
+    """``a`` and ``b`` of a coding; for a width without constants, the maximum of all widths."""
     a = b = 0.0
     for costs in filter(None, costs_of(text)):
         known = [costs[width]] if width in costs else costs.values()
@@ -254,7 +255,7 @@ def per_byte(text: str, width: int) -> tuple[float, float]:
 
 
 def _share(threads: float) -> float:
-    """The wall-clock share of processor time with this many threads."""
+    """Wall-clock seconds per CPU second with this many threads."""
     return _SERIAL + (1 - _SERIAL) / threads
 
 

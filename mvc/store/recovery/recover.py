@@ -1,8 +1,8 @@
 """Recovers objects: decodes the payloads of a path and checks the hash of the result.
 
-If a path's payloads are large together, they are loaded and applied one by one to bound memory;
-otherwise they are applied together, chunk by chunk. Objects that are predicted from each other are
-recovered by one plan.
+A path is a full record, then deltas. If the payloads of a path are large in total, they are loaded
+and applied one by one, to bound memory. Otherwise all payloads are applied chunk by chunk. Objects
+that optimizer steps predict from each other are recovered by one plan.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mvc.store.recovery.planned import carry_out
 from mvc.store.recovery.walk import SHORT, Walker, drain, room_for
 
 _QUEUED = 256
-_DESPITE = 8  # paths over damaged payloads that are tried before an object counts as lost
+_DESPITE = 8  # paths with damaged payloads that are tried before an object counts as lost
 _T = TypeVar("_T")
 
 
@@ -45,10 +45,10 @@ class Request(Struct, frozen=True):
 
 
 def by_chunks(nbytes: int, total: int, threads: int) -> bool:
-    """Whether an object's chunks are spread over the threads, instead of whole objects.
+    """Whether to decode an object by several threads, each some chunks, instead of by one thread.
 
-    ``total``: raw bytes of all objects recovered with it. A single thread would still decode this
-    object when the other threads have finished.
+    ``total``: raw bytes of all objects that are recovered together. One thread would need more time
+    for a large object than the remaining threads need for the remaining objects.
     """
     return nbytes > PIECE or (nbytes > CHUNK and nbytes * threads > total)
 
@@ -57,7 +57,7 @@ class Available(Protocol):
     """The bytes of an object outside the packs: in memory or in a file."""
 
     def __getitem__(self, part: slice, /) -> memoryview:
-        """These bytes; fewer at the object's end."""
+        """The bytes of ``part``; fewer at the object's end."""
 
 
 @runtime_checkable
@@ -78,9 +78,9 @@ class Recovery:
         pool: Executor,
         provided: Mapping[bytes, Available] | None = None,
     ) -> None:
-        """``provided``: objects by id that are read from there, whether they are stored or not.
+        """``provided``: objects by id. Their bytes are used even if the objects are stored, too.
 
-        Paths may begin at them, too.
+        Paths may begin at these objects.
         """
         self.packs = packs
         self._walker = Walker(self.packs, pool)
@@ -90,9 +90,9 @@ class Recovery:
         self._provided: Mapping[bytes, Available] = {} if provided is None else provided
 
     def fill_from(self, available: Mapping[bytes, Available], requests: Sequence[Request]) -> bool:
-        """As ``fill``, with paths that may begin at available objects; False if that fails.
+        """As ``fill``, but paths may begin at ``available`` objects. Returns False if this fails.
 
-        So a chain of n versions takes n deltas if each version is recovered from the previous one.
+        If each of n versions is recovered from the previous version, n deltas are decoded in total.
         """
         objects = {**self._provided, **available}
         try:
@@ -104,8 +104,8 @@ class Recovery:
     def fill(self, requests: Iterable[Request]) -> None:
         """Fills every request's buffer with verified bytes. Raises DamagedData.
 
-        Objects are spread over the threads; so are the chunks of an object that dominates the
-        total.
+        Objects are distributed over the threads. If one object has most of the bytes, its chunks
+        are distributed.
         """
         wanted = list(requests)
         total, threads = sum(request.spec.nbytes for request in wanted), cpu_count()
@@ -163,10 +163,10 @@ class Recovery:
         return out
 
     def require(self, id_: bytes, spec: TensorSpec) -> None:
-        """DamagedData if any piece of an object is absent.
+        """Raises DamagedData unless every piece of an object is stored.
 
-        Call it before allocating memory for a large object: a forged manifest may claim any size,
-        while stored pieces occupy at least some bytes of a pack.
+        Call it before allocating memory for a large object. A forged manifest may claim any size,
+        but each stored piece occupies some bytes of a pack.
         """
         if id_ in self._provided:
             return
@@ -197,10 +197,10 @@ class Recovery:
     def _despite(
         self, id_: bytes, proves: Callable[[memoryview], bool], error: DamagedData
     ) -> memoryview:
-        """A one-piece object for which no path of sound payloads exists; ``error`` if it is lost.
+        """Recovers a one-piece object from damaged payloads. Raises ``error`` if this fails.
 
-        A flipped bit may not affect decoding: the payload's checksum fails, but the object's own
-        hash ``proves`` that the decoded bytes are right.
+        A flipped bit need not change the decoded bytes, although the payload's checksum is wrong.
+        ``proves`` compares the hash of the decoded bytes with the object's id.
         """
         avoid: set[Place] = set()
         with suppress(DamagedData):  # no path is left
@@ -224,10 +224,10 @@ class Recovery:
         parallel: bool = True,
         check: bool = True,
     ) -> None:
-        """Bytes [start, start + len(out)) of an object, one whole piece. Not verified by hash.
+        """Fills ``out`` with the whole piece at ``start``. The object's hash is not checked.
 
-        Without ``check`` payload checksums are ignored, and no other path is tried. The caller then
-        checks the object's hash, and repeats the call with ``check`` after DamagedData.
+        Without ``check``, payload checksums are ignored, and only the cheapest path is tried. Then
+        the caller must check the object's hash, and call again with ``check`` after DamagedData.
         """
         if id_ in self._provided:
             self._begin(id_, start, out)
@@ -242,7 +242,7 @@ class Recovery:
             walk(plan(self.graph, [id_], start, self._provided))
 
     def _begin(self, origin: bytes | None, start: int, out: memoryview) -> None:
-        """Fills ``out`` with the bytes of a path's origin, if it has one."""
+        """Fills ``out`` with the bytes of ``origin``, a provided object where a path begins."""
         source = None if origin is None else self._provided[origin]
         if isinstance(source, InFile):
             source.read_into(start, out)
@@ -260,7 +260,7 @@ class Recovery:
         parallel: bool,
         check: bool,
     ) -> None:
-        """Fills the buffers, and caches other inputs of the same version if they are wanted."""
+        """Executes a plan; adds recovered inputs to ``by_products`` if that is in use."""
         match piece_plan.actions:
             case [Action(base=bytes(), inputs=()) as only] if only.by_chunks and only.id in outs:
                 # Deltas are applied in place.
@@ -282,15 +282,15 @@ class Recovery:
         self.by_products.add(piece_plan.start, extra, checked=check)
 
     def _target_of(self, piece_plan: PiecePlan, *, check: bool = True) -> memoryview:
-        """The target of a plan, in new memory."""
+        """Executes a plan for one object; returns its piece in new memory."""
         out = room_for(piece_plan.actions[-1].steps[-1])
         self._run(piece_plan, {piece_plan.targets[0]: out}, parallel=False, check=check)
         return out
 
     def _by_sound_path(self, id_: bytes, start: int, walk: Callable[[PiecePlan], _T]) -> _T:
-        """Runs ``walk`` on the cheapest plan, or the cheapest one without damaged payloads.
+        """Calls ``walk`` with the cheapest plan; after damage, with one without damaged payloads.
 
-        If maintenance has moved a payload meanwhile, the search is repeated.
+        If gc or repack has moved the payloads meanwhile, a new plan is made.
         """
         first: DamagedData | None = None
         while True:
@@ -318,7 +318,7 @@ class Recovery:
         return True
 
     def _one(self, request: Request, *, parallel: bool = True) -> None:
-        """Recovers an object from sound payloads; an object of one piece also by ``_despite``."""
+        """Recovers an object from undamaged payloads; if this fails, by ``_despite``."""
 
         def proves(whole: memoryview) -> bool:
             return len(whole) == request.spec.nbytes and blob_id(request.spec, whole) == request.id
@@ -331,7 +331,7 @@ class Recovery:
             request.out[:] = self._despite(request.id, proves, error)
 
     def _checked(self, request: Request, parallel: bool) -> None:
-        """Recovers an object piece by piece, each spread over the threads."""
+        """Recovers an object piece by piece. Raises DamagedData if its hash is wrong."""
         hasher = BlobHasher(request.spec, parallel=parallel)
         for start in range(0, max(request.spec.nbytes, 1), PIECE):
             part = request.out[start : start + PIECE]
@@ -341,7 +341,10 @@ class Recovery:
             raise mismatch(request.id)
 
     def _together(self, requests: Sequence[Request], *, parallel: bool = True) -> None:
-        """Recovers objects that are predicted from each other; any with a wrong hash separately."""
+        """Recovers objects that are predicted from each other.
+
+        Then each object with a wrong hash is recovered separately.
+        """
         first = {request.id: request for request in reversed(requests)}
         with suppress(DamagedData):
             for start in range(0, max(requests[0].spec.nbytes, 1), PIECE):
@@ -374,10 +377,10 @@ class Recovery:
         return self._proven(request, path)
 
     def _proven(self, request: Request, path: Path) -> bool:
-        """Decodes a whole object along ``path`` and hashes it by chunks; whether the hash matches.
+        """Decodes a whole object along a simple path; returns whether its hash matches.
 
-        The object's hash covers its payloads. Their own checksums are computed only if it does not
-        match, to find the damaged one.
+        Payload checksums are ignored, because the object's hash covers the decoded bytes. Returns
+        False without decoding if the path has large or grouped payloads, or transforms.
         """
         steps = path.steps
         if path.stored > LOADED or is_grouped(path) or _last_transform(steps) is not None:
@@ -393,7 +396,7 @@ class Recovery:
         return False
 
     def pieces(self, outs: Mapping[bytes, memoryview], start: int) -> None:
-        """As ``piece``, for all objects in ``outs``, whose codings depend on each other."""
+        """As ``piece``, for several objects whose codings depend on each other."""
         piece_plan = plan(self.graph, list(outs), start, self._provided)
         self._run(piece_plan, outs, parallel=True, check=True)
 
@@ -404,10 +407,11 @@ class Recovery:
         *,
         parallel: bool = False,
     ) -> None:
-        """Fills buffers along paths to pieces with one start, and along the paths of their inputs.
+        """Fills each buffer along its path. All paths lead to pieces at the same offset.
 
-        ``available``: pieces at which paths may begin. ``parallel``: use the pool's threads;
-        otherwise this thread, which may belong to the pool. No hash is checked. Raises DamagedData.
+        Inputs of predictions are recovered first. ``available``: pieces at which paths may begin.
+        ``parallel``: use the threads of the pool, to which the calling thread must not belong. No
+        hash is checked. Raises DamagedData.
         """
         outs = {self.graph.end_of(path.steps[-1]): out for path, out in walks}
         paths = [path for path, _ in walks]
@@ -434,7 +438,7 @@ def mismatch(id_: bytes) -> DamagedData:
 def piece_reader(
     piece: Callable[[bytes, int, memoryview], None], id_: bytes, spec: TensorSpec
 ) -> Callable[[int, int], memoryview]:
-    """Reads the pieces of an object one after the other into the same memory."""
+    """Returns a function that reads the pieces of an object into the same memory."""
     room = np.empty(min(PIECE, spec.nbytes), np.uint8).data
 
     def read(start: int, length: int) -> memoryview:

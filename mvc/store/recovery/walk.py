@@ -41,9 +41,9 @@ class Walker:
     ) -> None:
         """Fills ``out`` along a path, which may contain transforms but no predicted steps.
 
-        With ``origin`` the first step is a delta from these bytes. ``parallel``: use the pool's
-        threads; otherwise this thread, which may belong to the pool. Without ``check`` the caller
-        checks the result. Raises DamagedData.
+        With ``origin`` the first step is a delta from these bytes. ``parallel``: use the threads of
+        the pool, to which the calling thread must not belong. Without ``check`` the caller checks
+        the result. Raises DamagedData.
         """
         parallel = parallel and len(out) > SHORT
         sections = _sections(steps) or [(None, ())]
@@ -63,7 +63,7 @@ class Walker:
     def _straight(
         self, steps: Sequence[PathStep], out: memoryview, *, parallel: bool, check: bool
     ) -> None:
-        """Decodes a full record, unless ``out`` is already filled, then undirected deltas."""
+        """Decodes steps without transforms: a full record, unless ``out`` is filled, and deltas."""
         path = Path(tuple(steps), 0.0)
         if is_grouped(path):
             pool = self.pool if parallel else None
@@ -96,7 +96,7 @@ class Walker:
             drain([helper for helper in helpers if not helper.cancel()])
 
     def _cross(self, step: PathStep, base: memoryview, out: memoryview, check: bool) -> None:
-        """Fills ``out`` by one forward transform of its base's bytes."""
+        """Decodes a step with a transform: a patch, or a delta from the converted base."""
         member = step.member
         if member.nbytes != len(out):
             raise DamagedData(f"{short_name(step)} has a wrong length")
@@ -120,7 +120,10 @@ class Walker:
 
 
 def _sections(steps: Sequence[PathStep]) -> list[tuple[PathStep | None, tuple[PathStep, ...]]]:
-    """Cuts a path at its forward transforms: each with the undirected steps after it."""
+    """Divides a path into sections: a step with a transform, then the steps without transforms.
+
+    If the path begins without a transform, the first section has None in place of this step.
+    """
     starts = [i for i, step in enumerate(steps) if step.member.coding.transform]
     ends = [*starts[1:], len(steps)]
     sections: list[tuple[PathStep | None, tuple[PathStep, ...]]] = (
@@ -136,14 +139,14 @@ def _sections(steps: Sequence[PathStep]) -> list[tuple[PathStep | None, tuple[Pa
 
 
 def room_for(step: PathStep) -> memoryview:
-    """Memory for a step's result; DamagedData if its size exceeds that of any object."""
+    """Memory for a step's result. Raises DamagedData if no piece may have this size."""
     if step.member.nbytes > max(MAX_MANIFEST, PIECE):
         raise DamagedData(f"{short_name(step)} claims {step.member.nbytes} bytes")
     return np.empty(step.member.nbytes, np.uint8).data
 
 
 def drain(waiting: list[Future[None]]) -> None:
-    """Waits for all, then raises the first failure."""
+    """Waits for all futures, then raises the first error."""
     failures = [error for future in waiting if (error := future.exception()) is not None]
     waiting.clear()
     if failures:

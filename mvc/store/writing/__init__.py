@@ -1,4 +1,4 @@
-"""Encoding objects and appending records to packs.
+"""Encodes objects and appends records to packs.
 
-``publishing`` makes them part of the repository.
+``publishing`` makes the records part of the repository.
 """

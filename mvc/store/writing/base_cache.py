@@ -1,6 +1,8 @@
-"""Versions of Python states in memory, so that the next commit need not recover its base.
+"""Caches the newest committed version of a Python state, the base of the next commit.
 
-The setting ``python.keep_base`` limits their bytes.
+Deltas are encoded against a base. With the cache, a commit need not decode its base from the
+repository. The *chain* of a piece is the objects that are decoded one after another to recover the
+piece (``Graph.chain``). The setting ``python.keep_base`` limits the bytes of all caches.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class BaseCaches:
-    """The ``BaseCache`` of each path of an open repository, within ``budget`` bytes in total.
+    """The ``BaseCache`` of each path of an open repository, with ``budget`` bytes in total.
 
-    Contents beyond the budget are not cached. To free memory, older versions are dropped first,
-    then the least recently used paths, except those of the running commit (``in_use``). A commit
-    selects them, and locks ``lock`` until it ends.
+    Contents beyond the budget are not cached. To free memory, older versions are deleted first,
+    then the caches of the least recently used paths. Caches of the running commit (``in_use``) are
+    not deleted. A commit calls ``select``, and locks ``lock`` until it ends.
     """
 
     def __init__(self) -> None:
@@ -37,7 +39,10 @@ class BaseCaches:
         self.in_use: dict[str, BaseCache] = {}
 
     def select(self, paths: Collection[str], graph: Graph, budget: int) -> None:
-        """Puts the caches of ``paths`` in use; a forked child begins with empty ones."""
+        """Sets ``in_use`` to the caches of ``paths``.
+
+        A cache of another graph is emptied first: a child process has a new graph after a fork.
+        """
         self.budget, self.in_use = budget, {}
         for path in paths if budget else ():
             cache = self._caches.pop(path, None)
@@ -53,7 +58,7 @@ class BaseCaches:
         return self.used + nbytes <= self.budget
 
     def make_room(self, nbytes: int) -> bool:
-        """Drops caches that are not in use; whether ``nbytes`` more are then within the budget."""
+        """Deletes caches that are not in use until ``nbytes`` fit; returns whether they fit."""
         if self.has_room(nbytes):
             return True
         idle = [path for path in self._caches if path not in self.in_use]
@@ -71,14 +76,14 @@ class BaseCaches:
 
 
 class _Cached(Struct):
-    """A tensor of ``cache``. Small, because a model may have 100,000."""
+    """A tensor of ``cache``. It has few fields, because a model may have 100,000 tensors."""
 
     name: str
     id: BlobId
     spec: TensorSpec
     buffer: memoryview
     cache: BaseCache
-    chains: list[tuple[Link, ...]] | None = None  # by piece; empty if unknown
+    chains: list[tuple[Link, ...]] | None = None  # of each piece; empty if unknown
 
     def chain(self, start: int) -> tuple[Link, ...]:
         known = self.chains[start // PIECE] if self.chains else ()
@@ -101,12 +106,11 @@ class _Cached(Struct):
 
 
 class BaseCache:
-    """The last committed version of a Python state, by tensor name; empty after a failed commit.
+    """The tensors of the newest version of a Python state, by name. Empty after a failed commit.
 
-    The next commit is encoded against it, and chunk by chunk overwrites its buffers. Then every new
-    buffer is hashed again, to detect a tensor that the caller modified during the commit. If the
-    budget allows a second model, the version that ``layout``'s next longer step is coded against
-    stays, too (``older``). Tensors beyond the budget are not cached.
+    The next commit encodes deltas against these tensors and overwrites their buffers. Then
+    ``settle`` hashes the buffers, to detect tensors that the caller modified during the commit. If
+    the budget allows it, an older version that ``layout`` will use as a base is cached, too.
     """
 
     def __init__(self, graph: Graph, budget: BaseCaches) -> None:
@@ -114,7 +118,7 @@ class BaseCache:
 
         self.graph = graph
         self.layout = Layout()
-        self.generation = graph.generation  # after a rewrite, gc may have deleted the version
+        self.generation = graph.generation  # if it changes, gc may have deleted the version
         self._budget = budget
         self._used = 0  # bytes
         self._recount = False
@@ -143,7 +147,7 @@ class BaseCache:
         return cached if fits else None
 
     def older(self, name: str, link: Link, start: int) -> memoryview | None:
-        """The piece at ``start`` of an older version of the tensor; None if it is not cached."""
+        """The piece at ``start`` of an older version of a tensor; None if it is not cached."""
         cached = self._older.get(name)
         if cached is None or cached.id != link.id or len(cached.piece(start)) != link.nbytes:
             return None
@@ -170,10 +174,10 @@ class BaseCache:
         *,
         keep_previous: bool | None = None,
     ) -> _Cached | None:
-        """A buffer for a new content, which the encoder fills; ``settle`` verifies it.
+        """A buffer that the encoder fills with a new content; None if the budget is exhausted.
 
-        None if the budget is exhausted. ``keep_previous``: the old content will be a base again;
-        by default the layout decides.
+        ``settle`` verifies the content. ``keep_previous``: whether the old content stays cached as
+        the base of a later version. With None, the layout decides.
         """
         old = self.base(name, spec)
         if old is not None and (self._returns_to(old) if keep_previous is None else keep_previous):
@@ -189,7 +193,7 @@ class BaseCache:
         return new
 
     def settle(self) -> None:
-        """Makes the new version the cached one.
+        """Replaces the cached version by the new version.
 
         Raises SourceChanged if the bytes of a tensor do not match its hash.
         """
@@ -212,10 +216,11 @@ class BaseCache:
         return known and self.layout.returns_to(chain, self.graph.next_sequence)
 
     def _keep_older(self, name: str, cached: _Cached) -> _Cached | None:
-        """Keeps a tensor for a later version; returns the tensor whose memory may be overwritten.
+        """Keeps a tensor as base of a later version; returns a tensor whose buffer may be reused.
 
-        That is the previous older version, if any. Otherwise None if the budget allows new memory,
-        and else the tensor itself.
+        This is the tensor that was kept until now, if its size is equal. Otherwise it is None, and
+        a new buffer is needed. If the budget allows no new buffer, ``cached`` is not kept, but
+        returned.
         """
         before = self._older.get(name)
         if before is None and not self._budget.has_room(cached.spec.nbytes):
@@ -229,7 +234,7 @@ class BaseCache:
         self._count()
 
     def _count(self) -> None:
-        """Recomputes the used bytes; drops older versions of removed tensors."""
+        """Deletes older versions of removed tensors, then counts the used bytes again."""
         self._older = {name: cached for name, cached in self._older.items() if name in self._last}
         every = (*self._last.values(), *self._older.values())
         self._add_used(sum(len(cached.buffer) for cached in every) - self._used)

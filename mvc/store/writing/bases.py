@@ -1,4 +1,4 @@
-"""Bases of a new content: stored contents, and tensors in memory."""
+"""The base of a new content, against which its delta is encoded: stored, or a tensor in memory."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ class Base(Protocol):
         """Its shape and dtype."""
 
     def chain(self, start: int) -> tuple[Link, ...]:
-        """As ``Graph.chain`` of the piece at ``start``; empty if it is not stored yet."""
+        """The objects to decode for the piece at ``start`` (``Graph.chain``).
+
+        Empty if the base is not stored yet.
+        """
 
     def piece(self, start: int) -> memoryview:
-        """The base's own piece at ``start``, whatever the new content's length."""
+        """The whole piece of the base at ``start``, even if the new content is shorter."""
 
     def cached(self, link: Link, start: int) -> memoryview | None:
-        """The piece at ``start`` of an object in its chain, if that is in memory."""
+        """The piece at ``start`` of an object in the base's chain, if that object is in memory."""
 
 
 class Recovers(Protocol):
@@ -46,9 +49,9 @@ class Recovers(Protocol):
 
 
 class StoredBase(Struct):
-    """A stored content as a base; its pieces are recovered when needed, first to last.
+    """A stored content as a base. Its pieces are recovered when needed, in ascending order.
 
-    Without ``graph`` its chain counts as empty.
+    Without ``graph``, the chain of the base counts as empty.
     """
 
     id: BlobId
@@ -63,11 +66,11 @@ class StoredBase(Struct):
         return () if self.graph is None else self.graph.chain(self.id, start)
 
     def piece(self, start: int) -> memoryview:
-        """The base's whole piece at ``start``, whatever the new piece's length.
+        """The whole piece of the base at ``start``, which a decoder will use, too.
 
-        The decoder uses the whole piece, so the encoder must, too. Once all of the base is
-        recovered, its hash is checked: a delta from wrong bytes would decode correctly only in this
-        process. Raises DamagedData, or EncodingFailed if earlier pieces were already used.
+        After the last piece, the hash of the base is checked, because only this process could
+        decode a delta from wrong bytes. Raises DamagedData; EncodingFailed if earlier pieces of
+        the base were used already.
         """
         out = self.room(start)
         source = self.recovery if self.spec.nbytes <= SHORT else None
@@ -80,7 +83,7 @@ class StoredBase(Struct):
         return self.allocate(min(PIECE, self.spec.nbytes - start))
 
     def proven(self, start: int, out: memoryview) -> memoryview:
-        """Adds ``out``, its recovered piece at ``start``, to the hash; errors as of ``piece``."""
+        """Adds ``out``, the recovered piece at ``start``, to the hash. Raises as ``piece`` does."""
         if start == 0:
             self._hasher, self._hashed = BlobHasher(self.spec, parallel=True), 0
         elif start != self._hashed:
@@ -96,7 +99,7 @@ class StoredBase(Struct):
         """Returns None: a stored base has nothing in memory."""
 
     def check(self) -> None:
-        """Raises DamagedData unless all pieces are stored and match its id and ``spec``."""
+        """Raises DamagedData unless all pieces are stored and match the base's id and ``spec``."""
         read = piece_reader(self.recovery.piece, self.id, self.spec)
         for _ in verify_pieces(self.id, self.spec, read, self._wrong(DamagedData)):
             pass

@@ -1,12 +1,17 @@
 """Stores the contents of files: hashes them and encodes those that the repository lacks.
 
-Each content is read once, and the hashed bytes are encoded. A content larger than a piece is read
-twice; if the two readings differ, SourceChanged is raised.
+A content of at most one piece (32 MiB) is read once; the hashed bytes are encoded. A larger content
+is read twice: to hash it, and to encode it. If the readings differ, SourceChanged is raised.
 
-The base of a new content is, in this order: the master in the same commit of which it is a rounded
-copy (``PrecisionCopies``), the last version in memory (``BaseCache``), the stored content that the
-caller has chosen (``Origin``). The tensors of an optimizer's unit are stored together, before the
-other contents of their files (``put_units``).
+The base of a new content, against which its delta is encoded, is the first of these that exists:
+
+- the *master*: a tensor of higher precision in the same commit, of which the content is a rounded
+  copy (``PrecisionCopies``);
+- the previous version of the tensor in memory (``BaseCache``);
+- the stored content that the caller has chosen (``Origin``).
+
+A *unit* is a parameter and its optimizer states. The tensors of a unit are stored together, before
+the remaining contents of their files (``put_units``).
 """
 
 from __future__ import annotations
@@ -47,11 +52,11 @@ if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
 
 
-_MANY = 1000  # contents of a file
+_MANY = 1000  # contents of a file that is stored without Python's garbage collector
 
 
 class ContentWriter:
-    """Stores files through ``objects``, whose ``flush`` ends it. Not thread-safe."""
+    """Stores files through ``objects``. Call ``objects.flush`` at the end. Not thread-safe."""
 
     def __init__(self, objects: ObjectWriter, progress: Progress | None = None) -> None:
         self.objects = objects
@@ -62,9 +67,9 @@ class ContentWriter:
         self._joined: tuple[Storing, ...] = ()  # files whose contents were stored together
 
     def put(self, storing: Storing) -> list[BlobId]:
-        """Stores every content of a file; returns their ids.
+        """Stores every content of a file; returns the ids of the contents.
 
-        Then ``storing.last`` has this version in memory. Raises SourceChanged.
+        Afterwards ``storing.last``, unless it is None, is the new version. Raises SourceChanged.
         """
         file, last, ids = storing.file, storing.last, storing.ids
         specs = [content.spec for content in file.contents]
@@ -89,9 +94,10 @@ class ContentWriter:
     def put_units(
         self, units: Sequence[Unit], files: Mapping[str, Storing], parent: Manifest
     ) -> None:
-        """Stores the contents of ``files``, by path, that an optimizer's step or a run codes.
+        """Stores the units that are predicted, or whose previous version was predicted.
 
-        ``parent`` is the version one step before. Call ``put`` next for the other contents.
+        ``units`` without a prediction are skipped. ``files``: by path. ``parent``: the version one
+        optimizer step before. Afterwards, call ``put`` for the remaining contents.
         """
         self._joined = tuple(files.values())
         members = [self._members(unit, files, parent) for unit in units]
@@ -107,7 +113,11 @@ class ContentWriter:
     def _members(
         self, unit: Unit, files: Mapping[str, Storing], parent: Manifest
     ) -> dict[str, UnitMember]:
-        """A unit's contents that are in memory or can be read, of equal length; otherwise empty."""
+        """The contents of a unit; empty if they cannot be predicted together.
+
+        All must be in ``files`` and not stored yet, and both versions of all must have one length
+        and one dtype, which predictions support.
+        """
         members, before = dict[str, UnitMember](), parent.by_path
         for name, (path, i) in unit.members.items():
             older = unit.older[name]
@@ -124,7 +134,7 @@ class ContentWriter:
         return members if len(specs) == 1 and predictable else {}
 
     def _older(self, storing: Storing, i: int, old: Content) -> Base:
-        """A content of the previous version: in memory, or stored."""
+        """A content of the previous version as a base: in memory, or stored."""
         name, spec, last = storing.origins[i].name, storing.file.contents[i].spec, storing.last
         cached = last.base(name, spec) if last is not None else None
         if cached is not None and cached.id == old.id:
@@ -132,7 +142,7 @@ class ContentWriter:
         return self.objects.stored(old.id, old.spec)
 
     def _unit(self, unit: Unit, members: Mapping[str, UnitMember]) -> None:
-        """Stores a unit's contents, unless they are in no run."""
+        """Stores a unit's contents if they are predicted, or the previous version was predicted."""
         objects, spec = self.objects, next(iter(members.values())).spec
         self._make_unit_room(members, min(spec.nbytes, PIECE))
         chosen = first = None
@@ -145,7 +155,7 @@ class ContentWriter:
                 first = self._steps(members, 0)
                 chosen = self._rules.choose(unit, spec.dtype, first)
         except DamagedData:
-            return  # a version after a damaged one can still be stored
+            return  # the previous version is damaged; ``put`` can store the contents
         if chosen is not None or run is not None:
             self._announce(members, chosen, keep_previous=chosen is not None and not length)
             self._put_pieces(members, chosen, run, first=first)
@@ -166,7 +176,7 @@ class ContentWriter:
         )
 
     def _load(self, member: UnitMember) -> None:
-        """Reads a content, or its first piece, and computes its id."""
+        """Computes the id of a content. Keeps its bytes in memory if it has only one piece."""
         file, i, spec = member.storing.file, member.content, member.spec
         borrowed = file.borrow(i)
         if borrowed is not None:
@@ -195,11 +205,11 @@ class ContentWriter:
     def _announce(
         self, members: Mapping[str, UnitMember], rules: Rules | None, *, keep_previous: bool
     ) -> None:
-        """Begins the objects that are new, inputs of predictions first.
+        """Calls ``objects.begin`` for the new contents, first for inputs of predictions.
 
-        So no content is predicted from itself, even if two contents are equal. ``keep_previous``:
-        the previous version will be a base again. A stored content that a rule reads is verified
-        like a new one.
+        In this order, no content is predicted from itself, even if two contents are equal.
+        ``keep_previous``: as for ``BaseCache.replace``. If a stored content is the input of a rule,
+        ``prove`` hashes it again, like a new content.
         """
         read = rules.inputs if rules is not None else frozenset[str]()
         for name in reversed(put_order(members, rules)):
@@ -228,7 +238,7 @@ class ContentWriter:
         *,
         first: Steps | None,
     ) -> None:
-        """``first``: the pieces at 0."""
+        """Stores the contents piece by piece. ``first``: their pieces at 0, if known."""
         spec, objects = next(iter(members.values())).spec, self.objects
         hashers = {name: BlobHasher(spec) for name, m in members.items() if m.data is None}
         for start, length in pieces(spec):
@@ -236,7 +246,7 @@ class ContentWriter:
                 self._make_unit_room(members, length)
             steps = None if start else first
             if rules is not None and start:
-                with suppress(DamagedData):  # on failure, store the pieces without a base
+                with suppress(DamagedData):  # on failure, store the pieces without a prediction
                     steps = self._steps(members, start)
             for name in put_order(members, rules):
                 member = members[name]
@@ -257,7 +267,7 @@ class ContentWriter:
                 raise _source_changed(members[name].storing.path)
 
     def put_skeleton(self, id_: BlobId, data: bytes, old: FileEntry | None) -> None:
-        """Stores a file's skeleton; ``old`` is the file of the parent version."""
+        """Stores a skeleton: bytes of a file outside its tensors. ``old``: the parent's file."""
         objects, spec = self.objects, TensorSpec("raw", (len(data),))
         if objects.holds(id_):
             return
@@ -275,7 +285,7 @@ class ContentWriter:
             objects.put(Piece(id_, spec, start, part), base)
 
     def forget(self, file: ParsedFile) -> None:
-        """Drops a file that will be closed, so that nothing is coded against it."""
+        """Call it before closing a file: its tensors will not be used as bases any more."""
         self._copies.forget(file)
 
     def _note(self, storing: Storing, i: int, id_: BlobId) -> None:
@@ -319,7 +329,10 @@ class ContentWriter:
     def _base(
         self, storing: Storing, origin: Origin, spec: TensorSpec, data: memoryview
     ) -> tuple[Master | None, Base | None]:
-        """The master of which a content is a copy, and the base: the master, if there is one."""
+        """The master of which a content is a copy, if any, and the base of the content.
+
+        If there is a master, it is the base.
+        """
         master = self._copies.find(spec, data)
         if master is not None:
             if master.file.borrow(master.content) is not None:
@@ -333,7 +346,7 @@ class ContentWriter:
         return None if base is None else self.objects.stored(base.id, base.spec)
 
     def _hole(self, spec: TensorSpec) -> BlobId:
-        """Stores a content that is a hole of its file, without reading it."""
+        """Stores a content that is a hole of its sparse file, so all zeros, without reading it."""
         id_ = zero_blob_id(spec)
         if self.objects.wants(id_):
             self.objects.begin(id_)
@@ -342,7 +355,7 @@ class ContentWriter:
         return id_
 
     def _large(self, storing: Storing, i: int) -> BlobId:
-        """Reads the content twice, to compute the id and to encode; hashes both readings."""
+        """Reads the content twice, to compute its id and to encode it. Hashes both readings."""
         file = storing.file
         spec = file.contents[i].spec
         self.objects.make_room(PIECE)
@@ -378,10 +391,10 @@ def _source_changed(path: str) -> SourceChanged:
 
 
 def _in_turn(specs: Sequence[TensorSpec], total: int) -> list[int]:
-    """The contents in the order in which they are stored.
+    """The order in which the contents are stored.
 
-    Masters come before their copies in lower precision. If all contents can be encoded without
-    waiting, the largest come first: they are encoded while others are hashed.
+    Masters come before their copies in lower precision. If all contents fit into the memory of one
+    piece, the largest come first, so that these are encoded while the rest is hashed.
     """
     at_once = total <= PIECE
     return sorted(
@@ -391,6 +404,6 @@ def _in_turn(specs: Sequence[TensorSpec], total: int) -> list[int]:
 
 
 def _blame_modified(files: Iterable[Storing]) -> None:
-    """Raises SourceChanged if a borrowed content was modified, which explains a failed encoding."""
+    """After a failed encoding: raises SourceChanged if a borrowed content was modified."""
     for storing in files:
         storing.prove(storing.borrowed)

@@ -1,10 +1,12 @@
-"""Chooses how a piece is stored: the smallest coding that can be recovered in time.
+"""Chooses how a piece (at most 32 MiB of an object) is stored: in full, or as a delta.
 
-Sizes are estimated on samples, never by encoding twice. A delta must save at least a tenth of the
-full record, and its chain must stay within the versions and bytes that the policy allows (Mercurial
-bounds chains by cost and by length; docs/decisions.md). At first the full record is assumed to be
-as large as the first one of the chain, which costs nothing: weights of one model compress alike.
-``Pipeline.encode_chunk`` decides which chunks stay raw.
+A delta is stored if it is at least a tenth smaller than the full record, and its chain is short
+enough. The *chain* is the objects that are decoded one after another. The policy limits their
+number and bytes, as Mercurial does (docs/decisions.md).
+
+Sizes are estimated on samples. The full record is first assumed to be as large as the full record
+at the beginning of the chain, because weights of one model compress alike. A *coding* is one form
+of the encoded piece. ``Pipeline.encode_chunk`` decides which chunks stay raw.
 """
 
 from __future__ import annotations
@@ -23,21 +25,21 @@ from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout
 
 WORTH = 0.9
-"""A delta larger than this share of the full record is not worth its chain."""
+"""The size of a delta, as a share of the full record, above which the full record is stored."""
 
-_AGAIN = 4  # deltas of a chain after which the size of the full record is estimated anew
+_AGAIN = 4  # deltas of a chain after which the size of the full record is estimated again
 _SAMPLE = 64 << 10
 _SAMPLED = 256 << 10  # bytes from which only the changed part of raw content is sampled
 _TINY = 4096
-_ERROR = 1.005  # of a sample; blocks must save more than this
+_ERROR = 1.005  # error of an estimate: a pipeline with ``blocks`` must save more
 
 
 class Policy(Struct, frozen=True):
-    """``layout``: the base of each version. ``reset``: store everything in full.
+    """``layout`` chooses the base of each version. ``reset``: store everything in full.
 
-    ``max_chain``: stored bytes of a chain, as a multiple of the raw size. ``saving``: the share of
-    the raw size that a delta must save to be worth its decoding time. ``run``: the most consecutive
-    versions that an optimizer's steps may predict.
+    ``max_chain``: the most stored bytes of a chain, as a multiple of the raw size. ``saving``: the
+    share of the raw size that a delta must save. ``run``: the most consecutive versions that may be
+    predicted by optimizer steps.
     """
 
     pipeline: Pipeline
@@ -55,21 +57,21 @@ class Policy(Struct, frozen=True):
         return delta and self.run > 0 and not self.reset
 
     def may_delta(self, spec: TensorSpec) -> bool:
-        """Whether a content of this type can have a base; if not, none is read."""
+        """Whether a content of this type can have a base."""
         if self.pipeline.operator != "none":
             return True
         return spec.dtype == "raw" and self.pipeline.text != "raw"
 
 
 def exactly(pipeline: Pipeline) -> Pipeline:
-    """The pipeline for tensors to which no approximate step is added."""
+    """The pipeline for tensors that a lossy pipeline does not encode."""
     return Pipeline.parse("lossless") if pipeline.forward_only else pipeline
 
 
 class BasePiece(Struct, frozen=True, gc=False):
-    """A base's bytes of one piece, and its chain, as of ``Graph.chain``.
+    """One piece of a base: its bytes and its chain (``Graph.chain``).
 
-    ``ends``: the chain has its maximum length, so a full record follows.
+    ``ends``: the chain has its maximum length, so the next version is stored in full.
     """
 
     id: bytes
@@ -79,10 +81,11 @@ class BasePiece(Struct, frozen=True, gc=False):
 
 
 class Choice(Struct, frozen=True, gc=False):
-    """A coding: ``transform`` and pipeline (None: a patch), share of raw size, element width.
+    """A coding of a piece, and its estimated size.
 
-    ``against``: whether it is a delta. ``encoded``: the piece as its only chunk, if the estimate
-    encoded the whole piece. ``prediction``: the transform, if it is an optimizer's step.
+    ``pipeline``: None for a patch. ``share``: encoded bytes per raw byte. ``encoded``: the encoded
+    piece, if the estimate encoded all of it. ``width``: bytes of an element. ``against``: whether
+    the coding is a delta. ``prediction``: ``transform``, if it is an optimizer's step.
     """
 
     transform: str
@@ -100,7 +103,7 @@ class Choice(Struct, frozen=True, gc=False):
 
     @property
     def cost(self) -> float:
-        """The share by which codings of a piece are compared."""
+        """``share``, increased by the error of an estimate where it matters: to compare codings."""
         return self.share * (_ERROR if "blocks:" in self.text else 1.0)
 
     @property
@@ -118,9 +121,8 @@ def choose(
 ) -> list[Choice]:
     """The codings to store for one piece: a delta, a full record, or both.
 
-    A full record that ends a chain is stored in addition to its delta, so that the chain can be
-    decoded from both ends (VSOL keeps a delta of every version, too). ``base`` is already converted
-    for a cast.
+    Both are stored where a chain ends. Then versions of the chain can be decoded from the new full
+    record, too, by undoing deltas. ``base`` is already converted to the dtype of ``new``.
     """
     if base is None or base_spec is None:
         return [_full(spec, new, policy)]
@@ -139,15 +141,15 @@ def choose(
 
 
 def _most(full: float, policy: Policy) -> float:
-    """The largest share of the raw size at which a delta is worth it, for this full record."""
+    """The largest share of the raw size of a delta, if the full record has the share ``full``."""
     return min(WORTH * full, full - policy.saving)
 
 
 def _first_share(base: BasePiece, nbytes: int) -> float | None:
-    """Share of the raw size of the full record at which the base's chain begins.
+    """Stored bytes per raw byte of the full record at which the base's chain begins.
 
-    None if it is unknown or must be estimated anew, and for pieces so small that a payload's header
-    matters.
+    None if they are unknown or must be estimated again. None for small pieces, too, because their
+    headers would distort the result.
     """
     if nbytes < _TINY or not base.chain or base.chain[-1].depth % _AGAIN == _AGAIN - 1:
         return None
@@ -156,9 +158,9 @@ def _first_share(base: BasePiece, nbytes: int) -> float | None:
 
 
 def _forms(pipeline: Pipeline, spec: TensorSpec, size: int) -> list[tuple[Pipeline, int]]:
-    """Codings and element widths to try on a sample.
+    """Pipelines and element widths to try on a sample.
 
-    Raw bytes may be floats, and rows of bytes may be quantised blocks.
+    Bytes of dtype ``raw`` may be floats. Rows of dtype ``uint8`` may be quantised blocks.
     """
     if spec.dtype == "uint8" and len(spec.shape) > 1 and size >= 4 * _TINY:
         blocks = (pipeline.in_blocks(n) for n in LENGTHS if spec.shape[-1] % n == 0)
@@ -193,7 +195,7 @@ def _delta(
         transform = "resize"
     data, part, size = base.data, 1.0, len(new)
     if spec.dtype == "raw" and size > _SAMPLED:
-        # Samples of the whole content would miss a local change, or overestimate it.
+        # A sample of the whole content could miss a local change, or overestimate it.
         data = fitted(data, size)
         new, data = _changed(new, data)
         part = len(new) / size
@@ -209,7 +211,7 @@ def _delta(
 
 
 def _changed(new: memoryview, base: memoryview) -> tuple[memoryview, memoryview]:
-    """Both from the first to the last of their 64-bit words that differ."""
+    """Cuts both to the range from their first to their last 64-bit word that differs."""
     words = (np.frombuffer(data, np.uint64, len(data) // 8) for data in (new, base))
     differ = np.not_equal(*words)
     first, last = int(differ.argmax()), len(differ) - int(differ[::-1].argmax())
@@ -218,7 +220,7 @@ def _changed(new: memoryview, base: memoryview) -> tuple[memoryview, memoryview]
 
 
 def lines_up(base: TensorSpec, spec: TensorSpec, start: int) -> bool:
-    """Whether a base has a piece against which the one at ``start`` can be coded."""
+    """Whether a base has a piece against which the new piece at ``start`` can be coded."""
     if base.dtype == spec.dtype:
         return not start or start < base.nbytes
     # Pieces of different element sizes contain different elements.
@@ -226,7 +228,7 @@ def lines_up(base: TensorSpec, spec: TensorSpec, start: int) -> bool:
 
 
 def converted(data: memoryview, base: TensorSpec, spec: TensorSpec) -> memoryview:
-    """Bytes of a base as elements of another dtype."""
+    """The bytes of a base, converted to the dtype of ``spec``."""
     if base.dtype == spec.dtype:
         return data
     return memoryview(cast.cast(data, base.dtype, spec.dtype)).cast("B")

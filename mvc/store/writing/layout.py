@@ -1,14 +1,16 @@
-"""Layouts: the base of each new version, and when a chain ends with a full record.
+"""Layouts choose the base of each new version, and where a chain ends with a full record.
 
-In the layout ``chain`` the base is always the previous version; ``skip``: docs/decisions.md, "Skip
-deltas". Versions are numbered from the one where the chain of the last version begins
-(``Graph.chain``), which is number 0. Newer full records may exist outside that chain.
+A *chain* is the versions of an object that are decoded one after another, the first from a full
+record, the rest from deltas (``Graph.chain``). In the layout ``chain`` the base is the previous
+version. In the layout ``skip``, version k of a chain is coded against version k - b^v, where b^v is
+the largest power of b that divides k (docs/decisions.md, "Skip deltas"). The chain of the newest
+version begins with version 0. There may be newer full records outside this chain.
 
-If the versions of an object are published at regular distances, with other operations between them,
-k counts these distances. At irregular distances k counts operations; the versions have some of the
-numbers 0, 1, 2, ..., and the rule is the same: a version that begins a new block of b^v numbers is
-coded against the first version of the chain in the previous block. So no chain has more than b - 1
-deltas of one size.
+k is computed from sequence numbers, which count all operations of the repository. If the versions
+of an object are published at regular distances, k counts these distances. At irregular distances, k
+counts operations, so some numbers have no version. Then a version that begins a new block of b^v
+numbers is coded against the first version of the chain in the block of the previous version. In
+both cases, a chain has at most b - 1 deltas of each size b^v.
 """
 
 from __future__ import annotations
@@ -34,18 +36,20 @@ _INTERVAL = {"chain": 28, "skip": 64}
 
 
 RUN = 32
-"""Maximum number of consecutive versions that are predicted by an optimizer's steps.
+"""Maximum length of a *run*: consecutive versions that are predicted by an optimizer's steps.
 
-A plain version takes three to five times the bytes of a predicted one: after a run of 32 it adds a
-tenth to the bytes. The last version of such a run takes 32 payloads per tensor to recover.
+The version after a run is a plain delta, with three to five times the bytes of a predicted version.
+After 32 predicted versions, it adds about a tenth to their bytes. To recover the last version of a
+run of 32, mvc decodes 32 payloads for each tensor.
 """
 
 
 def before_run(chain: tuple[Link, ...], run: int | None = None) -> tuple[Link, ...]:
-    """The links of a chain before its final run: bases for later versions.
+    """The links of a chain before the run at its end: possible bases of later versions.
 
-    ``run``: the operation that published the run's first version, for a tensor of the run that is
-    coded by plain deltas. If the chain begins within the run, only its unpredicted links count.
+    ``run``: the operation that published the first version of the run. Pass it for a tensor that
+    is coded by plain deltas in the run. If the whole chain is in the run, returns the links before
+    the first prediction, at least one link.
     """
     own = next((i for i, link in enumerate(chain) if link.predicted), len(chain))
     if run is None:
@@ -55,14 +59,14 @@ def before_run(chain: tuple[Link, ...], run: int | None = None) -> tuple[Link, .
 
 
 class Layout(Struct, frozen=True, dict=True):
-    """``interval``: versions from one full record to the next. ``step``: b, or 0 for a chain."""
+    """``interval``: versions between full records. ``step``: b of ``skip``, 0 for ``chain``."""
 
     interval: int = ENDLESS
     step: int = 0
 
     @classmethod
     def parse(cls, text: str, interval: int | None = None) -> Layout:
-        """From a text that matches ``PATTERN``; ``interval`` overrides the layout's default."""
+        """From a text that matches ``PATTERN``; ``interval`` is used if the text has none."""
         if not re.fullmatch(PATTERN, text):
             raise ValueError(text)
         kind, _, number = text.partition(":")
@@ -76,8 +80,8 @@ class Layout(Struct, frozen=True, dict=True):
     def base(self, chain: Sequence[Link], sequence: int) -> Link:
         """The link of ``chain`` that is the base of the next version.
 
-        ``chain``: as ``Graph.chain`` of the last version; ``sequence``: the operation that
-        publishes the next one.
+        ``chain``: ``Graph.chain`` of the newest version. ``sequence``: number of the operation that
+        publishes the next version.
         """
         if not self.step:
             return chain[-1]
@@ -91,9 +95,9 @@ class Layout(Struct, frozen=True, dict=True):
         return chain[within.index(within[-1])]
 
     def returns_to(self, chain: Sequence[Link], sequence: int) -> bool:
-        """Whether a version after the next one has the last one of ``chain`` as its base.
+        """Whether the last version of ``chain`` is the base of a version after the next version.
 
-        With ``skip`` that is so if a block of b versions begins there.
+        With ``skip`` it is, if a block of b numbers begins with this last version.
         """
         return bool(self.step) and _begins_block(
             self.step, tuple(link.sequence for link in chain), sequence
@@ -102,9 +106,9 @@ class Layout(Struct, frozen=True, dict=True):
     def ends(self, chain: Sequence[Link], sequence: int) -> bool:
         """Whether the version after ``chain`` must be stored in full.
 
-        With ``skip``, the number of versions since the chain began is certain if they were
-        published at regular distances. Otherwise the chain ends when it is as deep as one of
-        ``interval`` versions may be.
+        With ``skip`` and versions at regular distances, it must after ``interval`` versions. At
+        irregular distances the number of versions is unknown. Then it must if the chain has
+        ``deepest`` deltas, too.
         """
         if not chain:
             return False
@@ -117,22 +121,22 @@ class Layout(Struct, frozen=True, dict=True):
         return (last == 1 and all(map(self._is_power, gaps))) or chain[-1].depth >= self.deepest
 
     def is_near(self, chain: Sequence[Link], sequence: int) -> bool:
-        """Whether the version after ``chain`` is one of the first two after a full record.
+        """Whether the version after ``chain`` is the first or second after a full record.
 
-        If that version is stored in full, too, an additional delta shortens no path: the version
-        between is equally near to both.
+        If this version is stored in full itself, an additional delta shortens no path: only one
+        version can be between the two full records, and it is near to both.
         """
         if self.step:
             return bool(chain) and _positions(chain, sequence)[-1] < 3
         return bool(chain) and chain[-1].depth < 2
 
     def saved(self, chain: Sequence[Link], sequence: int) -> float:
-        """About how many deltas recoveries save if the next version is stored in full.
+        """Estimates how many fewer deltas are decoded if the next version is stored in full.
 
-        Each version counts once. In a chain, versions nearer to the next one than to the first are
-        decoded from there, which halves the deltas. With ``skip`` few are; but the same number of
-        later versions needs about n (b - 1) / (2 ln b) fewer deltas in a new chain than at the end
-        of a chain of n.
+        Every version is recovered once. In the layout ``chain``, each version of the chain is then
+        decoded from the nearer full record, which halves the deltas. With ``skip``, n later
+        versions need about n (b - 1) / (2 ln b) fewer deltas in a new chain than at the end of a
+        chain of n versions.
         """
         if not self.step:
             versions = chain[-1].depth + 1
@@ -141,13 +145,13 @@ class Layout(Struct, frozen=True, dict=True):
 
     @cached_property
     def deepest(self) -> int:
-        """The most deltas of a version in a chain of ``interval`` versions."""
+        """The most deltas that a version needs in a chain of ``interval`` versions."""
         if not self.step:
             return self.interval - 1
         return next(deltas for deltas in count() if self.reach(deltas) >= self.interval)
 
     def reach(self, deltas: int) -> int:
-        """The most versions, the full one included, that have at most ``deltas`` deltas."""
+        """How many versions, including the full one, need at most ``deltas`` deltas each."""
         if not self.step:
             return deltas + 1
         digits, first = divmod(deltas + 1, self.step - 1)
@@ -160,7 +164,7 @@ class Layout(Struct, frozen=True, dict=True):
 
 
 def _positions(chain: Sequence[Link], sequence: int) -> tuple[int, ...]:
-    """Distances of each version from the first, the next one last, in units of regular steps."""
+    """The number k of each version of ``chain``, and of the next version, which is last."""
     return _regular((*[link.sequence for link in chain], sequence))
 
 

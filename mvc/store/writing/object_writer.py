@@ -1,7 +1,10 @@
-"""Writes objects: chooses bases and codings, encodes chunks in parallel.
+"""Writes objects: chooses their bases and codings, and encodes their chunks in parallel.
 
-Encoded bytes are decoded and compared before they are appended; of a large operation only a sample
-(``proof.Sampling``). ``RecordsInFlight`` gathers and appends the records.
+An object is a content (the bytes of one tensor), a skeleton or a manifest. It is divided into
+pieces of 32 MiB, and a piece into chunks of 1 MiB. A *coding* is one form of an encoded piece.
+Encoded bytes are decoded and compared with the original before they are appended; in a large
+operation only a sample of the chunks (``proof.Sampling``). ``RecordsInFlight`` collects pieces into
+records and appends the records to a pack.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ from mvc.types import Bytes
 if TYPE_CHECKING:
     from mvc.adapters.parsed import StepFrom
 
-_TASKS = 4  # of a large piece for each thread
+_TASKS = 4  # tasks for each thread into which a large piece is divided
 
 
 @lru_cache(maxsize=256)
@@ -68,10 +71,10 @@ def _zero_chunk(pipeline: Pipeline, size: int, width: int) -> Encoded:
 
 
 class _Room(Struct):
-    """Memory for pieces and their bases; ``used_by``: pieces that are encoded from it.
+    """Memory for pieces and their bases; ``used_by``: pieces that are encoded from this memory.
 
-    ``puts``: pieces, of ``put`` bytes, that another thread is coding. Failed ones stay, and fail
-    again in every wait.
+    ``puts``: pieces that another thread is coding, with ``put`` bytes in total. A failed call stays
+    in the list, so that every wait raises its error again.
     """
 
     read: Arena = field(default_factory=partial(Arena, 2 * PIECE))
@@ -91,7 +94,7 @@ class _Room(Struct):
         self.puts.clear()
 
     def settle(self) -> None:
-        """Waits until all is encoded; then the memory is free."""
+        """Waits until all pieces are encoded, then frees the memory."""
         self.catch_up()
         for waiting in self.used_by:
             for chunk in waiting.chunks:
@@ -105,8 +108,8 @@ class _Room(Struct):
 class ObjectWriter:
     """Adds objects to a repository through one pack writer. Not thread-safe.
 
-    Bytes read for ``put`` (by ``allocate``), and recovered bases, stay in memory until ``drain``.
-    ``policy``: how they are coded.
+    Memory from ``allocate``, and recovered bases, are in use until their pieces are encoded.
+    ``policy``: how objects are coded.
     """
 
     def __init__(
@@ -133,19 +136,19 @@ class ObjectWriter:
         self._room, self._before = _Room(), _Room()
         self._coding = self._room  # has the bytes of the piece being coded
         self._coder: ThreadPoolExecutor | None = None
-        self._earlier: StoredBase | None = None  # the older base used last
+        self._earlier: StoredBase | None = None  # the older version that was a base most recently
 
     def allocate(self, length: int) -> memoryview:
-        """Memory for bytes to ``put`` before the next ``make_room``."""
+        """Memory for a piece, which must be passed to ``put`` before the next ``make_room``."""
         return self._room.read.allocate(length)
 
     def _base_room(self, length: int) -> memoryview:
         return self._coding.bases.allocate(length)
 
     def make_room(self, length: int) -> None:
-        """Waits until ``length`` more bytes can be read, with their bases.
+        """Waits until there is memory for ``length`` more bytes, and for their base.
 
-        Meanwhile, pieces put before are encoded.
+        Meanwhile, earlier pieces are encoded.
         """
         if self._room.used + length <= PIECE:
             return
@@ -162,13 +165,13 @@ class ObjectWriter:
         return id_ in self._added
 
     def wants(self, id_: bytes) -> bool:
-        """Whether to write the content: it is new, or a reset point needs it in full."""
+        """Whether to write a content: if it is new, or a reset point needs it in full."""
         if not self.holds(id_):
             return True
         return self.policy.reset and not self.added(id_) and not self._is_full(id_)
 
     def _is_full(self, id_: bytes) -> bool:
-        """Whether every piece has an undamaged full record; otherwise a reset point rewrites it."""
+        """Whether every piece of an object has an undamaged full record."""
         codings = self._graph.codings(id_)
         full = [step for step in codings if not step.member.base]
         sound = {step.member.start for step in full if self._recovery.is_sound(step)}
@@ -206,12 +209,11 @@ class ObjectWriter:
         *,
         run: int | None = None,
     ) -> None:
-        """Adds one piece of a content.
+        """Adds one piece of a content. The caller must not modify its bytes until ``drain``.
 
-        The caller must not modify its bytes until ``drain``. Once encoded they are copied to
-        ``next_base``, whose buffer may be the base's own memory. ``run``: the operation that
-        published the first version of the run that the base ends, if any. Another thread codes a
-        large piece, and recovers its base.
+        After encoding, the bytes are copied to ``next_base``, which may have the same buffer as the
+        base. ``run``: if the base is in a run (``units``), the operation that published the run's
+        first version. Large pieces are coded, and their bases recovered, in another thread.
         """
         alone = next_base is not None or self.policy.pipeline.scope == "group"
         small, puts = len(piece.data) < CHUNK, self._room.puts or self._before.puts
@@ -251,10 +253,10 @@ class ObjectWriter:
         *,
         next_base: NextBase | None = None,
     ) -> None:
-        """Adds a piece of an optimizer's unit, coded against the previous version, as ``put``.
+        """As ``put``, for a piece of an optimizer's unit. The base is the previous version.
 
-        Without a prediction it is a plain delta, or in full. ``next_base`` is written only after
-        earlier pieces are encoded, because they may have its old bytes as an input.
+        Without a prediction the piece is a plain delta, or stored in full. ``next_base`` is
+        overwritten only after earlier pieces are encoded: its old bytes may be their input.
         """
         self._catch_up()
         fits = [self._serves(source, piece) for source in (base, *inputs)]
@@ -278,7 +280,7 @@ class ObjectWriter:
         source: Recovers,
         base: tuple[bytes, TensorSpec] | None = None,
     ) -> None:
-        """Adds a whole content, recovered by ``source`` like its base.
+        """Adds a whole content. ``source`` recovers the content and its base.
 
         Raises DamagedData if its bytes do not match its hash.
         """
@@ -301,9 +303,10 @@ class ObjectWriter:
             self.put(Piece(id_, spec, start, part), under)
 
     def put_step(self, piece: Piece, origin: StepFrom, next_base: NextBase | None = None) -> None:
-        """Adds a piece that is a stored piece plus an approximate step, as ``put``.
+        """As ``put``, for a piece that is a stored piece plus a lossy delta, ``origin``.
 
-        It is stored in full where a chain ends, and as by ``put`` if the base cannot be used.
+        Where a chain ends, the piece is stored in full. If the base cannot be used, ``put`` stores
+        the piece.
         """
         self._catch_up()
         base, size = self.stored(origin.base, piece.spec), len(piece.data)
@@ -344,7 +347,7 @@ class ObjectWriter:
     def put_bytes(
         self, kind: int, id_: bytes, data: bytes, base: tuple[bytes, bytes] | None
     ) -> None:
-        """Adds a whole skeleton or manifest as a patch from ``base`` (id, bytes)."""
+        """Adds a whole skeleton or manifest as a patch of ``base``, an id and bytes."""
         self._catch_up()
         self._added.add(id_)
         under: tuple[Link, ...] = ()
@@ -365,7 +368,7 @@ class ObjectWriter:
         self._records.add(waiting)
 
     def push(self) -> Future[None]:
-        """Starts to flush appended records, so that ``sync`` has less to wait for."""
+        """Starts to flush appended records, so that ``sync`` takes less time."""
         return self._pool.submit(self._packs.push)
 
     def drain(self) -> None:
@@ -380,7 +383,7 @@ class ObjectWriter:
         self._records.flush()
 
     def sync(self) -> tuple[Region, ...]:
-        """Appends open records, and makes everything durable; returns its regions."""
+        """Appends open records and makes all records durable; returns their ranges in packs."""
         self.flush()
         return self._packs.sync()
 
@@ -391,7 +394,7 @@ class ObjectWriter:
         self._records.close()
 
     def _catch_up(self) -> None:
-        """Waits for pieces in the other thread; later ones are coded in this thread."""
+        """Waits for the pieces in the other thread, so that this thread can code the next piece."""
         self._before.catch_up()
         self._room.catch_up()
         self._coding = self._room
@@ -403,7 +406,7 @@ class ObjectWriter:
         return source.id != piece.id and self._nameable(source.id)
 
     def _nameable(self, base: bytes) -> bool:
-        """Whether the first bytes of a base's id resolve to it, and not to an older object."""
+        """Whether the first bytes of a base's id identify the base, and not an older object."""
         prefix = base[:BASE_BYTES]
         return (self._graph.resolve_prefix(prefix) or self._meanings.get(prefix)) == base
 
@@ -415,7 +418,7 @@ class ObjectWriter:
     def _choose(
         self, piece: Piece, base: Base | None, run: int | None
     ) -> tuple[list[Choice], BasePiece | None]:
-        """The codings of a piece, and the base of its delta: the first one worth a delta."""
+        """The codings of a piece, and the base of its delta, if a delta is stored."""
         spec, data, choices = piece.spec, piece.data, list[Choice]()
         with suppress(DamagedData):  # store the successor of a damaged version in full
             for under in self._candidates(piece, base, run):
@@ -429,8 +432,8 @@ class ObjectWriter:
     def _candidates(self, piece: Piece, base: Base | None, run: int | None) -> Iterator[BasePiece]:
         """Possible bases, converted to the new content's dtype, best first.
 
-        First the layout's choice, then the previous version, unless its chain is long or ends with
-        a run.
+        The first is the layout's choice. The second is the previous version, unless its chain is
+        long or ends with a run (predicted versions).
         """
         spec, start = piece.spec, piece.start
         if base is None or not self.policy.may_delta(spec) or not lines_up(base.spec, spec, start):
@@ -439,7 +442,7 @@ class ObjectWriter:
         chain = base.chain(start) if layout.interval < ENDLESS else ()
         ends = self.policy.reset or layout.ends(chain, self.sequence)
         if ends and layout.is_near(chain, self.sequence):
-            return  # a full record follows, which makes a delta useless
+            return  # the piece is stored in full, and a delta would shorten no path
         plain = before_run(chain, run)
         if plain and base.spec.dtype == spec.dtype and not ends:
             link = layout.base(plain, self.sequence)
@@ -461,14 +464,14 @@ class ObjectWriter:
             self._earlier = None
             older = self.stored(BlobId(link.id), base.spec)
             if base.spec.nbytes > PIECE:
-                older.check()  # records do not contain shapes, and its shape may differ
+                older.check()  # records have no shapes, and the older version's may differ
             self._earlier = older
         return self._earlier.piece(start)
 
     def _whole_base(
         self, base: tuple[bytes, bytes], kind: int
     ) -> tuple[tuple[Link, ...], bytes, memoryview]:
-        """The base for ``put_bytes``: its chain, id and bytes; all empty to store in full."""
+        """The base for ``put_bytes``: its chain, id and bytes. All are empty to store in full."""
         layout, (id_, data) = self.policy.layout, base
         chain = self._graph.chain(id_)
         fits = chain[-1].nbytes == len(data) and self._nameable(id_)
@@ -498,8 +501,8 @@ class ObjectWriter:
     ) -> list[Waiting]:
         """Adds the chosen codings of a piece to the open records.
 
-        ``keeps``: nothing else reads the buffer of ``next_base``, so each chunk overwrites it while
-        it is in the processor's cache.
+        ``keeps``: nothing else reads the buffer of ``next_base``. So each chunk is copied there
+        directly after its encoding, while the chunk is in the CPU cache.
         """
         gathered: list[Waiting] = []
         for choice in choices:

@@ -1,8 +1,9 @@
-"""Committed ends of packs: as the index claims, and as the journal proves.
+"""The committed end of a pack: where the last record that a journal entry names ends.
 
-Code that deletes, truncates or overwrites bytes never relies on the index, which is derived and may
-be stale, foreign or damaged. The index may choose where to append, because appending at a file's
-end destroys nothing. Before bytes are truncated or a pack is deleted, the whole journal is read.
+There are two sources. The index is fast, but it is derived from the journal, and may be outdated,
+damaged, or the index of another repository. So it only chooses where to append, because appending
+at a file's end destroys nothing. Before bytes are truncated or a pack is deleted, the whole journal
+is read.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ class PackEnds:
         self._snapshot = snapshot
 
     def claimed(self, pack: int) -> int | None:
-        """The end by the index; None for a pack that must not be written to.
+        """The committed end by the index; None for a pack that must not be written to.
 
-        A pack that no entry names is new (0) if its number is above all numbers ever named.
-        Otherwise maintenance has emptied it, and other processes may still read its old bytes.
+        A pack that no entry names is new if its number is above those of all entries. Its end is
+        then 0. Otherwise maintenance (gc, repack) has emptied the pack: the result is None, because
+        other processes may still read its old bytes.
         """
         self._snapshot.refresh()
         newest = self._snapshot.newest(keys.PACK + pack.to_bytes(4, "big"))
@@ -30,9 +32,9 @@ class PackEnds:
         return max(r.end for r in newest.entry.regions if r.pack == pack) or None
 
     def proven(self, pack: int) -> int | None:
-        """As ``claimed``, from the whole journal; an index that differs is replaced.
+        """As ``claimed``, but by the whole journal. An index that differs is replaced.
 
-        The caller holds the pack's lock, as every writer does until its entry is written.
+        Call it under the pack's lock, which every writer has until its journal entry is written.
         """
         ends = self.all_proven()
         end = (ends[pack] or None) if pack in ends else (0 if pack > max(ends, default=0) else None)
@@ -41,9 +43,9 @@ class PackEnds:
         return end
 
     def all_proven(self) -> dict[int, int]:
-        """The committed end of every pack in the journal; 0 for an emptied one.
+        """The committed end of every pack in the journal; 0 for an emptied pack.
 
-        DamagedData if entries are lost: they may have named bytes of any pack.
+        Raises DamagedData if entries are lost, because lost entries may name bytes of any pack.
         """
         self._snapshot.refresh()
         self._snapshot.check_whole()

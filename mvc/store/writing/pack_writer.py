@@ -1,9 +1,9 @@
-"""Appends to packs, under a lock that is a running commit's lease.
+"""Appends records to packs under a lock.
 
-A writer locks the pack from its first byte until its journal entry is written. So if the lock is
-free, bytes after the committed end belong to no commit. The next writer of that pack truncates
-them, after it has proven from the journal where the committed bytes end. A writer that fails before
-its bytes are durable truncates them itself.
+A writer locks a pack before it appends the first byte, until its journal entry is written. So if
+the lock is free, no running commit needs the bytes after the committed end. The next writer of the
+pack reads the committed end from the journal, and truncates the bytes after this end. A writer that
+fails before its bytes are durable truncates these bytes itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TRIES = 64
 
 
 class _LockedPack(NamedTuple):
-    """A pack that is being written to, and its size before."""
+    """A pack that is being written to. ``start``: its size when it was locked."""
 
     lock: FileLock
     file: WriteFile
@@ -45,15 +45,15 @@ class RecordSink(Protocol):
         """Starts to make appended records durable."""
 
     def sync(self) -> tuple[Region, ...]:
-        """Makes everything durable; returns its regions."""
+        """Makes all appended records durable; returns their regions (ranges of packs)."""
 
 
 class PackWriter(AbstractContextManager["PackWriter"]):
-    """One locked pack, being appended to. Use as a context manager.
+    """Appends records to a locked pack, and continues in another pack when it is full.
 
-    ``ends`` supplies the committed end of a locked pack. With ``fresh`` it writes only to packs
-    that it creates; ``created``: their numbers. Features that readers need for the records are
-    added to ``features``.
+    Use it as a context manager. ``ends``: the committed ends of packs. ``fresh``: write only to new
+    packs. ``created``: numbers of the new packs. ``features``: format features that readers need
+    for the appended records.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
             self.close()
 
     def append(self, head: bytes, body: Sequence[Bytes]) -> tuple[int, int]:
-        """Writes one record; returns (pack, offset). Not durable before ``sync``."""
+        """Writes one record; returns (pack, offset). ``sync`` makes the record durable."""
         file = self._file
         if file is None or file.position >= PACK_TARGET:
             self._finish()
@@ -99,17 +99,17 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         return self._number, at
 
     def extend(self, body: Bytes) -> None:
-        """Continues the record that was appended last."""
+        """Adds bytes to the newest record."""
         assert self._file is not None
         self._file.write(body)
 
     def push(self) -> None:
-        """Flushes appended records, so that ``sync`` has less to wait for."""
+        """Flushes appended records, so that ``sync`` takes less time."""
         if self._file is not None:
             self._file.sync()
 
     def sync(self) -> tuple[Region, ...]:
-        """Makes everything appended durable and returns its regions."""
+        """Makes all appended records durable; returns their regions."""
         self._finish_region()
         if self._file is not None:
             self._file.sync()
@@ -120,7 +120,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         return tuple(self._regions)
 
     def cut(self) -> tuple[Region, ...]:
-        """Regions appended since the last cut; not durable before ``sync``."""
+        """The regions appended since the previous ``cut``. ``sync`` makes them durable."""
         self._finish_region()
         regions, self._regions = self._regions, []
         return tuple(regions)
@@ -134,10 +134,10 @@ class PackWriter(AbstractContextManager["PackWriter"]):
             pack.lock.release()
 
     def _remove_appended(self) -> None:
-        """Removes the appended records, which are not durable, so that no entry can name them.
+        """Removes the appended records. No entry names them, because they are not durable.
 
-        The packs have been locked since they were opened, so the bytes belong to this writer. If
-        this fails, the next writer of the pack truncates them.
+        The packs have been locked since they were opened, so no other writer has appended bytes. If
+        the removal fails, the next writer of the pack truncates the bytes.
         """
         for pack in self._locked:
             with suppress(MvcError, MemoryError):
@@ -153,7 +153,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
             self._start = self._file.position
 
     def _finish(self) -> None:
-        """Leaves a full pack, which stays locked."""
+        """Ends writing to a full pack. The pack stays locked."""
         self._finish_region()
         if self._file is not None:
             self._file.sync()
@@ -199,10 +199,10 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         return file
 
     def _opened(self, number: int, path: Path) -> WriteFile | None:
-        """The locked pack, truncated to its committed end; None if it is full.
+        """The locked pack, truncated to its committed end; None if nothing may be appended.
 
-        If the file ends where the index claims, appending destroys nothing. Bytes are truncated
-        only after the end that the journal proves.
+        If the file is longer than the committed end in the index, the committed end is read from
+        the journal before bytes are truncated.
         """
         end = self._ends.claimed(number)
         identity = self._fs.stat(path)
@@ -211,7 +211,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         if end is None or end >= PACK_TARGET or identity is None or identity.size < end:
             return None
         if self._fresh and end:
-            return None  # another process has already published into it
+            return None  # another process has already published records in this pack
         file = self._fs.open_write(path)
         try:
             if file.size() > end:

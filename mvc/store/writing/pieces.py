@@ -1,4 +1,4 @@
-"""Pieces of objects before they are written into a record."""
+"""Pieces (at most 32 MiB of an object) before they are written into a record of a pack."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _NO_RAW = (memoryview(b""), None)
 
 
 class NextBase(Protocol):
-    """Memory for a copy of a content's encoded pieces: the base of the next commit."""
+    """Memory for a copy of a new content, which will be the base of the next commit."""
 
     @property
     def buffer(self) -> memoryview:
         """Memory for the whole content."""
 
     def stored(self, start: int, chain: tuple[Link, ...]) -> None:
-        """Called with the chain of every piece, as of ``Graph.chain``."""
+        """Called for every piece, with its offset and its chain (``Graph.chain``)."""
 
 
 class Encoded(Struct, frozen=True, gc=False):
@@ -59,11 +59,11 @@ class Piece(Struct, frozen=True, gc=False):
 
 
 class Waiting(Struct, kw_only=True):
-    """A piece that will be added to the current record.
+    """A piece of an open record, while its chunks are being encoded. ``text``: its coding.
 
-    ``raw``: its bytes and those of its base, which group pipelines encode at the end. ``under``:
-    the chain of the base. ``step``: an addition to the base, instead of a delta. ``inputs``: first
-    bytes of ids, as ``base``. ``next_base``: copy the piece there once it is encoded.
+    ``base``, ``inputs``: first bytes of the ids of the base and of inputs of a prediction. ``raw``:
+    bytes of the piece, and of its base. ``under``: the chain of the base. ``step``: a lossy delta
+    to add to the base. ``next_base``: where to copy the piece after encoding.
     """
 
     kind: int = BLOB
@@ -73,7 +73,7 @@ class Waiting(Struct, kw_only=True):
     text: str
     base: bytes = b""
     width: int = 1
-    chunks: Sequence[Future[list[Bytes]] | Encoded] = ()  # some in each
+    chunks: Sequence[Future[list[Bytes]] | Encoded] = ()  # each encodes some chunks
     raw: tuple[memoryview, memoryview | None]
     under: tuple[Link, ...] = ()
     next_base: NextBase | None = None
@@ -118,7 +118,10 @@ def encode_proven_step(
     allocate: Callable[[int], memoryview],
     sampling: Sampling,
 ) -> Bytes:
-    """As ``encode_chunk``, from a prediction; always verified. ``sources``: base, then inputs."""
+    """As ``encode_chunk``, for a predicted chunk, which is always verified.
+
+    ``sources``: the base, then the inputs of the prediction.
+    """
     parts, known = encode_predicted(pipeline, prediction, new, sources=sources, width=width)
     encoded = gathered(parts, allocate)
     sampling.predicted(
@@ -128,7 +131,7 @@ def encode_proven_step(
 
 
 def encode_proven_patch(new: memoryview, base: memoryview, extra: bytes = b"") -> bytes:
-    """``encode_patch``, whose result is decoded and compared."""
+    """As ``encode_patch``; decodes the patch and compares the result with ``new``."""
     patch = encode_patch(new, base, extra)
     prove_patch(patch, new, base, extra)
     return patch
@@ -141,7 +144,7 @@ def group_member(piece: Waiting) -> tuple[memoryview, memoryview | None, int]:
 
 
 def copy_to_next_base(piece: Waiting) -> None:
-    """Copies an encoded piece to the next commit's base; its source may be modified afterwards."""
+    """Copies an encoded piece to ``next_base``. Afterwards its raw bytes are not needed."""
     if piece.next_base is not None and not piece.copied:
         piece.next_base.buffer[piece.start : piece.start + piece.nbytes] = piece.raw[0]
         piece.copied = True
@@ -149,7 +152,7 @@ def copy_to_next_base(piece: Waiting) -> None:
 
 
 def payload_of(piece: Waiting) -> Sequence[Bytes]:
-    """The piece's payload in parts; waits for its chunks."""
+    """The encoded bytes of a piece, in parts. Waits until its chunks are encoded."""
     chunks = [chunk for some in piece.chunks for chunk in some.result()]
     if Coding.of(piece.text).transform == "patch":
         return chunks
@@ -168,7 +171,7 @@ def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
 
 
 def report_chain(piece: Waiting, sequence: int, stored: int) -> None:
-    """Reports the piece's chain to the cache with its bytes, if there is one.
+    """Reports a piece's chain to ``next_base``, the copy for the next commit, if there is one.
 
     ``sequence``: the operation that will publish the piece.
     """

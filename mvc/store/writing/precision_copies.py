@@ -1,7 +1,7 @@
-"""Searches the master of a copy in lower precision: a bf16 tensor that is a rounded fp32 tensor.
+"""Finds the master of a copy in lower precision: the fp32 tensor of which it is the rounded value.
 
-Both are new in the same commit, so the parent has no base for the copy. The delta from the rounded
-master is zeros, which take almost no space.
+If a commit has a bf16 tensor and its master, the copy is stored as a delta from the rounded master.
+This delta is all zeros, which take almost no space.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Master(Struct, frozen=True):
     content: int
 
     def chain(self, start: int) -> tuple[Link, ...]:  # noqa: ARG002
-        """Empty: this commit stores the master."""
+        """Empty: the master is stored by this commit, so there is no stored chain yet."""
         return ()
 
     def piece(self, start: int) -> memoryview:
@@ -57,14 +57,15 @@ class Master(Struct, frozen=True):
         return out
 
     def changed(self) -> bool:
-        """Whether the caller has modified it since it was hashed."""
+        """Whether the caller has modified the tensor since it was hashed."""
         return blob_id(self.spec, self.read(0, self.spec.nbytes), parallel=True) != self.id
 
 
 class PrecisionCopies:
-    """Masters, searchable by their rounded values.
+    """Finds masters by their rounded values.
 
-    The first elements of each master are rounded once per narrower dtype and indexed by hash.
+    For each narrower dtype, the first elements of each master are rounded once. Their hash is the
+    key of the master.
     """
 
     def __init__(self) -> None:
@@ -109,7 +110,7 @@ class PrecisionCopies:
 
 
 class _Rounded(Struct):
-    """Masters of one spec by the hash of their first elements, rounded to one dtype."""
+    """``by_hash``: maps the hash of a master's first elements, rounded, to the master."""
 
     by_hash: dict[bytes, Master] = field(default_factory=dict)
     seen: int = 0

@@ -1,12 +1,16 @@
-"""Proofs of records: encoded bytes are decoded by the readers' own code before they are published.
+"""Verifies records before they are published: decodes them with the code that readers use.
 
-Before a journal entry names a record, its bytes are decoded and compared with the originals:
-headers, codings, checksums, chunk containers, patches, groups, approximate steps, super-steps,
-manifests and chunks. Only zstd chunks in codings of the format's first version are sampled once an
-operation has stored ``ALWAYS`` bytes, because decoding each one takes a quarter of a commit's
-processor time: one in 32, and the first of every kind. A predicted chunk is always decoded, from
-the prediction computed for encoding; for one in 32 the prediction is computed again. The originals
-match their ids, because the caller has hashed them.
+Before a journal entry names a record, its headers, codings, checksums, chunk containers, patches,
+groups, lossy deltas, super-steps, manifests and chunks are decoded and compared with the originals.
+There are two exceptions:
+
+- After ``ALWAYS`` bytes of an operation, zstd chunks in codings of the format's first version are
+  sampled. The first chunk of every kind and one in 32 are decoded. Decoding each of them would take
+  a quarter of a commit's CPU time.
+- A predicted chunk is decoded from the prediction that was computed for encoding. This prediction
+  is computed again for one chunk in 32.
+
+The originals match their ids, because the caller has hashed them.
 """
 
 from __future__ import annotations
@@ -51,17 +55,17 @@ def _prove_bytes(one: Bytes, other: Bytes) -> None:
 
 
 class Sampling:
-    """Verifies chunks, all or a sample. Safe across threads."""
+    """Verifies all chunks or a sample of the chunks. Safe across threads."""
 
     def __init__(self, sequence: int) -> None:
-        """``sequence``: of the operation, so that the next operation samples other chunks."""
+        """``sequence``: number of the operation. So each operation samples different chunks."""
         self._turns = count(sequence)
         self._kinds: set[object] = set()
         self._left = ALWAYS
         self._lock = Lock()
 
     def _is_sampled(self, kind: object, nbytes: int) -> bool:
-        """Whether to verify this chunk: one of the first, the first of its kind, or one in 32."""
+        """Whether a chunk is in the first ``ALWAYS`` bytes, the first of its kind, or one in 32."""
         with self._lock:
             self._left -= nbytes
             sampled = next(self._turns) % _EVERY == 0 or kind not in self._kinds or self._left >= 0
@@ -72,9 +76,11 @@ class Sampling:
         self, pipeline: Pipeline, encoded: Bytes, new: memoryview, base: memoryview | None, *,
         width: int,
     ) -> None:  # fmt: skip
-        """Verifies that a chunk decodes to ``new``; deltas of later codings also back to ``base``.
+        """Verifies that a chunk decodes to ``new``.
 
-        Deltas of the first codings need no second test: their inverse is exact for any bytes.
+        A delta in a coding with a format feature is undone, too, and the result is compared with
+        ``base``. Codings of the format's first version need no such test: undoing their deltas is
+        exact for any bytes.
         """
         later, shape = bool(pipeline.features), encoded[0]
         costly = not later and pipeline.method is not None and shape in (CODED, ELIDED)
@@ -104,10 +110,11 @@ class Sampling:
         width: int,
         known: Predicted,
     ) -> None:
-        """Verifies that an optimizer's step and a chunk lead from ``sources`` to ``new``.
+        """Verifies that an encoded chunk and the prediction from ``sources`` lead to ``new``.
 
-        Readers predict with the same function from the same bytes and the signs in the chunk, so
-        they get the same as ``known``. One prediction in 32 is computed again nevertheless.
+        ``known``: the prediction computed for encoding. Readers compute the same prediction, with
+        the same function from the same bytes and the signs in the chunk. Nevertheless, one
+        prediction in 32 is computed again.
         """
         state, repeat = known.state, next(self._turns) % _EVERY == 0
         with proof_of(f"a tensor coded by {prediction.text}"):
@@ -135,7 +142,7 @@ def prove_group(pipeline: Pipeline, body: Sequence[Bytes], members: Sequence[Gro
 
 
 def proven_steps(pipeline: Pipeline, steps: Sequence[Addition]) -> list[Bytes]:
-    """``encode_steps``, whose result is decoded and compared."""
+    """As ``encode_steps``; decodes the result and compares it with ``steps``."""
     with proof_of(f"approximate steps coded by {pipeline.text}"):
         body: list[Bytes] = [*encode_steps(pipeline, steps)]
         sizes = [step.nbytes for step in steps]
@@ -144,7 +151,7 @@ def proven_steps(pipeline: Pipeline, steps: Sequence[Addition]) -> list[Bytes]:
 
 
 def prove_alike(decoded: Sequence[Addition], originals: Sequence[Addition]) -> None:
-    """Raises DamagedData unless approximate steps decode to the originals."""
+    """Raises DamagedData unless the decoded lossy deltas equal the originals."""
     for one, other in zip(decoded, originals, strict=True):
         prove_equal((one.dtype, one.root), (other.dtype, other.root))
         prove_equal(one.table.tobytes(), other.table.tobytes())
@@ -158,7 +165,7 @@ def prove_patch(patch: Bytes, new: memoryview, base: memoryview, extra: bytes = 
 
 
 def prove_chunks(payload: Sequence[Bytes], nbytes: int, width: int) -> None:
-    """Verifies the container of a tensor's chunks, passed in parts: the head and every chunk."""
+    """Verifies the container of a tensor's chunks. ``payload``: its head, then every chunk."""
     head, *chunks = payload
     with proof_of("the chunks of a tensor"):
         read = _container(bytes(head), nbytes, sum(map(len, payload)))
@@ -178,7 +185,7 @@ def prove_check(payload: Sequence[Bytes], check: bytes) -> None:
 
 
 def proven_header(members: Sequence[Member], *, group: bool, body_size: int) -> bytes:
-    """``encode_header``, whose result is decoded and compared."""
+    """As ``encode_header``; decodes the header and compares the result with the arguments."""
     head = encode_header(members, group=group, body_size=body_size)
     with proof_of("a record's header"):
         read = decode_header(head, "a new record")

@@ -1,8 +1,9 @@
-"""Records being written: filled with pieces, then appended by another thread.
+"""Collects encoded pieces into records, and appends the records to a pack in another thread.
 
-Pieces are gathered into a record until their raw bytes fill it; then it is appended to the writer's
-pack while the next record is encoded. Readers see nothing before ``mvc.store.publishing.publish``
-has written the journal entry with the regions.
+A piece is at most 32 MiB of an object. A record is a header and the encoded bytes of several
+pieces. A record is full when its pieces have 8 MiB or more before encoding. Full records are
+appended while the pieces of later records are encoded. Readers see a record only after
+``mvc.store.publishing.publish`` has written the journal entry that names its bytes.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ from mvc.store.writing.pieces import (
 from mvc.store.writing.proof import prove_check, prove_group, proven_header, proven_steps
 from mvc.types import Bytes
 
-_IN_FLIGHT = 2  # records being appended while later ones are encoded
+_IN_FLIGHT = 2  # the most records that the appending thread has to append
 
 
 class _OpenRecord(Struct):
-    """Pieces gathered so far; ``arena`` has their encoded chunks.
+    """A record to which pieces are added. ``arena``: memory for their encoded chunks.
 
-    ``grouped``: they share one payload. ``texts``: of their codings. ``settled``: how many pieces,
-    from the first on, are encoded and copied to the next base.
+    ``grouped``: pieces with the same coding are encoded together. A coding says how a piece is
+    encoded. ``texts``: the distinct codings of the pieces. ``settled``: the number of pieces,
+    counted from the first, that are encoded and copied to their ``next_base``.
     """
 
     grouped: bool
@@ -48,9 +50,10 @@ class _OpenRecord(Struct):
 
 
 class RecordsInFlight:
-    """Two open records, and those being appended. Not thread-safe.
+    """Two open records, and full records that are being appended. Not thread-safe.
 
-    ``sequence``: the operation that will publish them.
+    One of the open records is for grouped pieces. ``sequence``: number of the operation that will
+    publish the records.
     """
 
     def __init__(self, packs: RecordSink, arenas: Arenas, sequence: int) -> None:
@@ -58,20 +61,20 @@ class RecordsInFlight:
         self._open = {kind: _OpenRecord(kind, arenas.lend()) for kind in (True, False)}
         self._appender: Executor | None = None
         self._appending: list[Future[None]] = []
-        self.needs_raw = False  # whether ``drain`` has raw bytes to code or to copy
+        self.needs_raw = False  # whether ``drain`` must encode or copy raw bytes
 
     @property
     def single(self) -> Sequence[Waiting]:
-        """Pieces of the open record whose pieces are coded one by one."""
+        """The pieces of the open record that is not ``grouped``."""
         return self._open[False].pieces
 
     @property
     def allocate(self) -> Callable[[int], memoryview]:
-        """Allocates memory for chunks of the next piece that is not ``grouped``."""
+        """Allocates memory for encoded chunks of the next piece that is not ``grouped``."""
         return self._open[False].arena.allocate
 
     def add(self, piece: Waiting, *, grouped: bool = False) -> None:
-        """Adds a piece, whose chunks may still be being encoded."""
+        """Adds a piece. Other threads may still be encoding its chunks."""
         record = self._open[grouped]
         self.needs_raw |= grouped or piece.next_base is not None
         record.pieces.append(piece)
@@ -79,7 +82,7 @@ class RecordsInFlight:
         record.raw += piece.nbytes
 
     def append_full(self) -> None:
-        """Appends full records in another thread, while later ones are encoded."""
+        """Passes full records to the appending thread."""
         for grouped, record in self._open.items():
             full = record.raw >= RECORD or len(record.pieces) >= RECORD_MEMBERS
             if not full and len(record.texts) < RECORD_TEXTS:
@@ -92,9 +95,10 @@ class RecordsInFlight:
             )
 
     def drain(self) -> None:
-        """Waits until everything is encoded.
+        """Waits until all pieces are encoded, and appends the grouped pieces.
 
-        The last record stays open, so that a manifest can join the contents that it names.
+        The record that is not grouped stays open, so that a manifest can be stored in the same
+        record as contents of its version.
         """
         self._await()
         if self._open[True].pieces:
@@ -121,7 +125,7 @@ class RecordsInFlight:
                 for chunk in piece.chunks:
                     chunk.cancel()
         self._stop()
-        # Arenas of other records stay: their chunks may still be written by other threads.
+        # If a record has pieces, other threads may still write to its arena.
         for record in (r for r in self._open.values() if not r.pieces):
             self._arenas.give_back(record.arena)
 
@@ -167,7 +171,7 @@ class RecordsInFlight:
         self._packs.append(proven_header(members, group=False, body_size=at), body)
 
     def _append_group(self, pieces: Sequence[Waiting]) -> None:
-        """One payload per coding text, since full records and deltas decode differently."""
+        """Appends one record for each coding; the pieces of a record are encoded together."""
         for text in dict.fromkeys(piece.text for piece in pieces):
             chosen = [piece for piece in pieces if piece.text == text]
             pipeline = Pipeline.parse(Coding(text).pipeline)

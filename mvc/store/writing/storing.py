@@ -1,4 +1,4 @@
-"""A file during a commit, with the stored contents that its contents are later states of."""
+"""A file during a commit, with the previous version of each of its contents."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """A content's name, and the stored content that is probably its earlier state."""
+    """The name of a content, and the stored content that is probably its previous version."""
 
     name: str
     base: Content | None
 
 
 class Storing(Struct):
-    """A file during a commit: ``origins`` of its contents, ``ids`` of those already stored.
+    """A file during a commit. ``ids``: of the contents that are stored already.
 
-    ``last`` has the file's previous version in memory. The caller must not change its own memory:
-    ``borrowed`` are names and ids of contents in it, ``uncopied`` those without a copy in a cache,
-    ``masters`` the bases of precision copies.
+    ``origins``: one for each content. ``last``: the file's previous version in memory.
+    ``borrowed``: name and id of each content in the caller's memory, which must not change.
+    ``uncopied``: borrowed contents that ``last`` does not copy. ``masters``: borrowed tensors that
+    are bases of copies in lower precision (``PrecisionCopies``).
     """
 
     file: ParsedFile
@@ -52,7 +53,7 @@ class Storing(Struct):
             self.uncopied.append(i)
 
     def prove(self, contents: Iterable[int]) -> None:
-        """Hashes masters and these contents again; SourceChanged if one was modified."""
+        """Hashes the masters and ``contents`` again. Raises SourceChanged if a tensor differs."""
         for master in self.masters:
             if master.changed():
                 raise tensor_changed(self.path)

@@ -1,14 +1,16 @@
-"""Codes the tensors of an optimizer's unit together: a parameter, and its states.
+"""Encodes a *unit*, a parameter and its optimizer states, together.
 
-If a version is one step after the previous one, its tensors can be predicted from each other and
-from the previous ones by the optimizer's formula (``mvc.codecs.optim``). The rule is determined on
-the largest of the units with equal hyperparameters; the others use it, unless a few of their
-elements contradict it.
+If a version is one optimizer step after the previous version, its tensors can be predicted by the
+optimizer's formula, from each other and from the previous version (``mvc.codecs.optim``). Then only
+the difference from the prediction is stored. A *rule* says how a tensor is predicted. The rules are
+determined on the largest of all units with equal hyperparameters. A smaller unit uses the same
+rules if they predict a few of its elements well.
 
-Consecutive versions coded in this form are a *run*. In a run all tensors of a unit are coded
-against the previous version, the unpredicted ones by plain deltas. So a run is recovered step by
-step, with one step's tensors in memory. A run ends at ``RUN`` versions, or where a chain ends. The
-next version is coded against versions before the run.
+A *run* is consecutive predicted versions. In a run all tensors of a unit are encoded against the
+previous version; a tensor without a rule is a plain delta. So a run is recovered step by step, with
+the tensors of one step in memory. A run ends after ``RUN`` versions, or where a chain (objects that
+are decoded one after another) ends. The version after a run is encoded against a version before the
+run.
 """
 
 from __future__ import annotations
@@ -38,23 +40,24 @@ if TYPE_CHECKING:
     from mvc.adapters.optimizers.units import Unit
 
 _WORTH = 0.9
-"""A unit is predicted if that takes at most this share of its deltas' bytes: a smaller saving would
-not pay for the version after the run, whose base is distant.
+"""A unit is predicted if this takes at most 0.9 times the bytes of plain deltas.
+
+A smaller saving would be lost at the version after the run, which is a delta from a distant base.
 """
 _CHECKED = 4096  # bytes of a tensor on which another unit's rule is checked
-_TRIES = 4  # rules that units with equal hyperparameters may have
+_TRIES = 4  # the most different rules for units with equal hyperparameters
 _SAMPLED = 4096  # bytes of each of four blocks of a tensor, on which rules are compared
-_SHORT = 256  # bytes of a tensor below which the names of its inputs matter
+_SHORT = 256  # bytes of a tensor below which the bytes that name its inputs matter
 _MOST_NAMED = 0.5
 _GRADED = 4096  # bytes of a tensor from which grades save more than their lengths cost
 _AS_GOOD = 0.5  # share of the exact predictions that a rule must reach in another unit
 
 
 class UnitMember(Struct):
-    """One tensor of a unit: a content of a file; ``base``: its content in the previous version.
+    """One tensor of a unit: content number ``content`` of a file. ``base``: its previous version.
 
-    ``data``: its bytes, if all are in memory; ``borrowed``: in the caller's memory. ``wanted``: it
-    must be stored; ``next_base`` is then its buffer in a cache.
+    ``data``: the bytes, if all are in memory. ``borrowed``: this memory is the caller's.
+    ``wanted``: the tensor must be stored. ``next_base``: its buffer in a cache, if there is one.
     """
 
     storing: Storing
@@ -68,7 +71,7 @@ class UnitMember(Struct):
     next_base: NextBase | None = None
 
     def piece(self, start: int, allocate: Callable[[int], memoryview]) -> memoryview:
-        """Its bytes from ``start`` on; ``allocate`` allocates memory for reading."""
+        """The tensor's piece at ``start``. ``allocate`` allocates memory for reading."""
         length = min(PIECE, self.spec.nbytes - start)
         if self.data is not None:
             return self.data[start : start + length]
@@ -78,7 +81,7 @@ class UnitMember(Struct):
 
 
 class Steps(Struct):
-    """The pieces of a unit at one offset, of the new version and of the previous one, by name."""
+    """The pieces of a unit's tensors at one offset, by name, of the new and previous version."""
 
     new: Mapping[str, BasePiece]
     old: Mapping[str, BasePiece]
@@ -124,8 +127,9 @@ class Rules(Struct, frozen=True):
 
 
 def put_order(members: Mapping[str, UnitMember], rules: Rules | None) -> list[str]:
-    """A unit's tensors, each before its inputs, so that old bytes are read before new ones replace
-    them.
+    """The names of a unit's tensors, each before its inputs.
+
+    So the old bytes of an input are read before its new bytes replace them.
     """
     first = (rules.order() if rules is not None else None) or []
     return [*first, *(name for name in members if name not in first)]
@@ -137,9 +141,10 @@ def bytes_of(members: Mapping[str, UnitMember]) -> int:
 
 
 def run_of(chains: Sequence[Sequence[Link]]) -> tuple[int | None, int]:
-    """The operation that published a run's first version, and the number of its versions.
+    """The operation that published the first version of a run, and the number of its versions.
 
-    ``chains``: of a unit's tensors in the last version. (None, 0) if it is in no run.
+    ``chains``: those of a unit's tensors in the newest version. The result is (None, 0) if this
+    version is in no run.
     """
     first = [next((k.sequence for k in chain if k.predicted), None) for chain in chains]
     begin = min((sequence for sequence in first if sequence is not None), default=None)
@@ -149,7 +154,7 @@ def run_of(chains: Sequence[Sequence[Link]]) -> tuple[int | None, int]:
 
 
 def goes_on(policy: Policy, chains: Sequence[Sequence[Link]], sequence: int, nbytes: int) -> bool:
-    """Whether a unit's next version may be predicted from the last one, which has these chains."""
+    """Whether a unit's next version may be predicted from the newest one, which has ``chains``."""
     if not policy.predicts or not all(chains) or run_of(chains)[1] >= policy.run:
         return False
     stored = sum(chain[-1].stored for chain in chains)
@@ -165,7 +170,7 @@ class RuleChooser:
         self._known: dict[object, list[Rules | None]] = {}
 
     def choose(self, unit: Unit, dtype: str, steps: Steps) -> Rules | None:
-        """The rules of a unit in a run; None if deltas are as small."""
+        """The rules of a unit in a run; None if plain deltas are about as small."""
         rules, nbytes = self._rules(unit, dtype, steps), len(next(iter(steps.new.values())).data)
         if rules is None or nbytes >= _SHORT:
             return rules if rules is None or nbytes < _GRADED else rules.graded
@@ -184,7 +189,7 @@ class RuleChooser:
         return known[-1]
 
     def _compared(self, chosen: dict[str, ChosenRule], dtype: str, steps: Steps) -> Rules | None:
-        """The rules that save bytes over a delta; None if they save too little in total."""
+        """The rules that save bytes over plain deltas; None if they save too little in total."""
         sample, better, today, total = _cut(steps, sample_of), dict[str, ChosenRule](), 0.0, 0.0
         for name, new in sample.new.items():
             if new.data == sample.old[name].data:
@@ -200,12 +205,12 @@ class RuleChooser:
         return rules if better and total <= _WORTH * today and rules.order() is not None else None
 
     def _plain(self, dtype: str, new: memoryview, base: BasePiece) -> float:
-        """Bytes per raw byte without a rule."""
+        """Encoded bytes per raw byte, without a rule."""
         spec = TensorSpec(dtype, (len(new) // DTYPES[dtype].itemsize,))
         return choose(spec, new, spec, base, policy=self._policy)[0].share
 
     def _share(self, rules: Rules, name: str, steps: Steps) -> float:
-        """Bytes per raw byte with a rule."""
+        """Encoded bytes per raw byte, with a rule."""
         prediction, new = rules.chosen[name].prediction, steps.new[name].data
         guess = _predicted(rules, name, steps)
         encoded = self._policy.pipeline.encode_chunk(new, guess, prediction.width)
@@ -214,7 +219,7 @@ class RuleChooser:
 
 
 def _fits(rules: Rules, steps: Steps) -> bool:
-    """Whether rules predict a few elements of this unit about as well as in their own unit."""
+    """Whether the rules of another unit predict a few elements of this unit about as well."""
     few = _cut(steps, lambda data: data[:_CHECKED])
     for name, chosen in rules.chosen.items():
         if chosen.inputs and chosen.exact >= _AS_GOOD:
