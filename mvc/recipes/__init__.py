@@ -1,7 +1,8 @@
 """Replayable trainings: recipes, data sets, replays, and weights that recipes replace.
 
-It uses ``models``, which stores how a model is built. Comparing two runs of a model is ``probe``.
-The functions are in ``verbs``, ``dataset`` and ``weights``.
+A recipe contains the code, the data sets and the settings of a training. A replay runs the training
+again. The functions are in ``verbs``, ``dataset`` and ``weights``. ``mvc.models`` stores how a
+model is built. ``mvc.probing`` compares two runs of a model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Data sets: versions of files under tags ``data/NAME``, or references with a hash per file.
+"""Data sets: each is a version with the tag ``data/NAME``, in one of two forms.
 
-A stored data set is an ordinary version: unchanged files are not stored again. A reference is a
-version with one file that contains a path, and the size and hash of every file at that path.
+A stored data set is a version of the files themselves. Files that have not changed are not stored a
+second time. A reference is a version of one file, which contains a path, and the size and hash of
+every file at that path.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from mvc.system import FileIdentity, FileSystem
 from mvc.types import PathName, Progress
 
 DataArgument: TypeAlias = str | PathLike[str] | Mapping[str, Any] | None
-"""A file or folder, or several by the names of their data sets."""
+"""A file or folder; or a mapping from names of data sets to files or folders."""
 
 _REFERENCE = "reference.json"
 _SCHEMA = "mvc.reference/1"
@@ -44,8 +45,8 @@ _MOST = 64 * MIB  # maximum bytes of a reference
 
 
 class DataSet(Struct, frozen=True):
-    """A data set; ``nbytes``: total size of its files. ``source``: the path of a reference, else
-    None.
+    """A data set. ``nbytes``: total size of its files. ``source``: the path that a reference
+    contains; None for a stored data set.
     """
 
     name: str
@@ -61,7 +62,9 @@ class _File(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class _Reference(Struct, frozen=True, forbid_unknown_fields=True):
-    """``reference.json``: the path of the files, and size and hash of each by name."""
+    """The content of ``reference.json``. ``source``: the path of the data set. ``files``: maps the
+    name of each file to the file's size and hash.
+    """
 
     source: str
     files: dict[str, _File]
@@ -73,7 +76,7 @@ class _Reference(Struct, frozen=True, forbid_unknown_fields=True):
         for name in reference.files:
             check_path(name)
         if not reference.files or not Path(reference.source).is_absolute():
-            raise ValueError("it names no files, or no absolute path")
+            raise ValueError("a reference needs at least one file and an absolute path")
         return reference
 
 
@@ -91,9 +94,9 @@ def add_data(
 ) -> DataSet:
     """Stores a file or a folder as a data set, under the tag ``data/NAME``.
 
-    ``name`` is by default the name of the file or folder. With ``reference`` only its path and the
-    hash of each file are stored. An unchanged data set is not stored again. Raises InvalidName,
-    UnknownPath, WrongUsage.
+    ``name`` is by default the name of the file or folder. With ``reference``, mvc stores the path
+    and the hash of each file, but no content. If the data set has not changed, nothing is stored.
+    Raises InvalidName, UnknownPath, WrongUsage.
     """
     path = Path(source)
     name = path.name if name is None else name
@@ -134,7 +137,9 @@ def _publish(
 
 
 def data_set(repo: Repository, name: str) -> DataSet:
-    """The newest version of a data set. Raises UnknownPath."""
+    """The newest version of the data set ``name``. Raises UnknownPath if no data set has that
+    name.
+    """
     known = _versions(repo)
     if name not in known:
         names = ", ".join(list(known)[:10])
@@ -146,7 +151,7 @@ def data_set(repo: Repository, name: str) -> DataSet:
 
 
 def data_sets(repo: Repository) -> list[DataSet]:
-    """The newest version of every data set, by name."""
+    """The newest version of every data set, sorted by name."""
     return [of_version(repo, name, version) for name, version in _versions(repo).items()]
 
 
@@ -156,7 +161,7 @@ def _versions(repo: Repository) -> dict[str, CommitId]:
 
 
 def of_version(repo: Repository, name: str, version: CommitId) -> DataSet:
-    """Files and size of a version of a data set. Raises StateForgotten, DamagedData."""
+    """The files and the size of a data set in a version. Raises StateForgotten, DamagedData."""
     reference = _reference(repo, version)
     if reference is None:
         entries = repo.manifest(version).entries
@@ -171,9 +176,10 @@ def of_version(repo: Repository, name: str, version: CommitId) -> DataSet:
 
 
 class Used(Struct, frozen=True):
-    """The data sets of a training. ``places``: the path of each on this machine, by name.
+    """The data sets of a training. ``places``: maps each name to the path on this machine.
 
-    ``argument``: the value that the service receives as ``data``.
+    ``argument``: the value that the training function receives as ``data``. ``seen``: the size and
+    modification time of each file when the training started.
     """
 
     data: tuple[Data, ...]
@@ -183,7 +189,7 @@ class Used(Struct, frozen=True):
     fs: FileSystem
 
     def check_unchanged(self) -> None:
-        """Raises CannotRecord if a file was modified after ``used``."""
+        """Raises CannotRecord if a file was modified after the call of ``used``."""
         for path, before in self.seen.items():
             after = self.fs.stat(path)
             if after is None or (after.size, after.mtime_ns) != (before.size, before.mtime_ns):
@@ -194,13 +200,17 @@ class Used(Struct, frozen=True):
 
 
 def used(repo: Repository, argument_: DataArgument) -> Used:
-    """Stores changes of these data sets; one stored as a reference is compared with it instead."""
+    """Stores new and changed data sets of a training.
+
+    If a data set was added as a reference, its files are compared with the reference instead.
+    Raises CannotRecord if they differ.
+    """
     named: dict[str, Path] = {}
     if isinstance(argument_, Mapping):
         named = {name: Path(path) for name, path in argument_.items()}
     elif argument_ is not None:
         named = {Path(argument_).resolve().name: Path(argument_)}
-    if len(named) >= MAX_NEEDS:  # the base counts as well
+    if len(named) >= MAX_NEEDS:  # one of the needed versions is the base of the training
         raise CannotRecord(
             f"a training has at most {MAX_NEEDS - 1} data sets",
             hint="put the files into one folder, which is one data set",
@@ -232,9 +242,10 @@ def used(repo: Repository, argument_: DataArgument) -> Used:
 
 
 def place(repo: Repository, data: Data, folder: Path) -> Path:
-    """The path of a recorded data set: checked out to ``folder``, or at the path of its reference.
+    """Returns the path of a recorded data set, with all its files verified by their hashes.
 
-    All files are compared with their hashes. Raises CannotRetrain naming a missing or changed file.
+    A stored data set is checked out to ``folder``. A reference contains the path of its files.
+    Raises CannotRetrain, which names a missing or changed file.
     """
     fs, reference = FileSystem(), _reference(repo, data.version)
     if reference is None:
@@ -255,7 +266,7 @@ def place(repo: Repository, data: Data, folder: Path) -> Path:
 
 
 def _files(fs: FileSystem, path: Path) -> dict[str, Path]:
-    """The files of a folder, or one file, by their names in the data set."""
+    """Maps names in the data set to paths: all files of a folder, or a single file."""
     identity = fs.stat(path)
     if identity is None:
         raise UnknownPath(f"there is no file or folder {printable(str(path))}")
@@ -306,7 +317,9 @@ def _compare(
 
 
 def outside(repo: Repository, data: Iterable[Data]) -> list[str]:
-    """Names of those data sets of a recipe that are references, so that mvc has no copy."""
+    """The names of the data sets in ``data`` that are references: mvc has no copy of their
+    files.
+    """
     return [one.name for one in data if _is_reference(repo, one.version)]
 
 

@@ -1,4 +1,7 @@
-"""Describes a training in a recipe, and collects a version's attachments: code, states, models."""
+"""Describes a training as a recipe, and collects the attachments of the recipe's version.
+
+The attachments are code, states of objects, and how the model is built.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,10 @@ from mvc.training.state.rng import rng_state
 
 
 class Description:
-    """The current objects of a training; a recipe contains each at most once.
+    """Describes the model, the data sets and the objects of a training in their current state.
 
-    ``path``: that of the model's state. Raises CannotRecord, naming an object that cannot be
-    replayed.
+    An object that is used several times is described once. ``path``: the path of the model's file.
+    Raises CannotRecord, which names an object that cannot be replayed.
     """
 
     def __init__(self, source: torch.nn.Module | Architecture, data: Used, path: str) -> None:
@@ -40,8 +43,8 @@ class Description:
         self._model_value = self._built_by(source)
 
     def _built_by(self, source: torch.nn.Module | Architecture) -> Any:
-        """The value that builds the model; also stores how ``load_model`` builds it, if
-        possible.
+        """Returns the value of the recipe that builds the model. If possible, also stores how
+        ``load_model`` builds the model.
         """
         making = None if isinstance(source, Architecture) else making_of(self._model)
         state = self._model.state_dict()
@@ -50,7 +53,7 @@ class Description:
             call = f"{self._stored.module}:{self._stored.name}"
             return self.describer.model(call, self._stored.arguments)
         value = self.describer.constructed_model()
-        with suppress(MvcError, ValueError, TypeError):  # its arguments may be objects
+        with suppress(MvcError, ValueError, TypeError):  # load_model cannot create objects
             bound = inspect.signature(making.call).bind(*making.args, **making.keywords)
             built = Architecture(making.call, bound.arguments)
             self._stored, self._files = describe(built, state, self._path)
@@ -59,9 +62,10 @@ class Description:
     def recipe(
         self, base: BaseState, service: Any, arguments: Mapping[str, Any]
     ) -> tuple[Recipe, dict[str, Any]]:
-        """The recipe without its result, and the attachments; reads the random state last.
+        """Returns the recipe without its result, and the attachments.
 
-        ``service`` and ``arguments`` are values of the describer.
+        The states of the random generators are read last. ``service`` and ``arguments`` are values
+        that ``describer`` has returned.
         """
         describer, model = self.describer, self._model
         sources = sources_of(describer.classes, values=True)
@@ -98,7 +102,10 @@ class Description:
 
 
 def refuse_model(model: Any) -> None:
-    """Raises CannotRecord for a model that could not be rebuilt identically."""
+    """Raises CannotRecord for a model that a replay could not rebuild identically.
+
+    Raises WrongUsage if ``model`` is not a module.
+    """
     if not isinstance(model, torch.nn.Module):
         hooks = "a class" if isinstance(model, type) else f"of type {type(model).__qualname__}"
         raise WrongUsage(f"model is {hooks}: it must be a torch.nn.Module object")
@@ -131,7 +138,7 @@ def refuse_model(model: Any) -> None:
 
 
 def refuse_process_group() -> None:
-    """Raises CannotRecord in a distributed training, because a replay is a single process."""
+    """Raises CannotRecord in a distributed training, because a replay runs in one process."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         raise CannotRecord(
             "this process is in a torch.distributed process group, which a recipe cannot record",

@@ -20,7 +20,9 @@ _SCALARS = (bool, int, float, str)
 
 
 class Making(Struct, frozen=True):
-    """The call that created an object. ``seen``: its plain attributes right afterwards."""
+    """The call that created an object. ``seen``: the plain attributes of the object (numbers,
+    texts, booleans and None) right after the call.
+    """
 
     call: Callable[..., Any]
     args: tuple[Any, ...]
@@ -29,7 +31,9 @@ class Making(Struct, frozen=True):
 
     @property
     def names(self) -> list[str]:
-        """Names of the positional arguments: of the parameters, or else their numbers."""
+        """A name for each positional argument: the name of its parameter. If that is unknown, the
+        name is ``_N``, with the argument's position N.
+        """
         try:
             parameters = list(inspect.signature(self.call).parameters.values())
         except (ValueError, TypeError):
@@ -39,7 +43,9 @@ class Making(Struct, frozen=True):
         return [names[i] if i < len(names) else f"_{i}" for i in range(len(self.args))]
 
     def changed(self, obj: Any) -> str | None:
-        """A plain attribute of ``obj`` that has changed, as a text; None if none has."""
+        """Describes a plain attribute of ``obj`` that has changed since the call; None if none
+        has.
+        """
         changes = (
             f"{name}: {self.seen[name]!r}, now {value!r}"
             for name, value in (vars(obj).items() if hasattr(obj, "__dict__") else ())
@@ -54,9 +60,10 @@ _makings: dict[int, Making] = {}
 def constructed(call: Callable[_P, _T], /, *args: _P.args, **keywords: _P.kwargs) -> _T:
     """Returns ``call(*args, **keywords)`` and remembers the call, for use in a recipe.
 
-    ``call`` is a class or a function of a module. Its arguments may be plain values, paths in a
-    data set, tensors, functions of modules, and other objects created by ``constructed``. Raises
-    WrongUsage for a result whose type cannot be remembered, and the errors of ``call``.
+    ``call`` is a class or a function that can be imported from a module. Its arguments may be plain
+    values, paths in a data set, tensors, functions that can be imported, and objects that
+    ``constructed`` created. Raises the errors of ``call``, and WrongUsage if the type of the result
+    does not support weak references.
     """
     making_args, making_keywords = _copied(args), _copied(keywords)
     obj = call(*args, **keywords)
@@ -72,12 +79,12 @@ def constructed(call: Callable[_P, _T], /, *args: _P.args, **keywords: _P.kwargs
 
 
 def making_of(obj: Any) -> Making | None:
-    """The call that created an object with ``constructed``; None for other objects."""
+    """The call with which ``constructed`` created ``obj``; None for any other object."""
     return _makings.get(id(obj))
 
 
 def _copied(value: Any) -> Any:
-    """Copies containers, so that later changes are not recorded as arguments."""
+    """Copies lists, tuples and dicts, so that later changes to them do not reach the recipe."""
     if type(value) in {list, tuple}:
         return type(value)(_copied(item) for item in value)
     if type(value) is dict:
@@ -86,7 +93,7 @@ def _copied(value: Any) -> Any:
 
 
 def _plain_attributes(obj: Any) -> dict[str, Any]:
-    """Plain attributes of an object of the project; objects of installed packages have none."""
+    """The plain attributes of ``obj``; empty if its class belongs to an installed package."""
     home = getattr(sys.modules.get(type(obj).__module__), "__file__", None) or ""
     if {"site-packages", "dist-packages"} & set(Path(home).parts):
         return {}

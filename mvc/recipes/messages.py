@@ -1,4 +1,4 @@
-"""Messages between ``replay`` and the process that runs it (``mvc.recipes.worker``)."""
+"""Messages between ``mvc.recipes.replay`` and the process that trains (``mvc.recipes.worker``)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from mvc.models.environment import EnvironmentDifference
 
 
 class Job(Struct, frozen=True):
-    """A job for the process. ``base``: a file with the weights; empty if they are stored.
+    """A training for the process to replay.
 
-    ``folder``: its working folder. ``fork``: a fork of the process runs the job. ``wanted``:
-    intermediate versions that are written, too.
+    ``base``: a file with the initial weights; empty if the repository has them. ``folder``: the
+    working folder of the training. ``fork``: whether a fork of the process runs the job.
+    ``wanted``: ids of intermediate versions whose weights the process writes, in addition to the
+    result.
     """
 
     repository: str
@@ -33,27 +35,31 @@ class _Event(Struct, frozen=True, tag_field="event", tag=str.lower):
 
 
 class Compared(_Event, frozen=True):
-    """The current environment in one line, and its differences from the recorded one."""
+    """``where``: the current environment in one line. ``differences``: how it differs from the
+    recorded environment.
+    """
 
     where: str
     differences: tuple[EnvironmentDifference, ...]
 
 
 class Stepped(_Event, frozen=True):
-    """An optimizer has made the step of this number; 0: the training starts."""
+    """An optimizer has made step number ``step``. With 0, the training starts."""
 
     step: int
 
 
 class Reached(_Event, frozen=True):
-    """A wanted intermediate version was written, to the result's path plus its id."""
+    """An intermediate version in ``Job.wanted`` was written to the file ``RESULT.ID``."""
 
     version: str
     seconds: float
 
 
 class Ended(_Event, frozen=True):
-    """The training is done. ``not_finite``: tensors with an infinite value or NaN."""
+    """The training is done. ``not_finite``: names of tensors that contain an infinite value or
+    NaN.
+    """
 
     seconds: float
     steps: int
@@ -61,7 +67,7 @@ class Ended(_Event, frozen=True):
 
 
 class Failed(_Event, frozen=True):
-    """The job failed with an error of class ``kind``; empty if it is not of mvc."""
+    """The job failed. ``kind``: the class of mvc's error; empty for an error that is not of mvc."""
 
     message: str
     hint: str | None
@@ -69,7 +75,7 @@ class Failed(_Event, frozen=True):
 
 
 class Idle(_Event, frozen=True):
-    """The fork that ran the job has ended; the next job may follow."""
+    """The fork that ran the job has ended, and the process accepts the next job."""
 
 
 Event: TypeAlias = Compared | Stepped | Reached | Ended | Failed | Idle

@@ -1,25 +1,28 @@
 """A recipe: how to replay the training of a version from another version, as ``recipe.json``.
 
-A recipe names a base version, data sets, a training service with its objects and their references
-to each other, and the Merkle root of the result. The states of objects, the source code and the
-environment are further attachments of the version.
+A recipe names a base version (whose weights the training started from), data sets, a training
+service (the function or object that trains), the objects that the service uses, and the Merkle root
+of the result. The version has further attachments: the states of these objects, the source code and
+the environment.
 
-A training by steps attaches all this to its full states instead, as ``steps.json``: a recipe whose
-base is the version itself. It cannot contain its own id and root, so both are zeros. The
-``recipe.json`` of each version then names the preceding full state, and the rows of its batches
-(``Batches``).
+In a training by steps, only some versions store the whole training state. These full states have
+the attachments listed above, and a recipe named ``steps.json`` whose base is the full state itself.
+A version cannot contain its own id and root, so ``steps.json`` has zeros there. In every later
+version, ``recipe.json`` names the preceding full state and the rows of the batches since the
+preceding version (``Batches``).
 
-An object's arguments are JSON values. Finite numbers, texts, lists, true, false and null are
-themselves; everything else is an object with one tag:
+The arguments of an object are JSON values. Finite numbers, texts, lists, true, false and null are
+written as in JSON. Any other value is an object with one of these tags:
 
-====================  ===================================================================
-``{"object": n}``     the object named n; ``model`` and ``optimizer`` are names, too ``{"code":
-"m:q"}``   a class, function or enum member: qualified name q of module m ``{"partial": [f, args,
-[[name, value], ..]]}``, ``{"method": [object, name]}`` ``{"data": n, "path": p}``  a file or folder
-of data set n; an empty p is the data set itself ``{"tuple": [..]}``, ``{"dict": [[key, value],
-..]}``, ``{"number": text}`` (infinite, NaN) ``{"array": key}``    a tensor or an array in
-``service/values.safetensors`` ``{"dtype": n}``, ``{"device": n}``  of torch ====================
-===================================================================
+- ``{"object": n}``: the object named n, such as ``model`` or ``optimizer``
+- ``{"code": "m:q"}``: the class, function or enum member with the qualified name q in module m
+- ``{"partial": [f, args, [[name, value], ...]]}``: a ``functools.partial`` of f
+- ``{"method": [object, name]}``: a method of an object
+- ``{"data": n, "path": p}``: the file or folder p in the data set n; with an empty p, all of n
+- ``{"tuple": [...]}``, ``{"dict": [[key, value], ...]}``: a tuple, a dict
+- ``{"number": text}``: an infinite number or NaN
+- ``{"array": key}``: a tensor or an array in ``service/values.safetensors``
+- ``{"dtype": n}``, ``{"device": n}``: a dtype or a device of torch
 """
 
 from __future__ import annotations
@@ -40,15 +43,15 @@ from mvc.models.stored_code import file_of, is_code
 from mvc.names import RECIPE, check_path, printable
 
 SERVICE = "service/"
-"""Folder of the attached states; the recipe is ``names.RECIPE``."""
+"""The folder of attached states. The recipe itself is the attachment ``names.RECIPE``."""
 
 STEPS = "steps.json"
-"""The attachment of a full state in a training by steps."""
+"""The attachment of a full state that contains the recipe of a training by steps."""
 
 DRAWN = f"{SERVICE}random.safetensors"
-"""The attachment with the states of random generators for ``Batches.drawn``."""
+"""The attachment with the states of the random generators for ``Batches.drawn``."""
 
-_LONGEST = 16 << 20  # bytes
+_LONGEST = 16 << 20  # maximum bytes of a recipe
 _SCHEMA = "mvc.recipe/1"
 _BATCHES = "mvc.batches/1"
 _T = TypeVar("_T")
@@ -71,25 +74,25 @@ _FORMS: dict[str, Any] = {
     "dtype": _Short,
     "device": _Short,
 }
-"""The content of each tag except ``data``; items of a list are values again."""
+"""Maps each tag except ``data`` to the type of its content. An ``Any`` is a value."""
 
 
 class Result(Struct, frozen=True, forbid_unknown_fields=True):
-    """The result of a recipe: the file at ``path`` of its version, and the root of its state."""
+    """The result of a training: the file at ``path`` in the version, and the root of its state."""
 
     path: str
     root: Root
 
 
 class BaseState(Struct, frozen=True, forbid_unknown_fields=True):
-    """The initial state of the training: the file at ``path`` of a version."""
+    """The initial weights of the training: the file at ``path`` in ``version``."""
 
     version: CommitId
     path: str
 
 
 class Data(Struct, frozen=True, forbid_unknown_fields=True):
-    """A data set: ``name``, its version, and its only file (empty for a folder)."""
+    """A data set. ``file``: the name of its only file; empty for a folder."""
 
     name: Annotated[str, Meta(pattern=rf"(?a)\A{_DATA.pattern}\Z")]
     version: CommitId
@@ -99,8 +102,9 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True):
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
     """The model without its weights.
 
-    ``constructor``: the value that builds it. ``frozen``: parameters without gradient;
-    ``evaluating``: modules in evaluation mode, by name; the model itself is the empty name.
+    ``constructor``: the value that builds the model. ``frozen``: names of the parameters without
+    gradient. ``evaluating``: names of the modules in evaluation mode. The empty name is the model
+    itself.
     """
 
     constructor: Any = field(name="made")
@@ -112,8 +116,9 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
 class Made(Struct, frozen=True, forbid_unknown_fields=True):
     """An object that the service uses: how to build it, and whether it has a state.
 
-    ``kind``: ``made`` for a class or function that is called with its arguments; otherwise a type
-    that mvc can build itself. ``state``: whether ``service/NAME.safetensors`` has its state.
+    ``kind``: ``made`` if the class or function ``call`` builds the object from the arguments;
+    otherwise a type that mvc can build itself. ``state``: whether the file
+    ``service/NAME.safetensors`` contains the object's state.
     """
 
     name: _Name
@@ -127,9 +132,9 @@ class Made(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Call(Struct, frozen=True):
-    """A call of a replay, as ``optimizer = torch.optim.adam:Adam(model, lr=0.01)``.
+    """A call that a replay makes, such as ``optimizer = torch.optim.adam:Adam(model, lr=0.01)``.
 
-    ``stored``: whether the files of all its functions and classes are attached to the version.
+    ``stored``: whether the source files of all functions and classes in the call are attached.
     """
 
     text: str
@@ -137,12 +142,12 @@ class Call(Struct, frozen=True):
 
 
 class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
-    """How to replay a state of a version; its fields are those of ``recipe.json``.
+    """How to replay a state of a version; the fields are those of ``recipe.json``.
 
-    ``service`` is the value that is called, with the model and ``arguments``; ``objects`` precede
-    those that refer to them. ``packages``: versions of the installed packages that the code
-    imports. ``code``: the BLAKE3 of each attached source file. ``seconds`` and ``steps`` (of
-    optimizers) are those of the training.
+    ``service``: the value that is called with the model and ``arguments``. ``objects``: an object
+    comes after those that it refers to. ``packages``: versions of the installed packages that the
+    code imports. ``code``: the BLAKE3 hash of each attached source file. ``seconds``: duration of
+    the training. ``steps``: number of steps that its optimizers made.
     """
 
     makes: Result
@@ -163,12 +168,16 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(sorted({self.base.version, *(data.version for data in self.data)}))
 
     def carrier(self, commit: CommitId) -> CommitId:
-        """The version with states, code and environment; ``commit`` has the recipe."""
+        """The version with the attached states, code and environment. ``commit``: the version that
+        has this recipe.
+        """
         return commit
 
     @property
     def calls(self) -> list[Call]:
-        """The calls of a replay, in order: the model, the objects, the service."""
+        """The calls that a replay makes, in order: for the model, for the objects, and for the
+        service.
+        """
         model: list[Any] = [{"object": "model"}]
         return [
             self._call("model = ", self.model.constructor, [], {}),
@@ -201,7 +210,7 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Recipe:
-        """Raises DamagedData unless ``data`` is a valid recipe in every detail."""
+        """Raises DamagedData unless every field of ``data`` is valid."""
         try:
             recipe = _decoded(data, cls, _SCHEMA)
             files = (dataset_.file for dataset_ in recipe.data if dataset_.file)
@@ -218,11 +227,12 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Batches(Struct, frozen=True, forbid_unknown_fields=True):
-    """The ``recipe.json`` of a version trained by steps, from the full state ``start``.
+    """The ``recipe.json`` of a version in a training by steps.
 
-    Each text of ``rows`` is a batch after the version ``before``: positions in the data, separated
-    by spaces. Before the batches at the positions ``drawn``, other code had changed the random
-    generators: the attached file ``DRAWN`` has their states.
+    ``start``: the full state from which a replay starts. ``before``: the preceding version.
+    ``rows``: a text for each batch since ``before``, with positions in the data, separated by
+    spaces. ``drawn``: indexes of batches before which other code had changed the random generators;
+    the attachment ``DRAWN`` contains the states of the generators at these batches.
     """
 
     start: CommitId
@@ -235,7 +245,7 @@ class Batches(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StepRecipe(Recipe, frozen=True, kw_only=True):
-    """The recipe of a version trained by steps, with its ``batches``."""
+    """The recipe of a version in a training by steps. ``batches``: its ``recipe.json``."""
 
     batches: Batches
 
@@ -249,7 +259,10 @@ class StepRecipe(Recipe, frozen=True, kw_only=True):
 
 
 def recipe_of(repo: Repository, commit: CommitId) -> Recipe:
-    """The recipe of a version. Raises UnknownPath if it has none, DamagedData."""
+    """The recipe of a version.
+
+    Raises UnknownPath if the version has no recipe, and DamagedData if the recipe is invalid.
+    """
     version = repo.version(commit)
     if RECIPE not in version.attached:
         raise UnknownPath(
@@ -271,22 +284,25 @@ def recipe_of(repo: Repository, commit: CommitId) -> Recipe:
         recipe = StepRecipe(**{**structs.asdict(steps), **changes}, batches=batches)
     entry = files.get(recipe.makes.path)
     if entry is None or not is_whole_state(entry) or entry.state.root != recipe.makes.root:
-        raise DamagedData(f"the recipe of {commit.short} has another result than the version")
+        raise DamagedData(f"the recipe of {commit.short} is for other weights than the version has")
     if set(recipe.needs) != set(version.needs):
         raise DamagedData(f"the recipe of {commit.short} and its commit need different versions")
     return recipe
 
 
 def carrier_of(repo: Repository, commit: CommitId) -> CommitId:
-    """The version with the code and environment of this one: itself, or a full state."""
+    """The version that has the code and environment of ``commit`` attached.
+
+    It is ``commit`` itself, or in a training by steps the full state before ``commit``.
+    """
     has_recipe = RECIPE in repo.version(commit).attached
     return recipe_of(repo, commit).carrier(commit) if has_recipe else commit
 
 
 def segment(repo: Repository, commit: CommitId) -> dict[CommitId, Batches]:
-    """Each version from a full state (excluded) to one trained by steps.
+    """Maps each version after the preceding full state, up to ``commit``, to its batches.
 
-    Raises DamagedData if its batches lead to no full state.
+    Raises DamagedData if no full state precedes ``commit``.
     """
     batches_of, at, start = dict[CommitId, Batches](), commit, None
     while at != start:
@@ -298,13 +314,18 @@ def segment(repo: Repository, commit: CommitId) -> dict[CommitId, Batches]:
 
 
 def missing_weights(repo: Repository, commit: CommitId) -> Dropped | None:
-    """The dropped weights of a version that only a replay restores; None if there are none."""
+    """How the weights of a version were dropped, if only a replay can restore them; otherwise
+    None.
+    """
     available = repo.availability(commit)
     return available if isinstance(available, Dropped) and not available.stored else None
 
 
 def is_whole_state(entry: FileEntry) -> bool:
-    """Whether a state determines a file except its skeleton: each content is one whole tensor."""
+    """Whether a file contains nothing but tensors, so that a replay can reproduce the file.
+
+    The structure of the file (names and order of tensors) is stored separately.
+    """
     if entry.format == "state":
         return True
     whole = {tensor.content for tensor in entry.tensors if tensor.view is None}
@@ -317,7 +338,7 @@ def is_data_name(name: Any) -> bool:
 
 
 def _batches_in(data: bytes) -> Batches | None:
-    """The batches in the ``recipe.json`` of a version trained by steps; None for other recipes."""
+    """The batches in a ``recipe.json`` of a training by steps; None for any other recipe."""
     try:
         return _decoded(data, Batches, _BATCHES)
     except OtherSchema:
@@ -341,7 +362,7 @@ def _damaged(why: str) -> DamagedData:
 
 
 def _check_values(recipe: Recipe) -> None:
-    """Checks that every value has one of the forms above, and refers to something in the recipe.
+    """Checks that every value has a known form, and that the recipe has everything that it names.
 
     Raises ValueError, InvalidName.
     """
@@ -359,7 +380,9 @@ def _check_values(recipe: Recipe) -> None:
 
 
 def _tags(value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Every tag in a value with its content. Raises ValueError for an invalid value."""
+    """Yields every tag in a value, with the tag's content. Raises ValueError for an invalid
+    value.
+    """
     if depth > _DEPTH:
         raise ValueError("a value is nested too deeply")
     if isinstance(value, float) and not math.isfinite(value):
@@ -385,14 +408,14 @@ def _tagged(value: dict[str, Any]) -> tuple[str, Any]:
 
 
 def _called(function: Any, args: list[Any], keywords: list[Any]) -> str:
-    """A call as text; ``function`` is a name, or a value."""
+    """A call as text. ``function``: a name or a value."""
     texts = [*map(_shown, args), *(f"{name}={_shown(item)}" for name, item in keywords)]
     name = function if isinstance(function, str) else _shown(function)
     return f"{name}({', '.join(texts)})"
 
 
 def _shown(value: Any) -> str:
-    """A value in Python's notation; functions as ``module:name``."""
+    """A value in Python's notation. A function is shown as ``module:name``."""
     if isinstance(value, list):
         return f"[{', '.join(map(_shown, value))}]"
     if not isinstance(value, dict):

@@ -1,7 +1,8 @@
 """Records a replayable training: ``with mvc.record(repo, ...) as run``.
 
-The recorded code is a function of a module, or an object with a method ``train``. The body of a
-``with`` block cannot run by itself, so it only states when to call it.
+The recorded service is a function of a module, or an object with a method ``train``. A replay calls
+the service. It cannot run the body of the ``with`` block, because Python cannot call such a body
+separately.
 """
 
 from __future__ import annotations
@@ -59,12 +60,12 @@ class RunOptions(Struct, frozen=True):
 
 
 class Run:
-    """One recorded training. ``train`` runs the service; the end of the block commits.
+    """One recorded training. ``train`` calls the service. The end of the block commits the result.
 
-    ``trained`` accepts a file that the service produced elsewhere instead. ``result``: the commit;
-    ``recipe``: the recorded recipe; ``seconds`` of the service; ``proof_seconds`` of the replay
-    with its process; ``weights_dropped``: whether the recipe replaces the weights. ``metrics`` may
-    be extended until the block ends.
+    ``trained`` can be called instead of ``train``, and records a file that the service produced
+    elsewhere. ``result``: the commit. ``recipe``: the recorded recipe. ``seconds``: duration of the
+    service. ``proof_seconds``: duration of the replay, including the start of its process.
+    ``weights_dropped``: whether the weights were dropped. You may extend ``metrics`` in the block.
     """
 
     def __init__(
@@ -94,13 +95,13 @@ class Run:
     def __enter__(self) -> Self:
         """Makes all checks that do not depend on the arguments of ``train``.
 
-        Raises CannotRecord, naming an object that cannot be recorded.
+        Raises CannotRecord, which names an object that cannot be recorded.
         """
         if self._options.drop_weights and not self._options.verify:
             raise WrongUsage(
                 "drop_weights needs a recipe proven by a replay, and verify=False makes no replay",
-                hint="remove one of the two; mvc.retrain(repo, ..., trust=True) proves "
-                "recipes later",
+                hint="remove drop_weights or verify=False; mvc.retrain(repo, ..., trust=True) "
+                "proves a recipe later",
             )
         refuse_model(self._model)
         refuse_process_group()
@@ -124,7 +125,10 @@ class Run:
         return self
 
     def _described(self, describer: Describer) -> tuple[Any, dict[str, Any]]:
-        """The value of the service, and arguments that a function receives in addition."""
+        """Returns the recipe's value for the service, and the arguments that ``record`` adds.
+
+        Only a function gets such arguments: ``optimizer`` and ``data``.
+        """
         service, optimizer = self._service, self._optimizer
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             raise WrongUsage(
@@ -158,12 +162,13 @@ class Run:
         return describer.value(service, "service"), passed
 
     def train(self, **arguments: Any) -> Any:
-        """Calls the service with the model, and returns its result.
+        """Calls the service with the model, and returns the service's result.
 
-        A function is called as ``service(model, optimizer=..., data=..., **arguments)`` with those
-        passed to ``record``, an object as ``service.train(model, **arguments)``. Gradients are
-        cleared first. Before the call it raises CannotRecord for an argument that cannot be
-        recorded, and WrongUsage for arguments that the service does not accept.
+        A function is called as ``service(model, optimizer=..., data=..., **arguments)``, with the
+        optimizer and data that were passed to ``record``. An object is called as
+        ``service.train(model, **arguments)``. The model's gradients are cleared before. If an
+        argument cannot be recorded, raises CannotRecord before the call. Raises WrongUsage for
+        arguments that the service does not accept.
         """
         keywords = self._keywords(arguments)
         with kernels(self._options.deterministic or None):
@@ -182,13 +187,13 @@ class Run:
         return result
 
     def trained(self, file: str | PathLike[str], **arguments: Any) -> None:
-        """Records a file that the service produced elsewhere, instead of calling it.
+        """Records a file that the service produced elsewhere, instead of calling the service.
 
-        The file is committed at the ``path`` of ``record``. ``arguments`` are those of ``train``.
+        The file is committed at the ``path`` of ``record``. ``arguments`` are as for ``train``.
         Objects and random generators are recorded in their current state, so a service that draws
-        random numbers has to seed the generators itself. Only the proof shows whether a replay
-        reproduces the file. Raises CannotRecord for a file with other tensors than the model,
-        WrongUsage for one at another path.
+        random numbers has to seed the generators itself. Only a replay (``verify``) shows whether
+        the recipe reproduces the file. Raises CannotRecord if the file has other tensors than the
+        model, and WrongUsage if the file is not at ``path``.
         """
         keywords, path = self._keywords(arguments), self._repo.tracked_name(file)
         if path != self._options.path:
@@ -204,7 +209,7 @@ class Run:
         self.recipe = replace(recipe, makes=Result(path, self._file.root))
 
     def _keywords(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The keyword arguments for the service. Marks the block as used."""
+        """Returns the keyword arguments for the service. A second call raises WrongUsage."""
         if not self._entered:
             raise WrongUsage(
                 "the recording has not started: use a with block",
@@ -224,14 +229,14 @@ class Run:
         return keywords
 
     def _prepare(self, keywords: Mapping[str, Any]) -> Recipe:
-        """The recipe without its result; reads the random state last."""
+        """Returns the recipe without its result. Reads the states of the random generators last."""
         value = self._description.describer.value
         described = {name: value(argument, name) for name, argument in keywords.items()}
         recipe, self._attached = self._description.recipe(self._base, self._call, described)
         return recipe
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
-        """Commits the model, unless the block failed; then proves the recipe, if enabled."""
+        """Commits the model, unless the block failed. With ``verify``, then replays the recipe."""
         if error is not None:
             return
         if self.recipe is None:
@@ -256,7 +261,9 @@ class Run:
                 with replaying(self._repo, self.result.id, replay) as replayed:
                     seconds = replayed.seconds
             self.proof_seconds = time.monotonic() - began
-            with suppress(CannotRetrain):  # its data are references, or a base is not proven
+            with suppress(
+                CannotRetrain
+            ):  # for references, or if the recipe of a base is not proven
                 substitute = alternative(self._repo, self.result.id, seconds)
                 drops |= options.drop_weights is None and is_cheaper(
                     self._repo, self.result.id, substitute
@@ -283,7 +290,7 @@ class Run:
 
 @contextmanager
 def _noting_commit(result: CommitResult) -> Iterator[None]:
-    """Adds to an error of the proof that the version is committed."""
+    """Adds to the message of an error in the block that the version is committed."""
     try:
         yield
     except MvcError as error:
@@ -293,7 +300,7 @@ def _noting_commit(result: CommitResult) -> Iterator[None]:
 
 
 def _refuse_other_tensors(entry: FileEntry, path: str, model: torch.nn.Module) -> None:
-    """Raises CannotRecord for a file that is not exactly the state of the model."""
+    """Raises CannotRecord for a file that contains anything but the tensors of the model."""
     shown, own = printable(path), set(model.state_dict())
     if not entry.tensors or not is_whole_state(entry):
         raise CannotRecord(
@@ -322,7 +329,7 @@ def _file(state: Mapping[str, Any]) -> StateFile:
 
 
 def _base(repo: Repository, model: torch.nn.Module, options: RunOptions) -> BaseState:
-    """A version and path with the model's current weights, preferably HEAD."""
+    """A version and a path with the model's current weights, preferably of the newest version."""
     entry = _file(dict(model.state_dict())).entry
     if not entry.tensors:
         raise CannotRecord("the model has no tensors")

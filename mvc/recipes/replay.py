@@ -1,8 +1,9 @@
-"""Replays a version's recipe in a process of its own, and verifies the weights.
+"""Replays a version's recipe in another process, and verifies the weights.
 
-The versions of a chain are trained one after another, in forks of one process if possible. The
-process works in a folder below ``.mvc/retraining``, which is locked while in use. A folder without
-a lock is left over from a killed process; the next replay or ``gc`` deletes it.
+If the weights of a base are not stored, the base is replayed first. All versions are trained one
+after another, in forks of one process if possible. That process works in a folder below
+``.mvc/retraining``, which is locked while in use. A folder without a lock was left by a killed
+process; the next replay or ``gc`` deletes the folder.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ from mvc.text import listed, printable
 from mvc.times import check_seconds
 from mvc.types import Progress
 
-_LOG = 1 << 16  # last bytes of the training's output that are read
+_LOG = 1 << 16  # bytes read from the end of the training's output
 _SHOWN = 5
 _CALL = 200  # maximum characters of a call
-_ENDING = 10  # seconds for a finished process to end its children
-_ORPHAN = 1.0  # seconds for a fork to end after its parent
-_SILENT = 5.0  # seconds without an event before progress reports waiting
+_ENDING = 10  # seconds in which a process must end after the training is done
+_ORPHAN = 1.0  # seconds in which a fork must end after its parent was killed
+_SILENT = 5.0  # seconds without an event until ``progress`` reports that mvc is waiting
 _FAILURES: dict[str, type[MvcError]] = {
     error.__name__: error for error in (CannotBuild, DamagedData, StateForgotten)
 }
@@ -62,9 +63,10 @@ _FAILURES: dict[str, type[MvcError]] = {
 class ReplayOptions(Struct, frozen=True):
     """How to replay versions: the keyword arguments of ``mvc.retrain``.
 
-    ``trusted``: only the stored code of these versions may run. ``start``: the weights of the base;
-    without them a base that is not stored is trained first. ``tolerance``: accept weights that
-    differ from the stored ones by at most this, without proof.
+    ``trusted``: only the stored code of these versions may run. ``start``: the weights of the base
+    version. Without ``start``, a base that is not stored is trained first. ``tolerance``: accept
+    weights that differ from the stored ones by at most this number. Such weights are no proof of
+    the recipe.
     """
 
     trusted: Collection[CommitId] = ()
@@ -83,9 +85,10 @@ class ReplayOptions(Struct, frozen=True):
 
 
 class TensorDifference(Struct, frozen=True):
-    """A tensor that a replay did not reproduce. ``distance``: None if the original is not stored.
+    """A tensor that a replay did not reproduce.
 
-    It is also None if dtype or shape differ.
+    ``distance``: how far the tensor is from the original; None if the original is not stored, or if
+    its dtype or shape is different.
     """
 
     name: str
@@ -99,13 +102,14 @@ class TensorDifference(Struct, frozen=True):
 
 
 class Retrained(Struct, frozen=True):
-    """A replayed and verified version.
+    """A version that was replayed and verified.
 
-    ``file``: the result; ``state``: as ``checkout`` returns it. ``replayed``: the versions that
-    were trained, in order: first its base, if that was not stored. ``seconds``: of the last one.
-    ``differences``: harmless ones of the environment, as text. ``not_finite``: tensors with an
-    infinite value or NaN. ``distance``: None for a bit-exact result; else the largest difference of
-    an element from the stored one, within the tolerance.
+    ``file``: the resulting file. ``state``: its content, in the form that ``checkout`` returns.
+    ``replayed``: the versions that were trained, in order; a base that was not stored comes first.
+    ``seconds`` and ``steps``: duration and optimizer steps of this version's training.
+    ``differences``: texts about differences from the recorded environment. ``not_finite``: tensors
+    with an infinite value or NaN. ``distance``: None if all bits are equal; otherwise the largest
+    difference of an element from the stored one.
     """
 
     commit: CommitId
@@ -133,12 +137,12 @@ class Retrained(Struct, frozen=True):
 
 
 def _order(repo: Repository, commit: CommitId) -> list[CommitId]:
-    """The versions to train, each after its base; ``commit`` is the last one."""
+    """The versions to train, each after its base. ``commit`` is the last of these versions."""
     order = [commit]
     while True:
         recipe = recipe_of(repo, order[-1])
         base = recipe.base.version
-        repo.manifest(base)  # a lazy remote may have it
+        repo.manifest(base)  # downloads the list of files if only a lazy remote has it
         missing = missing_weights(repo, base)
         if missing is None or missing.path != recipe.base.path:
             return order[::-1]
@@ -149,12 +153,12 @@ def _order(repo: Repository, commit: CommitId) -> list[CommitId]:
 def replaying(
     repo: Repository, commit: CommitId, options: ReplayOptions, worker: ReplayProcess | None = None
 ) -> Iterator[Retrained]:
-    """Trains a version, and its bases that are not stored; yields the verified state.
+    """Trains a version, after its bases that are not stored; yields the verified state.
 
-    During the block the version can be read like a stored one. Each verified version is recorded as
-    proven, if the repository is writable. Raises NotTrusted for an untrusted version, CannotRetrain
-    before anything runs, and RetrainingDiffers for another result. ``worker``: a process of the
-    caller, for reuse.
+    During the block, the version can be read like a stored one. If the repository is writable, each
+    version that was reproduced bit for bit is recorded as proven. Raises NotTrusted for an
+    untrusted version and CannotRetrain if a training is impossible, both before any code runs; and
+    RetrainingDiffers if the weights differ. ``worker``: an existing process to use.
     """
     need_torch("training a version again")
     order = [commit] if options.start is not None else _order(repo, commit)
@@ -179,7 +183,7 @@ def replaying(
             replay.run(base, process)
             base = str(replay.result)
             if version != commit:
-                replay.proven()  # so that an error names the wrong base
+                replay.proven()  # raises here, so that the error names the base that differs
         assert replay is not None
         file = replay.proven()
         if (distance := replay.distance) is not None:
@@ -205,9 +209,10 @@ def replaying(
 
 
 def _refuse_untrusted(recipes: Mapping[CommitId, Recipe], trusted: Collection[CommitId]) -> None:
-    """Raises NotTrusted, naming each version whose code would run without being trusted.
+    """Raises NotTrusted, which names each untrusted version whose code would run.
 
-    ``recipes``: all that a replay needs, bases first.
+    ``recipes``: the recipe of each version to train. A base comes before the versions trained from
+    it.
     """
     *bases, commit = recipes
     unnamed = {version: recipes[version] for version in recipes if version not in trusted}
@@ -241,7 +246,7 @@ def _refuse_untrusted(recipes: Mapping[CommitId, Recipe], trusted: Collection[Co
 
 
 class _Replay:
-    """One version, trained from its base. ``where``: the environment, in one line."""
+    """The training of one version from its base. ``where``: the environment in one line."""
 
     def __init__(
         self,
@@ -262,7 +267,8 @@ class _Replay:
         self.where = ""
 
     def run(self, base: str, worker: ReplayProcess) -> None:
-        """Trains. ``base``: a file with the base's weights, or empty if they are stored.
+        """Trains the version. ``base``: a file with the weights of the base version; empty if the
+        repository has these weights.
 
         Raises CannotRetrain, CannotBuild, DamagedData.
         """
@@ -276,7 +282,9 @@ class _Replay:
             )
 
     def _prepare(self, base: str, worker: ReplayProcess) -> tuple[Job, dict[str, str]]:
-        """The job; compares data sets and code with the recipe."""
+        """Returns the job and the environment variables. Compares data sets and code with the
+        recipe.
+        """
         repo, commit, recipe = self._repo, self._commit, self._recipe
         carrier = recipe.carrier(commit)
         code_of(repo, carrier, recipe.code, recipe.packages)
@@ -303,7 +311,7 @@ class _Replay:
         return job, variables(recorded, {**os.environ, "PYTHONPATH": import_path()})
 
     def _follow(self, worker: ReplayProcess) -> None:
-        """Reads the process's events until it is idle or ends."""
+        """Reads the events of the process, until the process is idle or has ended."""
         began, total, done = 0.0, self._recipe.steps, 0
         self._report(0, total, "starts")
         for event in worker.events():
@@ -364,10 +372,11 @@ class _Replay:
         return printable(lines[-1])[:300] if lines else ""
 
     def proven(self) -> StateFile:
-        """The result, if it is the state of the version; records the proof and the environment.
+        """Returns the resulting file. Raises RetrainingDiffers if the file is not that of the
+        version.
 
-        A replay with another number of threads than the recipe's is not a proof. Raises
-        RetrainingDiffers with the differences.
+        Records a result with the same bits as a proof, together with the environment. Exception:
+        with the option ``threads``, nothing is recorded.
         """
         try:
             file = self._checked(self._commit, self.done.seconds, self.result)
@@ -380,7 +389,10 @@ class _Replay:
         return file
 
     def _reached(self, commit: CommitId, seconds: float) -> None:
-        """Compares an intermediate version; if it differs, records earlier proofs and raises."""
+        """Compares an intermediate version with the recorded one.
+
+        If they differ, records the proofs of earlier versions, then raises RetrainingDiffers.
+        """
         result = Path(f"{self.result}.{commit.hex()}")
         try:
             self._checked(commit, seconds, result)
@@ -390,7 +402,7 @@ class _Replay:
         result.unlink()
 
     def _checked(self, commit: CommitId, seconds: float, result: Path) -> StateFile:
-        """The process's result, if it is the state of the version."""
+        """Reads a result. Raises RetrainingDiffers if its tensors are not those of the version."""
         with FileSystem().open_read(result) as source:
             file = StateFile.of(parse(source, "result.pt").nested())
         entry = self._repo.manifest(commit).by_path[self._recipe.makes.path]
@@ -443,22 +455,23 @@ class _Replay:
             hint=f"the environment differs: {why}"
             if why
             else "the environment is the same: the recipe does not determine the training fully; "
-            "'mvc probe' finds the layer",
+            "'mvc probe' finds the layer that differs",
         )
         error.tensors = tuple(differing)
         raise error
 
 
 def _among(prefix: str, texts: Sequence[str], between: str = ", ") -> str:
-    """``prefix`` and the first of some texts; empty if there are none."""
+    """``prefix`` and the first few texts; empty if there are no texts."""
     return prefix + listed(texts, _SHOWN, between) if texts else ""
 
 
 class ReplayProcess:
-    """The process that runs jobs, reused while the environment variables stay the same.
+    """The process that runs jobs. It is reused while the environment variables stay the same.
 
-    Jobs and events go through a pipe; the process ends when its parent closes it. Events end after
-    ``deadline``. ``folder`` contains its log and data sets.
+    Jobs and events go through a pipe. The process ends when this side closes the pipe. After
+    ``deadline``, no more events are read. ``folder`` contains the log of the process, and data
+    sets.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -488,20 +501,22 @@ class ReplayProcess:
         return 0 if self._process is None else self._process.pid
 
     def begin(self, job: Job, variables: Mapping[str, str], *, timeout: float | None) -> None:
-        """Sends a job to the idle process, or to a new one."""
+        """Sends a job to the idle process, or starts a new process for the job."""
         if not self._idle or variables != self._variables:
             self._end()
             self._start(variables)
         self.log.write_bytes(b"")
         self.deadline = time.monotonic() + (math.inf if timeout is None else timeout)
         self._idle = False
-        with suppress(OSError):  # it has ended; ``events`` will report that
+        with suppress(OSError):  # the process has ended, which ``events`` will notice
             self._pipe.send_bytes(json.encode(job))
 
     def events(self) -> Iterator[Event | None]:
-        """Events of the process until it is idle; None after each silent interval.
+        """Yields the events of the process until it is idle. Yields None after each silent
+        interval.
 
-        Ends with the process, even if its child keeps the pipe open, and at the deadline.
+        Stops at the deadline. Stops, too, when the process has ended, even if a child of that
+        process has the pipe open.
         """
         while not self._idle and (left := self.deadline - time.monotonic()) > 0:
             if self._pipe.poll(min(left, _SILENT)):
@@ -540,7 +555,7 @@ class ReplayProcess:
         process.kill()
         process.wait()
         self.deadline = time.monotonic() + _ORPHAN
-        for _ in self.events():  # if it was busy, its fork ends with it, and then the pipe
+        for _ in self.events():  # waits until a fork that was busy has ended and closed the pipe
             pass
         self._pipe.close()
         self._process, self._idle = None, False

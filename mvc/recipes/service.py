@@ -1,8 +1,9 @@
 """The objects of a training: how each was created, its state, and its references.
 
 ``Describer`` turns objects into values of a recipe, and refuses objects that cannot be rebuilt.
-``Rebuilt`` is the inverse. ``_VALUES`` has every kind of argument once, with both directions, and
-``_GENERATORS`` every kind of random generator that mvc can create itself.
+``Rebuilt`` turns values into objects. ``_VALUES`` lists every kind of argument, with the functions
+for both directions. ``_GENERATORS`` lists every kind of random generator that mvc can create
+itself.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ VALUES = f"{SERVICE}values.safetensors"
 """The attachment with the tensors and arrays among the arguments."""
 
 START = f"{SERVICE}start.safetensors"
-"""The attachment with the random generators and the buffers outside of ``state_dict``."""
+"""The attachment with the states of the random generators, and buffers outside ``state_dict``."""
 
 _ARRAYS = torch.Tensor | np.ndarray
 
@@ -49,7 +50,10 @@ _ARRAYS = torch.Tensor | np.ndarray
 
 
 class _Generator(Struct, frozen=True):
-    """A kind of random generator: its constructor arguments, and its state."""
+    """A kind of random generator: how to create one, and how to read and set its state.
+
+    ``args``: the arguments with which ``make`` creates a generator of the same kind.
+    """
 
     kind: type
     make: Callable[..., Any]
@@ -101,7 +105,7 @@ _GENERATORS = {
 
 
 def _kind(obj: object) -> str:
-    """The kind of an object that mvc can create itself; empty for other objects."""
+    """The kind of an object that mvc can create itself; empty for any other object."""
     if isinstance(obj, torch.optim.Optimizer):
         return "optimizer"
     return next(
@@ -117,13 +121,14 @@ def _state_name(name: str) -> str:
 
 
 class Describer:
-    """Turns objects into values; ``objects`` and ``states`` go into the recipe.
+    """Turns objects into values of a recipe.
 
-    ``classes``: every class and function used. ``states``: attached files by name.
+    ``objects``: the objects for the recipe. ``states``: maps the name of each attached file to the
+    file's content. ``classes``: every class and function that the values name.
     """
 
     def __init__(self, model: torch.nn.Module, data: Mapping[str, Path]) -> None:
-        """``data``: the folder or file of each data set on this machine, by name."""
+        """``data``: maps the name of each data set to its folder or file on this machine."""
         self._model, self._data = model, {name: path.resolve() for name, path in data.items()}
         self.objects: list[Made] = []
         self.states: dict[str, dict[str, Any]] = {}
@@ -143,7 +148,7 @@ class Describer:
         return self._built(call, [], named)
 
     def constructed_model(self) -> Any:
-        """The value that builds the model as remembered by ``constructed``."""
+        """The value that builds the model by the call that ``constructed`` remembers."""
         return self._built(*self._making(self._model, "model"))
 
     def _built(self, call: str, args: list[Any], keywords: Mapping[str, Any]) -> Any:
@@ -151,7 +156,9 @@ class Describer:
         return {"partial": [{"code": call}, args, [list(pair) for pair in keywords.items()]]}
 
     def value(self, obj: Any, place: str) -> Any:
-        """An argument as a value of a recipe. Raises CannotRecord, which names ``place``."""
+        """Turns an argument into a value of a recipe. ``place``: the argument's name in errors.
+        Raises CannotRecord.
+        """
         if obj is None or type(obj) in {bool, int} or (type(obj) is float and math.isfinite(obj)):
             return obj
         if type(obj) is str:
@@ -183,7 +190,9 @@ class Describer:
         return [self.value(obj.__self__, place), obj.__name__]
 
     def finish(self) -> None:
-        """Adds the arrays among the arguments to ``states``, and checks that all can be stored."""
+        """Adds the arrays among the arguments to ``states``, and checks that all states can be
+        stored.
+        """
         if self._arrays:
             self.states[VALUES] = self._arrays
         for name, state in self.states.items():
@@ -197,13 +206,17 @@ class Describer:
                 ) from error
 
     def _text(self, text: str, place: str) -> Any:
-        """A text. One that names a file of a data set must be a path instead."""
+        """Turns a text into a value. A text that is an absolute path in a data set becomes a path.
+
+        Raises CannotRecord for a relative path that exists in a data set, and for an absolute path
+        that exists outside of all data sets.
+        """
         path = Path(text)
         if not path.is_absolute() and "/" not in text:
             return text
         if path.is_absolute() and self._inside(path) is not None:
             return self.path(path, place)
-        exists = os.path.lexists(text)  # a text may be too long for a path
+        exists = os.path.lexists(text)  # False for a text that is too long for a path
         inside = None if path.is_absolute() or not exists else self._inside(path)
         if inside is not None:
             raise CannotRecord(
@@ -235,7 +248,7 @@ class Describer:
         )
 
     def array(self, obj: Any, place: str) -> str:
-        """Stores a tensor or an array; returns its key."""
+        """Stores a tensor or an array, and returns the key under which it is stored."""
         if isinstance(obj, torch.nn.Parameter) or getattr(obj, "requires_grad", False):
             raise CannotRecord(
                 f"{place} is a parameter, which a recipe cannot store apart from its model",
@@ -246,7 +259,7 @@ class Describer:
         return key
 
     def code(self, obj: Any, place: str) -> str:
-        """``module:name`` of a class, a function or a member of an enum."""
+        """Returns ``module:name`` for a class, a function or a member of an enum."""
         if isinstance(obj, io.IOBase):
             raise CannotRecord(
                 f"{place} is an open file", hint="pass its path, and add its folder to data="
@@ -271,7 +284,7 @@ class Describer:
         )
 
     def _place(self, obj: Any, place: str) -> str:
-        """``module:name`` of a class or function, which is added to ``classes``."""
+        """Adds a class or function to ``classes``, and returns its ``module:name``."""
         try:
             module, name = place_of(obj)
         except CannotRecord as error:
@@ -280,7 +293,9 @@ class Describer:
         return f"{module}:{name}"
 
     def object(self, obj: Any, place: str) -> str:
-        """Adds an object with its arguments and its state to ``objects``; returns its name."""
+        """Adds an object with its arguments and its state to ``objects``. Returns the object's
+        name.
+        """
         name, kind = self._free_name(place), _kind(obj)
         if id(obj) in self._open:
             raise CannotRecord(f"{place} refers to itself")
@@ -304,7 +319,7 @@ class Describer:
         return name
 
     def _free_name(self, place: str) -> str:
-        """A unique object name from ``place``."""
+        """A unique name for an object, derived from ``place``."""
         name = first = (
             re.sub(r"[^\w.\[\]]", "_", place, flags=re.ASCII)[-150:].lstrip(".[]0123456789") or "_"
         )
@@ -327,7 +342,9 @@ class Describer:
         return call, args, keywords
 
     def _optimizer(self, obj: torch.optim.Optimizer, name: str) -> Made:
-        """An optimizer, rebuilt from its defaults over parameters by name."""
+        """Describes an optimizer by its class, its default settings, and its state by parameter
+        name.
+        """
         call = self.code(type(obj), name)
         accepted = inspect.signature(type(obj)).parameters
         keywords = {
@@ -350,7 +367,9 @@ class Describer:
         return Made(name, "optimizer", call, (), keywords=keywords, state=True)
 
     def _state(self, obj: Any, name: str) -> bool:
-        """Adds the state of a constructed object to ``states``; False if it has none."""
+        """Adds the state of a constructed object to ``states``. Returns False if it has no
+        state.
+        """
         state = _state_of(obj)
         if not state:
             return False
@@ -367,11 +386,13 @@ class Describer:
         return True
 
     def _refuse_hidden_state(self, obj: Any, making: Making, place: str) -> None:
-        """Refuses an object without ``state_dict`` that evidently has a state."""
+        """Raises CannotRecord for an object that has a state, but no ``state_dict``."""
         if callable(getattr(obj, "state_dict", None)):
             return
         kind = type(obj).__qualname__
-        hint = f"add state_dict and load_state_dict to {kind}, or pass it the object with the state"
+        hint = (
+            f"add state_dict and load_state_dict to {kind}, or pass the object that has the state"
+        )
         changed = making.changed(obj)
         if changed is not None:
             raise CannotRecord(
@@ -398,12 +419,14 @@ def _state_of(obj: Any) -> Any:
 
 
 class Rebuilt:
-    """The objects of a recipe, each rebuilt once; their states are set last."""
+    """Rebuilds the objects of a recipe, each once. The states are set after all objects exist."""
 
     def __init__(
         self, repo: Repository, commit: CommitId, recipe: Recipe, data: Mapping[str, Path]
     ) -> None:
-        """``commit`` has the recipe attached. ``data``: the path of each data set, by name."""
+        """``commit``: the version with the attached states and code. ``data``: maps the name of
+        each data set to its path.
+        """
         self._repo, self._commit, self._recipe, self._data = repo, commit, recipe, data
         self._code = code_of(repo, commit, recipe.code, recipe.packages)
         self._arrays: Mapping[str, Any] | None = None
@@ -414,7 +437,7 @@ class Rebuilt:
         return state
 
     def model(self) -> torch.nn.Module:
-        """The model from its constructor, without its weights."""
+        """Builds the model, without its weights."""
         model = self.value(self._recipe.model.constructor)()
         if not isinstance(model, torch.nn.Module):
             raise CannotRetrain(
@@ -424,7 +447,10 @@ class Rebuilt:
         return model
 
     def objects(self) -> None:
-        """Creates every object, then sets their states; call it after the model has its weights."""
+        """Creates every object, then sets the states of all objects.
+
+        Call this after the model has its weights.
+        """
         for record in self._recipe.objects:
             self.object(record.name)
         for record in self._recipe.objects:
@@ -466,14 +492,14 @@ class Rebuilt:
             raise CannotRetrain(f"torch has no device {name}") from None
 
     def object(self, name: str) -> Any:
-        """The object of this name, created on first use."""
+        """The object with this name, created when it is first needed."""
         if name not in self._objects:
             (record,) = (record for record in self._recipe.objects if record.name == name)
             self._objects[name] = self._make(record)
         return self._objects[name]
 
     def code(self, name: str) -> Any:
-        """The class, function or enum member of this ``module:name``."""
+        """The class, function or enum member that ``name`` (``module:name``) names."""
         module, _, path = name.partition(":")
         return self._code.load(module, path)
 
@@ -526,9 +552,11 @@ class Rebuilt:
 
 
 class _Value(Struct, frozen=True):
-    """A kind of argument; ``matches`` detects it, after the kinds before it.
+    """A kind of argument. ``matches``: whether an argument that no earlier kind matched is of this
+    kind.
 
-    ``describe`` returns the content of its tag in a recipe, ``rebuild`` the argument.
+    ``describe`` turns an argument into the content of ``tag`` in a recipe. ``rebuild`` turns the
+    content into an argument.
     """
 
     tag: str
@@ -572,15 +600,15 @@ _VALUES = (
 
 
 class StepCount(Struct):
-    """The number of steps by optimizers."""
+    """The number of steps that optimizers have made."""
 
     count: int = 0
 
 
 @contextmanager
 def counting_steps(progress: Callable[[int], object] | None = None) -> Iterator[StepCount]:
-    """Counts the steps of all torch optimizers during the block, and reports each to
-    ``progress``.
+    """Counts the steps of all torch optimizers during the block. Calls ``progress`` with the count
+    after each step.
     """
     steps = StepCount()
 

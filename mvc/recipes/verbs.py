@@ -1,7 +1,7 @@
-"""How versions were trained, and retraining them (MMlib, provenance).
+"""Shows how versions were trained, and retrains them (MMlib, provenance).
 
-A version may have as attachments its code, its environment, its data sets, and the call that
-trained it.
+A version may have attachments that describe its training: the code, the environment, and a recipe,
+which names the data sets and the call.
 """
 
 from __future__ import annotations
@@ -69,17 +69,18 @@ def record(
 ) -> Run:
     """Records a replayable training: ``with mvc.record(repo, ...) as run``.
 
-    In the block ``run.train(**arguments)`` calls ``service``: a function of a module
+    In the block, ``run.train(**arguments)`` calls ``service``: a function of a module
     (``service(model, optimizer=..., data=..., **arguments)``) or an object with a method
     ``train(model, **arguments)``. The end of the block commits the model with its recipe. ``data``
-    is a file or folder, or several by the names of their data sets. Create objects among the
-    arguments with ``mvc.constructed``.
+    is a file or folder, or a mapping from names of data sets to files or folders. Create objects
+    among the arguments with ``mvc.constructed``.
 
-    With ``verify`` a replay in another process proves the recipe; it is ended after ``timeout``
-    seconds, and reports to ``progress`` as ``retrain`` does. ``drop_weights`` then drops the
-    weights, which is refused for data sets stored as references. By default they stay, unless
-    ``store.storage_weight`` is set and the proven recipe is cheaper. docs/provenance.md lists what
-    can be recorded. Raises CannotRecord before training.
+    With ``verify``, a replay in another process proves that the recipe reproduces the weights. The
+    replay is ended after ``timeout`` seconds, and calls ``progress`` as ``retrain`` does. With
+    ``drop_weights``, the weights are dropped after the proof. This is refused for data sets stored
+    as references. By default, weights are dropped only if ``store.storage_weight`` is set and the
+    proven recipe is cheaper than storing them. docs/provenance.md lists what can be recorded.
+    Raises CannotRecord before training.
     """
     need_torch("recording a training")
     from mvc.recipes.recording import Run, RunOptions
@@ -103,18 +104,19 @@ def retrain(
     timeout: float | None = None,
     progress: Progress | None = None,
 ) -> Retrained:
-    """Retrains a version by its recipe in another process; returns the verified state.
+    """Retrains a version by its recipe in another process, and returns the verified state.
 
-    This runs code attached to the version, and so needs ``trust=True``. Bases that are not stored
-    are trained first; then ``trust`` must be a list of all these versions. ``anyway`` trains even
-    if the environment differs in settings that affect bits; ``threads`` overrides the recorded
-    number, which is such a difference. With a ``tolerance``, weights that differ from the stored
-    ones by at most this are also accepted (``Retrained.distance``): a note of the version records
-    it, and they prove nothing.
+    This runs code attached to the version, and so needs ``trust=True``. If the weights of a base
+    are not stored, the base is trained first. In this case, ``trust`` must be a list of all
+    versions to train. ``anyway`` trains even if the environment differs in settings that affect
+    bits. ``threads`` overrides the recorded number of threads, one of these settings. With a
+    ``tolerance``, weights are accepted, too, if they differ from the stored ones by at most this
+    number (``Retrained.distance``). Such a replay is recorded in a note of the version, but is no
+    proof of the recipe.
 
     ``timeout``: maximum seconds for the replay of one version. ``progress`` is called with steps
-    done, total steps and a text. Raises UnknownPath for a version without a recipe, NotTrusted,
-    CannotRetrain before anything runs, and RetrainingDiffers for other weights.
+    done, total steps and a text. Raises UnknownPath for a version without a recipe; NotTrusted;
+    CannotRetrain if the training is impossible or fails; RetrainingDiffers for other weights.
     """
     commit = repo.find(rev)
     options = ReplayOptions(
@@ -139,9 +141,9 @@ def retraining(
     timeout: float | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Retrained | None]:
-    """During the block, a version with dropped weights can be read like any other.
+    """A block in which a version with dropped weights can be read like any other version.
 
-    It is first retrained, as by ``retrain``, unless its weights are stored.
+    Unless the weights are stored, the version is retrained first, as by ``retrain``.
     """
     commit = repo.find(rev)
     if missing_weights(repo, commit) is None:
@@ -164,11 +166,12 @@ def drop_weights(
 ) -> dict[CommitId, str | None]:
     """Drops the weights of versions that a proven recipe reproduces; durable on return.
 
-    Versions trained by steps (``A..B`` names several) are proven first, if they are trusted.
-    Returns for each version why it keeps its weights, or None if they were dropped. All data needed
-    are read and hashed before. Raises UnknownPath for a version without a recipe, NotTrusted,
-    CannotRetrain if no local replay has proven a whole recipe (``retrain``) or data are references,
-    DamagedData; then nothing is dropped.
+    Trusted versions of a training by steps (``A..B`` names several) are proven first. Returns a
+    mapping from versions to reasons why a version keeps its weights. The reason is None if the
+    weights were dropped. Before anything is dropped, all needed data are read and hashed. If an
+    error is raised, nothing was dropped: UnknownPath for a version without a recipe; NotTrusted;
+    CannotRetrain if no replay in this repository has proven the recipe, or if data sets are
+    references; DamagedData.
     """
     from mvc.recipes.weights import alternative
 
@@ -188,9 +191,9 @@ def drop_weights(
 def _prove_segments(
     repo: Repository, commits: Sequence[CommitId], options: ReplayOptions
 ) -> dict[CommitId, str | None]:
-    """Replays, once each, the unproven segments of versions trained by steps.
+    """Replays the unproven versions of trainings by steps, each once.
 
-    Returns for each version why it keeps its weights, or None.
+    Returns a mapping from versions to reasons why a version keeps its weights, or None.
     """
     from mvc.recipes.weights import recovery
 
@@ -233,7 +236,7 @@ def store_weights(
     timeout: float | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Restores dropped weights of a version: from other versions, or by a replay.
+    """Restores the dropped weights of a version: from other versions if possible, else by a replay.
 
     The arguments and errors are those of ``retrain``.
     """
@@ -248,11 +251,12 @@ def store_weights(
 
 
 def steps(repo: Repository, rev: Rev = "HEAD") -> dict[str, Any] | None:
-    """The replay of a version trained by steps: ``batches`` and ``rows`` since the full state
-    ``start``.
+    """How to replay a version in a training by steps; None for any other version.
 
-    ``seconds``: the estimated time, including the recovery of ``start``; None if no local replay
-    has proven it. Returns None for any other version, or if its recipe cannot be read here.
+    ``start``: the full state to start from. ``batches`` and ``rows``: how many of each a replay
+    needs after ``start``. ``seconds``: estimated time, including the recovery of ``start``; None if
+    no local replay has proven the version. The result is None, too, if the recipe cannot be read
+    here.
     """
     from mvc.recipes.weights import recovery
 
@@ -272,7 +276,7 @@ def steps(repo: Repository, rev: Rev = "HEAD") -> dict[str, Any] | None:
 
 
 def calls(repo: Repository, rev: Rev = "HEAD") -> list[Call]:
-    """The calls of ``retrain`` by a version's recipe, in order; runs nothing.
+    """The calls that ``retrain`` would make for a version, in order. Runs nothing.
 
     Empty if the version has no recipe. Raises DamagedData.
     """
@@ -281,7 +285,10 @@ def calls(repo: Repository, rev: Rev = "HEAD") -> list[Call]:
 
 
 def code(repo: Repository, rev: Rev = "HEAD") -> dict[str, bytes]:
-    """The source files attached to a version, by name; empty if it has none. Runs nothing."""
+    """Maps the names of the source files attached to a version to their content. Runs nothing.
+
+    Empty if the version has no code.
+    """
     commit = carrier_of(repo, repo.find(rev))
     names = (entry.path.removeprefix(ATTACHED) for entry in repo.manifest(commit).attached)
     return {name: attached_bytes(repo, commit, name) for name in names if name.startswith(FOLDER)}
@@ -290,7 +297,7 @@ def code(repo: Repository, rev: Rev = "HEAD") -> dict[str, bytes]:
 def environment(repo: Repository, rev: Rev = "HEAD") -> Environment:
     """The environment in which a version was committed, for comparison.
 
-    Raises UnknownPath if the version does not have it, DamagedData.
+    Raises DamagedData, and UnknownPath if no environment was recorded.
     """
     commit = carrier_of(repo, repo.find(rev))
     attached = repo.version(commit).attached

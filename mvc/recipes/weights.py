@@ -1,4 +1,7 @@
-"""Which weights a proven recipe may replace, and whether that is cheaper than storing them."""
+"""Which weights a proven recipe may replace, and whether that is cheaper than storing them.
+
+A recipe is proven if a replay in this repository reproduced the weights bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from mvc.recipes.recipe import STEPS, Recipe, StepRecipe, missing_weights, recip
 
 
 def alternatives(repo: Repository) -> dict[CommitId, Alternative]:
-    """The versions whose weights a recipe reproduces, proven by a local replay.
+    """Maps the versions whose weights a proven recipe reproduces to how it does so.
 
-    Without full states of a training by steps, versions with data outside of the repository, and
-    versions whose recipe cannot be read.
+    Leaves out full states of a training by steps, versions trained on data outside of the
+    repository, and versions whose recipe cannot be read.
     """
     result = {}
     for commit, proof in repo.storage.proofs().items():
@@ -32,11 +35,12 @@ def alternatives(repo: Repository) -> dict[CommitId, Alternative]:
 
 
 def alternative(repo: Repository, commit: CommitId, seconds: float = 0.0) -> Alternative:
-    """How the recipe of a version reproduces its weights, and what the replay needs.
+    """How the recipe of a version reproduces its weights, and which files the replay needs.
 
-    It needs the base, or, if the base's weights are dropped, the needs of its recipe; and the files
-    of data sets. Raises UnknownPath for a version without a recipe, and CannotRetrain if data are
-    outside of mvc or the recipe of a base is not proven.
+    A replay needs the files of the data sets, and the base version. If the weights of the base are
+    dropped, it needs everything that the recipe of the base needs. Raises UnknownPath for a version
+    without a recipe, and CannotRetrain if data are outside of mvc, or if the recipe of a base is
+    not proven.
     """
     needs = list[tuple[CommitId, str]]()
     lineage = [*_lineage(repo, commit)]
@@ -74,10 +78,12 @@ def alternative(repo: Repository, commit: CommitId, seconds: float = 0.0) -> Alt
 
 
 def drop_steps(repo: Repository, end: CommitId) -> list[CommitId]:
-    """Drops the weights of proven versions between a full state and ``end``; returns these.
+    """Drops the weights of proven versions between a full state and ``end``; returns these
+    versions.
 
-    ``end`` and full states keep their weights, and so do versions whose recovery would exceed
-    ``store.max_recovery``. Raises CannotRetrain if data are outside of mvc, DamagedData.
+    ``end`` and full states keep their weights. A version keeps them, too, if its recovery would
+    take longer than ``store.max_recovery``. Raises DamagedData, and CannotRetrain if data are
+    outside of mvc.
     """
     substitute, bound = alternative(repo, end), repo.config.get("store.max_recovery")
     first = repo.storage.cost(substitute.base).seconds
@@ -92,7 +98,7 @@ def drop_steps(repo: Repository, end: CommitId) -> list[CommitId]:
 
 
 def is_cheaper(repo: Repository, commit: CommitId, substitute: Alternative) -> bool:
-    """Whether replaying a version costs less than storing the weights that only it has.
+    """Whether replaying a version costs less than storing the weights that no other version has.
 
     False without ``store.storage_weight``, or if the replay takes longer than
     ``store.max_recovery``.
@@ -106,7 +112,7 @@ def is_cheaper(repo: Repository, commit: CommitId, substitute: Alternative) -> b
 
 
 def late(repo: Repository) -> list[CommitId]:
-    """Versions that only a replay restores, in more seconds than ``store.max_recovery``."""
+    """Versions that only a replay can restore, if this takes longer than ``store.max_recovery``."""
     bound, proofs = repo.config.get("store.max_recovery"), repo.storage.proofs()
     return [
         commit
@@ -117,8 +123,8 @@ def late(repo: Repository) -> list[CommitId]:
 
 
 def recovery(repo: Repository, commit: CommitId, seconds: float) -> float:
-    """Estimated seconds to replay a version: ``seconds`` of its replay, plus the recovery of its
-    base.
+    """Estimated seconds until a version is recovered: ``seconds`` for its replay, plus the recovery
+    of its base.
 
     The start of a process and the import of torch do not count.
     """
@@ -130,7 +136,9 @@ def recovery(repo: Repository, commit: CommitId, seconds: float) -> float:
 def _lineage(
     repo: Repository, commit: CommitId
 ) -> Iterator[tuple[CommitId, Recipe, Dropped | None]]:
-    """A version, and its ancestors by base with dropped weights; each with its recipe."""
+    """Yields a version with its recipe. While the base's weights are dropped, yields the base, too,
+    with its recipe and how its weights were dropped.
+    """
     dropped = None
     while True:
         recipe = recipe_of(repo, commit)

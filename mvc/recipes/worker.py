@@ -1,9 +1,9 @@
 """The replay process: ``python -m mvc.recipes.worker PARENT PIPE``, started by ``replay``.
 
-Jobs and events go through the pipe, a descriptor inherited from ``replay``; each is a JSON object.
-On Linux a fork of this process runs each job: torch is imported once, and no training sees changes
-by another. A job with ``fork`` false runs in the process itself, and is its last. A working process
-ends when the pipe closes, so that it never outlives its parent.
+Jobs and events are JSON objects. They go through the pipe, a descriptor inherited from ``replay``.
+On Linux, a fork of this process runs each job. So torch is imported once, and no training sees
+changes that another training made. A job with ``fork`` false runs in the process itself, which then
+ends. During a job, the process ends when the pipe closes, so it never outlives its parent.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main(parent: int, pipe: Connection[Any, Any]) -> int:
 
 
 def _next_job(pipe: Connection[Any, Any]) -> Job | None:
-    """None if there are no more."""
+    """The next job; None if the pipe is closed."""
     try:
         return json.decode(pipe.recv_bytes(), type=Job)
     except EOFError:
@@ -85,7 +85,7 @@ def _do(job: Job, events: Connection[Any, Any]) -> int:
 
 
 def _end(code: int) -> NoReturn:
-    """Ends a fork without finalizing the interpreter, which would touch all shared memory."""
+    """Ends a fork without finalizing the interpreter, because that would copy all shared memory."""
     for child in multiprocessing.active_children():
         child.terminate()
         child.join()
@@ -95,13 +95,13 @@ def _end(code: int) -> NoReturn:
 
 
 def _end_with_pipe(pipe: int) -> None:
-    """During a job, only the end of the pipe can arrive."""
+    """Ends the process when the pipe closes. During a job, nothing else can arrive."""
     os.read(pipe, 1)
     os._exit(3)
 
 
 def _end_with(parent: int) -> None:
-    """Makes Linux end this process with its parent, even while code holds Python's lock."""
+    """Makes Linux end this process with its parent, even while code holds Python's global lock."""
     if sys.platform == "linux" and os.getppid() == parent:
         signal_at_end_of_parent(signal.SIGKILL)
         if os.getppid() != parent:
@@ -113,7 +113,7 @@ def _send(events: Connection[Any, Any], event: Event) -> None:
 
 
 def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
-    began, last = time.monotonic(), 0.0  # a recovery includes the preparation
+    began, last = time.monotonic(), 0.0  # the reported seconds include the preparation
     commit = CommitId.parse(job.version)
     recipe = recipe_of(repo, commit)
     carrier = recipe.carrier(commit)
@@ -170,9 +170,9 @@ def _versions(
     events: Connection[Any, Any],
     began: float,
 ) -> Iterator[float]:
-    """Makes the versions from a full state to ``commit``, and writes those that the job names.
+    """Trains from a full state to ``commit``, and writes the versions in ``job.wanted``.
 
-    Yields the seconds spent on writing.
+    Yields the seconds spent on each write.
     """
     wrote = 0.0
     for version, batches in segment(repo, commit).items():
@@ -195,7 +195,7 @@ def _is_finite(value: Any) -> bool:
         return True
     narrow = (
         value.is_floating_point() and value.dtype.itemsize == 1
-    )  # torch lacks isfinite for these
+    )  # torch.isfinite does not support types of 8 bits
     return bool(torch.isfinite(value.float() if narrow else value).all())
 
 

@@ -1,6 +1,6 @@
-"""Trainings by steps: a Recorder that records the rows of each batch, and proofs by replay.
+"""Trainings by steps: a Recorder that records the rows of each batch, and replays that prove it.
 
-Its modules import torch.
+A version is proven if a replay reproduced its weights bit for bit. The modules import torch.
 """
 
 from mvc.errors import need_torch

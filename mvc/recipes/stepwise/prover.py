@@ -1,4 +1,8 @@
-"""Proves versions by replaying their steps, one segment between full states after another."""
+"""Replays the versions of a training by steps, to prove that a replay reproduces their weights.
+
+A segment is the versions after a full state, up to the next full state. Segments are replayed one
+after another.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,10 @@ from mvc.training.step_notes import ProofReport
 
 
 class Prover:
-    """Replays this process's recordings in a thread of its own; without ``prove`` does nothing."""
+    """Replays the versions that this process records, in a separate thread.
+
+    Does nothing if ``prove`` is false.
+    """
 
     def __init__(self, repo: Repository, *, prove: bool) -> None:
         self._repo = repo
@@ -31,7 +38,9 @@ class Prover:
             self._thread.start()
 
     def note_version(self, commit: CommitId, step: int, *, ends: bool) -> None:
-        """Notes a version trained by a step; ``ends``: it is the last one of its segment."""
+        """Notes a version to replay. ``step``: the number of its step. ``ends``: whether the
+        version is the last one of its segment.
+        """
         if self._thread is not None:
             self._steps[commit] = step
             if ends:
@@ -44,7 +53,8 @@ class Prover:
             self._thread.join()
             self.report = replace(
                 self.report,
-                unproven=(*self.report.unproven, *self._steps.values()),  # if the thread failed
+                # ``_steps`` is empty unless the thread failed
+                unproven=(*self.report.unproven, *self._steps.values()),
             )
 
     def _run(self) -> None:
@@ -75,7 +85,7 @@ class Prover:
 
     @contextmanager
     def _reporting_errors(self) -> Iterator[None]:
-        """Reports an error of mvc or of the system, which ends only the block."""
+        """Catches an error of mvc or of the operating system, and adds it to the report."""
         try:
             yield
         except (MvcError, OSError) as error:

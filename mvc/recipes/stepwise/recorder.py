@@ -1,5 +1,6 @@
-"""The Recorder, also for trainings whose versions can be replayed from the rows of their
-batches.
+"""The Recorder: records the states of a training as versions.
+
+With a recipe, it also records the rows of each batch, so that versions can be replayed.
 """
 
 from __future__ import annotations
@@ -39,48 +40,58 @@ class Recorder(StateRecorder):
     """Records a training's state; use it as a context manager, or call ``close``.
 
     ``repo`` is an open Repository, or the path of an existing one, which the recorder opens and
-    closes. ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``;
-    by default all objects passed, and the random generators. Every ``every``-th step is recorded.
-    If the queue is full, ``when_full`` decides: ``block`` waits, ``coalesce`` replaces the waiting
-    version, ``drop`` skips this one. ``queue_bytes`` limits the staged bytes (default: two states).
-    ``name`` is the model's path.
+    closes. ``include`` lists the parts to record: ``model``, ``optimizer``, ``scheduler``,
+    ``scaler``, ``rng``. By default the recorder records all objects that were passed, and the
+    random generators. It records every ``every``-th step. If the queue is full, ``when_full``
+    decides: ``block`` waits, ``coalesce`` replaces the newest waiting version, ``drop`` skips the
+    new version. ``queue_bytes`` limits the memory for queued states (default: two states). ``name``
+    is the path of the model's file.
 
-    Versions go onto ``branch``, by default the branch current at the start, even if HEAD moves; on
-    a detached HEAD they follow it. ``deploy`` is a target that each version is deployed to, as of
-    the call. If another client deploys to it or rolls it back, or if the setting ``deploy.protect``
-    names it, versions are committed but not deployed until ``deploy_again``. ``push`` is a remote
-    to which the branch is pushed after the commits. An unreachable remote does not stop the
+    Versions are committed to ``branch``. By default this is the branch that is current at the
+    start, even if you switch to another branch later. If HEAD is detached at the start, HEAD moves
+    to each new version. Every version is deployed to the target ``deploy``. The deployment of an
+    exact version has the time of the call of ``step``. Versions are committed but no longer
+    deployed when another client deploys to the target or rolls it back, or when the setting
+    ``deploy.protect`` names the target. ``deploy_again`` resumes the deployments. ``push`` is a
+    remote to which the branch is pushed after the commits. An unreachable remote does not stop the
     training; a later push sends the missing versions.
 
-    ``metrics`` and ``params`` are added to every version: a mapping, or a function that returns
-    one. ``message`` is put before each version's own; ``author`` is as for ``commit``. ``start`` is
-    the number of steps done before, or the result of ``mvc.resume``; by default the steps of the
-    version that ``mvc.resume`` loaded into the model, or 0. After a resume, every version records
-    the version that the training resumed from. ``run`` names the training; after a resume it is by
-    default that version's run.
+    ``metrics`` and ``params`` are added to every version. Each is a mapping, or a function that
+    returns a mapping. ``message`` is put before the message of each version. ``author`` is as for
+    ``commit``. ``start`` is the number of steps done before, or the result of ``mvc.resume``. By
+    default, ``start`` is the number of steps of the version that ``mvc.resume`` loaded into the
+    model, or 0. After a resume, every version records which version the training resumed from.
+    ``run`` names the training. After a resume, ``run`` is by default that of the version that the
+    training resumed from.
 
-    ``pipeline`` is text, or Requirements, which ``commit`` explains. Without it versions are exact,
-    and coded by the setting ``commit.pipeline``, unless that is ``lc`` or similar: such a pipeline
-    stores approximate weights and moments, from which the training can be resumed (docs/lc.md).
-    With another lossy pipeline, a version contains production weights, made in the recorder's
-    thread; the training's own weights do not change. That thread calls ``on_deploy`` with every
-    durable version; with ``deploy_first`` before it is stored, so that a crash can lose a live
-    version (docs/production.md). ``evaluate(state, data)`` returns an accuracy from 0 to 1, or
-    (accuracy, samples), for ``dsed``; ``monitor(data)`` returns the value that ``drift`` watches: a
-    number, or one per sample. ``exact`` names tensors, in addition to the buffers, that must not
-    change. ``keep_training`` also stores the exact training weights; without them such a version
-    cannot be resumed.
+    ``pipeline`` is text, or Requirements, which ``commit`` explains. Without ``pipeline``, versions
+    are exact, and encoded by the setting ``commit.pipeline``. Exception: if the setting is ``lc``
+    or a similar pipeline, it stores approximate weights and moments, from which the training can be
+    resumed (docs/lc.md). With any other lossy pipeline, a version contains production weights:
+    weights near the training weights, computed in the recorder's thread to make deltas small. The
+    training's own weights do not change. ``exact`` names tensors that a lossy pipeline must not
+    change, in addition to the buffers. With ``keep_training``, a version of production weights also
+    stores the exact training weights. Without the training weights, no training can be resumed from
+    the version.
 
-    With a ``recipe``, a function called as ``recipe(model, optimizer, batch)`` for each step,
-    versions can be replayed from the rows of their batches in ``data``; call ``train`` instead of
-    ``step``. Every ``full_every``-th version stores the whole training state. With ``prove``,
-    another process replays each segment between two of these, and the weights of versions
-    reproduced bit for bit are dropped (docs/recorder.md). Raises CannotRecord for objects that
-    cannot be replayed.
+    The recorder's thread calls ``on_deploy`` with each version, after the version is durable. With
+    ``deploy_first``, it calls ``on_deploy`` before the version is stored. A crash can then lose a
+    version that is already in use (docs/production.md). ``evaluate`` and ``monitor`` are for stages
+    of a lossy pipeline that decide which versions are stored. ``evaluate(state, data)`` returns an
+    accuracy from 0 to 1, or a pair (accuracy, samples), for the stages ``dsed`` and ``guard``.
+    ``monitor(data)`` returns the value that the stage ``drift`` watches: a number, or one number
+    for each sample.
 
-    Call it only from the training's thread. Raises WrongUsage naming an invalid argument,
-    InvalidName, InvalidPipeline, NotARepository, and UnknownRevision for a branch that does not
-    exist.
+    ``recipe`` is a function for one step, called as ``recipe(model, optimizer, batch)``. With a
+    recipe, call ``train`` instead of ``step``. Each version can then be replayed from the rows of
+    its batches in ``data``. Every ``full_every``-th version stores the whole training state. With
+    ``prove``, another process replays the versions between two of these full states. The weights of
+    a version that was reproduced bit for bit are dropped (docs/recorder.md). Raises CannotRecord
+    for objects that cannot be replayed.
+
+    Call the methods only from the training's thread. Raises WrongUsage, which names an invalid
+    argument; InvalidName; InvalidPipeline; NotARepository; TargetProtected; UnknownRevision if the
+    branch does not exist.
     """
 
     def __init__(
@@ -124,7 +135,8 @@ class Recorder(StateRecorder):
         self._data = data
 
     def loader(self, **arguments: Any) -> DataLoader[Any]:
-        """A DataLoader of the recipe's data with these arguments; it yields rows and batch.
+        """A DataLoader of the recipe's data with these arguments. It yields pairs of rows and
+        batch.
 
         ``for rows, batch in recorder.loader(batch_size=64): recorder.train(rows, batch)``
         """
@@ -132,8 +144,8 @@ class Recorder(StateRecorder):
 
 
 class _Step(Struct, frozen=True):
-    """The rows of a batch; ``drawn``: the random generators before it, if other code changed
-    them.
+    """``rows``: the rows of the batch. ``drawn``: the states of the random generators before the
+    step, if other code had changed them since the preceding step; otherwise None.
     """
 
     rows: str
@@ -141,7 +153,7 @@ class _Step(Struct, frozen=True):
 
 
 class _Full(Struct, frozen=True):
-    """The attachments of a full state. ``fresh``: no step of this training led to it."""
+    """The attachments of a full state. ``fresh``: no step of this training led to this state."""
 
     attached: Mapping[str, Any]
     fresh: bool
@@ -152,10 +164,12 @@ class _Notes:
 
     def __init__(self, stepping: Stepping, path: str, every: int, *, prove: bool) -> None:
         self._stepping, self._path, self._every, self._prove = stepping, path, every, prove
-        self._trained: dict[int, _Step] = {}  # since the last durable version, by position
-        self._full: dict[int, _Full] = {}  # staged
+        self._trained: dict[
+            int, _Step
+        ] = {}  # maps position to step, after the last durable version
+        self._full: dict[int, _Full] = {}  # maps position to full state, until it is durable
         self._position, self._versions, self._fresh = 0, 0, True
-        self._after: Mapping[str, Any] | None = None  # the random generators after the last step
+        self._after: Mapping[str, Any] | None = None  # states of the generators after the last step
         self._start: CommitId | None = None
         self._before: CommitId | None = None
 
@@ -248,7 +262,7 @@ class _Notes:
 
 
 def _paths(obj: Any) -> Iterator[Path]:
-    """The paths among the arguments of a constructed object."""
+    """The paths among the arguments of an object that ``constructed`` created."""
     making = making_of(obj)
     for argument in () if making is None else (*making.args, *making.keywords.values()):
         if isinstance(argument, Path):
@@ -258,7 +272,7 @@ def _paths(obj: Any) -> Iterator[Path]:
 
 
 def _same(a_states: Mapping[str, Any], b_states: Mapping[str, Any]) -> bool:
-    """Whether random generators are in the same states."""
+    """Whether the random generators have the same states in both mappings."""
     a, b = a_states["numpy"], b_states["numpy"]
     return (
         torch.equal(a_states["torch"], b_states["torch"])

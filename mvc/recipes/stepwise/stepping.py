@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 
 
 class Stepping(Struct, frozen=True):
-    """``function(model, optimizer, batch)`` is one step; ``data`` has a sample at each position.
+    """A step calls ``function(model, optimizer, batch)``. ``data[i]`` is the sample at position i.
 
     Samples are collated to a batch as by a DataLoader.
     """
@@ -22,7 +22,9 @@ class Stepping(Struct, frozen=True):
     data: Any
 
     def step(self, rows: Sequence[int], batch: Any = None) -> Any:
-        """Trains on the samples at these positions, or on their ``batch`` if already collated."""
+        """Trains on the samples at the positions ``rows``. ``batch``: these samples, if already
+        collated.
+        """
         batch = self._batch(rows) if batch is None else batch
         return self.function(self.model, self.optimizer, batch)
 
@@ -34,7 +36,7 @@ class Stepping(Struct, frozen=True):
 
 
 class Numbered(Dataset[Any]):
-    """The samples of ``data`` with their positions."""
+    """A data set of pairs: the position of a sample in ``data``, and the sample."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
@@ -47,10 +49,10 @@ class Numbered(Dataset[Any]):
 
 
 def rows_in(text: str) -> list[int]:
-    """The positions in a text of ``Batches``."""
+    """The positions in one of the texts in ``Batches.rows``."""
     return list(map(int, text.split(" ")))
 
 
 def rows_text(rows: Sequence[int]) -> str:
-    """The inverse of ``rows_in``."""
+    """The text for ``Batches.rows`` that contains these positions."""
     return " ".join(map(str, rows))
