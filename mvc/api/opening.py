@@ -62,6 +62,6 @@ def version_with(
 ) -> CommitId | None:
     """The newest stored version that introduced this state at this path, or None.
 
-    ``besides``: a version to ignore.
+    Only ancestors of a branch, a tag or HEAD count. ``besides``: a version to ignore.
     """
     return earlier(repo.handle.store, entry, besides=besides)

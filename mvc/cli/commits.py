@@ -249,6 +249,12 @@ def who(author: str, sent_by: str) -> str:
     return " ".join(filter(None, (printable(author), sent)))
 
 
+def recorded_late(session: Session, deployed: Deployed, *, cell: bool = False) -> str:
+    """When a deployment was recorded, if that was over a minute after its time; else empty."""
+    recorded_ns, minute = deployed.recorded_ns, 60 * 10**9
+    return session.moment(recorded_ns, cell=cell) if recorded_ns > deployed.time_ns + minute else ""
+
+
 def _params_text(params: Mapping[str, str]) -> str:
     return "  ".join(f"{printable(k)}={printable(v)}" for k, v in sorted(params.items()))
 

@@ -36,9 +36,10 @@ OWN_FIELDS = {
     "FsckReport": "sound full problems notes entries versions forgotten absent lost_versions=lost "
     "records objects checked_bytes",
     "Imported": "source time@ commit kept=is_new raw_bytes stored_bytes branch",
-    "Live": "target commit since@ until@ sequence=deployment.sequence id=deployment.id "
-    "replaces=deployment.replaces author=deployment.author sent_by=deployment.sent_by "
-    "reason=deployment.reason message metrics params annotations",
+    "Live": "target commit since@ until@ recorded@deployment.recorded_ns "
+    "sequence=deployment.sequence id=deployment.id replaces=deployment.replaces "
+    "author=deployment.author sent_by=deployment.sent_by reason=deployment.reason "
+    "message metrics params annotations",
     "LayerCall": "layer type call forward",
     "LayoutMetrics": "bytes reset_points recovery_worst=worst_seconds recovery_mean=mean_seconds "
     "recovery_worst_commit=worst_commit decoded_worst=worst_bytes decoded_mean=mean_bytes "

@@ -119,8 +119,13 @@ class Session(Output):
         """
         if at is None and target is None:
             return (words[0], words[1:]) if words else (None, ())
+        if target is None and {*words[:1]} & {*self.repo.targets()} and not self.tracks(words[0]):
+            raise WrongUsage(
+                f"{printable(words[0])} is a target, not a path",
+                hint=f"name the target with '--target {printable(words[0])}'",
+            )
         self.repo.find(at=at, target=target)  # raises if no target is named
-        live = self.repo.live(target or self.repo.targets()[0], at=at)
+        live = self.repo.live(target, at=at) if target else self.repo.live(at=at)[0]
         self.note(
             f"{live.commit.short} was live on {live.target} from {self.moment(live.since_ns)}"
         )

@@ -169,6 +169,18 @@ def test_targets_are_apart(context: Handle) -> None:
         list_deployments(context.store.fresh(), "test")
 
 
+def test_a_target_with_retracted_deployments_only_is_no_candidate(context: Handle) -> None:
+    id_ = commit(context, deploy="production")
+    deploy(context.store, context.config, id_, "prod")
+    with pytest.raises(UnknownTarget, match="several targets: prod, production"):
+        live_at(context.store)
+    retract(context.store, context.config, None, "production")
+    assert live_at(context.store).target == live_at(context.store, START + SECOND).target == "prod"
+    retract(context.store, context.config, None, "prod")
+    with pytest.raises(UnknownTarget, match="several targets: prod, production"):
+        live_at(context.store)
+
+
 def test_a_deployment_is_retracted_by_its_printed_time(context: Handle) -> None:
     """Screens round times up to seconds; an exact time comes first."""
     id_ = commit(context)

@@ -15,6 +15,7 @@ several deployments at one time, the last has the whole stretch.
 
 from __future__ import annotations
 
+import warnings
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from contextlib import suppress
@@ -26,7 +27,14 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from mvc.errors import DamagedData, InvalidName, NoDeployment, UnknownTarget, WrongUsage
+from mvc.errors import (
+    DamagedData,
+    InvalidName,
+    MvcWarning,
+    NoDeployment,
+    UnknownTarget,
+    WrongUsage,
+)
 from mvc.ids import CommitId, StatementId
 from mvc.model.commit import Commit
 from mvc.model.statement import Deployment, Retraction
@@ -107,6 +115,20 @@ def check_deployment(target: str, time_ns: int) -> None:
             hint="deploy to the target that the node follows; 'mvc follow' sends its report",
         )
     check_moment(time_ns)
+
+
+def warned_if_older(store: Store, deployed: Deployed) -> Deployed:
+    """Warns of a new deployment dated a minute or more before its version; returns it."""
+    if deployed.dated and deployed.time_ns + 60 * 10**9 <= (
+        committed_ns := commits.get(store.fresh(), deployed.commit).time_ns
+    ):
+        warnings.warn(
+            f"the deployment is dated {format_time(whole_second(deployed.time_ns))}, but "
+            f"{deployed.commit.short} is newer: {format_time(whole_second(committed_ns))}",
+            MvcWarning,
+            stacklevel=3,
+        )
+    return deployed
 
 
 def list_deployments(
@@ -344,7 +366,11 @@ def check_target(snapshot: Snapshot, target: str) -> str:
             hint="'mvc live --nodes' lists the nodes; 'mvc fetch --nodes' fetches later reports",
         )
     names = snapshot.targets()
-    available = f"available: {', '.join(names[:10])}" if names else "nothing was deployed yet"
+    available = (
+        f"available: {', '.join(names[:10])}"
+        if names
+        else "'mvc deploy REV TARGET' records a deployment"
+    )
     raise UnknownTarget(
         f"nothing was ever deployed on {printable(target[:100])}",
         hint=did_you_mean(target, names, available),
@@ -712,7 +738,8 @@ def _immediate(
 
 
 def _only_target(snapshot: Snapshot) -> str:
-    names = snapshot.targets()
+    every = snapshot.targets()
+    names = [t for t in every if any(not d.retracted for d in newest_first(snapshot, t))] or every
     if not names:
         raise NoDeployment(
             "nothing was deployed yet", hint="record it with 'mvc deploy REV TARGET'"

@@ -72,13 +72,13 @@ def identify(
 
 
 def earlier(store: Store, entry: FileEntry, *, besides: CommitId | None = None) -> CommitId | None:
-    """The newest stored version that introduced this state at this path, or None.
+    """The newest reachable stored version that introduced this state at this path, or None.
 
     Versions with all bytes equal are preferred; damaged versions are skipped. ``besides``: a
     version to ignore.
     """
     same_state = None
-    for commit, exact in at_its_path(store, entry):
+    for commit, exact in _at_its_path(store, entry):
         if exact and commit.id != besides:
             return commit.id
         if same_state is None and commit.id != besides:
@@ -97,19 +97,23 @@ def is_committed(store: Store, entry: FileEntry) -> bool:
 
     Versions of undone commits do not count.
     """
+    return any(exact for _, exact in _at_its_path(store, entry))
+
+
+def _at_its_path(store: Store, entry: FileEntry) -> Iterator[tuple[Commit, bool]]:
+    """Undamaged reachable versions that introduced this state at this path; whether all bytes are
+    equal.
+
+    A version is reachable if it is an ancestor of a branch, a tag or HEAD; undone ones are not.
+    """
     snapshot = store.fresh()
     tips = {*head_refs(snapshot).values()}
     at = head(snapshot).commit
-    named = Ancestors(snapshot, tips if at is None else tips | {at})
-    return any(exact and commit.id in named for commit, exact in at_its_path(store, entry))
-
-
-def at_its_path(store: Store, entry: FileEntry) -> Iterator[tuple[Commit, bool]]:
-    """Undamaged versions that introduced this state at this path; whether all bytes are equal."""
+    reachable = Ancestors(snapshot, tips if at is None else tips | {at})
     return (
         (commit, same.content_id == entry.content_id)
         for commit, same in _versions(store, entry, skip_damaged=True)
-        if same is not None and same.path == entry.path
+        if same is not None and same.path == entry.path and commit.id in reachable
     )
 
 

@@ -48,6 +48,22 @@ def test_one_model_is_written_to_the_file_that_is_named(recorded) -> None:
     assert found["left_out"] == ["model.training.safetensors"]
 
 
+def test_only_targets_that_count_are_candidates(recorded) -> None:
+    recorded("deploy", "HEAD", "a-mistake")
+    several = recorded("checkout", "--at", "now", "-o", "x.safetensors", code=3)
+    assert "there are several targets: a-mistake, prod" in several.err
+    recorded("deploy", "HEAD", "a-mistake", "--retract")
+    done = recorded("checkout", "--at", "now", "-o", "x.safetensors")
+    assert "was live on prod from" in done.err
+
+
+def test_a_target_in_place_of_a_path_is_named(recorded) -> None:
+    for more in ((), ("--json",)):
+        refused = recorded("checkout", "prod", "--at", "now", "-o", "x.safetensors", *more, code=2)
+        assert "--target prod" in refused.err + refused.out
+    recorded("checkout", "model.safetensors", "--at", "now", "-o", "x.safetensors")
+
+
 def test_what_changed_is_written_for_a_receiver(recorded) -> None:
     with Repository.open(recorded.folder) as repo:
         model = {"w": np.arange(3.0) + 1}

@@ -135,6 +135,17 @@ def test_the_newest_version_with_a_state_is_named(repo: Repository) -> None:
     assert change.same_as == ids[2]
 
 
+def test_an_undone_version_is_not_older_than_head(repo: Repository) -> None:
+    path = repo.root / "m.safetensors"
+    for seed in (1, 2):
+        write_model(path, seed=seed)
+        repo.commit(path)
+    repo.undo()
+    (change,) = repo.status().changes
+    assert (change.kind, change.same_as) == ("modified", None)
+    assert "tensors changed" in change.detail
+
+
 def test_a_file_that_is_written_to_is_modified(
     repo: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from mvc.cli.commits import (
     live_now,
     missing_state,
     print_deployed,
+    recorded_late,
     state_json,
     who,
 )
@@ -69,12 +70,6 @@ def command(session: Session, args: _DeployOptions) -> None:
         anyway=args.anyway,
         push=args.push,
     )
-    committed_ns = session.repo.version(deployed.commit).time_ns
-    if deployed.dated and not deployed.retracted and deployed.time_ns < committed_ns:
-        session.warn(
-            f"the deployment is dated {session.moment(deployed.time_ns)}, but "
-            f"{deployed.commit.short} is newer: {session.moment(committed_ns)}"
-        )
     words = "Retracted {commit} on {target}" if args.retract else "Deployed {commit} to {target}"
     print_deployed(session, "mvc.deploy/1", deployed, words)
 
@@ -87,7 +82,7 @@ def _print_deployments(session: Session, target: str | None) -> None:
         session.json("mvc.deploy.list/1", {"deployments": rows})
     elif listed:
         session.table(
-            "time, target, commit, state, who, why, message",
+            "time, recorded, target, commit, state, who, why, message",
             [_row(session, d, live) for d in listed],
             styles=["dim" if d.retracted else None for d in listed],
         )
@@ -104,6 +99,7 @@ def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
         message = "(lost)"
     return (
         session.moment(deployed.time_ns, cell=True),
+        recorded_late(session, deployed, cell=True),
         deployed.target,
         deployed.commit.short,
         ", ".join(filter(None, column)),

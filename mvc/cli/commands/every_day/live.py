@@ -8,7 +8,15 @@ version first, which was live at A already. --nodes lists the newest report of e
 from __future__ import annotations
 
 from mvc.api import Live, NodeStatus, nodes
-from mvc.cli.commits import IsLive, live_now, note_line, signature_of, signed_line, who
+from mvc.cli.commits import (
+    IsLive,
+    live_now,
+    note_line,
+    recorded_late,
+    signature_of,
+    signed_line,
+    who,
+)
 from mvc.cli.transfers import note_unsent
 from mvc.cli.verb import CommandOptions, PathText, Session, argument, fields, flag, option, verb
 from mvc.names import is_report, printable
@@ -49,7 +57,7 @@ def _print(session: Session, args: _LiveOptions) -> None:
         session.note("nothing was live then" if args.at or args.between else "nothing is live")
     elif args.target is None or args.between is not None:
         session.table(
-            "target, version, since, until, who, why, metrics, message",
+            "target, version, since, until, recorded, who, why, metrics, message",
             [_row(session, live, is_now) for live in lives],
         )
     else:
@@ -73,6 +81,7 @@ def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:
         ("live on", session.paint(printable(live.target), "target")),
         ("since", f"{session.moment(live.since_ns)} ({age})"),
         ("until", _until(session, live, is_now, cell=False)),
+        ("recorded", recorded_late(session, live.deployment)),
         ("message", one_line(live.message)),
         ("metrics", session.few(measured(live.metrics).split("  "), (session.width or 0) - 9)),
         *(("note", note_line(annotation)) for annotation in live.annotations),
@@ -93,6 +102,7 @@ def _row(session: Session, live: Live, is_now: IsLive) -> tuple[str, ...]:
         session.id_text(live.commit),
         session.moment(live.since_ns, cell=True),
         _until(session, live, is_now, cell=True),
+        recorded_late(session, live.deployment, cell=True),
         who(live.deployment.author, live.deployment.sent_by),
         one_line(live.deployment.reason),
         measured(live.metrics),
