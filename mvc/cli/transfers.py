@@ -45,7 +45,7 @@ def print_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fals
         sent=" would be sent" if dry_run else "",
     )
     for name in done.passed_over:
-        session.note(f"not sent: the tag {name} exists on the remote with another version")
+        session.warn(f"not sent: the tag {name} exists on the remote with another version")
     if done.at_home:
         session.note(f"not sent: the files of data sets (data=false): {_ids(done.at_home)}")
     for target, id_ in done.not_there:

@@ -36,7 +36,7 @@ from mvc.remote.places import (
 )
 from mvc.remote.refs import PushOptions, RefPlan, plan_updates, with_tags
 from mvc.remote.remotes import Remote
-from mvc.remote.scopes import allows, names_target
+from mvc.remote.scopes import allows, check_news, names_target
 from mvc.remote.slices import Sent, decode_entries, encode_entries, sent_with
 from mvc.remote.statements import statements_to_send, tombstones, without
 from mvc.remote.transfer import (
@@ -102,8 +102,11 @@ class Pushed(Transferred, frozen=True):
 
     @property
     def is_short(self) -> bool:
-        """Whether deployments, tags or tombstones were left out."""
-        return bool(self.denied or self.passed_over or self.not_forgotten or self.refused)
+        """Whether deployments or tombstones were left out; tags that the push did not name may
+        be.
+        """
+        denied = not all(scope.startswith("push:") for scope in self.denied)
+        return bool(denied or self.not_forgotten or self.refused)
 
 
 def push(
@@ -136,6 +139,8 @@ def push(
             *plan.tips,
             *work.replaced(plan.tips),
         ])  # fmt: skip
+        for update in plan.updates:  # the server does not know the names so early
+            check_news(work.head.scopes, (), adds=True, name=update.name)
         needed = work.needed(wanted, partial=chosen.partial)
         plan = with_tags(store, remote, work.head, plan, needed=needed)
         if chosen.dry_run:

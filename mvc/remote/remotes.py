@@ -237,10 +237,14 @@ def find_remote(store: Store, name: str | None = None) -> Remote:
     if name in configured:
         return configured[name]
     if "/" in name or ":" in name:
-        return Remote(normalised(name, store.fs.cwd()))
+        remote = Remote(normalised(name, store.fs.cwd()))
+        if "/" in name or remote.scheme != "file" or store.fs.stat(Path(remote.url)) is not None:
+            return remote
     shown = printable(name[:100])
     hint = f"add it: 'mvc remote add {shown} URL'"
-    if configured:
+    if ":" in name:
+        hint = "name the remote first: 'mvc push REMOTE REV:NAME'"
+    elif configured:
         hint = f"available: {', '.join(configured)}"
         with suppress(MvcError):  # users may type a version where the remote is expected
             resolve(store, name)

@@ -135,16 +135,21 @@ def names_target(scopes: Iterable[str], target: str) -> bool:
 
 
 def check_news(
-    scopes: tuple[str, ...], targets: Iterable[str], *, adds: bool = False, forgets: bool = False
+    scopes: tuple[str, ...],
+    targets: Iterable[str],
+    *,
+    adds: bool = False,
+    name: str = f"{BRANCH}*",
+    forgets: bool = False,
 ) -> None:
     """Raises RemoteRefused for received changes that the scopes do not allow.
 
-    ``targets`` need ``deploy``. ``adds``: versions, states or annotations, which need any ``push``.
-    ``forgets``: a state is purged, which needs ``admin``.
+    ``targets`` need ``deploy``. ``adds``: versions, states or annotations, which need any ``push``,
+    such as that of the ref ``name``. ``forgets``: a state is purged, which needs ``admin``.
     """
     for target in targets:
         require(scopes, "deploy", target)
     if adds and not any(scope.startswith("push:") for scope in scopes):
-        require(scopes, "push", "...")
+        require(scopes, "push", name)
     if forgets:
         require(scopes, "admin")

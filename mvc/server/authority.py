@@ -97,4 +97,4 @@ class Holders:
 def may_push(granted: Iterable[str]) -> None:
     """Raises RemoteRefused for read-only scopes."""
     if not any(scope == "admin" or ":" in scope for scope in granted):
-        scopes.require(("read",), "push", "...")
+        scopes.require(("read",), "push", "heads/*")

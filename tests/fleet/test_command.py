@@ -57,7 +57,7 @@ def test_once_says_what_it_did(repo: Repository, tmp_path: Path) -> None:
     version = commit(repo, 1)
     words = repo.root, "prod", "-o", "model.safetensors", "--once"
     out, errors = (done := program(*words, cwd=tmp_path)).communicate(timeout=60)
-    assert (done.returncode, errors) == (0, "") and version[:10] in out
+    assert (done.returncode, errors) == (0, "") and version[:10] in out and "B received" in out
     out, errors = (done := program(*words, cwd=tmp_path)).communicate(timeout=60)
     assert (done.returncode, out) == (0, "") and "is in sync with prod" in errors
     assert os.stat(tmp_path / "model.safetensors").st_size > 8000
@@ -68,6 +68,7 @@ def test_errors_have_their_codes(repo: Repository, tmp_path: Path) -> None:
     for words, code, said in (
         ((repo.root, "beta", "-o", "a.st"), 3, "beta"),
         ((tmp_path / "nowhere", "prod", "-o", "a.st"), 3, "there is no folder"),
+        (("nowhere", "prod", "-o", "a.st"), 3, "not as the name of a remote"),
         ((repo.root, "prod", "-o", "no/a.st"), 3, "the folder no does not exist"),
         ((repo.root, "prod", "-o", "a.st", "--path", "b", "--path", "c"), 2, "too many for a.st"),
         ((repo.root, "prod"), 2, "-o"),

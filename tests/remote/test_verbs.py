@@ -155,7 +155,8 @@ def test_tags_go_along_and_are_made_once(team: Team) -> None:
     assert team.bob.find("origin/v2") == second
     assert team.bob.fetch().updates == ()
     team.bob.pull()
-    assert team.bob.push().passed_over == ("v2",)
+    pushed = team.bob.push()
+    assert pushed.passed_over == ("v2",) and not pushed.is_short
     with pytest.raises(RefConflict, match="already exists"):
         team.bob.push(refs=["v2"])
     team.bob.push(refs=["v2"], force=True)
@@ -480,12 +481,22 @@ def test_a_folder_of_repositories_is_not_to_become_one(team: Team) -> None:
     assert error.value.hint == f"name a repository inside it, such as {team.root / 'ada'}"
 
 
+def test_a_source_that_is_neither_a_url_nor_a_folder(team: Team) -> None:
+    for text in "localhost:net", "127.0.0.1:8123/net":
+        with pytest.raises(RemoteUnreachable, match="there is no folder") as error:
+            mvc.clone(text, team.root / "new")
+        assert str(error.value.hint).startswith("write the whole URL: http://HOST:PORT/NAME")
+    with pytest.raises(RemoteUnreachable) as error:
+        mvc.clone("origin", team.root / "new")
+    assert "as a folder, not as the name of a remote" in str(error.value.hint)
+
+
 def test_a_version_in_place_of_the_remote(team: Team) -> None:
     with pytest.raises(UnknownRevision, match="there is no remote HEAD~0") as error:
         team.bob.fetch("HEAD~0")
     assert error.value.hint == (
         "available: origin; the remote comes before the version: 'origin HEAD~0'"
     )
-    with pytest.raises(RemoteUnreachable) as unreachable:
+    with pytest.raises(UnknownRevision, match="there is no remote main:trial") as unreachable:
         team.bob.push("main:trial")
     assert unreachable.value.hint == "name the remote first: 'mvc push REMOTE REV:NAME'"

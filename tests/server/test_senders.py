@@ -153,6 +153,32 @@ def test_what_is_left_out_is_named_and_exits_with_3(
         assert subprocess.run([*command, "--partial"], check=False).returncode == 0
 
 
+def test_a_tag_that_was_not_named_does_not_fail_a_push(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "read,push:heads/*"))
+    with serving(folder) as server, Repository.init(tmp_path / "ada") as ada:
+        ada.remotes.add("origin", f"{server.url}/models")
+        record(ada, 1)
+        ada.tag("v1")
+        command = [sys.executable, "-P", "-m", "mvc", "-C", str(tmp_path / "ada"), "push"]
+        for words, code in ((), 0), ((), 0), (("origin", "v1"), 3):
+            done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+            assert done.returncode == code and "scope push:tags/v1" in done.stderr
+
+
+def test_a_token_that_may_only_read_gets_the_name_of_the_scope(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "read"))
+    with serving(folder) as server, Repository.init(tmp_path / "ada") as ada:
+        ada.remotes.add("origin", f"{server.url}/models")
+        record(ada, 1)
+        with pytest.raises(RemoteRefused, match=r"needs the scope push:heads/main\n") as refused:
+            ada.push()
+        assert str(refused.value.hint).endswith("a token with push:heads/main")
+
+
 def test_a_deployment_that_a_fetch_brought_is_not_said_to_be_missing_there(tmp_path: Path) -> None:
     """Also where no branch of the remote leads to its version any more."""
     with Repository.init(tmp_path / "there") as there:

@@ -270,7 +270,7 @@ class TestTokens:
     def test_who_may_read_cannot_push(self, served: Shared, source: Repository) -> None:
         opened = served.transport("read", name="reader")
         assert opened.head().scopes == ("read",)
-        with pytest.raises(RemoteRefused, match="needs the scope push"):
+        with pytest.raises(RemoteRefused, match=r"needs the scope push:heads/\*"):
             move(source, opened, "heads/main")
 
     def test_who_may_push_one_branch_cannot_read_or_push_others(

@@ -228,7 +228,8 @@ def _absent(remote: Remote, shown: str) -> str:
         moved = f"if it moved, 'mvc remote add -f {remote.name} PATH'"
         return f"mount it; {moved}; for a new one, 'mvc init --bare {shown}'"
     return (
-        "name the remote first: 'mvc push REMOTE REV:NAME'"
-        if ":" in Path(remote.url).name
-        else f"check the path; 'mvc init --bare {shown}' creates a new repository"
+        "write the whole URL: http://HOST:PORT/NAME, https://HOST/NAME or ssh://HOST/PATH"
+        if ":" in remote.url.removeprefix(str(FileSystem().cwd()))
+        else "check the path: it is read as a folder, not as the name of a remote; "
+        f"'mvc init --bare {shown}' creates a new repository"
     )

@@ -65,7 +65,7 @@ def command(session: Session, args: _FollowOptions) -> None:
             return
         session.line(
             f"{session.moment(done.swapped_ns)}  {session.id_text(done.commit)}  "
-            f"{done.file}  {size(done.received)}"
+            f"{done.file}  {size(done.received)} received"
         )
 
     sink = ReplicaSink(

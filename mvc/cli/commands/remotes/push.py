@@ -2,7 +2,7 @@
 
 REF is a branch or tag, by default the current branch; REV:NAME sends REV to the name NAME. Tags,
 data sets, deployments and annotations of the sent versions are sent, too. All refs move, or
-none. If something else is left out, the exit code is 3.
+none. If a deployment or purge is left out (but not a tag), the exit code is 3.
 """
 
 from __future__ import annotations
