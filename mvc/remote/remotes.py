@@ -241,10 +241,12 @@ def find_remote(store: Store, name: str | None = None) -> Remote:
         if "/" in name or remote.scheme != "file" or store.fs.stat(Path(remote.url)) is not None:
             return remote
     shown = printable(name[:100])
-    hint = f"add it: 'mvc remote add {shown} URL'"
-    if ":" in name:
-        hint = "name the remote first: 'mvc push REMOTE REV:NAME'"
-    elif configured:
+    hint = (
+        "name the remote first: 'mvc push REMOTE REV:NAME'"
+        if ":" in name
+        else f"add it: 'mvc remote add {shown} URL'"
+    )
+    if configured and ":" not in name:
         hint = f"available: {', '.join(configured)}"
         with suppress(MvcError):  # users may type a version where the remote is expected
             resolve(store, name)

@@ -25,6 +25,7 @@ from mvc.server.authority import Holders
 from mvc.server.repositories import Repositories
 from mvc.server.tokens import Tokens
 from mvc.system import FileSystem
+from mvc.text import listed
 from mvc.transport import Remote, load_transfers
 
 ADDRESS = "127.0.0.1:7433"
@@ -129,9 +130,13 @@ def server_of(
     try:
         config.load()
     except (OSError, ssl.SSLError) as error:
+        files = [file for file in (certificate, key) if file is not None]
+        unusable = [file for file in files if not file.exists()] or files
         raise WrongUsage(
-            f"cannot use the certificate and its key: {_why(error)}",
-            hint="--tls-cert needs a chain in PEM form, --tls-key its key without a password",
+            f"cannot use {listed([printable(str(file)) for file in unusable])} for TLS: "
+            f"{_why(error)}",
+            hint="--tls-cert needs a chain in PEM form, --tls-key its key without a password; "
+            "without --tls-key the chain's file must contain the key",
         ) from error
     return uvicorn.Server(config)
 

@@ -26,7 +26,8 @@ def test_a_token_is_printed_once_and_listed_without_itself(mvc: Mvc) -> None:
     (row,) = mvc("serve", "token", "list", "--json").json["tokens"]
     assert row["name"] == "anna" and not row["expired"] and row["made"] < row["expires"]
     mvc("serve", "token", "remove", "anna")
-    assert mvc("serve", "token", "list").out == ""
+    none = mvc("serve", "token", "list")
+    assert none.out == "" and none.err.startswith("No tokens yet: create one with")
 
 
 def test_a_token_as_an_object(mvc: Mvc) -> None:
@@ -64,11 +65,14 @@ def test_a_scope_that_matches_no_repository_is_named(mvc: Mvc) -> None:
         (". --listen 7433", "is not an address"),
         (". --listen 127.0.0.1:99999", "is not an address"),
         (". --tls-key k.pem", "needs --tls-cert"),
-        (". --tls-cert none.pem", "its key: no such file"),
+        (". --tls-cert none.pem", "cannot use none.pem for TLS: no such file"),
+        (". --tls-cert . --tls-key none.pem", "cannot use none.pem for TLS"),
+        (". --tls-cert text.pem", "cannot use text.pem for TLS: [ssl]"),
         (". --quota much", "is not a size"),
         (". --scope read", "cannot be combined with --scope"),
         ("--stdio . --listen 127.0.0.1:1", "--stdio cannot be combined with --listen"),
         ("--stdio . --scope write", "'write' is not a scope"),
+        ("token", "use token add NAME, token list or token remove NAME"),
         ("token add", "token add NAME"),
         ("token add x", "name 1 to 100 scopes with --scope"),
         ("token add x --scope write", "'write' is not a scope"),
@@ -78,6 +82,7 @@ def test_a_scope_that_matches_no_repository_is_named(mvc: Mvc) -> None:
     ],
 )
 def test_what_cannot_be_served_is_one_clear_line(mvc: Mvc, words: str, says: str) -> None:
+    (mvc.folder / "text.pem").write_text("no certificate")
     failed = mvc("serve", *words.split(), code=None)
     assert failed.code in (2, 3) and says in failed.err
     assert len(failed.err.splitlines()) <= 3 and "Traceback" not in failed.err
@@ -91,8 +96,19 @@ def test_an_address_that_is_taken_is_named(mvc: Mvc) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         failed = mvc("serve", ".", "--listen", address, code=3)
-    assert "'mvc -C . serve token add NAME --scope read'" in failed.err
+    assert "token" not in failed.err
     assert f"cannot listen on {address}: address already in use" in failed.err
+
+
+def test_a_server_without_tokens_warns_once_it_listens(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "mvc", "serve", ".", "--listen", f"unix:{tmp_path}/s"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stderr is not None
+            assert running.stderr.readline().startswith("serving . at unix:")
+            assert "'mvc -C . serve token add NAME --scope read'" in running.stderr.readline()
+        finally:
+            running.terminate()
 
 
 def test_a_server_loads_no_torch() -> None:

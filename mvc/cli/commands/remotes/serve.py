@@ -55,7 +55,7 @@ class _ServeOptions(CommandOptions, frozen=True, kw_only=True):
 @verb("mvc serve /srv/models --tls-cert chain.pem --tls-key key.pem", _ServeOptions)
 def command(session: Session, args: _ServeOptions) -> None:
     first, *rest = args.words or ("",)
-    if first == "token" and rest:
+    if first == "token" and (rest or session.fs.stat(Path(first)) is None):
         _token(session, rest, args)
     elif len(args.words) != 1:
         raise click.UsageError("name one FOLDER to serve")
@@ -78,12 +78,18 @@ def _serve(session: Session, folder: Path, args: _ServeOptions) -> None:
         args.tls_key,
         quota=args.quota,
     )
-    if session.fs.stat(folder) is not None and not Tokens(session.fs, folder).all():
-        add = f"'mvc -C {printable(str(folder))} serve token add NAME --scope read'"
-        session.warn(f"there is no token yet, so no client can connect: run {add}")
+
+    def ready(url: str) -> None:
+        session.note(f"serving {folder} at {url}")
+        if not Tokens(session.fs, folder).all():
+            session.warn(
+                "there is no token yet, so no client can connect: run "
+                f"'mvc -C {printable(str(folder))} serve token add NAME --scope read'"
+            )
+
     if not session.quiet:
         _print_requests()
-    serve(how, ready=lambda url: session.note(f"serving {folder} at {url}"))
+    serve(how, ready=ready)
 
 
 def _print_requests() -> None:
@@ -140,14 +146,17 @@ def _list(session: Session, tokens: Tokens) -> None:
         for token in tokens.all()
     ]
     if not session.answered("mvc.serve.tokens/1", {"tokens": rows}):
-        session.table(
-            "name, until, scopes",
-            [
-                (
-                    row["name"],
-                    row["expires"][:10] + (" (expired)" if row["expired"] else ""),
-                    ",".join(row["scopes"]),
-                )
-                for row in rows
-            ],
-        )
+        if rows:
+            session.table(
+                "name, until, scopes",
+                [
+                    (
+                        row["name"],
+                        row["expires"][:10] + (" (expired)" if row["expired"] else ""),
+                        ",".join(row["scopes"]),
+                    )
+                    for row in rows
+                ],
+            )
+        else:
+            session.note("No tokens yet: create one with 'mvc serve token add NAME --scope read'")
