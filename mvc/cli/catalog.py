@@ -110,6 +110,7 @@ OPTIONS_ELSEWHERE: dict[str, str] = {
     "commit -F": "'-m -' reads the message from stdin",
     "log --author": "use --where 'author = NAME'",
     "log --follow": "'mvc log PATH' lists the versions that changed a file",
+    "rollback TARGET REV": "'--to REV' names the version: mvc rollback TARGET --to REV",
     "show --stat": "use 'mvc log -n 1 --stat REV'",
 }
-"""What to use instead of options of git: by command and option."""
+"""What to use instead of options of git, and of a REV: by command and option or words."""

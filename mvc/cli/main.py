@@ -155,8 +155,8 @@ def _usage(error: click.UsageError) -> Failure:
         "."
     )  # click prints choices on several lines
     command = error.ctx.info_name if error.ctx else None
-    option = error.option_name if isinstance(error, click.NoSuchOption) else ""
-    hint = OPTIONS_ELSEWHERE.get(f"{command} {option}")
+    option = "TARGET REV" if "unexpected extra argument" in message else ""
+    hint = OPTIONS_ELSEWHERE.get(f"{command} {getattr(error, 'option_name', option)}")
     if hint is not None:  # what click proposes has a similar name only
         message = message.partition(". ")[0]
     if not message[1:2].isupper():  # START is a name

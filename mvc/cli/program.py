@@ -49,7 +49,8 @@ class Program(click.Group):
         if command is None:
             from difflib import get_close_matches
 
-            close = get_close_matches(name, [*COMMANDS, *topics], n=1)
+            close = [word for word in COMMANDS if sorted(word) == sorted(name)]  # swapped letters
+            close += get_close_matches(name, [*COMMANDS, *topics], n=1)
             wish = f": did you mean '{close[0]}'?" if close else ""
             noun = "command or topic" if topics else "command"
             raise click.UsageError(f"there is no {noun} {name!r}{wish}", ctx)

@@ -67,7 +67,8 @@ def switch_to(
     if not session.as_json:
         if done is not None and (done.written or done.deleted or done.unchanged):
             print_restored(session, done)
-        session.note(f"Switched to {'new ' if created else ''}branch {branch}")
+        switched = f"Switched to {'new ' if created else ''}branch"
+        session.note(f"{'Already on' if branch == before else switched} {branch}")
     note_training(session, before, branch)
     if done is not None:
         warn_of_unreached(session, done)

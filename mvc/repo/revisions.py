@@ -171,6 +171,8 @@ def _unknown(snapshot: Snapshot, name: str) -> UnknownRevision:
         "write the path as a further argument: 'mvc ls REV PATH'"
         if ":" in name
         else "'mvc log' lists the versions, 'mvc branch' and 'mvc tag' the names"
+        if named
+        else "nothing was committed yet: create a version with 'mvc commit'"
     )
     if _TOO_FEW.fullmatch(name):
         hint = "write at least four digits of an id"
@@ -183,6 +185,12 @@ def _unknown(snapshot: Snapshot, name: str) -> UnknownRevision:
 def _at(store: Store, name: str, moment: str) -> CommitId:
     """The commit of a ref or target at a moment; HEAD on a branch means that branch."""
     snapshot = store.snapshot
+    if re.fullmatch(r"[0-9]{1,6}", moment.strip(), re.ASCII):  # as in git
+        raise UnknownRevision(
+            f"@{{...}} needs a time, not the number {moment.strip()}",
+            hint=f"{printable(name)}~{moment.strip()} goes back by versions; "
+            f"{printable(name)}@{{2026-11-20T10:00}} is the version at a time",
+        )
     time_ns = parse_time(moment, now_ns=store.clock.now_ns())
     logged = [refs.HEAD] if name == refs.HEAD else _candidates(name)
     full = next((n for n in logged if snapshot.has_ref(n)), None)

@@ -229,10 +229,12 @@ def is_report(fs: FileSystem, path: Path) -> bool:
 
 
 def is_control_folder(fs: FileSystem, path: Path) -> bool:
-    """Whether a folder belongs to a version control system."""
+    """Whether a folder belongs to a version control system, or to ``mvc follow`` (.NAME.mvc)."""
     name = path.name.casefold()
-    return name in VERSION_CONTROL or (
-        name in MARKERS and fs.stat(path / MARKERS[name], follow=False) is not None
+    return (
+        name in VERSION_CONTROL
+        or (name.startswith(".") and name.endswith(".mvc"))
+        or (name in MARKERS and fs.stat(path / MARKERS[name], follow=False) is not None)
     )
 
 

@@ -135,6 +135,13 @@ def test_the_newest_version_with_a_state_is_named(repo: Repository) -> None:
     assert change.same_as == ids[2]
 
 
+def test_the_folder_of_a_follower_is_not_untracked(repo: Repository) -> None:
+    for folder in (".served.safetensors.mvc", "notes.mvc"):
+        (repo.root / folder).mkdir()
+        (repo.root / folder / "note").write_text("{}")
+    assert repo.status().untracked == ("notes.mvc/note",)
+
+
 def test_an_undone_version_is_not_older_than_head(repo: Repository) -> None:
     path = repo.root / "m.safetensors"
     for seed in (1, 2):
