@@ -34,12 +34,15 @@ def opened(repository: Repository | PathName) -> tuple[Repository, bool]:
     try:
         return Repository.open(repository, discover=False), True
     except NotARepository as error:
-        make = "create it with mvc.Repository.init(...) or 'mvc init'"
-        remote = "mvc.clone(URL, FOLDER) copies a remote, mvc.ReplicaSink follows one"
-        raise NotARepository(
-            f"not a repository: {fspath(repository)}",
-            hint=remote if "://" in fspath(repository) else make,
-        ) from error
+        problem, hint = (
+            (
+                "a URL is not a local repository (mvc.ReplicaSink follows a URL)",
+                "use mvc.Follower(URL, TARGET, mvc.ReplicaSink(FILE)), or mvc.clone(URL, FOLDER)",
+            )
+            if "://" in fspath(repository)
+            else ("not a repository", "create it with mvc.Repository.init(...) or 'mvc init'")
+        )
+        raise NotARepository(f"{problem}: {fspath(repository)}", hint=hint) from error
 
 
 def serve(

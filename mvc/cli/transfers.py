@@ -126,10 +126,15 @@ def _ids(versions: Sequence[CommitId]) -> str:
     return listed([id_.short for id_ in versions], _MOST)
 
 
-def note_unsent(session: Session, target: str | None = None) -> None:
-    """Prints which deployments remotes lack, if any."""
+def note_unsent(session: Session, target: str | None = None, *, has_reports: bool = False) -> None:
+    """Prints which deployments remotes lack; with ``has_reports`` also when these were fetched."""
     remotes = session.repo.root / ".mvc" / "remotes.yaml"
     if session.fs.stat(remotes) is not None:  # else skip the imports for remotes
+        if has_reports:
+            session.note(
+                "reports to a remote: as of the last 'mvc fetch --nodes'; "
+                "newer: 'mvc fetch --nodes', or --remote REMOTE"
+            )
         for unsent in session.repo.remotes.unsent(target):
             session.note(unsent_line(unsent))
 

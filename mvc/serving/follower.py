@@ -71,8 +71,8 @@ class Follower(Closing, Unpicklable):
 
     @property
     def current(self) -> Followed | None:
-        """The last change that this Follower served; with a ReplicaSink also the version present at
-        the first poll. None before.
+        """The last change that this Follower served. Before: with a ReplicaSink the version in its
+        file at the start, otherwise None.
         """
         return self._source.current
 
@@ -161,8 +161,8 @@ class Follower(Closing, Unpicklable):
         if error.message == self._warned:
             return
         self._warned = error.message
-        served = self._source.served
-        version = "nothing" if served is None else served.short
+        served = self._source.present
+        version = "nothing" if served is None else served.commit.short
         text = f"cannot follow {printable(self.target)}, still serving {version}: {error.message}"
         warnings.warn(text, NotFollowing, stacklevel=3)
 

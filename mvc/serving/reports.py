@@ -63,8 +63,9 @@ class Reports:
         self._fs, self._clock = fs or FileSystem(), clock or Clock()
 
     @property
-    def waiting(self) -> int:
-        return sum(not row.delivered for row in self._read())
+    def waiting(self) -> list[str]:
+        """``nodes/NAME/TARGET`` of each waiting report."""
+        return [row.target for row in self._read() if not row.delivered]
 
     def served(self, commit: CommitId, target: str, when_ns: int) -> None:
         """Adds that ``commit`` is served since a time of this node's clock; durable on return.
@@ -118,6 +119,10 @@ class Reports:
                 )  # fmt: skip
         if refusals:
             raise refusals[-1]
+
+    def drop(self, target: str) -> None:
+        """Deletes the waiting reports of ``nodes/NAME/TARGET``."""
+        self._write(row for row in self._read() if row.delivered or row.target != target)
 
     def _offer(self, transport: Transport, rows: Sequence[_Report]) -> None:
         now = self._clock.now_ns()

@@ -29,7 +29,7 @@ from mvc.names import check_node, printable
 from mvc.serving.reports import Reports
 from mvc.serving.sinks import ReplicaSink, Sink, TakenOver
 from mvc.system import HookFailed, run_command
-from mvc.text import count
+from mvc.text import count, listed
 from mvc.times import format_time
 from mvc.transport import (
     FollowedVersion,
@@ -98,9 +98,9 @@ class OpenSource:
         self.current: Followed | None = None
 
     @property
-    def served(self) -> CommitId | None:
+    def present(self) -> Followed | None:
         """The version in the sinks."""
-        return None if self.current is None else self.current.commit
+        return self.current
 
     def news(self, mark: str, seconds: float) -> str | None:
         """As ``Transport.live``."""
@@ -153,7 +153,8 @@ class OpenSource:
         self.repo.manifest(live.commit)  # raises an error if its state is absent
         done = Followed(
             target=live.target, commit=live.commit, time_ns=live.time_ns,
-            previous=self.served, swapped_ns=self._transport.clock.now_ns(),
+            previous=None if self.current is None else self.current.commit,
+            swapped_ns=self._transport.clock.now_ns(),
             rollback=live.returns_to is not None, deployed=live,
         )  # fmt: skip
         with ExitStack() as served:  # if a sink fails, all are restored
@@ -192,7 +193,6 @@ class Replicated:
         self._target, self._sink, self._on_change = target, sink, on_change
         self._report_warning = ""  # the last warning about reports
         self._transport: Transport | None = None
-        self.current: Followed | None = None
         name = check_node(sink.name) if sink.name else ""
         self._paths = (sink.path,) if isinstance(sink.path, str) else tuple(sink.path or ())
         self._is_folder = names_folder(sink.fs, sink.file)
@@ -204,13 +204,14 @@ class Replicated:
             undo=sink.required,
         )
         self._reports = Reports(self._file.folder, name, sink.fs, sink.clock) if name else None
+        self.current = self.present
 
     @property
-    def served(self) -> CommitId | None:
+    def present(self) -> Followed | None:
         """The version in the replica."""
         with suppress(MvcError):
-            current = self._file.current()
-            return None if current is None else current.id
+            version = self._file.current()
+            return None if version is None else self._followed(Update(version, 0))
         return None
 
     def _connected(self) -> Transport:
@@ -249,17 +250,21 @@ class Replicated:
 
     def report(self) -> None:
         """Sends waiting reports; warns once if that fails."""
-        if self._reports is None or not (waiting := self._reports.waiting):
+        if self._reports is None or not self._reports.waiting:
             return
         try:
             self._reports.send(self._connected())
             self._report_warning = ""
         except MvcError as error:
+            unsent, refused = self._reports.waiting, error.message.rpartition(" deploy:")[2]
+            if is_foreign := refused in unsent and refused.split("/")[1] != self._reports.name:
+                self._reports.drop(refused)  # this node can never send it
             if error.message != self._report_warning:
                 self._report_warning = error.message
                 text = (
-                    f"not sent: {count(waiting, 'report')} of node {self._reports.name} on "
-                    f"{self._target}: {error.message}"
+                    f"{f'node {self._reports.name} drops' if is_foreign else 'not sent:'} "
+                    f"{count(len(unsent), 'report')} of {listed(sorted(set(unsent)))}: "
+                    f"{error.message}"
                 )
                 warnings.warn(text, NotFollowing, stacklevel=5)
 
@@ -278,21 +283,16 @@ class Replicated:
             prepare=self._prepare if sink.prepare else None,
             full=sink.full,
         )
-        version, before = update.version, update.before
+        version = update.version
         if update.foreign:
-            text = (
+            warnings.warn(
                 f"replaced {update.foreign}, which another program wrote, by "
-                f"{version.id.short}, live on {printable(self._target)}"
+                f"{version.id.short}, live on {printable(self._target)}",
+                TakenOver,
+                stacklevel=4,
             )
-            warnings.warn(text, TakenOver, stacklevel=4)
         self._served(version, clock.now_ns())
-        done = Followed(
-            target=self._target, commit=version.id, time_ns=version.time_ns,
-            previous=None if before is None else before.id,
-            swapped_ns=version.shown_ns if version.commands_ran else clock.now_ns(),
-            rollback=update.is_rollback, file=self._file.shown,
-            path="" if self._is_folder else version.paths[0], received=update.received,
-        )  # fmt: skip
+        done = self._followed(update)
         if version.commands_ran:
             self.current = self.current or done
             return None
@@ -308,6 +308,17 @@ class Replicated:
         self._file.settle()
         self.current = done
         return done
+
+    def _followed(self, update: Update) -> Followed:
+        return Followed(
+            target=self._target, commit=update.version.id, time_ns=update.version.time_ns,
+            previous=None if update.before is None else update.before.id,
+            swapped_ns=update.version.shown_ns
+            if update.version.commands_ran
+            else self._sink.clock.now_ns(),
+            rollback=update.is_rollback, file=self._file.shown,
+            path="" if self._is_folder else update.version.paths[0], received=update.received,
+        )  # fmt: skip
 
     def _served(self, version: FollowedVersion, when_ns: int) -> None:
         if self._reports is not None:

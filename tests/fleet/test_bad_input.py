@@ -257,8 +257,27 @@ def test_a_node_without_the_right_to_report(
         _token(monkeypatch, there.narrow_token("read", "deploy:nodes/8/*"))
         done = mvc(*words(there.url, "--as", "7"))
         (line,) = done.err.splitlines()
-        assert "not sent: 1 report of node 7 on prod: " in line and "deploy:nodes/7/prod" in line
+        assert "not sent: 1 report of nodes/7/prod: " in line and "deploy:nodes/7/prod" in line
         _token(monkeypatch, there.narrow_token("read", "deploy:nodes/7/*"))
         mvc(*words(there.url, "--as", "7"))
         (node,) = there.own(lambda repo: nodes(repo))
         assert node.node == "7"
+
+
+def test_reports_under_a_wrong_name_are_dropped(
+    mvc: Mvc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _token(monkeypatch, "")
+    with place("http", tmp_path) as there:
+        there.own(lambda repo: deploy(repo, 0))
+        _token(monkeypatch, there.narrow_token("read", "deploy:nodes/7/*"))
+        for seed in range(1, 3):
+            assert "not sent: " in mvc(*words(there.url, "--as", "8")).err
+            there.own(lambda repo, seed=seed: deploy(repo, seed))
+        done = mvc(*words(there.url, "--as", "7"))
+        (line,) = done.err.splitlines()
+        assert "node 7 drops 2 reports of nodes/8/prod: " in line
+        assert line.endswith("the token needs the scope deploy:nodes/8/prod")
+        (node,) = there.own(lambda repo: nodes(repo))
+        assert (node.node, node.behind) == ("7", 0)
+        assert "nodes/8" not in mvc(*words(there.url, "--as", "7")).err

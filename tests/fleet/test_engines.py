@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.ids import CommitId
+from mvc.serving.sources import NotFollowing
 from tests.cli.program import Mvc
 from tests.fleet.engine import Engine, serving, total
 from tests.waiting import until
@@ -165,3 +167,14 @@ def test_a_server_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             stop.set()
             follower.join(30)
         assert json.loads((tmp_path / "policy/config.json").read_text())["n_embd"] == 8
+    repo.root.rename(tmp_path / "away")
+    page["served"], stop = None, threading.Event()
+    with pytest.warns(NotFollowing, match=f"still serving {version[:10]}"):
+        follower = threading.Thread(target=page["follow"], args=(repo.root, stop))
+        follower.start()
+        try:
+            until(lambda: page["served"] is not None and page["served"][1] == version, 60)
+            time.sleep(1)  # the first attempt to connect
+        finally:
+            stop.set()
+            follower.join(30)

@@ -425,6 +425,26 @@ def test_a_remote_that_is_away_is_named_once_and_when_it_is_back(
     assert running.notes == ["following prod again"]
 
 
+def test_the_file_of_an_earlier_run_is_the_current_version_while_the_remote_is_away(
+    repo: Repository, folder: Path, tmp_path: Path
+) -> None:
+    commit(repo, 1)
+    file, url = tmp_path / "model.st", str(folder / "models")
+    with following(url, "prod", file) as follower:
+        assert follower.current is None
+        done = follower.poll()
+    (folder / "models").rename(folder / "elsewhere")
+    with following(url, "prod", file) as follower:
+        assert done is not None and follower.current is not None
+        assert (follower.current.commit, follower.current.file) == (done.commit, done.file)
+        with pytest.raises(RemoteUnreachable):
+            follower.poll()
+        assert follower.current.commit == done.commit
+    file.write_bytes(b"foreign")
+    with following(url, "prod", file) as follower:
+        assert follower.current is None
+
+
 def test_the_command_runs_after_each_swap(repo: Repository, tmp_path: Path) -> None:
     file, log = tmp_path / "model.st", tmp_path / "log"
     url = str(repo.root)

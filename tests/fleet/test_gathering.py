@@ -65,7 +65,7 @@ def test_reports_of_many_nodes_become_one_entry(folder: Path, url: str, tmp_path
     def send(each: tuple[Reports, str]) -> int:
         with closing(transport(url, each[1])) as opened:
             each[0].send(opened)
-        return each[0].waiting
+        return len(each[0].waiting)
 
     with ThreadPoolExecutor(len(nodes)) as pool:
         assert list(pool.map(send, nodes)) == [0] * len(nodes)
@@ -98,7 +98,7 @@ def test_what_one_node_may_not_say_holds_no_other_back(
 
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(send, (good, unknown, thief))) == [None, HistoryMissing, RemoteRefused]
-    assert [each[0].waiting for each in (good, unknown, thief)] == [0, 1, 1]
+    assert [len(each[0].waiting) for each in (good, unknown, thief)] == [0, 1, 1]
 
 
 def test_a_node_dates_no_report_of_another(folder: Path, url: str, tmp_path: Path) -> None:

@@ -133,6 +133,25 @@ def test_reports_do_not_travel_unless_asked(fleet: Fleet) -> None:
         assert [each.node for each in mvc.nodes(full)] == ["7", "8"]
 
 
+def test_fetched_reports_are_as_old_as_the_fetch(
+    folder_fleet: Fleet, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder_fleet.report("7", folder_fleet.versions[0])
+    folder_fleet.owner.fetch("origin", nodes=True)
+    folder_fleet.report("7", folder_fleet.versions[1])
+    monkeypatch.chdir(folder_fleet.owner.root)
+    capfd.readouterr()
+    note = "reports to a remote: as of the last 'mvc fetch --nodes'; newer:"
+    for words in (["--nodes"], ["--nodes", "prod"], ["nodes/7/prod"]):
+        assert run(["live", *words]) == 0
+        (line,) = capfd.readouterr().err.splitlines()
+        assert line.startswith(note)
+        for more in (["--remote", "origin"], ["--json"]):
+            assert run(["live", *words, *more]) == 0
+            assert note not in capfd.readouterr().err
+    assert run(["live", "prod"]) == 0 and not capfd.readouterr().err
+
+
 def test_a_node_that_has_not_reported(folder_fleet: Fleet) -> None:
     folder_fleet.report("7", folder_fleet.versions[0])
     with pytest.raises(UnknownTarget, match="no known report of a node on nodes/8/prod") as error:

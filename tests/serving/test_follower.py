@@ -359,6 +359,8 @@ def test_bad_arguments(repo: mvc.Repository, tmp_path: Path) -> None:
         mvc.Follower(repo, "a b")
     with pytest.raises(NotARepository):
         mvc.Follower(tmp_path / "absent", "prod")
+    with pytest.raises(NotARepository, match=r"mvc\.ReplicaSink follows a URL.*: http://host/m"):
+        mvc.Follower("http://host/m", "prod", mvc.ModelSink(torch.nn.Linear(1, 1)))
     with pytest.raises(WrongUsage, match=r"repo must be .*, not of type int"):
         mvc.Follower(3, "prod")  # type: ignore[arg-type]
     with pytest.raises(WrongUsage, match="is inside the store"):

@@ -3,6 +3,7 @@
 Prints the version of TARGET, or of every target, with the time from when until when it was live,
 its message and metrics, and the author and reason of the deployment. --between lists the oldest
 version first, which was live at A already. --nodes lists the newest report of each node.
+For the report of one node at a time, TARGET is nodes/NAME/TARGET, with --at.
 """
 
 from __future__ import annotations
@@ -37,8 +38,11 @@ class _LiveOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb('mvc live prod --at "2026-11-20 10:00"', _LiveOptions)
 def command(session: Session, args: _LiveOptions) -> None:
-    with session.visiting(args.remote, nodes=args.nodes or is_report(args.target or "")):
+    of_nodes = args.nodes or is_report(args.target or "")
+    with session.visiting(args.remote, nodes=of_nodes):
         _print(session, args)
+        if args.remote is None and not session.as_json:
+            note_unsent(session, args.target, has_reports=of_nodes)
 
 
 def _print(session: Session, args: _LiveOptions) -> None:
@@ -62,8 +66,6 @@ def _print(session: Session, args: _LiveOptions) -> None:
         )
     else:
         session.lines(_lines(session, lives[0], is_now))
-    if args.remote is None:
-        note_unsent(session, args.target)
 
 
 def _lives(session: Session, args: _LiveOptions) -> tuple[Live, ...]:
