@@ -320,7 +320,7 @@ class Repository(Closing, Unpicklable):
         act = partial(lazy.commit.commit, self._store, self._config, self._recent, request=request)
         result = with_states(self._store, self._config, act)
         if result.deployment is not None:
-            announce("deploy", live.warned_if_older(self._store, result.deployment))
+            live.warned_if_older(self._store, announce("deploy", result.deployment))
         return (
             self._deployed(result, deploy, chosen) if chosen.push and deploy is not None else result
         )
@@ -718,7 +718,7 @@ class Repository(Closing, Unpicklable):
             sign=sign, anyway=anyway, against=lazy.unsent.against(self._store, target),
             send=self._sending(push),
         ))  # fmt: skip
-        return announce("deploy", live.warned_if_older(self._store, deployed))
+        return live.warned_if_older(self._store, announce("deploy", deployed))
 
     def _sending(self, push: str | bool) -> Send | None:
         if not push:
