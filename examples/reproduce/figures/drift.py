@@ -219,12 +219,12 @@ CLAIMS = (
     ),
     Claim(
         GRIDS,
-        "`frontier-1` is {} and {} points less accurate than `vsol-1-slow`, at {} of its bytes",
+        "`frontier-1` is {} and {} points less accurate than `vsol-1-slow`, with {} of the bytes",
         lambda: [*_less(TEXTS), share(TEXTS, "frontier-1", "vsol-1-slow", "lstm")],
     ),
     Claim(
         GRIDS,
-        "accuracy suffers (4 lost {} points on texts)",
+        "with C = 4 it was {} points lower on texts",
         lambda: [-mean(GRID, "grid:4 | steps | gaps | zstd:huff", "lstm", "accuracy")],
     ),
 )
