@@ -61,7 +61,7 @@ _SAID = {
         "connections below 200 MiB",
     ),
     "docs/pipelines.md": (
-        "`drift:page-hinkley` (6.3)",
+        "thesis 3.2.1, 6.3 and 3.2.5",
         "E from 0 to 1, 0.01 is one per cent",
         "the loss upper bound, 0.5 by default",
         "C from 0.000001 to 16",
