@@ -30,7 +30,7 @@ _SAID = {
     "docs/signatures.md": ("(OpenSSH 8.8 or newer)",),
     "docs/distributed.md": (
         "within `timeout` and 30 seconds",
-        "(0.7 and 0.9 unless you say otherwise)",
+        "(by default with rate 0.7 and momentum 0.9)",
         "by default 5 % |",
         "as fit into 5 % of",
     ),
