@@ -52,7 +52,7 @@ _SAID = {
         "Before 1.0 a minor release",
     ),
     "docs/models.md": (
-        "minor version such as 3.12",
+        "new minor version such as 3.12",
     ),
     "docs/performance.md": (
         "Python 3.11 and torch 2.13.0",
