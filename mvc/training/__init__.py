@@ -1,6 +1,8 @@
-"""Recording versions of a running training (Recorder), and resuming a training from one (resume).
+"""Records versions of a running training (Recorder), and resumes a training from a version
+(resume).
 
-Its modules import torch. Contents of training states: ``state``. Lossy pipelines: ``lossy``.
+The modules of this package import torch. The content of a training state is defined in ``state``.
+Lossy pipelines are in ``mvc.lossy``.
 """
 
 from mvc.errors import need_torch

@@ -1,6 +1,6 @@
-"""Stores a Recorder's states approximately, each as the newest version plus a delta.
+"""Stores a Recorder's states approximately, each as a delta from the newest version.
 
-The running training does not change. A training that resumes starts from the approximated state.
+The running training is not changed. A training that resumes starts from the approximated state.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from mvc.state import StateFile
 
 DUE = 64
 _SHARE = 8
-"""Joining reads the whole history, so a join waits until an eighth of the history is new."""
+"""Joining deltas reads the whole history, so a join waits until an eighth of the history is new."""
 
 
 class Approximator:
-    """Caches the last approximated state of each path, so that no version has to be recovered."""
+    """Approximates states. Caches the newest approximated state of each path, so that no version
+    has to be recovered for the next delta.
+    """
 
     def __init__(self, repo: Repository, pipeline: Pipeline, branch: str | None) -> None:
         self._repo = repo
@@ -31,14 +33,14 @@ class Approximator:
         self._branch = branch
         self._cached: dict[str, dict[BlobId, Any]] = {}
         self._waiting = 0  # versions since the last join
-        self._joined = 0  # the operation that the last join reached
+        self._joined = 0  # number of the newest journal operation at the last join
         self._warned = False  # whether a failed join was reported
 
     def committed(self) -> None:
-        """Counts a version, and joins deltas to super-steps once enough are new (``DUE``).
+        """Counts a version. After enough new versions (``DUE``), joins their deltas to super-steps.
 
-        A failed join does not stop the recording: all versions are stored. The first failure is a
-        warning.
+        A super-step is one delta in place of several. A failed join does not stop the recording,
+        because all versions are stored. Only the first failure shows a warning.
         """
         self._waiting += 1
         if self._waiting < max(DUE, self._joined // _SHARE):
@@ -61,8 +63,8 @@ class Approximator:
     ) -> StateFile:
         """Approximates ``state`` from the newest version of ``path``.
 
-        Tensors named in ``exact`` stay unchanged and share the state's memory. Without an earlier
-        version the whole state is stored exactly.
+        Tensors named in ``exact`` stay unchanged and share the state's memory. If there is no
+        earlier version, the whole state is stored exactly.
         """
         file, reducer = StateFile.of(state), Reducer(self._pipeline, exact)
         at = newest(self._repo, self._branch)
@@ -85,7 +87,9 @@ class Approximator:
 
 
 def newest(repo: Repository, branch: str | None) -> CommitId | None:
-    """The newest version of a branch (None: of HEAD); None before the first version."""
+    """The newest version of a branch, or of HEAD if ``branch`` is None. Returns None before the
+    first version.
+    """
     try:
         return repo.head(branch).commit
     except UnknownRevision:
@@ -100,9 +104,10 @@ def stored(
     *,
     cached: Mapping[BlobId, Any],
 ) -> Arrays:
-    """The tensors of a version's file whose names and specs equal ``specs``; do not modify them.
+    """The tensors of a version's file whose name, shape and dtype are in ``specs``.
 
-    ``cached`` has contents in memory; the remaining ones are recovered and verified.
+    Do not modify the returned arrays. Contents in ``cached`` are taken from there. All other
+    contents are recovered and verified.
     """
     fitting = [t for t in entry.tensors if t.view is None and specs.get(t.key) == t.spec]
     arrays = {t.key: cached[t.id] for t in fitting if t.id in cached}

@@ -25,7 +25,10 @@ Params = Mapping[str, Any]
 
 
 class RecorderKeywords(TypedDict, total=False):
-    """Keyword arguments that callbacks pass to their Recorder; ``mvc.Recorder`` explains them."""
+    """Keyword arguments that the callbacks of frameworks pass to their Recorder.
+
+    ``mvc.Recorder`` explains these arguments.
+    """
 
     deploy: str | None
     push: str | None
@@ -48,8 +51,9 @@ class RecorderKeywords(TypedDict, total=False):
 
 
 class RecorderOptions(Struct, frozen=True):
-    """``RecorderKeywords`` with the pipeline parsed into text and bound, and the start of the
-    training.
+    """``RecorderKeywords`` in checked form, and where the training starts.
+
+    Requirements given as ``pipeline`` are split into ``pipeline`` (text) and ``max_recovery``.
     """
 
     deploy: str | None = None
@@ -76,14 +80,14 @@ class RecorderOptions(Struct, frozen=True):
     origin: CommitId | None = None
     """The version that the training resumed from."""
     hyper: Params = {}
-    """Hyper-parameters that a framework knows; ``params`` override them."""
+    """Hyper-parameters that a framework knows; ``params`` may replace their values."""
     files: Mapping[str, bytes] = {}
-    """Further files of every version, by path relative to the folder of ``name``."""
+    """Content of additional files of every version, by path relative to the folder of ``name``."""
     steps: StepNotes | None = None
 
     @classmethod
     def of(cls, keywords: RecorderKeywords, every: int = 1) -> RecorderOptions:
-        """Raises the errors of ``check_options``, and TypeError for an unknown name."""
+        """Raises TypeError for an unknown name, and the errors of ``check_options``."""
         text, bound = pipeline_and_bound(keywords.get("pipeline"))
         options = cast("dict[str, Any]", keywords) | {"pipeline": text, "max_recovery": bound}
         chosen = cls(**options, every=every)
@@ -92,7 +96,7 @@ class RecorderOptions(Struct, frozen=True):
 
     @property
     def stages(self) -> Pipeline:
-        """The named pipeline, or lossless, which has no decisions."""
+        """The stages of the chosen pipeline. Without a pipeline, they are those of ``lossless``."""
         return Pipeline.parse(self.pipeline or "lossless")
 
     @property
@@ -101,14 +105,16 @@ class RecorderOptions(Struct, frozen=True):
         return f"heads/{self.branch}" if self.branch else "HEAD"
 
     def numbers(self, loss: Any, metrics: Metrics | None) -> dict[str, float]:
-        """Metrics of one version: the Recorder's, those of the step, and the loss."""
+        """The metrics of one version: from the Recorder, from the call of ``step``, and the
+        loss.
+        """
         merged = _joined("metrics", self.metrics, metrics)
         if loss is not None:
             merged["loss"] = loss
         return metrics_from(merged)
 
     def settings(self, params: Params | None) -> dict[str, str]:
-        """Params of one version: the framework's, the Recorder's, and those of the step."""
+        """The params of one version: from the framework, the Recorder, and the call of ``step``."""
         params_ = {**self.hyper, **params_from(_joined("params", self.params, params))}
         check_values({}, params_)
         return params_
@@ -129,7 +135,7 @@ def check_objects(model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> No
         hint = "pass the module itself, not its state_dict" if isinstance(model, Mapping) else None
         raise _wrong("model", model, "a torch.nn.Module", hint)
     if optimizer is not None and not hasattr(optimizer, "param_groups"):
-        raise _wrong("optimizer", optimizer, "an optimizer of torch", "the model comes first")
+        raise _wrong("optimizer", optimizer, "an optimizer of torch", "pass the model before it")
     for name, value in (("optimizer", optimizer), ("scheduler", scheduler), ("scaler", scaler)):
         if value is not None and not all(
             callable(getattr(value, method, None)) for method in ("state_dict", "load_state_dict")
@@ -140,7 +146,7 @@ def check_objects(model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> No
 def check_options(options: RecorderOptions) -> None:
     """Raises WrongUsage for an option of a wrong type or outside its range.
 
-    Raises InvalidName for a bad name, InvalidPipeline for a bad pipeline.
+    Raises InvalidName for an invalid name, and InvalidPipeline for an invalid pipeline.
     """
     whole_number("every", options.every, 1)
     if options.queue_bytes is not None:
@@ -174,7 +180,7 @@ def check_options(options: RecorderOptions) -> None:
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
-    """``value`` as an int of at least ``least``. Raises WrongUsage that names the argument."""
+    """``value`` as an int of at least ``least``. Raises WrongUsage, which names the argument."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise _wrong(name, value, "a whole number")
     number = int(value)
@@ -207,7 +213,7 @@ _TEXTS: dict[str, Callable[[str], object]] = {
     "pipeline": Pipeline.parse,
     "run": check_run,
 }
-"""Options that are texts, each with its check (``encode_text`` checks every one)."""
+"""Maps each option that is a text to its check. In addition, ``encode_text`` checks every text."""
 
 
 def _wrong(name: str, value: Any, wanted: str, hint: str | None = None) -> WrongUsage:

@@ -1,4 +1,8 @@
-"""Production weights of a Recorder; their decisions continue in the next run."""
+"""Makes the production weights of a Recorder.
+
+Some stages of a pipeline decide whether a version is stored. The memory of these decisions is
+stored, so that they continue in the next run.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +25,28 @@ from mvc.text import did_you_mean
 from mvc.training.approximator import newest, stored
 
 _DECISIONS = "decisions"
-_PART = 4  # a file of decisions may use a quarter of the machine's memory
+_PART = 4  # a file with the memory of decisions may have a quarter of the machine's memory
 
 
 class StateReducer:
     """Makes production weights from nested states of torch tensors.
 
-    It starts from the newest version of ``name`` on ``branch`` (None: at HEAD). Only the writer
-    thread uses it.
+    The first production weights are computed from the newest version of the file ``name`` on
+    ``branch`` (None: at HEAD). Only the writer thread uses this object.
     """
 
-    _state: StateFile  # the last one offered
+    _state: StateFile  # the state of the newest call of ``offer``
 
     def __init__(
         self, repo: Repository, name: str, pipeline: Pipeline, *,
         evaluate: Evaluate | None, monitor: Monitor | None, exact: Collection[str],
         named: Collection[str], origin: CommitId | None, branch: str | None,
     ) -> None:  # fmt: skip
-        """``named``: the part of ``exact`` that the user wrote; ``check_names`` checks it.
+        """``named``: the names in ``exact`` that the user wrote. ``check_names`` checks these
+        names.
 
-        ``origin``: the version that the training resumed from; its decisions continue.
+        ``origin``: the version that the training resumed from. The decisions of that version
+        continue.
         """
         self._repo = repo
         self._name = name
@@ -48,7 +54,7 @@ class StateReducer:
         self._origin = origin
         self._branch = branch
         self._unseen = frozenset(named)
-        self._skipped = False  # whether a version was skipped since the last one stored
+        self._skipped = False  # whether the newest version was skipped
         judge = evaluate and (lambda arrays, data: evaluate(self._nested(arrays), data))
         self._engine = Production(pipeline, evaluate=judge, monitor=monitor, exact=exact)
         self._begun = False
@@ -57,8 +63,9 @@ class StateReducer:
         self.take_back = self._engine.take_back
 
     def check_names(self, state: Mapping[str, Any]) -> None:
-        """Raises WrongUsage if ``state`` lacks a tensor that the user named as exact. Checks only
-        once.
+        """Raises WrongUsage if ``state`` lacks a tensor that the user named as exact.
+
+        Checks nothing after the first success.
         """
         if not self._unseen:
             return
@@ -76,7 +83,7 @@ class StateReducer:
         """New production weights in the form of ``state``, or None if the pipeline skips the
         version.
 
-        They share the engine's memory: commit them, but do not pass them to callers.
+        The weights share memory with the engine. Commit them, but do not pass them to callers.
         """
         self._state = StateFile.of(state)
         weights = self._state.arrays()
@@ -95,12 +102,14 @@ class StateReducer:
         return self._nested({name: np.array(array) for name, array in live.items()})
 
     def _nested(self, arrays: Arrays) -> dict[str, Any]:
-        """``arrays`` in the form of the state; shares their memory."""
+        """``arrays`` in the form of the state. The result shares the memory of ``arrays``."""
         nested: dict[str, Any] = self._state.with_arrays(arrays).nested()
         return nested
 
     def _previous(self) -> Arrays | None:
-        """Weights of the newest version; None unless its tensors match the model's."""
+        """The weights of the newest version; None if its tensors do not match those of the
+        model.
+        """
         at, specs = newest(self._repo, self._branch), self._state.specs
         entry = None if at is None else self._repo.manifest(at).by_path.get(self._name)
         if at is None or entry is None or not specs:
@@ -114,8 +123,8 @@ class StateReducer:
     def remember(self) -> None:
         """Stores the memory of the decisions for the next Recorder.
 
-        Batches that are not tensors, numbers and texts are left out: ``dsed`` then starts anew, and
-        ``guard`` with an empty reservoir.
+        Batches that contain anything but tensors, numbers and texts cannot be stored, and are left
+        out. Then ``dsed`` starts without earlier batches, and ``guard`` with an empty reservoir.
         """
         at, memory = newest(self._repo, self._branch), self.memory(samples=True)
         if at is None or not memory or not (self._skipped or "guard.samples" in memory):
@@ -131,7 +140,9 @@ class StateReducer:
         scratch.fs.write_atomic(scratch.folder / self._record, b"".join(parts))
 
     def _remembered(self) -> Mapping[str, Any]:
-        """The decisions' memory, from this machine or from the version that was resumed."""
+        """The stored memory of the decisions: of this machine, or of the version that was
+        resumed.
+        """
         at, scratch = newest(self._repo, self._branch), self._repo.scratch(_DECISIONS)
         path = scratch.folder / self._record
         if self._origin is None and scratch.fs.stat(path) is not None:

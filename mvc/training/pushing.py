@@ -1,7 +1,7 @@
 """Pushes a Recorder's commits from a separate thread.
 
 Every push sends all versions of the branch that the remote lacks, in order. While a remote is
-unreachable, nothing queues in memory; the next successful push sends all missing versions.
+unreachable, no versions are queued in memory. The next successful push sends all missing versions.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from mvc.names import printable
 from mvc.system import Patience, log_event, warn
 
 FIRST_PAUSE = 1.0
-"""Seconds between a failed push and the next one; each further failure doubles them."""
+"""Seconds between a failed push and the next push. Every failure after it doubles the pause."""
 _LONGEST = 300.0
 REST, _LONGEST_REST = 2.0, 10.0
-"""For how long no push begins after one, in times of that one, and in seconds at most."""
+"""The pause after a push: ``REST`` times the push's duration, at most ``_LONGEST_REST`` seconds."""
 _NICE = 10
 
 
@@ -33,9 +33,10 @@ class NotPushed(MvcWarning):
 
 
 class PushReport(Struct, frozen=True):
-    """Of the durable versions ``pushed`` are at ``remote``; the other ``left`` ones may not be.
+    """``pushed``: number of durable versions that ``remote`` has.
 
-    ``failure``: why the last push failed; None if it succeeded.
+    ``left``: number of durable versions that ``remote`` may lack. ``failure``: why the newest push
+    failed; None if it succeeded.
     """
 
     remote: str
@@ -45,10 +46,12 @@ class PushReport(Struct, frozen=True):
 
 
 class Pusher(threading.Thread):
-    """Pushes after ``committed``; ``finish`` ends the thread."""
+    """The thread that pushes after calls of ``committed``. ``finish`` ends the thread."""
 
     def __init__(self, repo: Repository, remote: str, branch: str | None) -> None:
-        """Raises WrongUsage without a branch, UnknownRevision without such a remote."""
+        """Raises WrongUsage if ``branch`` is None, and UnknownRevision if ``remote`` does not
+        exist.
+        """
         super().__init__(name="mvc-pusher", daemon=True)
         if branch is None:
             raise WrongUsage(
@@ -58,8 +61,8 @@ class Pusher(threading.Thread):
         repo.remotes.find(remote)
         self._remote, self._branch = remote, branch
         self._limit = float(repo.config.get("recorder.push_timeout"))
-        # A separate repository object: a push that hangs neither keeps the caller's open nor uses
-        # it after it is closed.
+        # A separate repository object, so that a push that hangs never uses the caller's object
+        # after the caller has closed that object.
         self._repo = Repository.open(repo)
         self._changed = threading.Condition()
         self._closing = False
@@ -73,7 +76,7 @@ class Pusher(threading.Thread):
 
     @property
     def report(self) -> PushReport:
-        """Counts up to now."""
+        """The current counts."""
         pushed = self._pushed  # read first: ``_durable`` may grow meanwhile, but never shrinks
         return PushReport(self._remote, pushed, self._durable - pushed, self._failure)
 
@@ -84,14 +87,16 @@ class Pusher(threading.Thread):
             self._changed.notify_all()
 
     def resumed(self, repo: Repository) -> None:
-        """Also pushes the branch's versions that the remote is not known to have."""
+        """Counts the branch's versions that the remote may lack, so that the next push sends
+        them.
+        """
         if (known := repo.remotes.tracking(self._branch, self._remote)) is not None:
             self.committed(known.ahead)
         else:
             self.committed(sum(1 for _ in repo.log(f"heads/{self._branch}")))
 
     def finish(self) -> None:
-        """Pushes the remaining versions once, and warns of those that could not be pushed.
+        """Tries once to push the remaining versions. Warns if some could not be pushed.
 
         Stops waiting after ``recorder.push_timeout`` seconds without progress.
         """
@@ -130,10 +135,10 @@ class Pusher(threading.Thread):
                     return
 
     def _await_work(self, pause: float) -> bool:
-        """Waits for an unpushed version, and at least ``pause`` seconds unless the thread is to
-        end.
+        """Waits until a version is not pushed, and at least ``pause`` seconds. ``finish`` ends the
+        wait.
 
-        False if all versions are pushed and no more will come.
+        Returns False if all versions are pushed and ``finish`` was called.
         """
         with self._changed:
             if pause:
@@ -181,15 +186,15 @@ class Pusher(threading.Thread):
 
 
 def _warn(text: str) -> None:
-    with suppress(NotPushed):  # the user's filters may turn it into an error
-        # The warning has no line of a program as its cause.
+    with suppress(NotPushed):  # the user's filters may turn the warning into an error
+        # No line of the user's program caused the warning.
         warnings.warn_explicit(text, NotPushed, "mvc push", 0)
 
 
 def _lower_priority() -> None:
-    """Lowers the priority of this thread and the threads that it starts below the training's.
+    """Lowers the priority of this thread, and of the threads that it starts, below the training's.
 
-    For a remote that is a folder on this machine, these threads also check the pushed records.
+    If the remote is a folder on this machine, these threads check the pushed records, too.
     """
     if sys.platform == "linux":  # elsewhere a priority belongs to the whole process
         with suppress(OSError):

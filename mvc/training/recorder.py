@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401 (registers its hook, which must come first)
+import concurrent.futures.thread  # noqa: F401 (its hook must be registered before ours)
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -34,14 +34,16 @@ from mvc.types import Unpicklable
 
 
 class Report(Struct, frozen=True):
-    """Counts of steps so far, from the state to the push.
+    """The counts of a recorder so far.
 
-    ``steps`` were called; ``taken`` were copied, ``dropped`` were not, for lack of queue space. Of
-    the taken ones ``durable`` are committed, ``failed`` raised an error, ``skipped`` were refused
-    by the pipeline, ``coalesced`` were replaced by a newer one in the queue. ``newest`` is the last
-    durable version without its state, ``newest_step`` its step. ``waiting_bytes`` are in the queue
-    now, ``peak_bytes`` at most. ``not_deployed`` are durable, but another client deployed to or
-    protected the target. ``push`` and ``proof``: None without a remote or without a recipe.
+    ``steps``: calls of ``step``. ``taken``: states that were copied. ``dropped``: states that were
+    not copied because the queue was full. Of the copied states, ``durable`` are committed,
+    ``failed`` raised an error, ``skipped`` were refused by the pipeline, and ``coalesced`` were
+    replaced by a newer state in the queue. ``newest``: the newest durable version, without its
+    state. ``newest_step``: the step of that version. ``waiting_bytes``: bytes in the queue.
+    ``peak_bytes``: the most bytes that were in the queue. ``not_deployed``: durable versions that
+    were not deployed because another client had deployed to the target or protected it. ``push``:
+    None without a remote. ``proof``: None without a recipe.
     """
 
     steps: int
@@ -61,7 +63,8 @@ class Report(Struct, frozen=True):
 
 
 class StateRecorder(Unpicklable):
-    """Records the states of a source; ``mvc.Recorder`` and ``mvc.watch`` return one.
+    """Records the states of a source. ``mvc.Recorder`` is a subclass; ``mvc.watch`` returns
+    another.
 
     ``mvc.Recorder`` explains the arguments.
     """
@@ -95,7 +98,9 @@ class StateRecorder(Unpicklable):
         source: StateSource,
         options: RecorderOptions,
     ) -> Self:
-        """A Recorder of a source of states, which need not be a torch module."""
+        """Creates a Recorder for ``source``, which provides the states. No torch module is
+        needed.
+        """
         recorder = cls.__new__(cls)
         recorder._begin(repo, source, options)
         return recorder
@@ -141,7 +146,9 @@ class StateRecorder(Unpicklable):
         _open.add(self)
 
     def _from_resumed(self, options: RecorderOptions) -> RecorderOptions:
-        """If no start is named, starts where ``mvc.resume`` set the model."""
+        """If ``start`` is not set, starts at the version that ``mvc.resume`` loaded into the
+        model.
+        """
         resumed = resumed_since(self._repo, getattr(self._source, "model", None))
         if options.start is not None or resumed is None:
             return options
@@ -153,12 +160,12 @@ class StateRecorder(Unpicklable):
 
     @property
     def repo(self) -> Repository:
-        """The repository of the versions."""
+        """The repository that stores the versions."""
         return self._repo
 
     @property
     def branch(self) -> str | None:
-        """The branch of the versions; None if they follow a detached HEAD."""
+        """The branch to which versions are committed; None if HEAD is detached."""
         return self._options.branch
 
     # -- called by the training's thread -----------------------------------------------------
@@ -188,20 +195,21 @@ class StateRecorder(Unpicklable):
         data: Any = None,
         wait: bool = False,
     ) -> bool | ServedVersion | None:
-        """Copies the current state. Call it at the end of each batch.
+        """Copies the current state. Call this method at the end of each batch.
 
-        Returns whether the state was copied: False between two multiples of ``every``, or if the
-        queue is full with ``when_full="drop"``. With ``wait`` it returns ``production`` once all
-        copied states are durable.
+        Returns whether the state was copied. The result is False for a step that ``every`` leaves
+        out, or if the queue is full with ``when_full="drop"``. With ``wait``, waits until all
+        copied states are durable, and returns ``production``.
 
-        ``loss`` is a metric; ``metrics`` and ``params`` add to the constructor's. ``batch`` is the
-        position in the data: a number, or the ``state_dict`` of a sampler. ``number`` is the number
-        of this step, by default one more than the last. ``data`` is the labelled batch for the
-        pipeline's decisions; do not modify it afterwards.
+        ``loss`` is recorded as a metric. ``metrics`` and ``params`` are recorded in addition to
+        those of the constructor. ``batch`` is the position in the data: a number, or the
+        ``state_dict`` of a sampler. ``number`` is the number of this step, by default one more than
+        that of the preceding step. ``data`` is the labelled batch for stages of the pipeline that
+        decide which versions are stored; do not modify the batch afterwards.
 
-        Raises the error of a commit that failed since the last call, without copying. Raises
-        WrongUsage if the recorder is closed or belongs to another process, or if the pipeline needs
-        a loss or data; UnsupportedTensor for a value that cannot be recorded.
+        If a commit has failed since the preceding call, raises the error of that commit, and copies
+        nothing. Raises WrongUsage if the recorder is closed or belongs to another process, or if
+        the pipeline needs a loss or data; UnsupportedTensor for a value that cannot be recorded.
         """
         self._check_open()
         called_ns = self._repo.time()
@@ -272,9 +280,9 @@ class StateRecorder(Unpicklable):
         """Runs the recipe's function for one step, records the step, and returns the function's
         result.
 
-        ``rows`` are the batch's positions in the data; ``batch`` is their data, if already loaded.
-        A numeric result is recorded as the loss. ``metrics`` and ``params`` are those of ``step``.
-        Raises WrongUsage without a recipe, and the errors of ``step``.
+        ``rows`` are the batch's positions in the data. ``batch`` is the batch itself, if already
+        loaded. A numeric result is recorded as the loss. ``metrics`` and ``params`` are as for
+        ``step``. Raises WrongUsage if the recorder has no recipe, and the errors of ``step``.
         """
         self._check_open()
         notes = self._options.steps
@@ -290,22 +298,23 @@ class StateRecorder(Unpicklable):
 
     @property
     def production(self) -> ServedVersion | None:
-        """Weights of the newest durable version, for serving, in memory of their own.
+        """A copy of the weights of the newest durable version, for serving.
 
-        None before the first version. A lossless pipeline provides them only with ``on_deploy`` or
-        ``wait``.
+        None before the first version. With a lossless pipeline, the weights are available only if
+        ``on_deploy`` is set, or after ``step`` with ``wait``.
         """
         return self._writer.production
 
     def on_close(self, act: Callable[[], object]) -> None:
-        """Registers ``act``; ``close`` first calls all registered functions, the last one first."""
+        """Registers a function for ``close`` to call. ``close`` calls the function registered last
+        first.
+        """
         self._left.callback(act)
 
     def deploy_again(self) -> None:
-        """Deploys the following versions, even if another client has deployed to the target
-        meanwhile.
+        """Deploys the following versions, even if another client has deployed to the target.
 
-        Raises WrongUsage without a target, and TargetProtected.
+        Raises WrongUsage if the recorder has no target, and TargetProtected.
         """
         self._check_open()
         if self._options.deploy is None:
@@ -320,7 +329,7 @@ class StateRecorder(Unpicklable):
 
     @property
     def report(self) -> Report:
-        """The counts up to now."""
+        """The current counts."""
         writer, queue, pusher = self._writer, self._queue, self._pusher
         step, newest = writer.newest or (None, None)
         called = self._before + self._steps - self._first
@@ -336,15 +345,16 @@ class StateRecorder(Unpicklable):
     def close(self) -> Report:
         """Commits the queued states, frees the buffers and returns the final report.
 
-        With ``push`` it pushes the remaining versions, and warns of those it could not push. Raises
-        the error of the first failed commit. Raises Busy, naming the steps that are not stored, if
-        a commit stalls for ``recorder.timeout`` seconds. A second call only returns the report.
+        With ``push``, pushes the remaining versions, and warns if some could not be pushed. Raises
+        the error of the first failed commit. If a commit stalls for ``recorder.timeout`` seconds,
+        raises Busy, which names the steps that are not stored. A second call only returns the
+        report.
         """
         if self._closed or self._pid != os.getpid():
             return self.report
         self._closed = True
         _open.discard(self)
-        self._left.close()  # in reverse order; all run, even if one raises
+        self._left.close()  # runs all callbacks in reverse order, even if one of these raises
         if self._writer.first_failure is not None:
             raise self._writer.first_failure
         return self.report
@@ -366,12 +376,14 @@ class StateRecorder(Unpicklable):
 
 
 class Watching(StateRecorder):
-    """A Recorder whose ``step`` the optimizer calls; a second call would record a batch twice."""
+    """A Recorder that records each step of the optimizer. A call of ``step`` would record a step
+    twice.
+    """
 
     def step(self, *_: Any, **__: Any) -> NoReturn:
         """Raises WrongUsage."""
         raise WrongUsage(
-            "mvc.watch records each optimizer step itself: step() would record it twice",
+            "mvc.watch records each optimizer step itself: step() would record a step twice",
             hint="remove the call of step(), or use mvc.Recorder instead of mvc.watch",
         )
 
@@ -390,11 +402,11 @@ def watch(
     start: int | Resumed | None = None,
     **options: Unpack[RecorderKeywords],
 ) -> StateRecorder:
-    """A Recorder whose ``step`` the optimizer calls; ``close`` removes the hook.
+    """A Recorder that records each step of the optimizer, by a hook. ``close`` removes the hook.
 
-    ``options`` are those of Recorder without scheduler and scaler. These change after the
-    optimizer's step, so a version would hold their previous state. Raises WrongUsage for either,
-    and the errors of Recorder.
+    ``options`` are those of ``mvc.Recorder``, except ``scheduler`` and ``scaler``. A scheduler or
+    scaler changes after the optimizer's step, so a version would contain its previous state. Raises
+    WrongUsage for these two options, and the errors of ``mvc.Recorder``.
     """
     for name in ("scheduler", "scaler"):
         if options.get(name) is not None:
@@ -411,8 +423,9 @@ def watch(
 
 
 def complete(close: Callable[[], object], error: BaseException | None) -> None:
-    """Calls ``close`` at the end of a ``with`` block; if the block raised, an error becomes its
-    note.
+    """Calls ``close`` at the end of a ``with`` block.
+
+    If the block has raised an error, an error of ``close`` is added to it as a note.
     """
     try:
         close()
@@ -432,7 +445,7 @@ def _close_all() -> None:
             all_.callback(recorder.close)
 
 
-# Commit queued versions before the interpreter ends. The recorder's thread cannot: once the main
-# thread has ended, the thread pools that encode accept no more work. Only this hook runs before
-# theirs, because it is registered later; atexit runs after them.
+# Commits queued versions before the interpreter ends. When the main thread has ended, a hook of
+# Python stops the thread pools that encode, so the versions must be committed before. This hook
+# runs before Python's, because it was registered later. Functions of atexit would run too late.
 getattr(threading, "_register_atexit")(_close_all)  # noqa: B009 (private, so not in stubs)

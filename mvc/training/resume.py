@@ -1,7 +1,7 @@
 """Resumes a training from a recorded version, bit for bit on the same machine.
 
-``load`` reads a version's weights alone. Both compare everything first: on an error model,
-optimizer and random generators are unchanged.
+``load`` loads only the weights of a version. ``resume`` and ``load`` compare everything before they
+change anything. So after an error, model, optimizer and random generators are unchanged.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from mvc.training.state.optimizers import Placement, bound_moments
 from mvc.training.state.rng import check_rng, set_rng_state
 
 _SHOWN = 10  # reasons in a message
-_OTHERS = "resume with the API that recorded it: mvc.resume, or a framework's callback"
+_OTHERS = "resume with the API that recorded the version: mvc.resume, or a framework's callback"
 _WEIGHTS = "model.load_state_dict(repo.checkout(rev))"
 
 
 class RecordedBy(Struct, frozen=True):
-    """One kind of training state: its schema, and the names for it and its recorder in messages.
+    """One kind of training state. ``schema``: the schema of such a state.
 
-    ``weights``: the call that loads the weights alone. ``part``: a key that the state must have.
+    ``state`` and ``name``: what messages call the state and its recorder. ``weights``: the call
+    that loads only the weights. ``part``: a key that the state must have.
     """
 
     schema: str = parts.SCHEMA
@@ -47,10 +48,10 @@ class RecordedBy(Struct, frozen=True):
 
 
 class Resumed(Struct, frozen=True):
-    """Where the training continues: ``step`` steps are done, the last one with this ``batch``.
+    """Where the training continues: ``step`` steps are done, and the newest used this ``batch``.
 
     ``differs`` lists changed conditions that affect the bits of the next step, such as ``threads:
-    4, not 2``. On the same machine with the same settings it is empty.
+    4, not 2``. On the same machine with the same settings, ``differs`` is empty.
     """
 
     commit: CommitId
@@ -80,9 +81,10 @@ def resume(
 ) -> Resumed:
     """Sets model, optimizer, scheduler, scaler and random generators to a recorded version.
 
-    Name the version as for ``Repository.checkout``; ``path`` is the model's file. Raises
-    CannotResume with the reason, before anything changes. A Recorder of the model, open or new,
-    continues counting from this version and records it as the origin.
+    ``rev``, ``at`` and ``target`` name the version as for ``Repository.checkout``. ``path`` is the
+    model's file. Raises CannotResume with the reason, before anything changes. A Recorder of the
+    model, open or new, continues counting steps from this version, and records that the training
+    resumed from the version.
     """
     commit = repo.find(rev, at=at, target=target)
     resumed = set_back(
@@ -102,17 +104,20 @@ def load(
     path: str | None = None,
     strict: bool = True,
 ) -> Loaded:
-    """Loads a version's weights into a module, in place; returns the keys that did not match.
+    """Loads a version's weights into a module, in place. Returns the keys that did not match.
 
-    Name the version as for ``Repository.checkout``. Parameters stay on their devices. Raises
-    DoesNotFit, before anything changes, if shapes or dtypes differ; with ``strict`` also if a key
-    is missing or unexpected.
+    ``rev``, ``at`` and ``target`` name the version as for ``Repository.checkout``. Parameters stay
+    on their devices. Raises DoesNotFit, before anything changes, if shapes or dtypes differ. With
+    ``strict``, raises DoesNotFit, too, if a key is missing or unexpected.
     """
     return load_state(model, repo.checkout(rev, at=at, target=target, path=path), strict=strict)
 
 
 def resumed_since(repo: Repository, model: torch.nn.Module | None) -> Resumed | None:
-    """The last resume of ``model`` from ``repo`` since the previous call, if any."""
+    """The newest result of ``resume`` for this model and repository since the previous call.
+
+    None if there was no such ``resume``.
+    """
     noted = _resumed.pop(model, None) if _resumed and model is not None else None
     return noted[1] if noted is not None and noted[0] == repo.root else None
 
@@ -129,9 +134,10 @@ def set_back(
 ) -> Resumed:
     """Sets model, optimizer, scheduler, scaler and random generators to a recorded version.
 
-    Raises CannotResume with the reason if the version lacks a part or has one that was not passed,
-    or if names, shapes, dtypes, ties or component types differ. Raises UnknownRevision for ``rev``.
-    ``torch.compile`` and data-parallel wrappers are unwrapped.
+    Raises CannotResume with the reason: the version lacks a part, or has a part that was not
+    passed, or names, shapes, dtypes, tied parameters or component types differ. Raises
+    UnknownRevision if ``rev`` does not exist. ``torch.compile`` and data-parallel wrappers are
+    unwrapped.
     """
     check_objects(model, optimizer, scheduler, scaler)
     commit = repo.find(rev)
@@ -142,7 +148,7 @@ def set_back(
     weights = training_weights(repo, commit, name, recorded)
     if set(weights) != set(
         model.state_dict()
-    ):  # they differ unless the version was recorded with the wrapper's names
+    ):  # names are equal only if the version was recorded with the wrapper's names
         model = parts.unwrap(model)
     check_model(model, weights, recorded)
     more = check_types(recorded, scheduler=scheduler, scaler=scaler)
@@ -170,7 +176,7 @@ def recorded_without(commit: CommitId, part: str) -> CannotResume:
 
 
 def check_types(recorded: Mapping[str, Any], **passed: Any) -> tuple[str, ...]:
-    """``check_type`` for every part whose type the version records."""
+    """Calls ``check_type`` for every part whose type the version records."""
     kinds = recorded.get("kinds", {})
     lines = (check_type(part, kinds.get(part), value) for part, value in passed.items())
     return tuple(chain.from_iterable(lines))
@@ -185,9 +191,9 @@ def training_state(
 ) -> Mapping[str, Any]:
     """The training state of the model ``name``.
 
-    Raises CannotResume if there is none, if it belongs to another version of the model, or if its
-    random generators cannot be set on this machine. If ``name`` holds production weights, use
-    ``training_weights`` instead to continue training.
+    Raises CannotResume if there is no training state, if it belongs to another version of the
+    model, or if its random generators cannot be set on this machine. Take the weights from
+    ``training_weights``, because the file ``name`` may contain production weights.
     """
     entries = repo.manifest(commit).by_path
     path = training_path(name)
@@ -245,7 +251,7 @@ def training_state(
 def training_weights(
     repo: Repository, commit: CommitId, name: str, recorded: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The weights to continue training with; ``recorded`` is the result of ``training_state``."""
+    """The weights with which to continue. ``recorded`` is the result of ``training_state``."""
     own = recorded["schema"] == parts.PRODUCTION
     weights: Mapping[str, Any] = recorded["weights"] if own else repo.checkout(commit, path=name)
     return weights
@@ -268,7 +274,7 @@ def _check_part(commit: CommitId, part: str, recorded: Any, passed: Any) -> None
 def check_model(
     model: torch.nn.Module, weights: Mapping[str, Any], recorded: Mapping[str, Any]
 ) -> None:
-    """Raises CannotResume if names, shapes, dtypes or ties of the model differ."""
+    """Raises CannotResume if names, shapes, dtypes or tied parameters of the model differ."""
     current = model.state_dict()
     if wrong := _misfits(current, weights):
         raise CannotResume(
@@ -288,18 +294,21 @@ def check_model(
 
 
 def _hint(model_state: Mapping[str, Any], version_state: Mapping[str, Any]) -> str:
-    """The next step for a different model, or for the same one with wrapped layers."""
+    """A hint for a model that does not match: the architecture differs, or only wrapped layers."""
     prefix = re.compile("|".join(map(re.escape, parts.PREFIXES)))
     if model_state.keys() != version_state.keys() and (
         {prefix.sub("", name) for name in model_state}
         == {prefix.sub("", name) for name in version_state}
     ):
-        return "some layers are compiled or wrapped in only one of the two: wrap the same layers"
+        return (
+            "some layers are compiled or wrapped only in the model, or only in the version: "
+            "wrap the same layers"
+        )
     return "create the model with the architecture that was recorded"
 
 
 def _kind(value: Any) -> str:
-    """``float32 (2, 3)``, for torch tensors and numpy arrays."""
+    """Dtype and shape, such as ``float32 (2, 3)``; the type's name for a value without these."""
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         return an(type(value).__name__)
     return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
@@ -308,8 +317,9 @@ def _kind(value: Any) -> str:
 def load_model(
     model: torch.nn.Module, weights: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]
 ) -> None:
-    """Loads weights and buffers; the model keeps its own module version numbers (none are
-    stored).
+    """Loads weights and buffers.
+
+    The model's modules have version numbers, which mvc does not store. They stay unchanged.
     """
     state = OrderedDict(weights)
     state._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
@@ -322,7 +332,10 @@ def load_model(
 
 
 def typed_as(pattern: Any, value: Any) -> Any:
-    """``value`` with Counters where ``pattern`` has them, because storing turns them into dicts."""
+    """``value`` with dicts turned into Counters where ``pattern`` has Counters.
+
+    A stored Counter is read as a dict.
+    """
     if isinstance(pattern, Mapping) and isinstance(value, Mapping):
         copy = {key: typed_as(pattern.get(key), item) for key, item in value.items()}
         return Counter(copy) if type(pattern) is Counter else copy
@@ -330,7 +343,9 @@ def typed_as(pattern: Any, value: Any) -> Any:
 
 
 def differences(recorded: Mapping[str, str]) -> tuple[str, ...]:
-    """Entries of a recorded ``setting`` that differ now, as ``threads: 4, not 2``."""
+    """Entries of a recorded ``setting`` that differ from the current ones, as ``threads: 4, not
+    2``.
+    """
     current = parts.setting()
     pairs = ((name, current.get(name), value) for name, value in recorded.items())
     return tuple(f"{name}: {mine}, not {value}" for name, mine, value in pairs if mine != value)
@@ -343,7 +358,9 @@ def approximation(recorded: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class Loaded(Struct, frozen=True):
-    """Keys that only the module has (``missing``) and only the version has (``unexpected``)."""
+    """``missing``: keys that only the module has. ``unexpected``: keys that only the version
+    has.
+    """
 
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
@@ -352,8 +369,9 @@ class Loaded(Struct, frozen=True):
 def load_state(model: torch.nn.Module, state: Any, *, strict: bool = True) -> Loaded:
     """Copies ``state``, a flat mapping of tensors, into the module's parameters and buffers.
 
-    Compares everything first: on an error the module is unchanged. Raises DoesNotFit, listing every
-    tensor whose shape or dtype differs, and with ``strict`` every key that only one of the two has.
+    Compares everything before: after an error, the module is unchanged. Raises DoesNotFit, which
+    lists every tensor whose shape or dtype differs. With ``strict``, the list contains every
+    missing or unexpected key, too.
     """
     if not isinstance(state, Mapping):
         raise DoesNotFit(f"the version holds a {type(state).__name__}, not named tensors")
@@ -370,7 +388,7 @@ def load_state(model: torch.nn.Module, state: Any, *, strict: bool = True) -> Lo
         raise DoesNotFit(
             f"the version does not fit the model: {_first(wrong)}",
             hint="create the model with the committed architecture; strict=False loads the keys "
-            "that both have, if shapes and dtypes agree",
+            "that the model and the version share, if shapes and dtypes agree",
         )
     fitting = {
         key: torch.as_tensor(state[key]) if isinstance(mine, torch.Tensor) else state[key]
@@ -384,7 +402,9 @@ def load_state(model: torch.nn.Module, state: Any, *, strict: bool = True) -> Lo
 def _misfits(
     model_state: Mapping[str, Any], version_state: Mapping[str, Any], *, strict: bool = True
 ) -> list[str]:
-    """Differences between a model's state and a version's; missing names only with ``strict``."""
+    """Differences between a model's state and a version's. Missing names count only with
+    ``strict``.
+    """
     wrong = [
         f"{key}: {_kind(version_state[key])} in the version, {_kind(mine)} in the model"
         for key, mine in model_state.items()

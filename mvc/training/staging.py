@@ -1,11 +1,11 @@
 """Copies training states into reused buffers, and queues the copies.
 
-A training loop waits only for ``Slot.fill``. It calls ``copy_`` once per tensor into existing
-buffers and builds new containers, so later steps change neither tensors nor numbers of the copy.
-Tensors that share memory share a buffer.
+A training loop waits only for ``Slot.fill``. ``Slot.fill`` calls ``copy_`` once for each tensor,
+and builds new containers. So later steps change neither tensors nor numbers of the copy. Tensors
+that share memory share a buffer.
 
 A CUDA tensor is copied into pinned memory on a separate stream. The training's stream waits for
-that copy, the host does not; ``Slot.ready`` waits before the bytes are read.
+that copy, but the host does not. ``Slot.ready`` waits for the copy, before its bytes are read.
 
 ``Queue`` keeps the order and limits the bytes. Two states always fit: one being committed and one
 waiting.
@@ -29,7 +29,7 @@ from mvc.structure import MAX_DEPTH, part_name
 from mvc.system import SLICE, Patience, warn
 
 MODES = ("block", "coalesce", "drop")
-"""If the queue is full: wait, replace the newest waiting version, or drop this one."""
+"""If the queue is full: wait, replace the newest waiting version, or drop the new version."""
 
 _KeyPath: TypeAlias = tuple[object, ...]
 _Leaf: TypeAlias = Callable[[_KeyPath, torch.Tensor], Any]
@@ -38,7 +38,7 @@ _ORDINARY = {torch.Tensor, torch.nn.Parameter}
 
 
 def measure(live: Mapping[str, Any]) -> int:
-    """Bytes of a copy; memory that several names share counts once.
+    """Bytes that a copy of ``live`` needs. Memory that several names share counts once.
 
     Raises UnsupportedTensor for a tensor without plain bytes (on device meta, sharded, lazy,
     sparse, ...) or a value of an unsupported type.
@@ -55,7 +55,7 @@ def measure(live: Mapping[str, Any]) -> int:
 
 
 class Slot:
-    """One staged state; the first ``fill`` allocates its buffers, later ones reuse them."""
+    """One staged state. The first ``fill`` allocates the buffers, and later calls reuse them."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}
@@ -69,7 +69,7 @@ class Slot:
         return sum(b.numel() * b.element_size() for b in self._buffers.values())
 
     def fill(self, live: Mapping[str, Any]) -> None:
-        """Copies ``live`` to ``state``; call ``measure`` first, which checks it."""
+        """Copies ``live`` to ``state``. Call ``measure`` before, which checks ``live``."""
         done: dict[object, torch.Tensor] = {}
         self._used = {}
 
@@ -105,7 +105,7 @@ class Slot:
         return buffer
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream:
-        """A stream that starts after the work queued so far on the training's stream."""
+        """A stream whose work starts after the work queued so far on the training's stream."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._streams[device].wait_stream(torch.cuda.current_stream(device))
@@ -121,7 +121,7 @@ class Slot:
 
 
 def copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A deep copy of a state; later changes of the original do not affect it."""
+    """A deep copy of a state. Later changes of ``state`` do not affect the copy."""
     slot = Slot()
     slot.fill(state)
     slot.ready()
@@ -172,9 +172,9 @@ def _text(keys: _KeyPath) -> str:
 class Item(Struct, eq=False):
     """A step whose state is staged. ``called_ns``: time of the call of ``step``, in ns since 1970.
 
-    ``data``: the batch, for a lossy pipeline. ``awaited``: the caller waits for production weights.
-    ``origin``: the version that the training resumed from. ``nbytes``: its size in the queue.
-    ``position``: that of ``StepNotes``.
+    ``data``: the batch, for a lossy pipeline. ``awaited``: whether the caller waits for production
+    weights. ``origin``: the version that the training resumed from. ``nbytes``: bytes that the item
+    uses in the queue. ``position``: the version's position, as ``StepNotes`` counts it.
     """
 
     step: int
@@ -193,9 +193,10 @@ class Queue:
     """Passes states from the training's thread to the writer thread."""
 
     def __init__(self, mode: str, limit: int | None, timeout: float) -> None:
-        """``mode``: one of ``MODES``. ``limit``: staged bytes; None: twice the newest state.
+        """``mode``: one of ``MODES``. ``limit``: maximum of staged bytes; None: twice the newest
+        state.
 
-        ``timeout``: how long to wait for a stalled commit, in seconds.
+        ``timeout``: how many seconds to wait for a stalled commit.
         """
         self._mode = mode
         self._limit = limit
@@ -216,10 +217,10 @@ class Queue:
         return sum(item.nbytes for item in (*self._busy, *self._waiting))
 
     def reserve(self, item: Item, nbytes: int) -> bool | None:
-        """Reserves ``nbytes`` for ``item``; returns whether it had to wait, None if the item is
-        dropped.
+        """Reserves ``nbytes`` for ``item``. Returns whether this call had to wait; None if the item
+        is dropped.
 
-        Raises Busy if no commit frees enough space in time.
+        Raises Busy if no commit frees enough space within the timeout.
         """
         with self._changed:
             waited = not self._fits(nbytes)
@@ -262,7 +263,7 @@ class Queue:
             self._changed.notify_all()
 
     def next_item(self) -> Item | None:
-        """Waits for the oldest item; None once the queue is closed and empty."""
+        """Waits for the oldest item. Returns None when the queue is closed and empty."""
         with self._changed:
             while not self._waiting and not self._closed:
                 self._changed.wait()
@@ -282,8 +283,9 @@ class Queue:
             self._wait(lambda: not (self._waiting or self._busy), self._changed.wait)
 
     def finish(self, thread: threading.Thread) -> None:
-        """Closes the queue and waits until ``thread`` has committed everything. Raises Busy if it
-        stalls.
+        """Closes the queue, and waits until ``thread`` has committed everything.
+
+        Raises Busy if a commit stalls.
         """
         self.close()
         self._wait(lambda: not thread.is_alive(), thread.join)
@@ -306,7 +308,7 @@ class Queue:
         return "step " + ", ".join(map(str, steps)) if steps else "the recorder's thread"
 
     def close(self) -> None:
-        """Refuses new items; waiting ones can still be committed."""
+        """Closes the queue. After the waiting items, ``next_item`` returns None."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

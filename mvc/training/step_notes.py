@@ -1,4 +1,4 @@
-"""The interface between a Recorder and a recipe, whose steps can all be replayed."""
+"""The interface between a Recorder and a training by steps, whose versions can be replayed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mvc.ids import CommitId
 
 
 class ProofReport(Struct, frozen=True):
-    """Results of replays: ``proven`` versions were reproduced; ``dropped`` lost their stored
-    weights.
+    """Results of replays. ``proven``: number of versions that a replay reproduced bit for bit.
 
-    ``unproven``: steps of versions that no replay reproduced; their weights stay stored. ``why``:
-    the last failure.
+    ``dropped``: number of versions whose stored weights were dropped. ``unproven``: steps of the
+    versions that no replay reproduced, whose weights stay stored. ``why``: the newest failure;
+    empty if there was none.
     """
 
     proven: int = 0
@@ -26,33 +26,36 @@ class ProofReport(Struct, frozen=True):
 
 
 class StepNotes(Protocol):
-    """Records how each version follows from the one before.
+    """Records how each version follows from the preceding version.
 
-    The training's thread calls ``train``, ``begin`` and ``restart``; the writer thread calls
-    ``attachments`` and ``committed``. A ``position`` is the number of steps trained before a
-    version.
+    The training's thread calls ``train``, ``begin`` and ``restart``. The writer thread calls
+    ``attachments`` and ``committed``. The ``position`` of a version is the number of steps trained
+    before it.
     """
 
     def open(self, repo: Repository, pipeline: str | None) -> None:
         """Stores the data. Raises CannotRecord for a training that cannot be replayed."""
 
     def train(self, rows: Sequence[int], batch: Any) -> Any:
-        """Runs one step and returns its function's result. Raises WrongUsage for invalid rows."""
+        """Runs one step, and returns the result of the recipe's function.
+
+        Raises WrongUsage for invalid rows.
+        """
 
     def begin(self) -> tuple[int, bool]:
-        """The next version's position, and whether it must be a full state."""
+        """The next version's position, and whether this version must be a full state."""
 
     def restart(self) -> None:
-        """The model was set to another state: the next version must be full."""
+        """Called when the model was set to another state. The next version will be a full state."""
 
     def attachments(self, position: int) -> tuple[Mapping[str, Any], Collection[CommitId]]:
-        """A version's attachments, and the versions that it depends on."""
+        """A version's attachments, and the versions that a replay of this version needs."""
 
     def committed(self, position: int, step: int, commit: CommitId) -> None:
-        """The version of this position and step is durable."""
+        """Called when the version at this position is durable."""
 
     def finish(self) -> None:
-        """Proves the remaining versions, if proofs are enabled."""
+        """Waits until the remaining versions are proven, if proofs are enabled."""
 
     @property
     def report(self) -> ProofReport: ...

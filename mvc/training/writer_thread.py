@@ -36,11 +36,12 @@ from mvc.training.state.parts import PRODUCTION, StateSource
 
 
 class WriterThread(threading.Thread):
-    """The thread, its counts and its errors; ``join`` it after closing its queue.
+    """The writer thread, with its counts and errors. Close the queue before you ``join`` the
+    thread.
 
-    ``newest``: step and commit of the last durable version. ``production``: the last durable
-    version passed to the caller or ``on_deploy``. ``reducer``: makes production weights, for a
-    pipeline that is lossy or has decisions.
+    ``newest``: step and commit of the newest durable version. ``production``: the newest durable
+    version that was passed to the caller or ``on_deploy``. ``reducer``: makes production weights;
+    None unless the pipeline is lossy or decides which versions are stored.
     """
 
     def __init__(
@@ -71,19 +72,19 @@ class WriterThread(threading.Thread):
             buffers = getattr(source, "exact", tuple)
             self._exact = frozenset({*buffers(), *(options.exact or ())})
             self._approximator = Approximator(repo, self._coding, options.branch)
-        self._stored: StateFile | None = None  # the last version's model, if approximated
-        self._code: GitCode | None = None  # the code when the training began
+        self._stored: StateFile | None = None  # the newest version's model, if approximated
+        self._code: GitCode | None = None  # the git commit of the code when the training began
         self._files = _files_of(options)
-        self._named: CommitId | None = None  # the origin in the last version's message
+        self._named: CommitId | None = None  # the origin that the newest version's message names
         self._recording = recording
         self.production: ServedVersion | None = None
-        self._served: ServedVersion | None = None  # passed to ``on_deploy`` before it was stored
+        self._served: ServedVersion | None = None  # the version that ``_serve`` passed on
         self.durable = 0
         self.skipped = 0
         self.failed = 0
         self.newest: tuple[int, CommitResult] | None = None
         self.first_failure: BaseException | None = None
-        self._failure: BaseException | None = None  # not raised to the caller yet
+        self._failure: BaseException | None = None  # an error that the caller has not seen yet
         self.start()
 
     def raise_failure(self) -> None:
@@ -113,7 +114,7 @@ class WriterThread(threading.Thread):
                     if self._approximator is not None:
                         self._approximator.committed()
             except BaseException as error:
-                # Each version is a complete state: later ones are committed all the same.
+                # Each version is a complete state, so later versions are committed nevertheless.
                 self.failed += not done
                 self._failure = self._failure or error
                 self.first_failure = self.first_failure or error
@@ -168,7 +169,7 @@ class WriterThread(threading.Thread):
         act, serve = options.on_deploy, None
         if act is not None and options.deploy_first and self._weights:
             serve = partial(self._serve, act, self._state_to_serve(item))
-        # Production or approximated weights were not live when the step was called.
+        # Production or approximated weights are computed later, so they become live later, too.
         derived = reduced or self._approximator is not None
         as_of_call = options.deploy is not None and not derived and serve is None
         result = self._repo.commit(
@@ -200,7 +201,7 @@ class WriterThread(threading.Thread):
         return result
 
     def _hashed(self, model: Mapping[str, Any], training: dict[str, Any]) -> StateFile:
-        """The model's file as stored; adds its Merkle root to ``training``."""
+        """The model's file in stored form. Adds the file's Merkle root to ``training``."""
         file = self._file(self._options.name, model, self._exact)
         if self._approximator is not None:
             self._stored = file
@@ -229,7 +230,9 @@ class WriterThread(threading.Thread):
         }
 
     def _run(self, item: Item) -> str:
-        """The version's run; by default the run of the version that the training resumed from."""
+        """The name of the training; by default that of the version from which the training
+        resumed.
+        """
         if self._options.run is not None or item.origin is None:
             return self._options.run or ""
         return self._repo.version(item.origin).run
@@ -242,7 +245,7 @@ class WriterThread(threading.Thread):
         return text
 
     def _hand_out(self, item: Item, result: CommitResult) -> None:
-        """Passes the durable version to ``on_deploy``, unless it has received it already."""
+        """Passes the durable version to ``on_deploy``, unless ``_serve`` has passed it before."""
         act = self._options.on_deploy
         if not self._weights or (self.reducer is None and act is None and not item.awaited):
             return
@@ -271,7 +274,7 @@ class WriterThread(threading.Thread):
 
 
 def _files_of(options: RecorderOptions) -> dict[str, StateFile]:
-    """Additional files of each version, by path."""
+    """Maps paths to the additional files of each version."""
     folder = PurePosixPath(options.name).parent
     files = options.files.items()
     return {check_path(str(folder / name)): StateFile.of_bytes(data) for name, data in files}
@@ -290,7 +293,7 @@ def _reducer_for(
     if not (stages.lossy or stages.decisions):
         if options.keep_training:
             raise WrongUsage(
-                "keep_training is only for lossy pipelines: others store exact weights"
+                "keep_training is only for lossy pipelines: all other pipelines store exact weights"
             )
         return None
     if not (source.weights or stages.forward_only):

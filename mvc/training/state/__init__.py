@@ -1,4 +1,4 @@
 """The full state of a training: parameters, optimizers, component types, random generators.
 
-``mvc.training.recorder`` records it; ``mvc.training.resume`` restores it.
+``mvc.training.recorder`` records this state, and ``mvc.training.resume`` restores it.
 """

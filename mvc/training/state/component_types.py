@@ -1,6 +1,7 @@
-"""Types of schedulers and scalers, which their own states do not record.
+"""Records and compares the types of schedulers and scalers.
 
-Without this check, a scheduler would silently load the state of another type and mix both.
+Their ``state_dict`` does not contain the type. Without this check, a scheduler would silently load
+the state of a scheduler of another type.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from mvc.errors import CannotResume
 
 
 def type_name(obj: Any) -> str:
-    """The full class name, followed by those of the inner schedulers in brackets."""
+    """The full class name, followed in brackets by the class names of the inner schedulers."""
     name = f"{type(obj).__module__}.{type(obj).__qualname__}"
     inner = [type_name(part) for part in _inner(obj)]
     return f"{name}({', '.join(inner)})" if inner else name
 
 
 def component_type(obj: Any) -> dict[str, Any] | None:
-    """``kind``: the type's name; ``functions``: names of a LambdaLR's functions. None for None.
+    """The type of a scheduler or scaler; None if ``obj`` is None.
 
-    A function without a name (a lambda, an object) is the empty text.
+    ``kind``: the type's name. ``functions``: names of a LambdaLR's functions. The name of a lambda,
+    or of an object that is called as a function, is empty.
     """
     if obj is None:
         return None
@@ -31,10 +33,11 @@ def component_type(obj: Any) -> dict[str, Any] | None:
 
 
 def check_type(part: str, recorded: Mapping[str, Any] | None, obj: Any) -> tuple[str, ...]:
-    """Compares an object with a version's ``component_type``.
+    """Compares an object with the ``component_type`` that a version recorded.
 
-    Returns a line for each function that differs, for ``Resumed.differs``. Raises CannotResume for
-    another type. ``recorded`` is None if the version has no such part or does not record its type.
+    Returns a line for each function that differs, for ``Resumed.differs``. Raises CannotResume if
+    the type differs. ``recorded`` is None if the version has no such part or does not record its
+    type.
     """
     current = component_type(obj)
     if recorded is None or current is None:
@@ -53,7 +56,9 @@ def check_type(part: str, recorded: Mapping[str, Any] | None, obj: Any) -> tuple
 
 
 def _inside(obj: Any) -> Any:
-    """The scheduler in accelerate's wrapper, which has the same state."""
+    """``obj``, or the scheduler in accelerate's wrapper, which has the same state as the
+    wrapper.
+    """
     return obj.scheduler if type(obj).__module__ == "accelerate.scheduler" else obj
 
 

@@ -1,8 +1,8 @@
-"""Optimizer states by parameter name.
+"""Stores and loads optimizer states by parameter name.
 
-torch numbers parameters in the order in which they were passed. An optimizer with another order
-would load the moments of wrong parameters. Names are valid for every order of parameters and
-groups.
+torch numbers the parameters in the order in which they were passed to the optimizer. If that order
+changes, an optimizer would load the moments of the wrong parameters. Names do not depend on the
+order of parameters and groups.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from mvc.errors import CannotResume, UnsupportedTensor
 
 _WEIGHTS = "model.load_state_dict(repo.checkout(rev))"
 _GROUPS = "create the optimizer with the recorded parameters and groups"
-_ROUNDING = 1.01  # keeps exact moments unchanged
-_OWN = {"params", "param_names"}  # positions in a group; names replace them
+_ROUNDING = 1.01  # allows for rounding, so that exact moments stay unchanged
+_OWN = {"params", "param_names"}  # entries of a group that are not stored, but replaced by names
 
 
 def optimizer_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """``kind``, ``state`` by parameter name, ``groups`` with names, and ``other`` state.
+    """The optimizer's state, by parameter name. The tensors are the optimizer's own, not copies.
 
-    The tensors are the optimizer's own, not copies. Raises UnsupportedTensor for a parameter that
-    the model does not have.
+    ``kind``: the optimizer's type. ``state``: maps each parameter's name to its state. ``other``:
+    state that belongs to no parameter. ``groups``: names and settings of each group. Raises
+    UnsupportedTensor for a parameter that the model does not have.
     """
     packed = optimizer.state_dict()
     names = _names(model, optimizer, packed)
@@ -56,7 +57,9 @@ def _other_kind(optimizer: torch.optim.Optimizer) -> str:
 def _names(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, packed: Mapping[str, Any]
 ) -> dict[int, str]:
-    """Parameter names by torch's numbers; a tied parameter has its first name."""
+    """Maps torch's number of each parameter to its name. Of a tied parameter, the first name is
+    used.
+    """
     known: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         known.setdefault(id(parameter), name)
@@ -74,7 +77,7 @@ def _names(
 def _parameters(
     optimizer: torch.optim.Optimizer, packed: Mapping[str, Any]
 ) -> Iterator[tuple[int, int, torch.Tensor, int]]:
-    """(group, position in the group, parameter, torch's number) of every parameter."""
+    """Yields (group, position in the group, parameter, torch's number) for every parameter."""
     pairs = zip(optimizer.param_groups, packed["param_groups"], strict=True)
     for g, (group, short) in enumerate(pairs):
         both = zip(group["params"], short["params"], strict=True)
@@ -82,10 +85,11 @@ def _parameters(
 
 
 def bound_moments(recorded: Any) -> None:
-    """Raises Adam's second moments that are too small for the first ones, in an approximated state.
+    """Enlarges Adam's second moments that are too small for the first moments.
 
-    For constant betas, |m| is at most c sqrt(v) with c from the betas (Cauchy-Schwarz). Each moment
-    is approximated on its own scale: where v became 0 and m did not, a step would be m / eps.
+    This is for an approximated state. For constant betas, |m| is at most c sqrt(v), and c follows
+    from the betas (Cauchy-Schwarz). Both moments are approximated separately. Where v became 0 and
+    m did not, a step would be m / eps.
     """
     if not isinstance(recorded, Mapping) or not isinstance(recorded.get("groups"), list):
         return
@@ -112,7 +116,7 @@ def bound_moments(recorded: Any) -> None:
 
 
 class Placement:
-    """A stored state and the optimizer to load it into; only ``apply`` changes the optimizer."""
+    """Loads a stored state into an optimizer. Only ``apply`` changes the optimizer."""
 
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, recorded: Mapping[str, Any]
@@ -126,7 +130,7 @@ class Placement:
             )
         self._packed = optimizer.state_dict()
         self._names = _names(model, optimizer, self._packed)
-        # A tied parameter has several names: map the recorded one to the optimizer's.
+        # A tied parameter has several names: map the recorded name to the optimizer's name.
         ids = {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
         first = {ids[name]: name for name in self._names.values()}
         current = {name: first.get(ids[name], name) for name in ids}
@@ -162,7 +166,9 @@ class Placement:
         )
 
     def apply(self) -> None:
-        """Calls ``load_state_dict``, then restores the dtypes of tensors that it converted."""
+        """Calls ``load_state_dict``, then restores the dtypes of tensors that this call has
+        converted.
+        """
         numbers = {name: number for number, name in self._names.items()}
         state = {numbers[name]: values for name, values in self._state.items() if name in numbers}
         groups = [

@@ -1,8 +1,8 @@
 """The full state of a training, as the nested mappings of a commit.
 
 The model's state is one file, such as ``model.safetensors``: a plain mapping of tensors that can be
-deployed. The rest is a second file, ``model.training.safetensors``, of the same commit. It contains
-the Merkle root of the model.
+deployed. The rest of the state is a second file of the same commit, ``model.training.safetensors``.
+This second file contains the Merkle root of the model.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from mvc.training.state.rng import rng_state
 
 SCHEMA = "mvc.training/1"
 PRODUCTION = "mvc.training.lossy.production/1"
-"""Schema of a training state next to production weights.
+"""Schema of a training state in a version of production weights.
 
-``weights`` are the training weights, or None; ``pipeline`` made the production weights from them;
-``of`` is the schema of the remaining parts. Code that does not know this schema must not resume.
+``weights``: the training weights, or None. ``pipeline``: the pipeline that made the production
+weights. ``of``: schema of the remaining parts. Code that does not know this schema must not resume.
 """
 PARTS = ("model", "optimizer", "scheduler", "scaler", "rng")
 PREFIXES = ("_orig_mod.", "module.")
@@ -34,14 +34,14 @@ PREFIXES = ("_orig_mod.", "module.")
 
 
 class StateSource(Protocol):
-    """Provides states to a Recorder, which copies their tensors."""
+    """Provides states to a Recorder. The Recorder copies the tensors."""
 
     @property
     def weights(self) -> bool:
-        """Whether a model's state is recorded, or only the rest of the training state."""
+        """Whether the model's state is recorded. If not, only the rest of the training state is."""
 
     def model_state(self) -> dict[str, Any]:
-        """The model's tensors by name; empty without ``weights``."""
+        """Maps names to the model's tensors; empty if ``weights`` is false."""
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
         """The rest of the state after step ``step``, in the form of
@@ -50,9 +50,9 @@ class StateSource(Protocol):
 
 
 class TrainingParts(Struct, frozen=True):
-    """The recorded objects; ``rng``: also record the random generators.
+    """The objects to record. ``rng``: whether to record the random generators.
 
-    A compiled or data-parallel ``model`` is unwrapped.
+    ``weights``: whether to record the model. A compiled or data-parallel ``model`` is unwrapped.
     """
 
     model: torch.nn.Module
@@ -93,11 +93,11 @@ class TrainingParts(Struct, frozen=True):
         return no_weights(self.model)
 
     def model_state(self) -> dict[str, Any]:
-        """The model's tensors by name, not copies; empty if the model is not included."""
+        """Maps names to the model's tensors, without copies; empty if the model is not included."""
         return dict(self.model.state_dict()) if self.weights else {}
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """All but the model; a part that is not included is None."""
+        """The training state except the model. A part that is not included is None."""
         return {
             "schema": SCHEMA,
             "step": step,
@@ -117,7 +117,10 @@ class TrainingParts(Struct, frozen=True):
 
 
 def included(include: Sequence[str] | None, parts: Sequence[str] = PARTS) -> tuple[str, ...]:
-    """The parts in ``include``, at least one; all for None. Raises WrongUsage."""
+    """The parts that ``include`` names; all parts if ``include`` is None.
+
+    Raises WrongUsage for an unknown name, and for an empty ``include``.
+    """
     names = (include,) if isinstance(include, str) else tuple(parts if include is None else include)
     wrong = [repr(name) for name in names if name not in parts]
     if wrong or not names:
@@ -142,7 +145,7 @@ def tied_names(model: torch.nn.Module) -> list[list[str]]:
 
 
 def passing_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Buffers outside ``state_dict`` (``persistent=False``), by name."""
+    """Maps names to the buffers that are not in ``state_dict`` (``persistent=False``)."""
     buffers = {}
     for prefix, module in model.named_modules():
         for name in sorted(module._non_persistent_buffers_set):
@@ -153,7 +156,7 @@ def passing_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def setting() -> Mapping[str, str]:
-    """Conditions outside the state that determine the bits of the next step."""
+    """Conditions outside the state that affect the bits of the next step."""
     return {
         "torch": str(torch.__version__),
         "threads": str(torch.get_num_threads()),
@@ -162,10 +165,10 @@ def setting() -> Mapping[str, str]:
 
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """The module in ``torch.compile``, DataParallel or DistributedDataParallel wrappers, in any
-    order.
+    """The module inside ``torch.compile``, DataParallel and DistributedDataParallel wrappers.
 
-    Versions use the names of that module, so that module and wrappers can load them.
+    The wrappers may be nested in any order. Versions contain the names of the inner module, so they
+    can be loaded with and without wrappers.
     """
     while True:
         # Compares names, because importing the compiler takes longer than a small training.
@@ -180,7 +183,8 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
 
 @contextmanager
 def kernels(deterministic: bool | None) -> Iterator[None]:
-    """Restricts torch to deterministic kernels during the block (True), or allows all (False).
+    """During the block, restricts torch to deterministic kernels (True), or allows all kernels
+    (False).
 
     None changes nothing.
     """

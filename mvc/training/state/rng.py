@@ -1,7 +1,7 @@
-"""The states of the global random generators: torch, CUDA, numpy, Python.
+"""The states of the global random generators of torch, CUDA, numpy and Python.
 
-A generator that the program created is not included: pass its state as the position in the data
-(``Recorder.step(batch=...)``), or seed it again.
+A generator that the program created is not included. Pass the state of such a generator as the
+position in the data (``Recorder.step(batch=...)``), or seed the generator again when you resume.
 """
 
 from __future__ import annotations
