@@ -1,7 +1,9 @@
-"""Distributed training of one model at several sites that communicate only when it has moved.
+"""Distributed training of one model: workers at several sites communicate only when it is
+necessary.
 
-This package has the protocols (pure state machines), the codecs of their messages, a simulator in
-one process, and the runner on ``torch.distributed``. Versions are stored by ``repo``.
+It is necessary when their copies of the model have changed enough. This package contains the
+protocols (pure state machines), the codecs of their messages, a simulator in one process, and the
+runner on ``torch.distributed``. The runner stores global models as versions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Codecs for drifts and changes of the model: vectors to bytes and back."""
+"""Codecs, which encode vectors as bytes and decode them.
+
+The vectors are drifts (a drift is the difference between a worker's model and the last global
+model) and changes of the global model.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from mvc.pipelines import Pipeline
 
 
 class DriftCodec(ABC):
-    """Encodes float64 vectors. The caller feeds encoding losses back."""
+    """Encodes float64 vectors. The caller adds the error of an encoding to the next vector."""
 
     name: ClassVar[str]
     exact: ClassVar[bool] = False
@@ -25,11 +29,13 @@ class DriftCodec(ABC):
 
     @abstractmethod
     def encode(self, values: Vector, dtype: np.dtype[Any]) -> bytes:
-        """The bytes of a vector whose model has elements of this type."""
+        """Encodes a vector. ``dtype``: the element type of the model."""
 
     @abstractmethod
     def decode(self, data: bytes, length: int, dtype: np.dtype[Any]) -> Vector:
-        """The vector of these bytes. Raises ValueError if they do not encode one of that length."""
+        """Decodes a vector of ``length`` numbers. Raises ValueError if ``data`` encodes no such
+        vector.
+        """
 
     def rounded(self, values: Vector, dtype: np.dtype[Any]) -> Vector:
         """The vector that the receiver will decode."""
@@ -52,7 +58,9 @@ class Plain(DriftCodec):
 
 
 class Int8(DriftCodec):
-    """Eight bits per number, in blocks of 256 with a float32 scale each: 8.125 bits in total."""
+    """Eight bits per number. Every 256 numbers have a float32 scale, so a number takes 8.125
+    bits.
+    """
 
     name = "int8"
 
@@ -74,10 +82,11 @@ class Int8(DriftCodec):
 
 
 class Exponent(DriftCodec):
-    """Sign and exponent: a number becomes the mean magnitude of those with its exponent.
+    """Sign and exponent: a number is decoded as the mean magnitude of all numbers with its
+    exponent.
 
-    Numbers below 2^-14 of the largest become zero. The symbols, a byte each, are Huffman coded by
-    zlib (its stream contains the tables), after a table of up to 15 magnitudes as float32.
+    Numbers below 2^-14 of the largest become zero. The bytes are a table of 15 magnitudes as
+    float32, then a symbol of one byte for each number, Huffman coded by zlib.
     """
 
     name = "exponent"
@@ -99,7 +108,11 @@ class Exponent(DriftCodec):
 
     @staticmethod
     def _symbols(values: Vector) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-        """0 is zero; then two for each rank below the largest exponent, plus and minus."""
+        """The table of magnitudes, and the symbols.
+
+        Symbol 0 is zero. For each rank (difference from the largest exponent), there are two
+        symbols: plus and minus.
+        """
         magnitudes = np.abs(values)
         _, exponents = np.frexp(magnitudes)
         ranks = int(exponents[magnitudes.argmax()]) - exponents
@@ -118,9 +131,10 @@ class Exponent(DriftCodec):
 
 
 class LargestEntries(DriftCodec):
-    """The given share of numbers with the largest magnitudes, as float32; the rest become zero.
+    """The numbers with the largest magnitudes, as float32; all other numbers become zero.
 
-    Their positions are one bit per number, compressed by zlib.
+    ``share``: the fraction of numbers that is encoded. Their positions are one bit for each number
+    of the vector, compressed by zlib.
     """
 
     name = "topk"
@@ -164,7 +178,7 @@ class LargestEntries(DriftCodec):
 
 
 class Lc(DriftCodec):
-    """LC-Checkpoint's buckets or equal steps: a delta of the whole vector, from zero.
+    """The pipeline stage ``lc``: encodes the whole vector as a delta from zero.
 
     ``bound`` is the text after ``lc:`` in a pipeline: ``x=3``, ``budget=0.05``, ``error=0.1,ans``.
     """
@@ -203,7 +217,7 @@ class Lc(DriftCodec):
         if step is None:
             raise BadMessage(
                 "the vector has numbers that are not finite, or "
-                "torch.set_flush_denormal(True) prevents coding by lc"
+                "torch.set_flush_denormal(True) prevents encoding by lc"
             )
         return step
 
@@ -215,7 +229,7 @@ class Lc(DriftCodec):
 
 
 def _inflated(data: bytes, length: int, bits: int = -15) -> bytes:
-    """Exactly ``length`` bytes of a deflate stream, or ValueError."""
+    """Decompresses a deflate stream. Raises ValueError unless the result has ``length`` bytes."""
     stream = zlib.decompressobj(bits)
     try:
         inflated = stream.decompress(data, length + 1)
@@ -235,7 +249,9 @@ CODECS: dict[str, type[DriftCodec]] = {
 
 
 def codec_named(text: str) -> DriftCodec:
-    """``none``, ``int8``, ``exponent``, ``topk[:SHARE]`` or ``lc[:BOUND]``. Raises WrongUsage."""
+    """The codec ``none``, ``int8``, ``exponent``, ``topk[:SHARE]`` or ``lc[:BOUND]``. Raises
+    WrongUsage for any other text.
+    """
     name, _, parameter = text.partition(":")
     codec = CODECS.get(name)
     if codec is None:
@@ -251,9 +267,9 @@ class VectorLayout(Struct, frozen=True):
     """Contents of a model's flat vector: parameters first, then statistics of its layers.
 
     ``measured``: the number of parameters. The statistics (running means and variances of
-    BatchNorm) are averaged without codec and outer step, and safe functions do not see them.
+    BatchNorm) are averaged without codec and outer step, and safe functions ignore the statistics.
     ``digest``: 16 bytes that identify the network's structure. Integer buffers and optimizer states
-    are not in the vector; each worker keeps its own.
+    are not in the vector, and stay with each worker.
     """
 
     length: int
@@ -277,13 +293,15 @@ class VectorLayout(Struct, frozen=True):
 
 
 class Wire(Struct, frozen=True):
-    """The coding of one direction: parameters by the codec, statistics unchanged."""
+    """How vectors are sent in one direction: parameters encoded by the codec, statistics
+    unchanged.
+    """
 
     codec: DriftCodec
     layout: VectorLayout
 
     def encode(self, values: Vector) -> tuple[bytes, Vector]:
-        """The bytes of a vector, and the vector that the receiver will decode."""
+        """Returns the bytes of a vector, and the vector that the receiver will decode."""
         measured, dtype = self.layout.measured, self.layout.dtype
         data = (
             self.codec.encode(values[:measured], dtype) + values[measured:].astype(dtype).tobytes()
@@ -291,7 +309,9 @@ class Wire(Struct, frozen=True):
         return data, self.decode(data)
 
     def decode(self, data: bytes) -> Vector:
-        """The vector. Raises BadMessage for other lengths and for numbers that are not finite."""
+        """Decodes a vector. Raises BadMessage for another length and for numbers that are not
+        finite.
+        """
         layout = self.layout
         cut = len(data) - (layout.length - layout.measured) * layout.dtype.itemsize
         try:

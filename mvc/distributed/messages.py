@@ -1,8 +1,9 @@
 """Messages between coordinator and workers, with their exact size in bytes.
 
 A message is a header (kind, worker, round, sub-round), then its numbers, then its data. The runner
-sends exactly the bytes of ``to_bytes``; ``size`` counts them without creating them. ``worker`` is
-the sender (up) or the receiver (down).
+sends exactly the bytes of ``to_bytes``. ``size`` is the number of these bytes. A message goes up
+(from a worker to the coordinator) or down (from the coordinator to a worker). ``worker`` names this
+worker.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Message(Struct, frozen=True):
 
 
 class Join(Message, frozen=True):
-    """Up: a worker joins. ``length``: numbers in its vector; ``layout``: a digest of 16 bytes.
+    """Up: a worker joins. ``length``: the number of elements of its vector.
 
-    The digest is over names, shapes and types. The coordinator answers with Begin.
+    ``layout``: a digest (16 bytes) of names, shapes and types. The coordinator answers with Begin.
     """
 
     length: int
@@ -54,36 +55,41 @@ class Increment(Message, frozen=True):
 
 
 class Value(Message, frozen=True):
-    """Up: the value of the safe function, the answer to Collect."""
+    """Up: the answer to Collect. ``value``: the value of the worker's safe function."""
 
     value: float
 
 
 class LocalState(Message, frozen=True):
-    """Up: the squared norm of the drift, and its length along the last change, as float32."""
+    """Up: ``square``, the squared norm of the drift, and ``along``, the length of the drift in the
+    direction of the newest change of the global model, rounded to float32.
+    """
 
     square: float
     along: float
 
 
 class Drift(Message, frozen=True):
-    """Up: the encoded drift. ``alarm`` is 1 if it was not requested. The worker then waits."""
+    """Up: the encoded drift. ``alarm``: 1 if the coordinator had not requested the drift.
+
+    After sending this message, the worker waits.
+    """
 
     alarm: int
     data: bytes
 
 
 class Done(Message, frozen=True):
-    """Up: the worker stops training, but still answers.
+    """Up: the worker stops training, but still answers messages.
 
-    ``pending``: 1 if it has trained since the round began.
+    ``pending``: 1 if the worker has trained since the round began.
     """
 
     pending: int
 
 
 class Begin(Message, frozen=True):
-    """Down: a round begins. With ``full`` the data are the model, else its encoded change."""
+    """Down: a round begins. ``data``: the model if ``full`` is 1, otherwise its encoded change."""
 
     full: int
     quantum: float
@@ -91,21 +97,23 @@ class Begin(Message, frozen=True):
 
 
 class Quantum(Message, frozen=True):
-    """Down: a sub-round begins."""
+    """Down: a sub-round begins. ``quantum``: the step in which the worker counts."""
 
     quantum: float
 
 
 class Collect(Message, frozen=True):
-    """Down: send the value of your safe function."""
+    """Down: asks the worker for the value of its safe function."""
 
 
 class Fetch(Message, frozen=True):
-    """Down: send your drift, and wait."""
+    """Down: asks the worker for its drift. The worker then waits."""
 
 
 class Balance(Message, frozen=True):
-    """Down: a sub-round begins; your model is now the reference plus the encoded change."""
+    """Down: a sub-round begins. The worker's model becomes the reference plus the encoded
+    change.
+    """
 
     data: bytes
 
@@ -115,11 +123,11 @@ class Continue(Message, frozen=True):
 
 
 class Stop(Message, frozen=True):
-    """Down: training has ended, and the last model is complete."""
+    """Down: training has ended, and the last global model is complete."""
 
 
 class Radius(Message, frozen=True):
-    """Down: the measured radius, before the round that first uses it."""
+    """Down: the measured radius. It is sent before the first round that uses the radius."""
 
     radius: float
 
@@ -148,7 +156,7 @@ _KINDS = {
 
 
 def from_bytes(raw: bytes) -> Message:
-    """The message of these bytes. Raises BadMessage; data are not decoded here."""
+    """Reads a message, without decoding its data. Raises BadMessage."""
     try:
         message_type, _ = _NUMBERS[raw[0]]
         numbers = _KINDS[message_type][1]

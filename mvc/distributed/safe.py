@@ -1,8 +1,9 @@
-"""Safe functions: whether a model is still close enough to the reference.
+"""Safe functions: whether a model is still close enough to the reference, the last global model.
 
-A safe function is convex in the drift, and negative if the drift is safe. If the sum of its values
-over the workers is not positive, neither is its value at their mean drift. All numbers are float64:
-in float32 a quotient of 4.0 becomes 3.9999985, and a counter one too small.
+A safe function is convex in the drift (the model minus the reference), and negative if the drift is
+safe. If the sum of its values over all workers is at most 0, its value at the mean drift is at most
+0, too. All numbers are float64. In float32, a quotient of 4.0 may become 3.9999985, so that a
+counter is too small by one.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ Vector = NDArray[np.float64]
 
 
 def norm_of(vector: Vector) -> float:
-    """The Euclidean norm, summed in an order that does not depend on threads, unlike BLAS."""
+    """The Euclidean norm. Unlike that of BLAS, its order of summation does not depend on
+    threads.
+    """
     return math.sqrt(float(np.sum(np.square(vector))))
 
 
 class SafeFunction(ABC):
-    """The reach of a drift minus ``radius ** power``. A new one is created for each round."""
+    """The reach of a drift minus ``radius ** power``. Every round creates a new safe function."""
 
     power: ClassVar[int] = 1
 
@@ -41,7 +44,7 @@ class SafeFunction(ABC):
 
     @abstractmethod
     def reach(self, drift: Vector) -> float:
-        """The reach of this drift; zero for no drift."""
+        """How far this drift reaches; 0 for a drift of zero."""
 
     def of(self, drift: Vector) -> float:
         return self.reach(drift) + self.at_zero
@@ -60,7 +63,9 @@ class Norm(SafeFunction):
 
 
 class Variance(SafeFunction):
-    """``|X|^2 - r^2``: the sum is at most 0 if and only if the mean square of the drifts is r^2."""
+    """``|X|^2 - r^2``. The sum is at most 0 if and only if the mean square of the drifts is at most
+    r^2.
+    """
 
     power = 2
 
@@ -71,8 +76,8 @@ class Variance(SafeFunction):
 class Cap(SafeFunction):
     """The spherical cap ``max(-r - <X,E>/|E|, |X+E| - |E| - r)`` with ``r = T|E|``.
 
-    The safe zone contains the ball of radius r around the reference, and models of about its norm.
-    The cap is undefined for a reference of zero.
+    The safe zone contains the ball of radius r around the reference E, and models whose norm is
+    about that of E. The cap is undefined if E is zero.
     """
 
     def __init__(self, reference: Vector, radius: float) -> None:
@@ -93,7 +98,7 @@ class Own(SafeFunction):
     """``f(X) - f(0) - r`` with the user's convex function f.
 
     ``function.value`` and ``function.gradient`` receive the drift and the reference, in float64 and
-    read-only. Any subgradient is valid; only ``check`` uses it.
+    read-only. The gradient may be any subgradient. Only ``check`` uses the gradient.
     """
 
     def __init__(self, function: Any, reference: Vector, radius: float) -> None:
@@ -105,17 +110,17 @@ class Own(SafeFunction):
         return float(self._call("value", drift, ())) - self._zero
 
     def check(self) -> None:
-        """Raises WrongUsage if the function is not safe.
+        """Raises WrongUsage if the function is not convex or its gradient is wrong.
 
-        It tests tangents around the end of the safe zone in random directions: a convex function is
-        nowhere below a tangent.
+        Compares the function with tangents near the end of the safe zone, in random directions,
+        because a convex function is nowhere below a tangent.
         """
         directions = np.random.default_rng(0).normal(size=(2, len(self._reference)))
         edges = [self._edge(direction) for direction in (*directions, *-directions)]
         for step, start, direction in product((1e-5, -1e-5, 1.0, -1.0), edges, edges[:2]):
             slope = float(np.sum(self._call("gradient", start, start.shape) * direction))
             rise = self.reach(start + step * direction) - self.reach(start)
-            # Tolerance for rounding, of the values and of f(0).
+            # The tolerance allows for rounding of the values and of f(0).
             if rise < step * slope - 1e-10 * (self.radius + abs(rise)) - 1e-13 * abs(self._zero):
                 fault = "is not convex" if abs(step) == 1 else "has a wrong gradient"
                 raise WrongUsage(
@@ -124,16 +129,20 @@ class Own(SafeFunction):
                 )
 
     def _edge(self, direction: Vector) -> Vector:
-        """A drift in this direction that is not safe, at most eight times as long as a safe one."""
+        """A drift in this direction that is not safe, at most eight times as long as a safe
+        drift.
+        """
         for exponent in range(-60, 60, 3):
             if self.reach(drift := direction * 2.0**exponent) > self.radius:
                 return drift
         raise WrongUsage(
-            f"the safe function has no end: a drift of length {norm_of(drift):.0e} is safe"
+            f"the safe zone has no end: a drift of length {norm_of(drift):.0e} is safe"
         )
 
     def _call(self, method: str, drift: Vector, shape: tuple[int, ...]) -> NDArray[Any]:
-        """The value or the gradient. Raises WrongUsage unless it is finite and of this shape."""
+        """The value or the gradient. Raises WrongUsage unless the result is finite and of this
+        shape.
+        """
         result = np.asarray(
             getattr(self._function, method)(np.broadcast_to(drift, drift.shape), self._reference)
         )

@@ -1,4 +1,4 @@
-"""The settings of a run: of the command, of ``join``, or of both."""
+"""The settings of a training. They come from the command, from ``join``, or from both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ del _SETTINGS["name"]
 
 
 def checked(settings: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
-    """The settings without None. Raises WrongUsage for an invalid one.
+    """The settings that are not None. Raises WrongUsage for an invalid setting.
 
     Unless ``strict``, values may be texts.
     """
@@ -36,16 +36,18 @@ def checked(settings: Mapping[str, Any], *, strict: bool = True) -> dict[str, An
         if name not in _SETTINGS:
             raise WrongUsage(
                 f"there is no setting {name}",
-                hint="docs/distributed.md lists them; hosts, ports and restarts are torchrun's",
+                hint="docs/distributed.md lists the settings; hosts, ports and restarts are options "
+                "of torchrun",
             )
         valid_settings[name] = valid(name, value, _SETTINGS[name], strict=strict)
     return valid_settings
 
 
 def protocol_of(settings: Mapping[str, Any]) -> NamedProtocol:
-    """The protocol of the settings; default: fgm, or fgm-nesterov without a threshold.
+    """The protocol that the settings name.
 
-    Raises WrongUsage.
+    The default is fgm if the settings have a threshold (``radius``, ``relative`` or ``rho``), and
+    fgm-nesterov otherwise. Raises WrongUsage.
     """
     options = {name: settings[name] for name in OPTIONS.keys() & settings.keys()}
     thresholds = options.keys() & {"radius", "relative", "rho"}

@@ -1,4 +1,7 @@
-"""All workers in one process, with the exact bytes and models of a real run."""
+"""Simulates a training with all workers in one process.
+
+Messages and models have exactly the bytes of a real training.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,18 @@ from mvc.distributed.protocols.named import NamedProtocol
 
 Model = NDArray[Any]
 Train = Callable[[Model, Sequence[int]], Sequence[int]]
-"""Trains workers at once, in place: all models ``(workers, length)``, and the workers' numbers.
+"""Trains some workers at once. The arguments are the array of all models, of shape ``(workers,
+length)``, which is changed in place, and the numbers of the workers to train.
 
-Returns the workers without further data."""
+Returns the workers that have no more data."""
 
 
 class Simulation:
     """A coordinator and its workers, whose models are the rows of the array ``models``.
 
-    In a tick all workers that do not wait are trained at once. Then messages are delivered, all
-    pending ones together, until none is left. ``on_round`` is called after every new global model.
-    ``tick`` raises BadMessage if a worker's model is not finite.
+    In a tick, all workers that do not wait train one update. Then all pending messages are
+    delivered together, until no message is left. ``on_round`` is called after every new global
+    model. ``tick`` raises BadMessage if a worker's model is not finite.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class Simulation:
         return [worker.number for worker in self.workers if not (worker.waiting or worker.done)]
 
     def tick(self, train: Train) -> bool:
-        """One update of each worker; False if all have ended."""
+        """Trains every active worker for one update. Returns False if no worker is active."""
         active = self.active
         if not active:
             return False
@@ -77,7 +81,7 @@ class Simulation:
         return self.finish()
 
     def finish(self) -> Coordinator:
-        """Ends all workers, so that the last average is made."""
+        """Ends all workers, so that the coordinator computes the last average."""
         left = [worker for worker in self.workers if not worker.done]
         self._deliver([message for worker in left for message in worker.end()])
         return self.coordinator

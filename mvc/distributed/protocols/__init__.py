@@ -1,5 +1,5 @@
-"""Protocols as pure state machines: a coordinator and a worker each (numpy only).
+"""The protocols, as pure state machines. Each has a coordinator and a worker (numpy only).
 
-``named`` creates them by name. Neither side does I/O or has a clock: the simulator and the runner
-deliver their messages.
+``named`` creates both by the name of a protocol. Coordinator and worker do no I/O and have no
+clock. The simulator and the runner deliver their messages.
 """

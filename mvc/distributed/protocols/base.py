@@ -1,7 +1,9 @@
 """The common parts of all protocols: rounds, the average, and checks of messages and numbers.
 
-Both sides are pure: messages in, messages out, no I/O, no clock. A channel between them preserves
-the order of its messages and loses none; nothing else is assumed about the network.
+In a round, each worker trains a copy of the global model. At its end, the coordinator adds the mean
+drift to the global model. A drift is the difference between a worker's model and the global model.
+Coordinator and worker take and return messages, without I/O and clock. The network must deliver all
+messages between the two, in order. Nothing else is assumed.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 __all__ = ["Coordinator", "Counts", "Protocol", "SafeName", "Vector", "Worker"]
 
 PERIOD = 40
-"""Default number of updates for measuring a radius."""
+"""Default number of updates after which a radius is measured."""
 
 _Positive = Annotated[float, Meta(gt=0, le=1e300)]
 _Share = Annotated[float, Meta(gt=0, lt=1)]
@@ -38,20 +40,24 @@ Listening = Generator[None, Sequence[m.Message], _T]
 
 
 class Protocol(Struct, frozen=True):
-    """The options of a protocol. ``protocol_named`` creates one and checks them.
+    """The options of a protocol. ``protocol_named`` creates a protocol and checks its options.
 
-    The allowed distance of a model (gm, fgm, fda) has one of four units. ``radius``: the distance
-    r. ``relative``: T, with ``r = T|E|`` computed for each round. ``rho``: ``r = rho * rate *
-    sqrt(n)`` with the learning rate and the number of parameters: roughly a number of steps in one
-    direction, so that it is valid for other rates and networks. ``period``: r is measured in the
-    training, as the distance of the workers' models after this many updates; ``PERIOD`` by default.
+    In the protocols gm, fgm and fda, the radius r limits the distance of a model from the global
+    model. It has one of four units. ``radius``: the distance r. ``relative``: T, where ``r = T|E|``
+    is computed for each round from the norm of the global model E. ``rho``: ``r = rho * rate *
+    sqrt(n)``, with the learning rate and the number n of parameters. So rho is roughly a number of
+    steps in one direction, and the same rho is useful for other rates and networks. ``period``: r
+    is measured in the training, as the distance of the workers' models after this many updates
+    (default ``PERIOD``).
 
-    ``safe``: of gm and fgm; a name, or the user's function (``Own``). ``every``: updates between
-    averages, for periodic protocols; None for all others. ``balancing``: of gm. ``barrier``: a
-    round ends when psi is this close to zero, as a share of its first value (fgm). ``rebalance``:
-    c_r, or None for no rebalancing (fgm): the round continues after a flush if psi is below that
-    share of its first value. ``outer_rate``, ``outer_momentum``: of the coordinator's step; 1 and 0
-    mean plain averaging. ``up``, ``down``: codecs of drifts and of the model's change.
+    ``safe``: the safe function of gm and fgm, as a name or as the user's function (``Own``).
+    ``every``: updates between two averages, for periodic protocols; None for all other protocols.
+    ``balancing``: how gm extends the average. For fgm, psi is the sum of the values of all safe
+    functions. ``barrier``: a round ends when psi is above this fraction of its first value, which
+    is negative. ``rebalance``: a fraction c_r, or None for no rebalancing. The round continues
+    after a flush if psi is at most c_r times its first value. ``outer_rate``, ``outer_momentum``:
+    of the coordinator's step; 1 and 0 mean plain averaging. ``up``: codec of drifts. ``down``:
+    codec of changes of the global model.
     """
 
     name: str
@@ -73,17 +79,21 @@ class Protocol(Struct, frozen=True):
 
     @property
     def measured_in(self) -> int | None:
-        """The number of updates for measuring the radius; None if it is set or not used."""
+        """The number of updates after which the radius is measured; None if the radius is set or
+        not used.
+        """
         set_options = (self.every, self.radius, self.relative, self.rho)
         return self.period or PERIOD if set_options == (None,) * 4 else None
 
     @property
     def alarms(self) -> bool:
-        """Whether an unrequested drift is answered before all other workers have sent theirs."""
+        """Whether the coordinator answers an unrequested drift before it has the drifts of all
+        workers.
+        """
         return self.name.startswith("gm")
 
     def radius_at(self, reference: Vector, measured: float | None = None) -> float | None:
-        """The radius r of a round that begins with these parameters; None while it is unknown.
+        """The radius r of a round that begins with the parameters ``reference``; None if unknown.
 
         ``measured``: the radius that the training has measured.
         """
@@ -112,7 +122,9 @@ class Protocol(Struct, frozen=True):
 
 
 class Counts(Struct):
-    """Counts of a run. Bytes are of whole messages, including late ones."""
+    """The counts of a training. ``up`` and ``down``: bytes of all messages, including late
+    messages.
+    """
 
     rounds: int = 0
     subrounds: int = 0
@@ -128,7 +140,7 @@ class Counts(Struct):
 
 
 class Side:
-    """Common base of coordinator and worker. ``reference``: the last global model."""
+    """The common base of coordinator and worker. ``reference``: the newest global model."""
 
     safe: SafeFunction
 
@@ -160,7 +172,10 @@ class Side:
         )
 
     def _renew(self) -> None:
-        """Creates the safe function for a new round, if needed, and checks the first one."""
+        """Creates the safe function for a new round, if the protocol has one.
+
+        If the first safe function is the user's, checks that function.
+        """
         if self.protocol.every is None and not self.measuring:
             first, self.safe = not hasattr(self, "safe"), self._safe_function(self.radius)
             if first and isinstance(self.safe, Own):
@@ -168,14 +183,14 @@ class Side:
 
 
 class Coordinator(Side):
-    """Holds the global model ``reference``, a vector in the model's element type.
+    """Makes the global model ``reference``, a vector in the model's element type.
 
-    Pass messages to ``on_messages``, and send its result. ``counts.rounds`` counts global models;
-    one call creates at most one. ``finished`` is true when all workers are done and the last
-    average is complete. Raises BadMessage naming the worker of an invalid message; CannotDistribute
-    if the next model would not be finite, and ``reference`` is then the last valid one.
-    ``averaged``: the drifts of the last round. This base class averages when all workers have sent
-    their drifts.
+    Pass messages to ``on_messages``, and send the messages that it returns. ``counts.rounds``:
+    number of global models, of which one call creates at most one. ``finished``: whether all
+    workers are done and the last average is complete. ``averaged``: the drifts of the preceding
+    round. This base class averages when all workers have sent their drifts. Raises BadMessage,
+    which names the worker of an invalid message. Raises CannotDistribute if the next model would
+    not be finite; ``reference`` is then the last finite model.
     """
 
     def __init__(
@@ -186,10 +201,10 @@ class Coordinator(Side):
         layout: VectorLayout | None = None,
         memory: Mapping[str, Any] | None = None,
     ) -> None:
-        """``workers``: the workers of the first round. ``memory``: of an earlier coordinator, to
-        resume.
+        """``workers``: numbers of the workers. ``memory``: the ``memory()`` of an earlier
+        coordinator, to resume.
 
-        Raises WrongUsage without a worker.
+        Raises WrongUsage if there is no worker.
         """
         super().__init__(protocol, model, layout)
         memory = memory or {}
@@ -214,7 +229,7 @@ class Coordinator(Side):
         next(self._script)
 
     def on_messages(self, batch: Sequence[m.Message]) -> list[m.Message]:
-        """Processes messages that arrived together, in this order; returns the answers."""
+        """Processes messages that arrived together, in this order. Returns the answers."""
         self._outbox = []
         with suppress(StopIteration):  # the training has ended
             self._script.send(batch)
@@ -226,7 +241,9 @@ class Coordinator(Side):
         return answers
 
     def memory(self) -> dict[str, Any]:
-        """The state, in addition to the reference, for resuming between rounds."""
+        """The state that, together with ``reference``, lets a training resume between two
+        rounds.
+        """
         radius = {} if self.radius is None else {"radius": self.radius}
         return {
             "round": self.round,
@@ -238,7 +255,10 @@ class Coordinator(Side):
     # ---- defined by a protocol
 
     def _round(self) -> Listening[Vector | None]:
-        """Runs a round and returns its mean drift; None if all are done and no drift remains."""
+        """Runs a round and returns the mean drift.
+
+        Returns None if all workers are done and every drift was averaged.
+        """
         while not self.drifts.keys() >= self.members:
             if self.drifts:
                 self._fetch(self.done)
@@ -252,13 +272,15 @@ class Coordinator(Side):
         return 0.0
 
     def _measure(self, drifts: Sequence[Vector]) -> float:
-        """The radius that these drifts of parameters reach."""
+        """The radius that belongs to these drifts of parameters."""
         return self._safe_function(1.0).radius_of(drifts)
 
     # ---- used by protocols
 
     def _listen(self, kind: type[_M]) -> Listening[list[_M]]:
-        """Waits for messages; stores drifts and Done; returns the messages of this kind."""
+        """Waits for messages. Stores the content of Drift and Done. Returns the messages of type
+        ``kind``.
+        """
         matching = []
         for message in (yield):
             worker = message.worker
@@ -266,7 +288,7 @@ class Coordinator(Side):
                 self.done.add(worker)
                 self._pending |= message.pending > 0 and message.round == self.round
             elif (message.round, message.subround) != (self.round, self.subrounds[worker]):
-                continue  # it is late
+                continue  # the message is late
             elif isinstance(message, m.Drift):
                 try:
                     self.drifts[worker] = self._up.decode(message.data)
@@ -286,19 +308,19 @@ class Coordinator(Side):
             self._outbox.append(kind(worker, self.round, self.subrounds[worker], **values))
 
     def _start_subround(self, kind: Callable[..., m.Message], **values: Any) -> None:
-        """Starts a sub-round for all."""
+        """Starts a sub-round for all workers."""
         self._send(kind, self.members, **values)
         self.subrounds.update(self.members)
         self.counts.subrounds += 1
 
     def _fetch(self, workers: Iterable[int]) -> None:
-        """Requests the drifts that were neither received nor requested."""
+        """Requests those drifts of ``workers`` that were neither received nor requested."""
         missing = set(workers) - self.drifts.keys() - self._asked
         self._asked |= missing
         self._send(m.Fetch, missing)
 
     def _gather(self, workers: set[int]) -> Listening[Vector]:
-        """Requests drifts and waits for them; returns the mean of all received ones."""
+        """Requests drifts and waits for these. Returns the mean of all received drifts."""
         self._fetch(workers)
         while not self.drifts.keys() >= workers:
             yield from self._listen(m.Drift)
@@ -306,14 +328,17 @@ class Coordinator(Side):
         return self._mean(self.drifts)
 
     def _last_mean(self) -> Listening[Vector | None]:
-        """All are done: the mean of the drifts not yet averaged, if any."""
+        """The mean of the drifts that were not averaged; None if there are none.
+
+        Called when all workers are done.
+        """
         if not self._pending:
             return None
         self._ending = True
         return (yield from self._gather(self.members))
 
     def _mean(self, drifts: Mapping[int, Vector]) -> Vector:
-        """The mean, summed in the order of the workers' numbers."""
+        """The mean of drifts, added in the order of the workers' numbers."""
         total = sum((drifts[worker] for worker in sorted(drifts)), np.zeros(self.layout.length))
         return total / len(drifts)
 
@@ -348,7 +373,9 @@ class Coordinator(Side):
             )
 
     def _begin(self, change: bytes) -> None:
-        """Starts a round, with the whole model or its encoded change."""
+        """Starts a round: sends ``change``, the encoded change of the model, or the model if it is
+        empty.
+        """
         self.round += 1
         self.subrounds.clear()
         self.drifts = {}
@@ -359,7 +386,7 @@ class Coordinator(Side):
         self._send(m.Begin, self.members, full=full, quantum=self._quantum(), data=data)
 
     def _measure_radius(self) -> None:
-        """Measures the radius from the drifts of those that trained to the end of the period."""
+        """Measures the radius from the drifts of workers that trained to the end of the period."""
         drifts = [self.drifts[worker] for worker in sorted(self.drifts.keys() - self.done)]
         radius = self._measure([drift[: self.layout.measured] for drift in drifts]) if drifts else 0
         if 0 < radius < math.inf:
@@ -367,7 +394,9 @@ class Coordinator(Side):
             self._send(m.Radius, self.members, radius=radius)
 
     def _move(self, mean: Vector) -> bytes:
-        """Moves the reference by the outer step of the mean drift; returns the encoded change."""
+        """Changes the reference by the outer step for the mean drift. Returns the encoded
+        change.
+        """
         measured, data = self.layout.measured, b""
         change = mean + self._residual
         change[:measured] = self._step(mean[:measured]) + self._residual[:measured]
@@ -382,7 +411,7 @@ class Coordinator(Side):
         return data
 
     def _step(self, mean: Vector) -> Vector:
-        """The outer step: the mean drift, or its Nesterov momentum."""
+        """The outer step: the mean drift times the outer rate, with Nesterov momentum if set."""
         rate, momentum = self.protocol.outer_rate, self.protocol.outer_momentum
         if momentum == 0:
             return rate * mean
@@ -390,7 +419,9 @@ class Coordinator(Side):
         return np.asarray(rate * (mean + momentum * self._velocity))
 
     def _finite(self, model: Vector) -> NDArray[Any]:
-        """``model`` in its element type. Raises CannotDistribute."""
+        """``model`` in its element type. Raises CannotDistribute for numbers that are not
+        finite.
+        """
         with np.errstate(over="ignore"):  # checked below
             reference = model.astype(self.layout.dtype)
         if not np.isfinite(reference).all():
@@ -402,13 +433,13 @@ class Coordinator(Side):
 
 
 class Worker(Side):
-    """Trains ``model``, a flat vector that it shares with the caller.
+    """Decides what a worker sends. ``model``: a flat vector shared with the caller, who trains it.
 
-    The caller sends ``join()``. Whenever ``waiting`` is false it trains, writes the new parameters
-    into ``model`` and calls ``on_update``. It passes every message to ``on_message``; if
-    ``changed`` is true afterwards, ``model`` was overwritten: it sets ``changed`` to false and
-    loads the vector into its network. The optimizer's state does not change. This base class sends
-    its drift after a number of updates.
+    First, the caller sends ``join()``. While ``waiting`` is false, the caller trains, writes the
+    new parameters into ``model`` and calls ``on_update``. The caller passes every message to
+    ``on_message``. If ``changed`` is true afterwards, ``model`` was overwritten. The caller then
+    sets ``changed`` to false and loads the vector into the network. The optimizer's state does not
+    change. This base class sends its drift after a number of updates.
     """
 
     _residual: Any = 0.0
@@ -432,20 +463,23 @@ class Worker(Side):
         self._sent = False  # whether a drift was sent and not yet answered
 
     def join(self) -> list[m.Message]:
-        """Joins the training. The coordinator's model will replace this one."""
+        """Joins the training. The coordinator's model will replace ``model``."""
         return [m.Join(self.number, 0, 0, length=self.layout.length, layout=self.layout.digest)]
 
     def on_update(self) -> list[m.Message]:
-        """Call it after a training step; returns the messages to send.
+        """Call this after a training step. Returns the messages to send.
 
-        Raises BadMessage if the model has numbers that are not finite; then nothing is sent.
+        Raises BadMessage if the model has numbers that are not finite. In this case, nothing is
+        sent.
         """
         self.updates += 1
         self._steps += 1
         return Worker._watch(self) if self.measuring else self._watch()
 
     def on_message(self, message: m.Message) -> list[m.Message]:
-        """Processes one message; returns the answers. Raises BadMessage if it is invalid."""
+        """Processes one message. Returns the answers. Raises BadMessage if the message is
+        invalid.
+        """
         if isinstance(message, m.Begin):
             return self._begin(message)
         if isinstance(message, m.Radius):
@@ -453,7 +487,7 @@ class Worker(Side):
         elif isinstance(message, m.Stop):
             self.finished = self.waiting = True
         elif (message.round, message.subround) != (self.round, self.subround):
-            return []  # it is late
+            return []  # the message is late
         elif not isinstance(message, m.Fetch):
             return self._answer(message)
         elif not self._sent:
@@ -461,30 +495,30 @@ class Worker(Side):
         return []
 
     def end(self) -> list[m.Message]:
-        """Stops training. The worker still answers until it is ``finished``."""
+        """Stops training. The worker still answers messages until it is ``finished``."""
         self.done = True
         return [m.Done(self.number, self.round, self.subround, int(self._steps > 0))]
 
     # ---- defined by a protocol
 
     def _watch(self) -> list[m.Message]:
-        """Called after the model has changed."""
+        """Called after each update of the model. Returns the messages to send."""
         ready = self._steps >= (self.protocol.every or self.protocol.measured_in or 0)
         return self._drift(alarm=1) if ready else []
 
     def _answer(self, message: m.Message) -> list[m.Message]:  # noqa: ARG002
-        """Answers a message of this sub-round other than Begin, Fetch and Stop."""
+        """Answers a message of this sub-round, except Begin, Fetch, Radius and Stop."""
         return []
 
     def _on_begin(self, message: m.Begin) -> list[m.Message]:  # noqa: ARG002
-        """Called after a round has begun; the model is the reference."""
+        """Called after a round has begun, when the model equals the reference."""
         return []
 
     # ---- used by protocols
 
     def drift(self) -> Vector:
-        """The drift to send: the distance from its origin, plus the coding loss of the last one
-        sent.
+        """The drift to send: the model minus its origin, plus the encoding error of the preceding
+        drift.
 
         Raises BadMessage for numbers that are not finite.
         """
@@ -501,7 +535,7 @@ class Worker(Side):
         return self._up.rounded(self.drift())
 
     def _drift(self, alarm: int) -> list[m.Message]:
-        """The message with the drift. From now on the worker waits."""
+        """Returns the message with the drift. The worker then waits."""
         drift = self.drift()
         data, decoded = self._up.encode(drift)
         if not self._up.codec.exact:

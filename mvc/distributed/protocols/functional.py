@@ -1,7 +1,9 @@
-"""Functional geometric monitoring (FGM): counters of O(1) bytes until the mean may be unsafe.
+"""Functional geometric monitoring (FGM): workers send small counters while the mean is safe.
 
-examples/reproduce/distributed/README.md defines rounds and sub-rounds. With rebalancing, half of
-the safe zone is the coordinator's (``mu``), half the workers' (``lambda``).
+A model is safe while the value of its safe function is negative. psi is the sum of these values
+over all workers. examples/reproduce/distributed/README.md defines rounds and sub-rounds. In a
+flush, all workers send their drifts. With rebalancing, the safe zone is divided: one half is for
+the coordinator (``mu``), one half for the workers (``lambda``).
 """
 
 from __future__ import annotations
@@ -12,21 +14,21 @@ from mvc.distributed import messages as m
 from mvc.distributed.protocols.base import Coordinator, Listening, Vector, Worker
 
 SHARE = 0.5
-"""The workers' part of the safe zone after a flush (lambda); the rest is the coordinator's."""
+"""The fraction of the safe zone for the workers after a flush (lambda)."""
 
-_TOLERANCE = 1e-9  # added to a quotient before the floor
-_MOST = 2.0**32 - 1  # a counter has 32 bits
+_TOLERANCE = 1e-9  # added to a quotient before it is rounded down
+_MOST = 2.0**32 - 1  # maximum of a counter, which has 32 bits
 
 
 class FunctionalCoordinator(Coordinator):
-    """``counts.balances``: flushes after which the round continued."""
+    """``counts.balances``: the number of flushes after which the round continued."""
 
     def _quantum(self) -> float:
         return 0.0 if self.measuring else -self.safe.at_zero / 2
 
     def _round(self) -> Listening[Vector | None]:
         protocol, zero = self.protocol, len(self.members) * self.safe.at_zero
-        flushed: dict[int, Vector] = {}  # the drifts of each before its last flush
+        flushed: dict[int, Vector] = {}  # for each worker, the sum of its flushed drifts
         counter = 0
         while True:
             if counter > len(self.members):
@@ -53,7 +55,9 @@ class FunctionalCoordinator(Coordinator):
             counter = self._next_subround(psi)
 
     def _collect(self) -> Listening[float]:
-        """The sum of the workers' values, in the order of their numbers."""
+        """Asks all workers for their values. Returns the sum, in the order of the workers'
+        numbers.
+        """
         values: dict[int, float] = {}
         self._send(m.Collect, self.members)
         while len(values) < len(self.members):
@@ -68,30 +72,33 @@ class FunctionalCoordinator(Coordinator):
         return (1 - SHARE) * len(self.members) * self.safe.of(mean / (1 - SHARE))
 
     def _next_subround(self, psi: float) -> int:
-        """Starts a sub-round; returns its counter."""
+        """Starts a sub-round. Returns the new value of the counter, 0."""
         self._start_subround(m.Quantum, quantum=-psi / (2 * len(self.members)))
         return 0
 
 
 class FunctionalWorker(Worker):
-    """Sends how often its value has risen by a quantum since the sub-round began."""
+    """Sends by how many quanta its value has risen since the sub-round began."""
 
     def _on_begin(self, message: m.Begin) -> list[m.Message]:
         self._quantum = message.quantum
         self._counter = 0
         self._zero = self.safe.at_zero
-        return self._watch()  # coding losses may count
+        return self._watch()  # an encoding error may raise the value
 
     def _value(self) -> float:
-        """The safe function, or after a flush its perspective ``share * phi(X / share)``."""
+        """The value of the safe function phi for the drift X.
+
+        After a flush, it is ``share * phi(X / share)``.
+        """
         share = 1.0 if self._origin is self.reference else SHARE
         return share * self.safe.of(self._rounded() / share)
 
     def _watch(self) -> list[m.Message]:
         value = (
             self._value()
-        )  # computed at every update to detect a model that is not finite at once
-        if self._quantum == 0:  # values are being collected; later rises count afterwards
+        )  # computed at every update, so that numbers that are not finite are detected at once
+        if self._quantum == 0:  # after Collect; a rise counts in the next sub-round
             return []
         quotient = (value - self._zero) / self._quantum + _TOLERANCE
         risen = math.floor(max(-1.0, min(quotient, _MOST)))
@@ -106,7 +113,7 @@ class FunctionalWorker(Worker):
             return [m.Value(self.number, self.round, self.subround, self._zero)]
         if isinstance(message, m.Quantum):
             self.subround, self._quantum, self._counter = self.subround + 1, message.quantum, 0
-            if self._sent:  # the round continues after the drift
+            if self._sent:  # the round continues after a flush
                 self._origin = self.model.copy()
                 self._zero = SHARE * self.safe.at_zero
                 self.waiting = self._sent = False

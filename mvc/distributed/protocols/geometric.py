@@ -1,8 +1,9 @@
-"""Geometric monitoring (GM): a worker that leaves the safe zone sends its model.
+"""Geometric monitoring (GM): a worker whose model leaves the safe zone sends its drift.
 
-Balancing (Kamp's dynamic averaging, corrected) extends the mean by one worker,
-drawn at ``random``; with ``hedge`` by twice the current number, and by all once it would reach
-half; with ``none`` by all, at the first violation.
+Balancing (Kamp's dynamic averaging, corrected) then adds workers to a group, until the mean model
+of the group is safe. With ``random``, it adds one random worker at a time. With ``hedge``, it adds
+twice the number in the group, or all workers once the group would reach half. With ``none``, it
+adds all workers at once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from mvc.distributed.protocols.base import Coordinator, Listening, Vector, Worke
 
 
 class GeometricCoordinator(Coordinator):
-    """``counts.balances``: how often balancing avoided a synchronization."""
+    """``counts.balances``: how often balancing avoided a synchronization of all workers."""
 
     def _round(self) -> Listening[Vector | None]:
         count, balancing = len(self.members), self.protocol.balancing
@@ -43,7 +44,7 @@ class GeometricCoordinator(Coordinator):
 
     def _balance(self, mean: Vector) -> None:
         data, decoded = self._down.encode(mean)
-        if not self._down.codec.exact:  # coding losses are added to the next reference
+        if not self._down.codec.exact:  # encoding errors are added to the next reference
             self._residual += (mean - decoded) * (len(self.drifts) / len(self.members))
         self._send(m.Balance, self.drifts, data=data)
         self.subrounds.update(self.drifts.keys())

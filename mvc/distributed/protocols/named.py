@@ -1,4 +1,4 @@
-"""The protocols by name, with their options."""
+"""Creates protocols by name, and checks their options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mvc.errors import WrongUsage
 
 
 class NamedProtocol(Protocol, frozen=True):
-    """A protocol that creates its two sides. Create one with ``protocol_named``."""
+    """A protocol that creates its coordinator and its workers. ``protocol_named`` creates one."""
 
     def coordinator(
         self,
@@ -36,7 +36,7 @@ class NamedProtocol(Protocol, frozen=True):
 
 
 OPTIONS: Mapping[str, Any] = get_type_hints(Protocol, include_extras=True) | {"safe": SafeName}
-"""The options of protocols with their types. ``safe`` may also be an object (``Own``)."""
+"""Maps each option of a protocol to its type. ``safe`` may be an object, too (``Own``)."""
 
 _UNITS = {"radius", "relative", "rho", "period"}
 _MONITORS = {*_UNITS, "safe"}
@@ -60,16 +60,16 @@ _KINDS: dict[str, tuple[type[Coordinator], type[Worker], dict[str, Any], set[str
     "local-sgd": (*_PERIODIC, {"every": 16}, {"every"}),
     "diloco": (*_PERIODIC, {"every": 16, **_NESTEROV}, {"every"} | _OUTER),
 }
-"""For each: coordinator, worker, preset options, and further options."""
+"""For each protocol: coordinator, worker, preset options, and the options that only some have."""
 
 PROTOCOLS = tuple(_KINDS)
 
 
 def protocol_named(name: str, **options: Any) -> NamedProtocol:
-    """The protocol of this name. Raises WrongUsage for invalid names, options and values.
+    """The protocol with this name. Raises WrongUsage for invalid names, options and values.
 
-    ``options``: those of ``Protocol``; None means the default. Without a unit of the radius the
-    training measures one.
+    ``options``: those of ``Protocol``. None means the default. If no unit of the radius is set, the
+    training measures the radius.
     """
     if name not in _KINDS:
         raise WrongUsage(f"there is no protocol {name}: use one of {', '.join(PROTOCOLS)}")
@@ -93,9 +93,9 @@ def protocol_named(name: str, **options: Any) -> NamedProtocol:
 
 
 def valid(name: str, value: Any, kind: Any, *, strict: bool = True) -> Any:
-    """``value`` converted to this type. Raises WrongUsage.
+    """``value`` converted to the type ``kind``. Raises WrongUsage.
 
-    Unless ``strict``, it may be a text.
+    Unless ``strict``, ``value`` may be a text.
     """
     own = kind is SafeName and callable(getattr(value, "gradient", None))
     try:

@@ -1,10 +1,10 @@
 """Federated dynamic averaging (FDA): synchronizes when the variance of the models is too large.
 
-After every update each worker sends the squared norm of its drift and a summary of the drift. The
-variance is the mean of the squared norms minus the squared norm of the mean drift, which the
-coordinator estimates from the mean of the summaries. A summary is the length of the drift along the
-last change of the global model, the linear one of the paper. (Theologitis, Frangias, Anestis,
-Samoladas, Deligiannakis, arXiv 2405.20988.)
+After every update, each worker sends the squared norm of its drift and a summary of the drift. The
+variance is the mean of the squared norms minus the squared norm of the mean drift. The coordinator
+estimates the squared norm of the mean drift from the mean of the summaries. The summary is the
+length of the drift in the direction of the newest change of the global model (the linear summary of
+the paper: Theologitis, Frangias, Anestis, Samoladas, Deligiannakis, arXiv 2405.20988).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mvc.distributed.safe import norm_of
 
 
 class VarianceCoordinator(Coordinator):
-    """``counts.subrounds``: the number of estimates."""
+    """``counts.subrounds``: the number of estimates of the variance."""
 
     def _round(self) -> Listening[Vector | None]:
         states: dict[int, m.LocalState] = {}
@@ -43,14 +43,14 @@ class VarianceCoordinator(Coordinator):
 
 
 def _estimate(states: Sequence[m.LocalState]) -> float:
-    """The variance of the drifts."""
+    """The estimated variance of the drifts."""
     count = len(states)
     along = sum(state.along for state in states)
     return float(sum(state.square for state in states) / count - (along / count) ** 2)
 
 
 class VarianceWorker(Worker):
-    """Waits for the answer after every update."""
+    """Sends its state after every update, and waits for the answer."""
 
     _direction: Vector | None = None
 

@@ -1,8 +1,8 @@
-"""Training in the processes of ``torch.distributed`` (layer 4).
+"""Training in the processes of ``torch.distributed``.
 
 This package has the processes and their exchanges, the coordinator's part, the object for training
 scripts, and the command that starts the processes. The protocols are in
-``mvc.distributed.protocols``. Only this package imports ``torch.distributed``.
+``mvc.distributed.protocols``. In mvc, only this package creates process groups.
 """
 
 from mvc.errors import need_torch

@@ -1,8 +1,7 @@
-"""The coordinator's part, in the process of rank 0: its state machine, and versions of global
-models.
+"""The coordinator's part, in the process of rank 0. It runs the protocol and stores global models.
 
-Every global model is committed and deployed before any worker receives it. So every model used for
-training is in the repository, and a restarted training resumes from it.
+Every global model is committed and deployed before any worker receives it. So every global model
+used for training is in the repository, and a restarted training resumes from the newest.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ class OddTraining(MvcWarning):
 
 
 class Service:
-    """Runs the protocol, and commits and deploys its models.
+    """Runs the coordinator of the protocol, and commits and deploys its models.
 
-    ``resumes``: from a round in the repository; then ``vector`` and ``carried`` are that global
-    model.
+    ``resumes``: whether the training continues from a round in the repository. If so, ``vector``
+    and ``carried`` are the global model of that round.
     """
 
     vector: Vector
@@ -67,7 +66,10 @@ class Service:
         *,
         number: int,
     ) -> None:
-        """Opens the repository; raises its errors. ``number``: of the training in its job."""
+        """Opens the repository, and raises the errors of ``Repository.open``.
+
+        ``number``: number of the training within its job.
+        """
         if settings.get("worker_models") and protocol.rebalance is not None:
             raise WrongUsage(
                 f"with {protocol.name} the coordinator does not know the workers' models",
@@ -100,7 +102,7 @@ class Service:
             self._stack = stack.pop_all()
 
     def _last(self, any_run: bool) -> CommitId | None:
-        """The round to resume from: the live one, or else the newest of this run on the branch."""
+        """The version to resume from: the live version, or the newest of this run on the branch."""
         with suppress(NoDeployment, UnknownTarget):
             live: CommitId = self._repo.live(self._target).commit
             if any_run or self._repo.version(live).params.get("run") == self._run:
@@ -113,7 +115,10 @@ class Service:
         return None
 
     def _read(self, commit: CommitId) -> None:
-        """Resumes from a round. Raises CannotDistribute for an invalid one, or another model."""
+        """Reads the round to resume from.
+
+        Raises CannotDistribute if the version is not a round of a training, or has another model.
+        """
         if _OWN not in self._repo.manifest(commit).by_path:
             raise CannotDistribute(
                 f"{commit.short}, live on {self._target}, is not a round of a training",
@@ -136,11 +141,12 @@ class Service:
             self._pusher.resumed(self._repo)
 
     def begin(self, vector: Vector, carried: Carried, steps: int) -> list[int]:
-        """Starts with this model, on which worker 0 trained ``steps`` steps, unless it resumes.
+        """Starts the training. Unless it resumes, it starts with this model.
 
-        Returns the number of steps of each worker.
+        ``steps``: the number of steps that worker 0 has trained this model. Returns the number of
+        steps of each worker.
         """
-        VectorLayout.of(vector)  # refuses numbers that are not finite
+        VectorLayout.of(vector)  # raises WrongUsage for numbers that are not finite
         if not self.resumes:
             self.vector, self.carried, self._steps[:1] = vector, carried, [steps]
         self.machine = self._protocol.coordinator(
@@ -157,7 +163,9 @@ class Service:
         return self._steps
 
     def answer(self, batch: Sequence[tuple[bytes, int]]) -> list[bytes]:
-        """Processes the workers' messages and their numbers of steps; returns each one's answer."""
+        """Processes the messages and the number of steps of each worker. Returns the answers for
+        each.
+        """
         messages: list[m.Message] = []
         for worker, (data, steps) in enumerate(batch):
             self._steps[worker] = steps
@@ -245,7 +253,11 @@ class Service:
         return self._recordings[target]
 
     def report(self) -> dict[str, Any]:
-        """Counts since the training began; messages and balances since the process started."""
+        """The counts of the training.
+
+        Messages and balances are counted since the process started, all other values since the
+        training began.
+        """
         if len(set(self._steps)) > 1:
             _warn(f"the workers trained on different numbers of batches: {self._steps}")
         left_out = sum(notice.left_out for notice in self._recordings.values())
@@ -258,7 +270,9 @@ class Service:
         }  # fmt: skip
 
     def close(self) -> dict[str, Any] | None:
-        """Pushes the remaining versions; returns the push report, or None without a remote."""
+        """Pushes the remaining versions. Returns the report of the pushes, or None without a
+        remote.
+        """
         with self._stack:
             if self._pusher is None:
                 return None

@@ -30,11 +30,11 @@ from mvc.errors import CannotDistribute, UnknownPath
 from mvc.system import cpu_count, import_path
 
 _SHUTDOWN = 5  # seconds between SIGTERM and SIGKILL
-_SECONDS = 60  # seconds that the agent waits at its store
+_SECONDS = 60  # seconds that torch's agent waits for its store
 
 
 class FileRendezvous(StaticTCPRendezvous):
-    """A single agent with a file as store, which opens no port."""
+    """The rendezvous of a single agent. Its store is a file, so no port is opened."""
 
     def __init__(self, folder: str) -> None:
         super().__init__("localhost", 0, 0, 1, run_id=uuid4().hex[:12], timeout=_SECONDS)
@@ -53,7 +53,7 @@ def launch(
     *,
     level: int = logging.INFO,
 ) -> dict[str, Any]:
-    """Trains; returns rank 0's report. Processes log to stderr from ``level``.
+    """Trains, and returns the report of rank 0. Processes log to stderr from ``level``.
 
     Raises UnknownPath, and CannotDistribute with the reason. All processes have ended on return.
     """

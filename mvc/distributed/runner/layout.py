@@ -1,8 +1,8 @@
 """The tensors of a model that are trained together, and their positions in the vector.
 
-The vector is float32: the trained parameters in the order of ``named_parameters``, then the float32
-buffers (for example statistics of BatchNorm). All other tensors are *carried*, not averaged: frozen
-parameters and integer buffers.
+The vector is float32. It contains the trained parameters in the order of ``named_parameters``, then
+the float32 buffers (for example statistics of BatchNorm). All remaining tensors (frozen parameters
+and integer buffers) are *carried*: they are stored, but not averaged.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ Carried = Mapping[str, torch.Tensor]
 
 
 class ModelLayout(Struct, frozen=True):
-    """``keys``: every name of the ``state_dict`` with the name of its tensor (for tied weights
-    another).
+    """``keys``: maps each name in ``state_dict`` to the name of its tensor. Tied weights share a
+    tensor.
 
-    ``vector`` and ``carried``: tensors without data, by name. ``flat``: the layout of the vector.
+    ``vector`` and ``carried``: map names to tensors without data. ``flat``: the layout of the
+    vector.
     """
 
     keys: dict[str, str]
@@ -37,7 +38,7 @@ class ModelLayout(Struct, frozen=True):
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> Self:
-        """The layout of a live model. Raises CannotDistribute for an unsupported one."""
+        """The layout of a live model. Raises CannotDistribute for an unsupported model."""
         live = model.state_dict(keep_vars=True)
         stored = {id(value) for value in live.values()}
         named = {name: value for name, value in _named(model).items() if id(value) in stored}
@@ -46,7 +47,7 @@ class ModelLayout(Struct, frozen=True):
             empty = value.detach().to("meta")
             if value.requires_grad and value.dtype != torch.float32:
                 raise CannotDistribute(
-                    f"the parameter {name} is {value.dtype}: only float32 is trained together",
+                    f"the parameter {name} is {value.dtype}: mvc averages only float32 parameters",
                     hint="keep the model in float32, with torch.autocast for the forward pass",
                 )
             if value.requires_grad:
@@ -86,7 +87,7 @@ class ModelLayout(Struct, frozen=True):
                 live[name].copy_(value)
 
     def carried_of(self, model: torch.nn.Module) -> Carried:
-        """Copies of the tensors that are not averaged."""
+        """Copies of the carried tensors."""
         live = _named(model)
         return {name: live[name].detach().cpu().clone() for name in self.carried}
 

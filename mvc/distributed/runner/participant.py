@@ -40,11 +40,12 @@ def join(
     group: dist.ProcessGroup | None = None,
     **settings: Any,
 ) -> Participant:
-    """Joins a training of several processes; use the result as a context manager.
+    """Joins a training of several processes. Use the result as a context manager.
 
-    ``group``: the processes that train together; by default all. docs/distributed.md describes the
-    ``settings`` (``protocol="fgm"``, ``rho=12``, ``repo="models"``, ``timeout=120.0``). Raises
-    WrongUsage in a process without a process group, and CannotDistribute.
+    ``group``: the processes that train together; by default all processes. docs/distributed.md
+    describes the ``settings`` (``protocol="fgm"``, ``rho=12``, ``repo="models"``,
+    ``timeout=120.0``). Raises WrongUsage if this process has neither a process group nor the
+    environment variables of a launcher, and CannotDistribute if the training cannot start.
     """
     if not isinstance(model, torch.nn.Module):
         raise WrongUsage(f"model is of type {type(model).__name__}: it must be a torch.nn.Module")
@@ -58,9 +59,9 @@ def join(
 
 
 def _rate_of(optimizer: torch.optim.Optimizer) -> float:
-    """The learning rate before schedulers changed it.
+    """The initial learning rate, before schedulers changed it.
 
-    With several rates, the root of their mean square over the parameters.
+    With several rates, the result is the root of their mean square over the parameters.
     """
     squares, numbers = 0.0, 0
     for group in optimizer.param_groups:
@@ -71,10 +72,11 @@ def _rate_of(optimizer: torch.optim.Optimizer) -> float:
 
 
 class Participant:
-    """The part of one process. ``rank``: the worker's number, from 0; -1 for a coordinator only.
+    """The part of one process. ``rank``: the worker's number, from 0.
 
-    ``workers``: the number of workers. ``steps``: the batches that this worker has trained on,
-    including those before a restart.
+    ``rank`` is -1 in a process that is only the coordinator. ``workers``: the number of workers.
+    ``steps``: the number of batches that this worker has trained on, including those before a
+    restart.
     """
 
     def __init__(
@@ -107,14 +109,14 @@ class Participant:
 
     @property
     def round(self) -> int:
-        """The current round, from 1."""
+        """The number of the current round; 0 before the first."""
         return 0 if self._machine is None else self._machine.round
 
     def batches(self, data: Iterable[_Batch]) -> Iterator[_Batch]:
-        """The batches of ``data``, with a ``step`` after each.
+        """Yields the batches of ``data``, and calls ``step`` after each.
 
-        After a restart it skips those trained before the last global model, so ``data`` must return
-        the same batches in the same order again.
+        After a restart, skips the batches that were trained before the last global model. So
+        ``data`` must return the same batches in the same order.
         """
         for batch in data:
             if self.rank < 0 and not self._warming:
@@ -126,10 +128,10 @@ class Participant:
             self.step()
 
     def step(self) -> None:
-        """Call it after each step of the optimizer: it sends and receives messages.
+        """Sends and receives messages. Call this method after each step of the optimizer.
 
-        Most calls send nothing. It may wait for the other workers, and replace the parameters by a
-        new global model. Raises CannotDistribute if the training has failed.
+        Most calls send nothing. A call may wait for the other workers, and may replace the
+        parameters by a new global model. Raises CannotDistribute if the training has failed.
         """
         if self._closed:
             raise WrongUsage("this worker has left the training")
@@ -145,7 +147,7 @@ class Participant:
                     self._exchange()
 
     def close(self) -> None:
-        """Waits until all workers are done; then ``model`` is the last global model."""
+        """Waits until all workers are done, and loads the last global model into ``model``."""
         if self._closed:
             return
         link, service, report = self._link, self._service, {}
@@ -204,7 +206,9 @@ class Participant:
         return state_text == "begins"
 
     def _continue_warmup(self, left: int) -> bool:
-        """All processes meet during rank 0's warm-up; returns whether steps are left."""
+        """Meets all processes during rank 0's warm-up. Returns whether steps of the warm-up are
+        left.
+        """
         self._link.meet()
         return self._link.spread([b"w" * bool(left)] * self._link.size, 1)[1]
 
@@ -218,7 +222,7 @@ class Participant:
             self._start()
 
     def _start(self) -> None:
-        """Starts with the first model, which is then already committed."""
+        """Starts with the first global model. It is committed before any worker receives it."""
         link, layout, service = self._link, self._layout, self._service
         vector, carried = layout.read(self._model), layout.carried_of(self._model)
         steps = list[int]()
@@ -248,7 +252,7 @@ class Participant:
         return self._machine is not None and self._machine.finished
 
     def _queue(self, messages: Iterable[m.Message]) -> bool:
-        """Queues messages for the next exchange; returns whether one is urgent."""
+        """Queues messages for the next exchange. Returns whether any message is urgent."""
         urgent = False
         for message in messages:
             self._outbox.append(message)
@@ -259,7 +263,7 @@ class Participant:
         return urgent
 
     def _exchange(self) -> None:
-        """All processes meet, and exchange messages until none is left."""
+        """Meets all processes, and exchanges messages until none is left."""
         link, machine, more = self._link, self._machine, True
         most, idle = _MESSAGES + 16 * self._layout.flat.length, [b""] * (link.size - self.workers)
         link.meet()

@@ -1,7 +1,8 @@
-"""The processes of one training: their meeting, and the exchange of bytes.
+"""How the processes of one training meet, and how they exchange bytes.
 
-Rank 0 is the coordinator. Bytes go through a gloo group. The store has counters: how often each
-process has come to an exchange, and which exchange was called. They show which process is missing.
+Rank 0 is the coordinator. Bytes go through a gloo group. Counters go through torch's key-value
+store: how often each process has come to an exchange, and to which exchange all processes were
+called. The counters show which process is missing.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 from mvc.system import host_name
 
 TRAINING = "MVC_TRAINING"
-"""Environment variable with which the command passes a folder and settings, as JSON."""
+"""Environment variable of ``mvc train-distributed`` with a folder and settings, as JSON."""
 
 _INTERVAL = 10.0  # seconds after which all processes meet, even without messages
-_MARGIN = 10.0  # seconds for the start of a process, and in addition to torch's time limit
-_ROLL_CALL = 5.0  # seconds for a live process to notice that another one has ended
+_MARGIN = 10.0  # seconds added to the timeout, in torch's time limit and in ``_guarded``
+_ROLL_CALL = 5.0  # seconds in which a live process notices that another process has ended
 _CHECK = 0.005  # minimum seconds between two checks for a call
 _SHARE = 20  # minimum pause as a multiple of the duration of a check
 
@@ -39,13 +40,13 @@ _joined: Counter[str] = Counter()
 
 
 class TrainingFailed(CannotDistribute):
-    """The training has failed, and all processes know the reason."""
+    """The training has failed, and all processes have received the reason."""
 
 
 class Ranks:
-    """One process's part. ``training``: its number in the group, from 1.
+    """One process of a training. ``training``: number of the training in its group, from 1.
 
-    ``number``: of the next exchange.
+    ``number``: how many exchanges have begun.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, device: str, timeout: float) -> None:
@@ -91,7 +92,7 @@ class Ranks:
     # -- the store -----------------------------------------------------------------------------
 
     def call(self) -> None:
-        """Calls all processes to the next exchange; this one comes at once."""
+        """Calls all processes to the next exchange. This process comes at once."""
         with self._guarded():
             self._store.set("call", str(self.number + 1))
         self._checked = -math.inf
@@ -115,9 +116,9 @@ class Ranks:
         return called
 
     def meet(self) -> None:
-        """Waits until all processes have come to the next exchange, and calls them after a while.
+        """Waits until all processes have come to the next exchange. Calls them after some seconds.
 
-        Raises CannotDistribute naming those that do not come in time.
+        Raises CannotDistribute, which names the processes that do not come in time.
         """
         store, wanted, pause = self._store, self.number + 1, 0.0
         began = time.monotonic()
@@ -137,9 +138,9 @@ class Ranks:
         self.number, self._started = wanted, time.monotonic()
 
     def _missing(self, wanted: int, problem: str) -> str:
-        """Names the missing processes, and continues those that are stopped on this host.
+        """Names the missing processes. Continues those that are stopped on this host.
 
-        These then fail as well and end.
+        The continued processes then fail, too, and end.
         """
         store, late = self._store, []
         for rank in range(self.size):
@@ -161,7 +162,7 @@ class Ranks:
         self.close()
 
     def farewell(self) -> None:
-        """Ends the exchanges; rank 0, which may own the store, ends after all other processes."""
+        """Ends the exchanges. Rank 0 may own the store, so it ends after all other processes."""
         until, finished = time.monotonic() + self._timeout, self.count("gone", 1)
         while self.rank == 0 and finished < self.size and time.monotonic() < until:
             time.sleep(_CHECK)
@@ -169,12 +170,14 @@ class Ranks:
 
     def leave(self, report: str) -> None:
         """Stores a report for the command."""
-        with suppress(RuntimeError):  # only the command's own store still exists for certain
+        with suppress(RuntimeError):  # any store except the command's own may have been closed
             self._store.set("left", report)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Raises errors of communication; ends the process if it hangs."""
+        """Raises CannotDistribute for errors of communication. Ends the process if the block
+        hangs.
+        """
         before = self._until
         self._until = min(before, time.monotonic() + self._timeout + _INTERVAL + _MARGIN)
         try:
@@ -185,7 +188,9 @@ class Ranks:
             self._until = before
 
     def _failure(self, error: RuntimeError) -> CannotDistribute:
-        """Why a collective failed: live processes come here too, so the missing ones are known."""
+        """Why a collective operation failed. In all live processes it fails, so all live processes
+        come here, and the processes that do not come are missing.
+        """
         self._hang_up()
         until, store = time.monotonic() + _ROLL_CALL, self._store
         with suppress(RuntimeError):
@@ -211,8 +216,9 @@ class Ranks:
     # -- bytes ---------------------------------------------------------------------------------
 
     def collect(self, data: bytes, most: int, number: int) -> list[tuple[bytes, int]]:
-        """Rank 0 receives the bytes and the number of every process; other ranks receive
-        nothing.
+        """Sends the bytes and the number of every process to rank 0. Returns all pairs on rank 0.
+
+        On the other ranks, the result is empty.
         """
         head = torch.tensor([len(data), number])
         heads = [torch.empty_like(head) for _ in range(self.size)] if self.rank == 0 else None
@@ -228,7 +234,10 @@ class Ranks:
             return [(data, number), *zip(received, numbers, strict=True)]
 
     def spread(self, parts: Sequence[bytes], most: int) -> tuple[bytes, bool]:
-        """Sends every process its part from rank 0; also returns whether any part is not empty."""
+        """Sends every process its part from rank 0.
+
+        Returns the part of this process, and whether any part is not empty.
+        """
         sizes = torch.zeros(self.size, dtype=torch.int64)
         if self.rank == 0:
             sizes[:] = torch.tensor([len(part) for part in parts])
@@ -247,7 +256,9 @@ class Ranks:
         return parts[0], bool(sizes.any())
 
     def _receive(self, rank: int, length: int, most: int) -> bytes:
-        """Bytes of another process. Raises BadMessage for too many, before allocating memory."""
+        """Receives bytes of another process. Raises BadMessage for too many, before allocating
+        memory.
+        """
         if not 0 <= length <= most:
             raise BadMessage(f"rank {rank} sends {length} bytes: at most {most} are allowed")
         data = torch.empty(length, dtype=torch.uint8)
@@ -263,25 +274,26 @@ class Ranks:
     def _hang_up(self) -> None:
         with suppress(
             AttributeError, ValueError, AssertionError
-        ):  # it was closed, or never created
+        ):  # the group was closed, or never created
             dist.destroy_process_group(self._group)
             if self._owns_group:
                 dist.destroy_process_group()
 
 
 def store_of_command(folder: str, size: int) -> Any:
-    """The results of the processes that the command started: a failure, or a report.
+    """The store with the results of the processes that the command started: a failure, or a report.
 
-    A FileStore that knows the number of processes would remove its file after the last one.
+    The number of processes is not passed, because a FileStore with this number removes its file
+    after the last process.
     """
     return PrefixStore(_place(size, 1), FileStore(f"{folder}/store"))
 
 
 def _place(size: int, number: int) -> str:
-    """The prefix of a training's keys.
+    """The prefix of a training's keys in the store.
 
-    The store may outlive a restart of all processes; torch's agents do not count restarts that only
-    change the number of processes.
+    The store may outlive a restart of all processes. The prefix contains the number of processes,
+    because torch's agents do not count a restart that only changes this number.
     """
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return f"mvc/{restarts}/{size}/{number}"
@@ -292,7 +304,7 @@ def _tensor(data: bytes) -> torch.Tensor:
 
 
 def _store(limit: timedelta) -> tuple[Any, int, int]:
-    """The store by the environment variables, with rank and size."""
+    """The store that the environment variables name, and the rank and size."""
     environment = os.environ
     try:
         rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
@@ -305,7 +317,7 @@ def _store(limit: timedelta) -> tuple[Any, int, int]:
         raise WrongUsage(
             "there is neither a process group of torch.distributed nor a valid RANK, "
             "WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
-            hint="start it with torchrun, or with 'mvc train-distributed SCRIPT --workers 4'",
+            hint="start the script with torchrun, or 'mvc train-distributed SCRIPT --workers 4'",
         ) from None
     serves = rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:

@@ -1,7 +1,7 @@
 """The process of a worker: ``python -m mvc.distributed.runner.script SCRIPT ARGUMENTS``.
 
 It runs the script as Python would, and ends with its parent. The command reports the failure of a
-training once for all processes; other errors are reported here.
+training once for all processes. This process reports all other errors.
 """
 
 from __future__ import annotations
