@@ -36,8 +36,8 @@ def checked(settings: Mapping[str, Any], *, strict: bool = True) -> dict[str, An
         if name not in _SETTINGS:
             raise WrongUsage(
                 f"there is no setting {name}",
-                hint="docs/distributed.md lists the settings; torchrun has options for hosts, ports "
-                "and restarts",
+                hint="docs/distributed.md lists the settings; torchrun has options for hosts, "
+                "ports and restarts",
             )
         valid_settings[name] = valid(name, value, _SETTINGS[name], strict=strict)
     return valid_settings

@@ -1,5 +1,5 @@
-"""A version's source code, architecture and environment: recording them, and building the model.
+"""Records the code, architecture and environment of a version, and builds the version's model.
 
-Only ``stored_code`` runs code from a repository, and only if the user has trusted it. ``recipes``
-records the training.
+Only ``stored_code`` runs code from a repository, and only if the user has trusted the code.
+``mvc.recipes`` records the training.
 """

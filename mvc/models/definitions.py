@@ -1,7 +1,7 @@
 """Compares the functions of a source file with those of the loaded module.
 
-Compares compiled code, and defaults and constants that are literals in the file. Never runs the
-file.
+The comparison covers compiled code, and defaults and constants that are literals in the file. The
+file is never run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class Definitions:
                 self._defaults[key] = _written_defaults(node.args)
 
     def difference(self, module: ModuleType) -> str | None:
-        """The difference between a loaded function and the file's; None if there is none."""
+        """Describes a loaded function that differs from the file's; None if all functions are
+        equal.
+        """
         file = getattr(module, "__file__", None)
         for function in _functions(vars(module), module.__name__):
             if function.__code__.co_filename == file:
@@ -46,7 +48,10 @@ class Definitions:
         return None
 
     def changed_value(self, module: ModuleType) -> str | None:
-        """A constant or function of the module or its classes that differs from the file's."""
+        """Describes a constant or function of the module or its classes that is not as in the file.
+
+        None if all are equal.
+        """
         for name, written in self._values.items():
             value: Any = module
             for part in name.split("."):
@@ -61,7 +66,9 @@ class Definitions:
         return None
 
     def _of_function(self, function: FunctionType) -> str | None:
-        """The difference from each function of its name in the file; None if one is equal."""
+        """How a function differs from the functions of this name in the file; None if one is
+        equal.
+        """
         code, difference = function.__code__, "its code differs"
         for compiled in self._code.get(code.co_qualname, ()):
             if _bare(compiled) == _bare(code):
@@ -83,9 +90,10 @@ def _written_defaults(parameters: ast.arguments) -> dict[str, Any]:
 
 
 def _values(body: Iterable[ast.stmt], where: str, bound: Counter[str]) -> Iterator[tuple[str, Any]]:
-    """The literal constants by qualified name, and ``_FUNCTION`` for functions.
+    """Yields the qualified name and the value of each literal constant.
 
-    Without names that are bound several times or have decorators.
+    For a function, the value is ``_FUNCTION``. Leaves out names that are bound several times, and
+    functions with decorators.
     """
     for statement in body:
         match statement:
@@ -102,7 +110,7 @@ def _values(body: Iterable[ast.stmt], where: str, bound: Counter[str]) -> Iterat
 
 
 def _bound(tree: ast.Module) -> Iterator[str]:
-    """Every name that the file binds or imports, in any scope, once for each time."""
+    """Yields every name that the file binds or imports, in any scope, once for each binding."""
     for node in ast.walk(tree):
         match node:
             case (
@@ -135,7 +143,7 @@ def _changed_default(function: FunctionType, written: Mapping[str, Any]) -> str 
         if name not in written:
             return f"{name} has the default {_shown(loaded[name])} in memory, but none in the file"
         value = written[name]
-        # Calls may fill an empty container, and a set has no order to compare.
+        # An empty container may be filled by calls, and a set has no order, so neither is compared.
         comparable = value is not _UNKNOWN and not isinstance(value, set) and value not in ([], {})
         if comparable and _differs(value, loaded[name]):
             shown = f"{_shown(loaded[name])} in memory, {_shown(value)} in the file"
@@ -173,9 +181,11 @@ def _all_code(code: CodeType) -> Iterator[CodeType]:
 
 
 def _functions(names: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
-    """The functions of a module, also in its classes, decorators and properties."""
+    """Yields the functions of a module, including those in its classes, decorators and
+    properties.
+    """
     waiting, seen = [*names.values()], set[int]()
-    for value in waiting:  # grows meanwhile
+    for value in waiting:  # the loop extends this list
         if id(value) in seen:
             continue
         seen.add(id(value))

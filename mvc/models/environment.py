@@ -1,7 +1,7 @@
-"""The environment of a version: all that affects its bits, and the comparison of two environments.
+"""Records the environment of a version (all that affects its bits), and compares environments.
 
-``capture`` starts no process and uses no network. Equal environments of several commits have equal
-bytes, which are stored once.
+``capture`` starts no process and uses no network. Equal environments have equal bytes, so the
+environment of several commits is stored once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAME = "environment.json"
 """Name of the attachment with the environment."""
 
 _SCHEMA = "mvc.environment/1"
-_MOST = 4 * MIB  # bytes of an environment; a machine with 400 packages has 12 kB
+_MOST = 4 * MIB  # maximum bytes of an environment; with 400 packages it has 12 kB
 _PROC = 1 << 16  # bytes read of a file in /proc
 
 Grade: TypeAlias = Literal["exact", "compatible", "ignored"]
@@ -44,7 +44,8 @@ _EXACT = (
 _COMPATIBLE = (
     "python.release", "cpu.model", "threads.between_operations", "gpu.count", "gpu.driver",
     "platform.libc", "packages",
-    # cpu.capability and threads.torch show their effect; a hash seed only orders sets.
+    # The effect of these variables is recorded as cpu.capability and threads.torch. A hash seed
+    # affects only the order of sets.
     "variables.ATEN_CPU_CAPABILITY", "variables.MKL_NUM_THREADS", "variables.OMP_NUM_THREADS",
     "variables.PYTHONHASHSEED",
 )  # fmt: skip
@@ -54,10 +55,10 @@ _GRADES: dict[str, Grade] = {
     **dict.fromkeys(_COMPATIBLE, "compatible"),
     **dict.fromkeys(_IGNORED, "ignored"),
 }
-"""The grade of a field or of a whole section; docs/commands/diff.md gives the reasons."""
+"""The grade of a field or of a whole section. docs/commands/diff.md explains the grades."""
 
 _VARIABLES = re.compile(
-    # First exclude variables that name files: a replay sets recorded values.
+    # First exclude variables that name files, because a replay sets the recorded values.
     r"(?!OMP_TOOL|CUDNN_(?:HOME|PATH|ROOT|LOG|FRONTEND_LOG)|\w+_(?:FILE|DIR|DUMP|PROFILE))(?:"
     "ATEN_CPU_CAPABILITY|CUBLAS_WORKSPACE_CONFIG|CUDA_VISIBLE_DEVICES|CUDNN_[A-Z0-9_]+|"
     "(?:DNNL|KMP|MKL|OMP|ONEDNN)_[A-Z0-9_]+|NVIDIA_TF32_OVERRIDE|PYTHONHASHSEED|"
@@ -74,11 +75,11 @@ SETTINGS = {
     "matmul_tf32": "backends.cuda.matmul.allow_tf32",
     "mkldnn": "backends.mkldnn.enabled",
 }
-"""The boolean settings of torch by their attribute."""
+"""Maps the names of torch's boolean settings to their attributes."""
 
 
 class EnvironmentDifference(Struct, frozen=True):
-    """A field that differs, as text; None on a side without it."""
+    """A field that differs, with both values as text. None: an environment lacks the field."""
 
     field: str
     grade: Grade
@@ -93,7 +94,9 @@ class Comparison(Struct, frozen=True):
 
     @property
     def verdict(self) -> Literal["exact", "compatible", "different"]:
-        """``different`` if an exact field differs, ``compatible`` if a compatible one does."""
+        """``different`` if an exact field differs; otherwise ``compatible`` if a compatible field
+        does.
+        """
         grades = {difference.grade for difference in self.differences}
         if "exact" in grades:
             return "different"
@@ -103,7 +106,7 @@ class Comparison(Struct, frozen=True):
 class Environment(Struct, frozen=True):
     """Sections of fields, such as ``{"torch": {"version": "2.13.0"}}``.
 
-    ``used``: installed packages that the version's model imports; these must be equal.
+    ``used``: installed packages that the version's model imports. Their versions must be equal.
     """
 
     sections: Mapping[str, Mapping[str, Value]]
@@ -136,7 +139,7 @@ class Environment(Struct, frozen=True):
         return cls(sections, used)
 
     def fields(self) -> dict[str, str]:
-        """Every field as text, by ``section.field``, in order."""
+        """Maps ``section.field`` to the value as text, sorted by section and field."""
         return {
             f"{section}.{name}": ", ".join(value) if isinstance(value, list) else str(value)
             for section, fields in sorted(self.sections.items())
@@ -157,7 +160,7 @@ class Environment(Struct, frozen=True):
 
 
 def _is_variable(name: str, value: Value) -> bool:
-    """Whether it is a valid variable of a process."""
+    """Whether name and value are valid for an environment variable of a process."""
     try:
         return "=" not in name and b"\0" not in os.fsencode(name) + os.fsencode(str(value))
     except UnicodeEncodeError:
@@ -165,13 +168,14 @@ def _is_variable(name: str, value: Value) -> bool:
 
 
 def chooses_kernels(variable: str) -> bool:
-    """Whether an environment records this variable."""
+    """Whether the environment of a version contains this environment variable."""
     return _VARIABLES.fullmatch(variable) is not None
 
 
 def variables(recorded: Environment, present: Mapping[str, str]) -> dict[str, str]:
-    """The variables for a new process: the present ones, with those that choose kernels as
-    recorded.
+    """The environment variables for a new process.
+
+    They are those in ``present``, but variables that choose kernels have the recorded values.
     """
     wanted = recorded.sections.get("variables", {})
     present_values = {name: value for name, value in present.items() if not _is_set(name)}
@@ -239,7 +243,7 @@ def _platform() -> dict[str, Value]:
 
 @cache
 def _processor() -> str | None:
-    """The processor's name; None if the system shows it only through a process."""
+    """The name of the CPU; None if it is not in /proc/cpuinfo."""
     return _first_match(_read(Path("/proc/cpuinfo")), r"^model name\s*:\s*(.+)$")
 
 
@@ -270,7 +274,7 @@ def _first_match(text: str, pattern: str) -> str | None:
 
 
 def _packages() -> Iterator[tuple[str, str]]:
-    """Installed packages and versions, from the names of their metadata folders.
+    """Yields the installed packages and versions, from the names of their metadata folders.
 
     If several folders of ``sys.path`` have a package, the first counts, as for ``import``.
     """
@@ -333,7 +337,9 @@ def _torch_build() -> dict[str, Value]:
 
 
 def _setting(read: Callable[[], Any]) -> Any:
-    """None if this version of torch has no such setting, or contradictory ones."""
+    """Reads a setting. None if this torch does not have the setting, or if its values
+    contradict.
+    """
     try:
         return read()
     except (AttributeError, RuntimeError):

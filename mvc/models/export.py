@@ -1,4 +1,7 @@
-"""Writes a whole model into a folder, to be built without mvc. Runs no stored code."""
+"""Writes a version into a folder, with code that builds the model without mvc.
+
+Runs no stored code.
+"""
 
 from __future__ import annotations
 
@@ -82,9 +85,10 @@ def export_model(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Restored:
-    """Writes the files of a version, its code, and ``load.py``, which builds the model from them.
+    """Writes the files of a version, its code, and ``load.py``, which builds the model from these.
 
-    Raises UnknownPath if the version has no code, WouldOverwrite without ``force``, DamagedData.
+    Raises UnknownPath if the version has no code; WouldOverwrite if a file exists and ``force`` is
+    false; DamagedData.
     """
     fs, commit, output = FileSystem(), repo.find(rev), Path(folder)
     model = models.read_model(repo, commit)

@@ -1,7 +1,7 @@
-"""Whole models: records the code and arguments of a version's model, and builds it from them.
+"""Records the code and arguments of a version's model, and builds the model from these.
 
 ``model.json`` names a class or function, its arguments and its source files, which are stored under
-``code/``. Reading them runs no code; ``build`` does.
+``code/``. Reading these runs no code. Only ``build`` runs the stored code.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _SHOWN, _FILES_SHOWN = 5, 20  # names of arguments and of files in a message
 class Architecture(Struct, frozen=True):
     """A description of how to build a model, for ``describe_model``.
 
-    ``model``: the live module, its class, or a function that returns one. ``arguments``: those of
-    the class or function, by name, as plain data (texts, numbers, True, None, lists, tuples,
-    dictionaries); None if there are none, or if the live module has an attribute ``mvc_arguments``.
-    ``sources``: further modules to store, such as ``"nets.plugins"``, whose imports the source text
-    does not show.
+    ``model``: the live module, its class, or a function that returns such a module. ``arguments``:
+    maps parameters of the class or function to plain data (texts, numbers, True, None, lists,
+    tuples, dictionaries). None: there are no arguments, or the live module has them in the
+    attribute ``mvc_arguments``. ``sources``: additional modules to store, such as
+    ``"nets.plugins"``, because the source text does not show that the code imports these.
     """
 
     model: Any
@@ -77,8 +77,9 @@ class Architecture(Struct, frozen=True):
 class StoredModel(Struct, frozen=True):
     """The recorded description of a version's model. ``name``: a class or function of ``module``.
 
-    ``weights``: path of its state in the version. ``files``: BLAKE3 of the source files by attached
-    name. ``packages``: versions of the installed packages that they import.
+    ``weights``: path of the model's state in the version. ``files``: maps the attached names of
+    source files to BLAKE3 hashes. ``packages``: versions of the installed packages that the source
+    files import.
     """
 
     module: str
@@ -127,7 +128,7 @@ def describe_model(
     """The attachments from which a version's model can be built (docs/models.md).
 
     ``model``: a live module, or an Architecture. ``state``: the state to commit at ``path``, by
-    default the live module's. Raises CannotRecord for a model that could not be built from them.
+    default the live module's. Raises CannotRecord for a model that the attachments could not build.
     """
     stored, files = describe(model, state, path)
     return {NAME: stored.encoded, environment.NAME: environment.capture().encoded, **files}
@@ -136,7 +137,7 @@ def describe_model(
 def describe(
     model: object, state: Mapping[str, Any] | None, path: str
 ) -> tuple[StoredModel, Mapping[str, bytes]]:
-    """The description of the model of ``state``, stored at ``path``, and its source files."""
+    """Describes the model of ``state``, stored at ``path``. Returns its source files, too."""
     live = _live(model)
     architecture = model if isinstance(model, Architecture) else Architecture(live)
     if state is None and live is not None:
@@ -203,9 +204,9 @@ def _arguments(
         shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
         raise CannotRecord(
             f"{_shown(target)} has parameters ({shown}), and its arguments are unknown",
-            hint="pass them: mvc.Architecture(model, {'NAME': VALUE}), {} for none; or set the "
-            "attribute mvc_arguments of the model; if the class needs more than plain data, name "
-            "a function that returns the model",
+            hint="pass the arguments: mvc.Architecture(model, {'NAME': VALUE}), {} for none; or "
+            "set the attribute mvc_arguments of the model; if the class needs more than plain "
+            "data, name a function that returns the model",
         )
     if not (offered is None or isinstance(offered, Mapping)):
         raise CannotRecord(f"mvc_arguments of {_shown(target)} is not a mapping")
@@ -248,8 +249,8 @@ _FITS: WeakKeyDictionary[Any, set[tuple[str, int]]] = WeakKeyDictionary()
 def _check_fit(target: Any, arguments: Any, packed: str, state: Mapping[str, Any]) -> None:
     """Raises CannotRecord unless the call returns a module with the state's names and shapes.
 
-    Calls the live class once for each new combination, without memory for its weights if possible.
-    The random generators are restored.
+    Makes the call once for each combination of arguments and shapes, without memory for the weights
+    if possible. The random generators are restored.
     """
     import torch
 
@@ -263,7 +264,7 @@ def _check_fit(target: Any, arguments: Any, packed: str, state: Mapping[str, Any
         try:
             with torch.device("meta"):
                 built = target(**arguments)
-        except Exception:  # its code may need real values
+        except Exception:  # the code of the model may need real values
             try:
                 built = target(**arguments)
             except Exception as error:
@@ -282,7 +283,7 @@ def _check_fit(target: Any, arguments: Any, packed: str, state: Mapping[str, Any
             f"{printable(first)} is {_shape(actual.get(first))}, not {_shape(shapes.get(first))}"
             + (f", and {len(wrong) - 1:,} more differ" if wrong[1:] else ""),
             hint="pass the arguments that the model was built with; if it was changed afterwards, "
-            "put these steps into a function: mvc.Architecture(FUNCTION, ARGUMENTS)",
+            "put these changes into a function: mvc.Architecture(FUNCTION, ARGUMENTS)",
         )
     _FITS[target].add(key)
 
@@ -294,7 +295,7 @@ def _shapes(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         if is_lazy(value):
             raise CannotRecord(
                 f"{printable(name)} gets its shape at the first forward pass (a lazy module)",
-                hint="specify its size when it is created",
+                hint="specify the size when you create the module",
             )
     return {name: tuple(getattr(value, "shape", ())) for name, value in state.items()}
 
@@ -307,19 +308,22 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 
 
 def read_model(repo: Repository, rev: Rev = "HEAD") -> StoredModel:
-    """The description of a version's model. Raises UnknownPath if it has none, DamagedData."""
+    """The description of a version's model.
+
+    Raises UnknownPath if the version has no description of a model, and DamagedData.
+    """
     commit = repo.find(rev)
     if NAME not in repo.version(commit).attached:
         raise UnknownPath(
             f"{commit.short} has weights, but no code that builds a model",
-            hint="mvc.load(repo, model, rev) loads them into a model; "
+            hint="mvc.load(repo, model, rev) loads the weights into a model; "
             "repo.commit(..., attachments=mvc.describe_model(model)) records the code, too",
         )
     return StoredModel.decode(attached_bytes(repo, commit, NAME))
 
 
 def attached_bytes(repo: Repository, commit: CommitId, name: str) -> bytes:
-    """An attachment with bytes. Raises DamagedData for a state."""
+    """The bytes of an attachment. Raises DamagedData if the attachment is a state."""
     data = repo.attachment(commit, name)
     if not isinstance(data, bytes):
         raise DamagedData(f"{printable(name)} of {commit.short} is a state instead of bytes")
@@ -329,7 +333,7 @@ def attached_bytes(repo: Repository, commit: CommitId, name: str) -> bytes:
 def code_of(
     repo: Repository, commit: CommitId, hashes: Mapping[str, str], packages: Mapping[str, str]
 ) -> StoredCode:
-    """A version's source files, compared with their BLAKE3; they are not run."""
+    """Reads a version's source files, and compares them with their BLAKE3 hashes. Runs no code."""
     files = {}
     for name, expected in sorted(hashes.items()):
         files[name] = attached_bytes(repo, commit, name)
@@ -354,8 +358,8 @@ def build(
 ) -> torch.nn.Module:
     """Runs the stored code, and returns its module with the state that ``weights`` returns.
 
-    Without ``trust`` raises NotTrusted before any code runs; CannotBuild for missing or failing
-    code; DoesNotFit for weights with other names or shapes.
+    Raises NotTrusted unless ``trust`` is true, before any code runs; CannotBuild if code is missing
+    or fails; DoesNotFit if the weights have other names or shapes than the module.
     """
     need_torch("building a model")
     import torch
@@ -370,8 +374,8 @@ def build(
         raise NotTrusted(
             f"building the model of {version} would run {stored.call} from "
             + (names or f"the installed module {printable(stored.module)}"),
-            hint=f"read it with 'mvc show --code {version}'; if you trust it: load_model(..., "
-            "trust=True)",
+            hint=f"read the code with 'mvc show --code {version}'; if you trust it: "
+            "load_model(..., trust=True)",
         )
     with same_rng():
         target = code.load(stored.module, stored.name)
@@ -398,8 +402,8 @@ def build(
 def adopt_dtypes(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
     """Converts floating-point parameters and buffers to the stored dtypes.
 
-    Models are often created in float32 and converted later. If the whole model was converted, so
-    are buffers that are not stored.
+    Models are often created in float32 and converted later. If the whole model was converted,
+    buffers that are not stored are converted, too.
     """
     import torch
 
@@ -420,7 +424,10 @@ def adopt_dtypes(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
 def trusted_versions(
     repo: Repository, trust: bool | Sequence[Rev], named: Sequence[CommitId]
 ) -> frozenset[CommitId]:
-    """The versions whose code may run: with True those of this call, else those listed."""
+    """The versions whose code may run.
+
+    If ``trust`` is True, they are ``named``. If it is a list, they are the versions in the list.
+    """
     if isinstance(trust, str | bytes):
         raise WrongUsage("trust must be True, or a list of versions")
     if isinstance(trust, Collection):
@@ -436,11 +443,12 @@ def load_model(
     at: Time | None = None,
     target: str | None = None,
 ) -> torch.nn.Module:
-    """Builds a version's model from its stored code and weights, and returns it.
+    """Builds a version's model from its stored code and weights, and returns the model.
 
-    The version is selected as for ``Repository.checkout``. It runs the stored code, so it needs
-    ``trust=True``, or a list with the version; ``mvc.recipes.code`` and ``model`` show the code
-    first. Raises UnknownPath if the version has no code, NotTrusted, CannotBuild, DoesNotFit.
+    ``rev``, ``at`` and ``target`` name the version as for ``Repository.checkout``. This runs the
+    stored code, so it needs ``trust=True``, or a list that contains the version.
+    ``mvc.recipes.code`` and ``mvc.recipes.model`` show the code without running it. Raises
+    UnknownPath if the version has no code, NotTrusted, CannotBuild, DoesNotFit.
     """
     commit = repo.find(rev, at=at, target=target)
     stored = read_model(repo, commit)

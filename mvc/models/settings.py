@@ -13,9 +13,10 @@ from mvc.models.environment import SETTINGS, Environment
 
 
 def apply_settings(recorded: Environment) -> None:
-    """Applies an environment's settings to this process; ones that cannot be applied are skipped.
+    """Applies an environment's settings to this process. Skips settings that cannot be applied.
 
-    Call it before torch computes anything: its first operation fixes the number of interop threads.
+    Call this before torch computes anything, because torch's first operation fixes the number of
+    interop threads.
     """
     threads, settings = recorded.sections.get("threads", {}), recorded.sections.get("settings", {})
     with suppress(RuntimeError):

@@ -1,8 +1,8 @@
 """The source files of live classes and functions, and the installed packages that they import.
 
-Imports are read from the source, at any depth; no module is imported to find them. Files of the
-project are stored; installed packages are recorded by version. A file that was edited after its
-import is refused, because it is not the code that runs.
+mvc finds imports by reading the source text, at any depth, and imports no module for this. Files of
+the project are stored. Of installed packages, only the version is recorded. A file that was edited
+after its import is refused, because it is not the code that runs.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from mvc.system import FileSystem
 
 _STDLIB = sysconfig.get_path("stdlib")
 _SCRIPT = {"__main__", "__mp_main__"}
-"""The names of the running script's module, also in a process started by multiprocessing."""
+"""Names of the running script's module. The second is used in processes of multiprocessing."""
 
 
 class Sources(Struct, frozen=True):
-    """``files``: bytes by attached name (``code/nets/resnet.py``).
+    """``files``: maps attached names (``code/nets/resnet.py``) to the bytes of the files.
 
-    ``packages``: versions of installed packages that the files import, by distribution name.
+    ``packages``: maps the names of installed packages that the files import to their versions.
     """
 
     files: Mapping[str, bytes]
@@ -49,8 +49,8 @@ class Sources(Struct, frozen=True):
 def place_of(target: Any) -> tuple[str, str]:
     """The module and the name with which a class or function can be imported.
 
-    Raises CannotRecord for a lambda, for one defined inside a function, and for one without a
-    source file (a notebook, the Python prompt).
+    Raises CannotRecord for a lambda, for a class or function defined inside a function, and if
+    there is no source file (in a notebook, at the Python prompt).
     """
     name = getattr(target, "__qualname__", None)
     module = getattr(target, "__module__", None)
@@ -90,9 +90,10 @@ def sources_of(
 ) -> Sources:
     """The source files of the classes and functions ``targets``.
 
-    ``more``: further modules, whose imports the source text does not show. ``values``: constants of
-    modules and classes must match the files, too. Raises CannotRecord for code without source,
-    compiled, too large, or edited after its import.
+    ``more``: additional modules, because the source text does not show that the code imports these.
+    ``values``: whether constants of modules and classes must match the files, too. Raises
+    CannotRecord for code without source, and for code that is compiled, too large, or was edited
+    after its import.
     """
     places = tuple(place_of(target) for target in targets)
     key = (places, tuple(more))
@@ -130,7 +131,7 @@ class _ImportSearch:
         return not any(_difference(n, file, values) for n, file in self._defined.items())
 
     def add(self, name: str) -> bool:
-        """Adds a module and its parent packages; false if it does not exist."""
+        """Adds a module and its parent packages. Returns False if the module does not exist."""
         if _find(name) is None:
             return False
         if name not in self._seen:
@@ -199,7 +200,7 @@ class _ImportSearch:
 
 
 def _difference(name: str, file: Definitions, values: bool) -> str:
-    """The difference of a loaded module from its file; empty without a difference."""
+    """How a loaded module differs from its file; empty if the two are equal."""
     module = sys.modules.get(name)
     if module is None:
         return ""
@@ -240,7 +241,7 @@ def _find(name: str) -> _ModulePlace | None:
             return above
         if parent and (above is None or not above.folders):
             return None
-        with suppress(AttributeError, ImportError, ValueError):  # from an old or foreign finder
+        with suppress(AttributeError, ImportError, ValueError):  # raised by other packages' finders
             spec = PathFinder.find_spec(name, above.folders) if above else find_spec(name)
         if spec is None:
             return None
@@ -310,7 +311,9 @@ def _parsed(data: bytes, path: Path) -> tuple[ast.Module, CodeType]:
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """Every module that the file may import, also imported names that may be modules."""
+    """Yields every module that the file may import, including imported names that may be
+    modules.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

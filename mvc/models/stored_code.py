@@ -1,9 +1,9 @@
-"""Runs code from a repository, once the user has trusted it; no other module of mvc does.
+"""Runs code from a repository, after the user has trusted it. No other module of mvc does this.
 
 The files become modules in memory, below a package named by the hash of the files. Nothing is
-written, ``sys.path`` is unchanged, and several versions of a file can be loaded at once. Imports
-between them, also with ``importlib.import_module``, load stored files; other imports load installed
-packages.
+written, ``sys.path`` is unchanged, and several versions of a file can be loaded at once. If a
+stored file imports a stored module, the stored module is loaded, even with
+``importlib.import_module``. Any other import loads an installed package.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def is_code(name: str) -> bool:
 def is_utf8(source: bytes) -> bool:
     """Whether Python reads a file as UTF-8, so that readers see the code that runs.
 
-    In another encoding, which the first lines may declare, a comment could contain code.
+    The first lines of a file may declare another encoding, in which a comment could contain code.
     """
     try:
         return detect_encoding(BytesIO(source).readline)[0] in {"utf-8", "utf-8-sig"}
@@ -58,10 +58,10 @@ def is_utf8(source: bytes) -> bool:
 
 
 class StoredCode:
-    """The source files of a version by attached name, and the packages that they import.
+    """The source files of a version, and the packages that the files import.
 
-    Raises CannotBuild for invalid module names, encodings other than UTF-8, and too many or too
-    large files.
+    ``files``: maps attached names to sources. Raises CannotBuild for invalid module names,
+    encodings other than UTF-8, and too many or too large files.
     """
 
     def __init__(self, files: Mapping[str, bytes], packages: Mapping[str, str]) -> None:
@@ -107,7 +107,7 @@ class StoredCode:
         return loaded
 
     def failed(self, problem: str, error: BaseException) -> CannotBuild:
-        """The error for stored code that raised, with file and line."""
+        """The error for stored code that has raised ``error``, with file and line."""
         label, where = self._label(""), ""
         for frame, line in walk_tb(error.__traceback__):
             file = frame.f_code.co_filename
@@ -126,11 +126,11 @@ class StoredCode:
         )
 
     def _label(self, name: str) -> str:
-        """The name of a file in tracebacks; it does not exist on disk."""
+        """The name of a stored file in tracebacks. No file on disk has this name."""
         return f"<mvc {self.root.removeprefix(_ROOT)[:10]}>/{name.removeprefix(FOLDER)}"
 
     def spec(self, fullname: str) -> ModuleSpec | None:
-        """The spec for ``ROOT.MODULE``; None if that is not stored."""
+        """The spec for ``ROOT.MODULE``; None if the module is not stored."""
         module = fullname.partition(".")[2]
         file = self._sources.get(module)
         if module and file is None and module not in self._folders:
@@ -151,7 +151,9 @@ class StoredCode:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        """``__import__`` for stored modules: stored modules precede installed ones."""
+        """``__import__`` for stored modules. A stored module is preferred to an installed
+        module.
+        """
         top = name.partition(".")[0]
         if level or top not in self._tops:
             module = builtins.__import__(
@@ -172,7 +174,7 @@ class StoredCode:
 
 
 class _Importlib(ModuleType):
-    """``importlib`` for stored modules: like ``import``, it prefers stored modules."""
+    """``importlib`` for stored modules. Like ``imported``, it prefers stored modules."""
 
     def __init__(self, code: StoredCode) -> None:
         super().__init__("importlib", importlib.__doc__)
@@ -183,7 +185,7 @@ class _Importlib(ModuleType):
 
 
 _LOADED: dict[str, StoredCode] = {}
-"""The code loaded in this process; its functions may import further modules at any time."""
+"""The code loaded in this process. Its functions may import more modules at any time."""
 
 
 def stored_code_of(module: str) -> StoredCode | None:

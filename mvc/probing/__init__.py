@@ -1,7 +1,8 @@
 """Compares two runs of a torch model layer by layer, forward and backward.
 
-``probe`` is public; ``record`` runs a model with hooks, ``summary`` has the recorded hashes,
-``compare`` finds the first difference, ``cause`` runs the model again to explain it.
+``probe`` is the public function. ``run`` runs a model, with the hooks of ``hooks``. ``summary`` has
+the recorded hashes. ``compare`` finds the first difference. ``cause`` runs the model again to
+explain the difference.
 """
 
 from mvc.errors import need_torch

@@ -1,6 +1,7 @@
-"""Finds why two runs differ: runs the model again with one more condition changed each time.
+"""Finds why two runs differ: runs the model again, each time with one more condition changed.
 
-A change that removes the first difference, or delays it, is a likely cause.
+If a change removes the first difference, or if the first difference then comes later, the changed
+condition is a likely cause.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mvc.system import cpu_count
 from mvc.text import listed, printable
 
 _SEED = 0
-_SHOWN = 3  # names of weights
+_SHOWN = 3  # names of weights in a message
 _NO_KERNEL = "replace the operation, or run it on another device"
 _MANY_THREADS = 64
 _STATE = "search for a layer that keeps state between calls, reads a clock or has its own generator"
@@ -38,7 +39,7 @@ class Cause(Struct, frozen=True):
 
 
 Trial = tuple[dict[str, Any], Cause]
-"""Changed conditions, in addition to those of previous trials, and the cause if that helps."""
+"""Conditions to change, in addition to those of earlier trials, and the cause if this helps."""
 
 _TRIALS: tuple[tuple[Callable[[Conditions], bool], dict[str, Any], Cause], ...] = (
     (
@@ -46,7 +47,7 @@ _TRIALS: tuple[tuple[Callable[[Conditions], bool], dict[str, Any], Cause], ...] 
         {"seed": _SEED},
         Cause(
             "randomness",
-            f"random numbers without a seed: two runs with seed {_SEED} agree there",
+            f"random numbers without a seed: two runs with seed {_SEED} agree at this point",
             "seed all generators before the run: torch.manual_seed, numpy, random",
         ),
     ),
@@ -55,7 +56,8 @@ _TRIALS: tuple[tuple[Callable[[Conditions], bool], dict[str, Any], Cause], ...] 
         {"deterministic": True},
         Cause(
             "kernel",
-            "a kernel that is not deterministic: with deterministic ones two runs agree there",
+            "a kernel that is not deterministic: with deterministic kernels two runs agree at this "
+            "point",
             "call torch.use_deterministic_algorithms(True)",
         ),
     ),
@@ -64,12 +66,12 @@ _TRIALS: tuple[tuple[Callable[[Conditions], bool], dict[str, Any], Cause], ...] 
         {"threads": 1},
         Cause(
             "threads",
-            "the order in which threads finish: with one thread two runs agree there",
+            "the order in which threads finish: with one thread two runs agree at this point",
             "call torch.set_num_threads(1)",
         ),
     ),
 )
-"""Trials for two runs of one process, with the conditions to which each applies."""
+"""Trials for two runs of one process. The function says for which conditions a trial is useful."""
 
 
 def causes(
@@ -82,8 +84,8 @@ def causes(
 ) -> tuple[Cause, ...]:
     """Why ``second``, a run of ``subject``, differs from ``first``.
 
-    ``stored``: the first run is from a file, so only the second can be repeated. Otherwise both
-    runs are of this process.
+    ``stored``: whether the first run is from a file, so that only the second run can be repeated.
+    Otherwise both runs are of this process.
     """
     if not stored:
         selection = LayerSelection(second.only)
@@ -93,7 +95,7 @@ def causes(
 
 
 def _of_inputs(first: Summary, second: Summary) -> Iterator[Cause]:
-    """Different inputs and weights, which explain every later difference."""
+    """Differences of inputs, target and weights. Each of these explains every later difference."""
     seed = first.conditions.seed
     other = seed is not None and seed != second.conditions.seed
     for kind, a, b in (
@@ -101,7 +103,7 @@ def _of_inputs(first: Summary, second: Summary) -> Iterator[Cause]:
         ("target", first.target, second.target),
     ):
         if [(p.place, p.id) for p in a] != [(p.place, p.id) for p in b]:
-            hint = "make them from a seed of their own, or load them from a file"
+            hint = "create the data from a separate seed, or load the data from a file"
             hint = f"use seed {seed}, like the other run" if other else hint
             verb = "differ" if kind == "inputs" else "differs"
             yield Cause(kind, f"the {kind} of the two runs {verb}", hint)
@@ -109,7 +111,7 @@ def _of_inputs(first: Summary, second: Summary) -> Iterator[Cause]:
     names = [n for n in (before[0] | before[1]) if before[0].get(n) != before[1].get(n)]
     if names:
         shown = listed([*map(printable, names)], _SHOWN)
-        hint = "load the same version in both, or make both with the same seed"
+        hint = "load the same version in both runs, or create both models with the same seed"
         hint = f"use seed {seed}, like the other run" if other else hint
         yield Cause("weights", f"the weights differ before the run: {shown}", hint)
 
@@ -122,7 +124,7 @@ def _of_a_pair(
     causes_, remaining = _tried(subject, conditions, trials, selection, difference=difference)
     yield from causes_
     if remaining is not None:
-        text = "not found: two runs also differ with a seed, deterministic kernels and one thread"
+        text = "not found: two runs differ even with a seed, deterministic kernels and one thread"
         yield Cause("unknown", text, _STATE)
 
 
@@ -135,9 +137,10 @@ def _tried(
     difference: FirstDifference,
     first: Summary | None = None,
 ) -> tuple[list[Cause], FirstDifference | None]:
-    """The trials that help, and the difference that remains after all trials, or None.
+    """Makes the trials one after another. Returns the causes of those that help.
 
-    ``first`` is compared with a run of each trial; None: two such runs with each other.
+    Returns, too, the difference that remains after all trials, or None. ``first``: the run that is
+    compared with a run of each trial. If ``first`` is None, each trial compares two new runs.
     """
     causes_: list[Cause] = []
     for change, cause in trials:
@@ -158,7 +161,7 @@ def _tried(
 def _of_a_file(
     subject: Subject, first: Summary, second: Summary, difference: FirstDifference
 ) -> Iterator[Cause]:
-    """Why a run differs from one of a file although weights and inputs are equal."""
+    """Why a run differs from a run in a file although weights and inputs are equal."""
     selection = LayerSelection(second.only)
     trials = _towards(first.conditions, second.conditions)
     causes_, remaining = _tried(
@@ -182,7 +185,7 @@ def _of_a_file(
     differing = [f"{name}: {a} there, {b} here" for name, a, b in pairs if a != b]
     if differing:
         text = f"another environment: {printable('; '.join(differing))}"
-        yield Cause("environment", text, "use the same versions, and the same kind of processor")
+        yield Cause("environment", text, "use the same versions, and the same kind of CPU")
     else:
         text = (
             "not found: runs here agree, and environment, weights and inputs are those of the "
@@ -192,22 +195,22 @@ def _of_a_file(
 
 
 def _most_threads() -> int:
-    """A file's larger number of threads is not used: the system may end the process."""
+    """The most threads for which a trial is made. With more, the system may end the process."""
     return max(_MANY_THREADS, 4 * cpu_count())
 
 
 def _towards(other: Conditions, own: Conditions) -> Iterator[Trial]:
-    """The conditions of the other run, applied one after the other."""
+    """Trials that apply the conditions of ``other``, one after another."""
     if other.seed is not None and other.seed != own.seed:
         own_seed = "no seed" if own.seed is None else f"seed {own.seed}"
         text = f"the seed: {other.seed} there, {own_seed} here"
         yield {"seed": other.seed}, Cause("seed", text, f"use seed {other.seed}")
     if other.threads != own.threads and other.threads <= _most_threads():
         text = f"the number of threads: {other.threads} there, {own.threads} here"
-        hint = f"call torch.set_num_threads({other.threads}) in both"
+        hint = f"call torch.set_num_threads({other.threads}) in both runs"
         yield {"threads": other.threads}, Cause("threads", text, hint)
     if other.deterministic != own.deterministic:
         place = "there" if other.deterministic else "here"
-        text = f"the kernels: only deterministic ones {place}"
-        hint = "call torch.use_deterministic_algorithms(True) in both"
+        text = f"the kernels: only deterministic kernels {place}"
+        hint = "call torch.use_deterministic_algorithms(True) in both runs"
         yield {"deterministic": other.deterministic}, Cause("kernel", text, hint)

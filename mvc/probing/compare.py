@@ -36,10 +36,11 @@ _Pair: TypeAlias = tuple[TensorPrint | BlobId | None, TensorPrint | BlobId | Non
 
 
 class LayerRow(Struct, frozen=True):
-    """One call of a layer: for each part same, differs, or empty if there are no tensors.
+    """One call of a layer. Each part is ``same``, ``differs``, ``one run only``, or empty.
 
-    ``gradient``: of the layer's own parameters. ``distances``: by part that of the tensor with the
-    largest ``max_abs``, if the tensors were stored.
+    An empty part has no tensors. ``gradient``: the gradients of the layer's own parameters.
+    ``distances``: maps a part to the distance of the tensor with the largest ``max_abs``, if the
+    tensors were stored.
     """
 
     layer: str
@@ -59,7 +60,7 @@ class LayerRow(Struct, frozen=True):
         return any(getattr(self, part) not in ("", SAME) for part in (*PARTS, "gradient"))
 
     def cells(self) -> tuple[str, ...]:
-        """The row as texts, for ``COLUMNS``; each distance follows its part."""
+        """The row as texts, for ``COLUMNS``. The distance of a part follows in the same text."""
         call_number = f" #{self.call}" if self.call > 1 else ""
         states = [
             f"{getattr(self, part)} {number(self.distances[part].max_abs)}"
@@ -77,8 +78,8 @@ class FirstDifference(Struct, frozen=True):
     ``inputs``, ``target``, ``weights`` (of the model before the run), ``calls`` (other layers were
     called), ``input`` or ``output`` of a layer, ``model output``, ``loss``, ``grad_output`` or
     ``grad_input`` of a layer, ``gradient`` of a parameter, ``step`` (a weight after the step).
-    ``name``: of a weight. ``inside``: the layer or the model in which the difference arose, if it
-    arose between layers.
+    ``name``: the name of a weight. ``inside``: if the difference arose between layers, the layer or
+    the model that contains this code.
     """
 
     part: str
@@ -137,7 +138,7 @@ def _row(a: Summary, b: Summary, x: LayerCall, gradients: Mapping[str, bool]) ->
 
 
 def _sorted(call: LayerCall, part: str) -> Sequence[TensorPrint]:
-    """Gradients arrive in an order of their own, so they are compared by place."""
+    """The tensors of a part. Gradients may arrive in any order, so they are sorted by place."""
     prints: Sequence[TensorPrint] = getattr(call, part)
     return sorted(prints, key=lambda p: (p.place, p.at)) if part.startswith("grad") else prints
 
@@ -162,7 +163,7 @@ def _unequal(
 def _distance(
     a: Summary, b: Summary, p: TensorPrint | BlobId | None, q: TensorPrint | BlobId | None
 ) -> Distance | None:
-    """The distance of two tensors, if they have one shape and both were stored."""
+    """The distance of two tensors, if their shapes are equal and both were stored."""
     if not (isinstance(p, TensorPrint) and isinstance(q, TensorPrint)):
         return None
     if p.id == q.id or p.shape != q.shape or p.id not in a.tensors or q.id not in b.tensors:
@@ -172,14 +173,14 @@ def _distance(
 
 
 def _differing_gradients(a: Summary, b: Summary) -> dict[str, bool]:
-    """By parameter with a gradient in either run, whether it differs."""
+    """For each parameter with a gradient in either run, whether the gradients differ."""
     both = {name: (a.weights.get(name), b.weights.get(name)) for name in (*a.weights, *b.weights)}
     pairs = {n: (x and x.gradient, y and y.gradient) for n, (x, y) in both.items()}
     return {name: x != y for name, (x, y) in pairs.items() if x or y}
 
 
 class _Moment(Struct, frozen=True):
-    """Tensors of a run at one point in time. Another run's moment has the same ``part`` and
+    """Tensors of a run at one point in time. The moment of another run has this ``part`` and
     ``key``.
 
     ``values``: the tensors, or the id of a weight.
@@ -192,7 +193,7 @@ class _Moment(Struct, frozen=True):
 
 
 def _moments(run: Summary) -> list[_Moment]:
-    """All moments of a run, in the order of time; weights at the end."""
+    """All moments of a run, in the order of time. The moments of weights come last."""
     layers = [
         *((call.began, "input", call) for call in run.calls),
         *((call.ended, "output", call) for call in run.calls),
@@ -254,7 +255,7 @@ def _described(
         name, place = None, next(value.place for value in pair if isinstance(value, TensorPrint))
         subject = f"{call}, tensor {printable(place)}" if place not in ("", "0") else str(call)
     if a.only is not None:
-        pass  # the code between the layers is unknown
+        pass  # some layers were not recorded, so it is unknown where the difference arose
     elif part == "input" and call is not None:
         inside = _enclosing(a, call)
         why = f", which arose between layers, in the forward of {inside}"

@@ -1,10 +1,11 @@
 """Hooks that hash inputs and outputs of every layer while a model runs.
 
-Hooks of tensors record gradients. torch's full backward hooks would refuse every model that changes
-a layer's output in place, as a ResNet does: they return their outputs from a custom function. Here
-a layer gets a view of each input, and the gradient of the view is the gradient through this layer
-alone. If the layer changes the view in place, the gradient of the changed tensor is recorded
-instead. Views share memory with the input, so the model computes the same.
+Gradients are recorded by hooks of tensors. torch's full backward hooks are not used, because they
+return their outputs from a custom function. So they refuse every model that changes a layer's
+output in place, as a ResNet does. Here, a layer receives a view of each input. The gradient of the
+view is the gradient through this layer alone. If the layer changes the view in place, the gradient
+of the changed tensor is recorded instead. A view shares memory with the input, so the model
+computes the same numbers.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ _CONTAINERS = (torch.nn.Module.forward, torch.nn.Sequential.forward)
 
 
 def layers_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
-    """Every module by its first name, except the model itself and pure containers.
+    """Maps names to the modules that are recorded: all except the model itself and containers.
 
-    A container is pure if it has no ``forward`` of its own: Sequential, ModuleList, ModuleDict.
-    TorchScript calls no hooks, so its modules are left out.
+    A container has no ``forward`` of its own: Sequential, ModuleList, ModuleDict. A module with
+    several names has its first name. TorchScript modules call no hooks, so they are left out. If no
+    module remains, the model itself is recorded.
     """
     layers = {}
     for name, module in model.named_modules():
@@ -45,7 +47,10 @@ def layers_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
 
 
 class _Gradients(Struct):
-    """Hooks on one input of a layer: on its view, and on the source if it is changed in place."""
+    """Hooks on one input of a layer. ``of_view``: on the layer's view of the input.
+
+    ``of_source``: on the input itself, in case the layer changes it in place.
+    """
 
     source: torch.Tensor
     version: int
@@ -67,7 +72,7 @@ class _Open:
 class Hooks:
     """Records the calls of a model's layers between ``__enter__`` and ``__exit__``.
 
-    ``tensors``: those of the selected calls by their ids, if layers were selected.
+    ``tensors``: if layers were selected, maps ids to the tensors of the calls of these layers.
     """
 
     def __init__(self, model: torch.nn.Module, selection: LayerSelection) -> None:
@@ -97,7 +102,7 @@ class Hooks:
         return self._open[-1].layer if self._open else None
 
     def calls(self) -> tuple[LayerCall, ...]:
-        """The calls that returned, in the order of their forward index."""
+        """The calls that have returned, in the order of their forward index."""
         calls_ = []
         for facts, call in self._done:
             if self._selection.has(facts["layer"], facts["forward"]):
@@ -122,7 +127,9 @@ class Hooks:
     def _view(
         self, call: _Open, views: dict[int, torch.Tensor], tensor: torch.Tensor, place: str
     ) -> torch.Tensor:
-        """The layer's view of an input: one view even if the input occurs twice."""
+        """The layer's view of an input. If an input occurs twice, both places have the same
+        view.
+        """
         if not tensor.requires_grad or tensor.layout is not torch.strided:
             return tensor
         if id(tensor) in views:

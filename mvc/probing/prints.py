@@ -1,4 +1,4 @@
-"""Hashes of the tensors inside a value: nested tuples, lists, mappings and dataclasses."""
+"""Hashes the tensors inside a value: in nested tuples, lists, mappings and dataclasses."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from mvc.structure import MAX_DEPTH, join, part_name
 
 
 def tensors_in(value: Any, place: str | None = None, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """The dense tensors of a value with their places; a sparse one as indices and values.
+    """Yields the tensors in a value, with their places. A sparse tensor yields its indices and
+    values.
 
-    Skips values other than tensors, and those nested deeper than 100 levels.
+    Skips everything that is not a tensor, and everything nested deeper than 100 levels.
     """
     if isinstance(value, torch.Tensor):
         if value.layout is torch.sparse_coo:
@@ -43,7 +44,10 @@ def tensors_in(value: Any, place: str | None = None, depth: int = 0) -> Iterator
 def mapped(
     value: Any, change: Callable[[torch.Tensor, str], torch.Tensor], place: str | None = None
 ) -> Any:
-    """The value with its tensors replaced; only plain containers are searched."""
+    """``value`` with each tensor replaced by the result of ``change``.
+
+    Searches only dicts, lists, tuples and named tuples.
+    """
     if isinstance(value, torch.Tensor):
         return change(value, place or "")
     if type(value) is dict:
@@ -57,7 +61,7 @@ def mapped(
 
 
 def print_of(tensor: torch.Tensor, place: str, of: str = "") -> TensorPrint:
-    """The tensor's hash. Raises UnsupportedTensor, which names the layer ``of``."""
+    """The hash of a tensor. ``of``: the layer that errors name. Raises UnsupportedTensor."""
     try:
         spec = tensor_spec(tensor, f"{of}, tensor {place!r}," if place else of or "a tensor")
     except UnsupportedTensor as error:

@@ -29,15 +29,15 @@ from mvc.text import text_table
 from mvc.training.state.rng import same_rng
 
 _SCHEMA = "mvc.probe-summary/1"
-_SHOWN = 20  # rows
-_BEFORE = 5  # rows before the first that differs
+_SHOWN = 20  # rows in a text
+_BEFORE = 5  # rows before the first row that differs
 
 
 class Probe(Struct, frozen=True):
-    """The comparison of two runs; ``first`` may be a saved one.
+    """The comparison of two runs. ``first`` may be a saved run.
 
-    ``rows``: the calls of layers in forward order. ``difference``: None if everything agrees.
-    ``causes``: its likely causes, most likely ones first.
+    ``rows``: the calls of layers in forward order. ``difference``: the first difference; None if
+    everything agrees. ``causes``: likely causes of the difference, the most likely first.
     """
 
     first: Summary
@@ -64,14 +64,16 @@ class Probe(Struct, frozen=True):
         return f"same: {calls}, {mode}"
 
     def shown(self, most: int) -> tuple[LayerRow, ...]:
-        """At most ``most`` rows: from a little before the first difference, or else the last."""
+        """At most ``most`` rows, from shortly before the first difference. Without one, the last
+        rows.
+        """
         call = None if self.difference is None else self.difference.call
         indices = (i for i, row in enumerate(self.rows) if call and row.forward == call.forward)
         start = max(0, min(next(indices, len(self.rows)) - _BEFORE, len(self.rows) - most))
         return self.rows[start : start + most]
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the run of this machine as JSON, for ``against`` on another one.
+        """Writes the run ``second`` as JSON, to be passed as ``against`` on another machine.
 
         If layers were selected, their tensors are written to ``path`` + ``.safetensors``.
         """
@@ -107,19 +109,21 @@ def probe(
     ``model``: a module, or a function that returns a module or (module, inputs). ``inputs``: a
     tensor, a tuple or list of arguments, or a mapping of named arguments. ``training``: run in
     training mode, with a backward pass of ``loss(output, target)`` and one step of
-    ``optimizer(parameters)``; otherwise forward in evaluation mode. Without ``target`` it is
-    ``loss(output)``; without ``loss``, the sum of the mean squares of the outputs. Without
-    ``optimizer``, plain SGD. ``against``: a run, or a file of ``Probe.save``, also of another
-    machine. The model then runs once, and is compared with it. ``only``: names (``block1.*``),
-    forward indices (``7``) or ranges (``7-12``) of the layers to record. Their tensors stay in
-    memory, so that distances can be computed. ``seed``: for torch, numpy and Python, before the
-    model is made and before each run. ``threads``, ``deterministic``: as in
-    ``torch.set_num_threads`` and ``torch.use_deterministic_algorithms``; None: unchanged.
+    ``optimizer(parameters)``. If ``training`` is false, only the forward pass is run, in evaluation
+    mode. Without ``target``, the loss is ``loss(output)``. Without ``loss``, it is the sum of the
+    mean squares of the outputs. Without ``optimizer``, the step is plain SGD. ``against``: a run,
+    or a file that ``Probe.save`` wrote on this or another machine. With ``against``, the model runs
+    only once, and is compared with that run. ``only``: names (``block1.*``), forward indices
+    (``7``) or ranges (``7-12``) of the layers to record. The tensors of these layers stay in
+    memory, so that distances can be computed. ``seed``: seeds torch, numpy and Python before the
+    model is created and before each run. ``threads`` and ``deterministic`` are as in
+    ``torch.set_num_threads`` and ``torch.use_deterministic_algorithms``; None changes nothing.
 
-    Weights, gradients, modes, random generators and settings are restored; other attributes that a
-    run changes are not. If the runs differ, the model runs up to ten more times to find the cause.
-    Raises WrongUsage for wrong arguments and for a file that is not a summary, UnsupportedTensor
-    for sparse, quantised or distributed tensors. Exceptions of the model are passed on.
+    Afterwards, weights, gradients, modes, random generators and settings are as before. Any other
+    attribute that a run changes stays changed. If the runs differ, the model runs up to ten more
+    times to find the cause. Raises WrongUsage for wrong arguments and for a file that is not a
+    summary, and UnsupportedTensor for sparse, quantised or distributed tensors. Exceptions of the
+    model are passed on.
     """
     if isinstance(only, str):
         raise WrongUsage("only is a text: it must be a list of texts", hint=f"only=[{only!r}]")
@@ -174,7 +178,7 @@ def _stored(against: str | PathLike[str] | Summary | Probe | None) -> Summary | 
 
 
 def _selection(only: Iterable[str] | None, stored: Summary | None) -> LayerSelection:
-    """The selected layers; None: those of the saved run."""
+    """The layers to record. With ``only`` None, they are those of the saved run."""
     saved = None if stored is None else stored.only
     if only is None:
         return LayerSelection(saved)
@@ -212,8 +216,8 @@ def _module_and_inputs(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
 def _save(run: Summary, path: Path) -> None:
     """Writes the summary as JSON, replacing a file of that name.
 
-    If tensors were recorded, they are written to the name with ``.safetensors`` appended. Raises
-    WrongUsage if the file would be too large to be read again.
+    If tensors were recorded, they are written to a second file, whose name has ``.safetensors``
+    appended. Raises WrongUsage if the JSON would be too large to be read.
     """
     fs = FileSystem()
     fields = fields_of(replace(run, tensors={}), _SCHEMA)
@@ -237,7 +241,7 @@ def _tensors_path(path: Path) -> Path:
 
 
 def _load(path: Path) -> Summary:
-    """Reads a file of ``_save``. Raises WrongUsage for anything else, IoFailed."""
+    """Reads a file that ``_save`` wrote. Raises WrongUsage for any other file, and IoFailed."""
     fs = FileSystem()
     data = fs.read_bytes(path, MAX_PROBE)
     try:

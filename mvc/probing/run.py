@@ -24,11 +24,11 @@ Loss = Callable[..., torch.Tensor]
 MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 _SPARSE = b"mvc.probe.sparse.1"  # indices and values of a sparse gradient
-_RATE = 0.01  # of the step, if no optimizer is given: only its bits matter
+_RATE = 0.01  # learning rate of the step without an optimizer; any rate would do
 
 
 class NoDeterministicKernel(Exception):
-    """torch has no deterministic implementation of an operation in ``layer`` (None: unknown)."""
+    """torch has no deterministic implementation of an operation. ``layer``: None if unknown."""
 
     def __init__(self, layer: str | None, message: str) -> None:
         super().__init__(message)
@@ -76,9 +76,10 @@ class Subject:
         yield from self.model.named_buffers()
 
     def run(self, conditions: Conditions, selection: LayerSelection) -> Summary:
-        """One run: forward, and in training mode backward and one step of the optimizer.
+        """Makes one run: forward, and in training mode backward and one step of the optimizer.
 
-        Raises UnsupportedTensor for tensors without comparable bits, NoDeterministicKernel.
+        Raises NoDeterministicKernel, and UnsupportedTensor for tensors whose bits cannot be
+        compared.
         """
         args, target = (mapped(value, _copy) for value in (self._inputs, self._target))
         inputs, targets = (_prints(v, n) for v, n in ((args, "the input"), (target, "the target")))
@@ -126,7 +127,10 @@ class Subject:
             self._restore()
 
     def _outcome(self, args: Any, target: Any) -> tuple[tuple[TensorPrint, ...], ...]:
-        """Prints of the output and the loss; in training mode the optimizer makes one step."""
+        """Runs the model, and returns the hashes of the output and the loss.
+
+        In training mode, the optimizer then makes one step.
+        """
         with torch.set_grad_enabled(self._training):
             output = _call(self.model, args)
         printed = _prints(output, "the model's output")
@@ -165,7 +169,7 @@ class Subject:
             module.training = training
 
     def _environment(self) -> Mapping[str, str]:
-        """Settings that may change the bits of a run, without its conditions."""
+        """Settings that may change the bits of a run, except those in ``conditions``."""
         devices = sorted({_device(tensor) for _, tensor in self._weights()})
         return {
             "torch": setting()["torch"],
@@ -212,7 +216,10 @@ def _mean_square(output: Any) -> torch.Tensor | None:
 
 
 def _descend(parameters: list[torch.nn.Parameter]) -> None:
-    """Plain gradient descent: torch's optimizers first import the compiler, for seconds."""
+    """Makes a step of plain gradient descent.
+
+    torch's optimizers are not used, because they first import the compiler, which takes seconds.
+    """
     with torch.no_grad():
         for parameter in parameters:
             assert parameter.grad is not None
@@ -221,7 +228,7 @@ def _descend(parameters: list[torch.nn.Parameter]) -> None:
 
 @contextmanager
 def _applied(conditions: Conditions) -> Iterator[None]:
-    """Sets threads and determinism while the block runs; seeds the generators for it."""
+    """Sets threads and determinism during the block, and seeds the generators before it."""
     threads = torch.get_num_threads()
     is_set = conditions.deterministic == torch.are_deterministic_algorithms_enabled()
     with kernels(None if is_set else conditions.deterministic):

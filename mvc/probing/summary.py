@@ -1,4 +1,4 @@
-"""A recorded run: hashes of the tensors at every layer (values, without torch).
+"""A recorded run: hashes of the tensors at every layer. These classes do not import torch.
 
 A hash is the id that a commit would give the tensor: BLAKE3 over dtype, shape and bytes. So NaNs
 with equal bits agree, and 0.0 and -0.0 differ.
@@ -21,10 +21,10 @@ from mvc.limits import MAX_NAME_BYTES
 from mvc.names import printable
 
 PARTS = ("input", "output", "grad_input", "grad_output")
-"""The tensors of one call of a layer, in the order of the thesis's table."""
+"""The tensors of one call of a layer, in the order of the columns of a table."""
 
 WHOLE = "(model)"
-"""The name of a model without layers inside: it counts as its own only layer."""
+"""The layer name of a model without inner layers, which counts as a layer itself."""
 
 _MOST_SEED = 1 << 32  # the largest seed of numpy's generator, plus 1
 _MOST_THREADS = 1024
@@ -33,9 +33,9 @@ _Number: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
 class TensorPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One tensor and its place in the recorded value (empty: it is the value).
+    """The hash of a tensor. ``place``: its position in a recorded value; empty if it is that value.
 
-    ``at``: the position among all gradients of the run, 0 for other tensors.
+    ``at``: the position of a gradient among all gradients of the run; 0 for any other tensor.
     """
 
     place: _Name
@@ -50,10 +50,10 @@ class TensorPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
 
 class LayerCall(Struct, frozen=True):
-    """One call of a layer; ``call`` counts those of the same layer from 1.
+    """One call of a layer. ``call``: its number among the calls of this layer, from 1.
 
-    ``forward``: the position in the order in which calls returned. ``began`` and ``ended`` are on
-    one clock, so that nested calls can be recognised.
+    ``forward``: the position in the order in which calls returned. ``began`` and ``ended``: values
+    of one counter, which show how calls are nested.
     """
 
     layer: _Name
@@ -84,7 +84,10 @@ class LayerCall(Struct, frozen=True):
 
 
 class WeightPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A parameter or buffer before the run, and after it with its gradient in training."""
+    """A parameter or buffer: its hash before the run. In training mode, also after the run.
+
+    ``gradient``: the hash of the gradient, in training mode.
+    """
 
     before: BlobId
     gradient: BlobId | None
@@ -92,8 +95,10 @@ class WeightPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
 
 class Conditions(Struct, frozen=True):
-    """The conditions of a run: a seed (None: generators are left unchanged), torch's threads, and
-    whether torch may use deterministic kernels only.
+    """The conditions of a run. ``seed``: None if the random generators are left unchanged.
+
+    ``threads``: those of torch. ``deterministic``: whether torch may use only deterministic
+    kernels.
     """
 
     seed: int | None
@@ -114,7 +119,7 @@ class Conditions(Struct, frozen=True):
 class LayerSelection:
     """The layers to record: names with wildcards, forward indices (7) and ranges (7-12).
 
-    None: all layers.
+    If ``patterns`` is None, all layers are recorded.
     """
 
     def __init__(self, patterns: Iterable[str] | None) -> None:
@@ -133,7 +138,9 @@ class LayerSelection:
         return self.patterns is None
 
     def has(self, layer: str, forward: int | None = None) -> bool:
-        """Whether a call of the layer is recorded; None: the forward index is not known yet."""
+        """Whether a call of the layer is recorded. ``forward``: None if this index is not known
+        yet.
+        """
         numbered = any(forward is None or forward in numbers for numbers in self._ranges)
         named = any(fnmatchcase(layer, pattern) for pattern in self._names)
         return self.every or numbered or named
@@ -142,8 +149,8 @@ class LayerSelection:
 class Summary(Struct, frozen=True, dict=True):
     """One run of a model. ``calls`` are ordered by forward index.
 
-    ``weights``: all parameters and buffers by name. ``tensors``: the recorded ones, by their ids,
-    if layers were selected.
+    ``weights``: maps names to all parameters and buffers. ``tensors``: maps ids to the recorded
+    tensors, if layers were selected.
     """
 
     training: bool

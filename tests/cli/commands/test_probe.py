@@ -78,7 +78,7 @@ def test_differs_and_agrees_with_a_seed(script) -> None:
         "1      Dropout    1    1  same     differs  differs   differs",
         "2      Linear     2    0  differs  differs  differs   differs   differs",
         "differs first in the forward pass: the output of 1 (Dropout, forward index 1)",
-        "likely cause: random numbers without a seed: two runs with seed 0 agree there",
+        "likely cause: random numbers without a seed: two runs with seed 0 agree at this point",
     ]
     assert "hint: seed all generators" in result.err and "noise on stdout" in result.err
     result = script("probe", "net.py", "--seed", 1)
