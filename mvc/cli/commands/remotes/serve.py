@@ -1,8 +1,8 @@
 """``mvc serve``.
 
-Serves the repository in FOLDER, or each repository below it, as http://HOST/NAME. Clients need a
-token. 'token add' prints a new token for the current folder (-C FOLDER for another) and stores
-only its hash. --stdio serves FOLDER on standard input and output, as ssh starts it.
+Serves the repository in FOLDER at http://HOST, or each repository below it at http://HOST/NAME.
+Clients need a token. 'token add' prints a new token for the current folder (-C FOLDER for another)
+and stores only its hash. --stdio serves FOLDER on standard input and output, as ssh starts it.
 """
 
 from __future__ import annotations
