@@ -20,7 +20,7 @@ from tests.crash.stories import STORIES, maintaining
 from tests.crash.story import Lost, Story
 from tests.seeds import draw
 
-FAST, LONG = 70, 8_400  # images a story
+FAST, LONG = 70, 4_200  # images a story
 _FULL, _COLLECT = 10, 4  # one image in so many is checked by fsck --full, collected
 
 

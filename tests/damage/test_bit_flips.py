@@ -85,7 +85,7 @@ def test_every_bit(tmp_path: Path, shard: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("round_", range(5))
+@pytest.mark.parametrize("round_", range(2))
 def test_random_bits_of_a_large_repository(tmp_path: Path, round_: int) -> None:
     seed = draw("bit flips").getrandbits(32)
     found = outcome("damage.flips", tmp_path / "repo", "random", seed, 20_000, 4000)

@@ -10,6 +10,7 @@ import copy
 import os
 import time
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -185,8 +186,7 @@ def whole(preset: str) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bound", [0.1, 0.3, 1])
-@pytest.mark.parametrize("pipeline", [*PRESETS, *SLOW])
+@pytest.mark.parametrize(("pipeline", "bound"), zip([*PRESETS, *SLOW], cycle([0.1, 0.3, 1])))
 def test_sixty_versions_within_the_bound(tmp_path: Path, pipeline: str, bound: float) -> None:
     series, ids = states(CONV), []
     mvc.Repository.init(tmp_path).close()
