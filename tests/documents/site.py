@@ -18,6 +18,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # for tests; mkdocs is a program of its own
 
 import mvc  # noqa: E402
+import mvc.recipes  # noqa: E402
 from mvc.cli.catalog import SECTIONS  # noqa: E402
 from tests.documents.pages import anchor, outside_of_code  # noqa: E402
 
@@ -45,7 +46,7 @@ _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(\s*([^)\s]+)\s*\)")
 _CELL_CODE = re.compile(r"(?<!`)`[^`\n]+`(?!`)")
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?^```\n)", re.M | re.S)
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.M | re.S)
-_NAMESPACES = ("mvc.api.storage.Storage", "mvc.api.recipes.Recipes", "mvc.api.remotes.Remotes")
+_NAMESPACES = ("mvc.api.storage.Storage", "mvc.api.remotes.Remotes")
 
 
 def place(path: str) -> str | None:
@@ -108,10 +109,11 @@ def with_apart_blocks(text: str) -> str:
 def api() -> str:
     """A page of every public name, for mkdocstrings."""
     names = [f"mvc.{name}" for name in mvc.__all__ if name != "__version__"]
-    parts = [f"::: {name}" for name in (*names, *_NAMESPACES, "mvc.errors")]
+    recipes = [f"mvc.recipes.{name}" for name in mvc.recipes.__all__]
+    parts = [f"::: {name}" for name in (*names, *recipes, *_NAMESPACES, "mvc.errors")]
     intro = (
         "Every public name, from its docstring. [Python](python.md) shows how they are used;\n"
-        "`repo.storage`, `repo.recipes` and `repo.remotes` are the last classes of this page."
+        "`repo.storage` and `repo.remotes` are the last classes of this page."
     )
     return "\n\n".join(["# Public names", intro, *parts, ""])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pydoc
+import re
 from pathlib import Path
 
 import pytest
@@ -46,8 +48,9 @@ def test_a_pipe_in_the_code_of_a_cell_is_one() -> None:
 def test_every_public_name_is_in_the_page_of_names() -> None:
     import mvc
 
-    listed = set(site.api().split())
-    assert {f"mvc.{name}" for name in mvc.__all__ if name != "__version__"} <= listed
+    listed = re.findall("^::: (.*)", site.api(), re.M)
+    assert {f"mvc.{name}" for name in mvc.__all__ if name != "__version__"} <= set(listed)
+    assert [name for name in listed if pydoc.locate(name) is None] == []
 
 
 def test_blocks_are_between_blank_lines_and_have_a_language_alone() -> None:
