@@ -27,5 +27,5 @@ def test_a_follower_that_was_killed_goes_on(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["folder", "http", "folder/", "http/", "folder+", "http/+"])
-def test_followers_killed_at_200_points_go_on(kind: str, tmp_path: Path) -> None:
-    kill(tmp_path, kind, 200)
+def test_followers_killed_at_many_points_go_on(kind: str, tmp_path: Path) -> None:
+    kill(tmp_path, kind, 100)

@@ -474,6 +474,6 @@ def test_two_clones_and_one_truth_over_http() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["folder", "http"])
-@pytest.mark.parametrize("round_", range(4))
+@pytest.mark.parametrize("round_", range(2))
 def test_two_clones_and_one_truth_in_many_lives(kind: str, round_: int) -> None:
     _run(kind, 100, 50)

@@ -478,6 +478,6 @@ def test_three_repositories_and_a_remote() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("round_", range(4))
+@pytest.mark.parametrize("round_", range(2))
 def test_three_repositories_and_a_remote_in_many_lives(kind: str, round_: int) -> None:
     _run(kind, 40, 40)
