@@ -33,4 +33,4 @@ def test_an_interrupted_transfer_goes_on(kind: str, how: str, tmp_path: Path) ->
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "how"), WAYS)
 def test_transfers_interrupted_at_many_points_go_on(kind: str, how: str, tmp_path: Path) -> None:
-    interrupt(tmp_path, kind, how, 3 * 60)
+    interrupt(tmp_path, kind, how, 3 * 40)
