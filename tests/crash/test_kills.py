@@ -31,7 +31,7 @@ def test_processes_killed_at_a_call_lose_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("round_", range(5))
+@pytest.mark.parametrize("round_", range(3))
 def test_many_killed_processes_lose_nothing(round_: int, tmp_path: Path) -> None:
     kill(tmp_path, "random", 10, 100)
 

@@ -19,7 +19,7 @@ from tests.counters import count
 from tests.damage import indexes
 from tests.seeds import draw
 
-ROUNDS = 4
+ROUNDS = 3
 
 
 def damage(folder: Path, cases: int) -> Counter[str]:

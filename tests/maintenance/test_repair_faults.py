@@ -239,7 +239,7 @@ def test_damage_at_random(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("round_", range(3))
+@pytest.mark.parametrize("round_", range(2))
 def test_damage_at_random_many_times(round_: int, tmp_path: Path) -> None:
     with folder_in_memory(tmp_path) as folder:
         random_damage(folder, 200)

@@ -296,6 +296,6 @@ def test_a_repository_is_what_a_dictionary_says() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("round_", range(10))
+@pytest.mark.parametrize("round_", range(6))
 def test_a_repository_is_what_a_dictionary_says_in_many_lives(round_: int) -> None:
     _run(125, 50)

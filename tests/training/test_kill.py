@@ -66,7 +66,7 @@ def test_killed(tmp_path: Path, at: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("round_", range(3))
+@pytest.mark.parametrize("round_", range(2))
 def test_killed_many_times(round_: int, tmp_path: Path) -> None:
     random_ = draw("recorder")
     for i in range(10):

@@ -266,7 +266,7 @@ def run(rounds: list[Any]) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    "examples", [30, pytest.param(3000, marks=pytest.mark.long)]
+    "examples", [30, pytest.param(1000, marks=pytest.mark.long)]
 )  # fmt: skip
 def test_merges_are_as_of_dictionaries(examples: int) -> None:
     seen = Counter[str]()
