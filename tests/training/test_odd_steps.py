@@ -19,7 +19,7 @@ import mvc
 from tests.seeds import draw
 from tests.training.runs import bits_of
 
-ROUNDS = [*range(4), *(pytest.param(n, marks=pytest.mark.long) for n in range(4, 32))]
+ROUNDS = [*range(4), *(pytest.param(n, marks=pytest.mark.long) for n in range(4, 60))]
 STEPS = 9
 
 OPTIMIZERS: list[tuple[Any, dict[str, list[Any]]]] = [
