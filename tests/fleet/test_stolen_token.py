@@ -316,7 +316,7 @@ SLICES: dict[str, Crafted] = {
         world, [AnnotationStatement(subject=world.main, metrics={"auc": 0.1}, **stamp())]
     ),
     "forgets by a gap": lambda world: give(
-        world, (), absent=(Absent(bytes(world.first), "rule"),), again=(bytes(world.first),)
+        world, (), absent=(Absent(bytes(world.first), "rule"),), restored=(bytes(world.first),)
     ),
     **{
         f"moves {name}": _moving(name)

@@ -186,7 +186,7 @@ def whole(preset: str) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("pipeline", "bound"), zip([*PRESETS, *SLOW], cycle([0.1, 0.3, 1])))
+@pytest.mark.parametrize(("pipeline", "bound"), list(zip([*PRESETS, *SLOW], cycle([0.1, 0.3, 1]))))
 def test_sixty_versions_within_the_bound(tmp_path: Path, pipeline: str, bound: float) -> None:
     series, ids = states(CONV), []
     mvc.Repository.init(tmp_path).close()

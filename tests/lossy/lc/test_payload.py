@@ -136,7 +136,7 @@ def test_members_share_a_table():
 
 def test_limits():
     table = np.array([1, 2], np.float32)
-    with pytest.raises(WrongUsage, match=r"first of them \+0\.0"):
+    with pytest.raises(WrongUsage, match=r"the first is \+0\.0"):
         encode_steps(PIPELINES[0], [Addition(np.zeros(1, np.uint8), table, "float32")])
     with pytest.raises(WrongUsage, match="has no coder"):
         encode_steps(Pipeline.parse("vsol"), [])
