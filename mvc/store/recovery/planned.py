@@ -107,7 +107,9 @@ def _by_windows(
         for action in part:
             outside = (id_ for id_ in (action.id, *action.needs) if id_ not in window_pieces)
             window_pieces |= {id_: pieces[id_][begin:end] for id_ in outside}
-        for batch in in_batches(part, _stored, LOADED):
+        for batch in in_batches(
+            part, lambda action: sum(step.member.stored for step in action.steps), LOADED
+        ):
             apply_actions(walker.packs, batch, window_pieces, run, begin=begin, check=check)
 
 
@@ -147,10 +149,6 @@ def in_batches(items: Iterable[_T], nbytes: Callable[[_T], int], most: int) -> I
         batch.append(item)
         total += size
     yield batch
-
-
-def _stored(action: Action) -> int:
-    return sum(step.member.stored for step in action.steps)
 
 
 def _too_much(part: Sequence[Action]) -> DamagedData:

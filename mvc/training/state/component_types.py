@@ -28,7 +28,8 @@ def component_type(obj: Any) -> dict[str, Any] | None:
     """
     if obj is None:
         return None
-    obj = _inside(obj)
+    # accelerate's wrapper has the same state as the scheduler inside it
+    obj = obj.scheduler if type(obj).__module__ == "accelerate.scheduler" else obj
     return {"kind": type_name(obj), "functions": _functions(obj)}
 
 
@@ -53,13 +54,6 @@ def check_type(part: str, recorded: Mapping[str, Any] | None, obj: Any) -> tuple
         for old, new in zip(recorded["functions"], current["functions"], strict=False)
         if old and new and old != new
     )
-
-
-def _inside(obj: Any) -> Any:
-    """``obj``, or the scheduler in accelerate's wrapper, which has the same state as the
-    wrapper.
-    """
-    return obj.scheduler if type(obj).__module__ == "accelerate.scheduler" else obj
 
 
 def _inner(obj: Any) -> list[Any]:
