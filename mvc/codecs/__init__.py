@@ -1,5 +1,5 @@
-"""Lossless codings: words and bytes are encoded to stored bytes, and decoded exactly.
+"""Lossless stages: they encode the bytes of tensors to stored bytes, and decode these exactly.
 
-Layer 1, pure: buffers in, buffers out. No I/O, no threads. ``mvc.pipelines`` combines the stages;
-stages that change weights are in ``mvc.lossy``.
+All functions take and return buffers, without I/O and threads. ``mvc.pipelines`` combines stages.
+Stages that change weights are in ``mvc.lossy``.
 """

@@ -1,9 +1,9 @@
-"""Casts to a narrower float type, for bf16 copies of fp32 masters.
+"""Converts floats to a narrower type, for bf16 copies of fp32 tensors.
 
-Computed on bit patterns (docs/format.md, "Codings"), so that a copy that equals the cast of its
-master need not be stored. The result depends on the input alone, not on the processor or its
-flush-to-zero mode. Builds of torch convert NaNs differently, so the caller compares the bytes
-before relying on a cast.
+If a copy equals the converted tensor, its bytes need not be stored. The conversion is computed on
+bit patterns (docs/format.md, "Codings"), so that the result depends only on the input, not on the
+CPU or its flush-to-zero mode. Builds of torch convert NaNs differently. So the caller must compare
+the bytes of copy and converted tensor.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def cast(base: memoryview, source: str, to: str) -> bytearray:
 
 
 def round_bfloat16(bits: Words) -> Words:
-    """Bits of float32 numbers as those of the nearest bfloat16, ties to even, as uint32."""
+    """Rounds bits of float32 numbers to bits of the nearest bfloat16, ties to even; in uint32."""
     rounded: Words = bits + (0x7FFF + (bits >> 16 & 1))
     rounded >>= 16
     # Rounding would carry a NaN's payload into the exponent.
@@ -64,7 +64,8 @@ def _to_float32(bits: Words) -> Words:
     magnitude = bits & 0x7FFFFFFFFFFFFFFF
     nan = np.flatnonzero(magnitude > 0x7FF0000000000000)
     rounded[nan] = bits[nan] >> 32 & 0x80000000 | 0x7FC00000 | bits[nan] >> 29 & 0x7FFFFF
-    # Results below 2^-126 are multiples of 2^-149: scaled, no step has a subnormal to flush.
+    # Results below 2^-126 are multiples of 2^-149. They are scaled, because a CPU may flush
+    # subnormal numbers to zero.
     small = np.flatnonzero(magnitude < 0x3810000000000000)
     scaled = np.rint(np.abs(values[small]) * 2.0**149).astype("<u8")
     rounded[small] = bits[small] >> 32 & 0x80000000 | scaled

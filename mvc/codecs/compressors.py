@@ -1,11 +1,12 @@
-"""The stages that compress bytes; decoding is bounded by the recorded size.
+"""The stages that compress bytes. Decoding allocates only the size that the caller expects.
 
-docs/format.md defines the permitted frames. ``zstd:huff``: parameters with which zstd does little
-more than Huffman coding, which for byte planes of weights is smaller and faster than level 1.
+docs/format.md defines the permitted frames. ``zstd:huff`` is zstd with parameters with which it
+does little more than Huffman coding. For byte planes of weights, it is smaller and faster than
+level 1.
 
-python-zstandard trusts the size that a frame declares, whatever limit the caller passes. So that
-size is compared with the recorded one before anything is allocated. LZMA frames have no header,
-because a header could demand gigabytes of dictionary.
+python-zstandard allocates the size that a frame declares, even if the caller passes a limit. So
+this size is compared with the expected size first. LZMA frames are stored without their header,
+because a header could demand a dictionary of gigabytes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _STORED_FRAME = struct.Struct("<IBI")  # magic number, a single segment with its
 
 
 class _Contexts(threading.local):
-    """A thread's zstd contexts, which may serve one thread at a time."""
+    """The zstd contexts of a thread. Two threads must not use a context at the same time."""
 
     def __init__(self) -> None:
         self.compress: dict[str, Callable[[Any], bytes]] = {}
@@ -82,7 +83,7 @@ class Compressor(Stage, frozen=True):
 
     @abstractmethod
     def decompress_into(self, frame: memoryview, out: Bytes) -> None:
-        """Fills ``out`` with the content of ``frame``; DamagedData unless the lengths are equal."""
+        """Fills ``out`` with the content of ``frame``. Raises DamagedData if the lengths differ."""
 
 
 class Zstd(Compressor, frozen=True):
@@ -123,7 +124,7 @@ class Zstd(Compressor, frozen=True):
         return zstandard.ZstdCompressor(compression_params=parameters)
 
     def decompress_into(self, frame: memoryview, out: Bytes) -> None:
-        """One decoder serves frames of all levels."""
+        """As ``Compressor.decompress_into``, for frames of all levels."""
         _check_header(frame, len(out))
         _check_extent(frame)
         try:
@@ -147,7 +148,7 @@ class _General(Compressor, frozen=True):
 
     @abstractmethod
     def decompress(self, frame: memoryview, size: int) -> bytes | None:
-        """At most ``size`` bytes; None unless ``frame`` is one whole frame with no more bytes."""
+        """The content, at most ``size`` bytes; None unless ``frame`` is exactly one whole frame."""
 
     def decompress_into(self, frame: memoryview, out: Bytes) -> None:
         data = self.decompress(frame, len(out)) if len(out) else None
@@ -242,15 +243,16 @@ FAST, HUFFMAN = Zstd("zstd:1"), Zstd(f"zstd:{_HUFFMAN}")
 
 
 def decompress_after(frame: memoryview, size: int, before: bytes) -> bytes:
-    """The ``size`` bytes of a zstd frame that may refer to the bytes ``before`` it.
+    """Decompresses a zstd frame that may refer to its dictionary, the bytes ``before``.
 
-    Raises DamagedData unless it has exactly that many bytes.
+    Raises DamagedData unless the result has exactly ``size`` bytes.
     """
     _check_header(frame, size)
     _check_extent(frame)
     try:
         if 0 < len(before) <= _STORED:
-            # A context costs ten times more than a small frame, and has a single dictionary.
+            # The dictionary is a frame before this one, because a new context with a dictionary
+            # takes ten times longer than a small frame.
             data: bytes = _contexts.chain([_stored(before), bytes(frame)])
         else:
             words = zstandard.ZstdCompressionDict(before, zstandard.DICT_TYPE_RAWCONTENT)
@@ -281,9 +283,10 @@ def _check_header(frame: memoryview, size: int) -> None:
 
 
 def _check_extent(frame: memoryview) -> None:
-    """Walks the block headers (RFC 8878, 3.1.1.2): the frame must end where ``frame`` ends.
+    """Raises DamagedData unless the zstd frame ends where ``frame`` ends.
 
-    A reader that decodes into a buffer does not report unread bytes.
+    The block headers are read for it (RFC 8878, 3.1.1.2), because zstd's stream reader does not
+    report bytes after the frame.
     """
     end = zstandard.frame_header_size(frame)
     last = False
@@ -304,8 +307,8 @@ def _decompress(reader: Any, error: type[Exception], frame: memoryview, size: in
     """As ``_General.decompress``; ``reader`` is of the standard library, and raises ``error``."""
     try:
         data: bytes = reader.decompress(frame, size)
-        # The reader reports the end of the frame only if more than its bytes are requested.
-        left = getattr(reader, "unconsumed_tail", b"")  # zlib only; other readers buffer it
+        # The reader detects the end of the frame only if bytes after its content are requested.
+        left = getattr(reader, "unconsumed_tail", b"")  # zlib only; other readers buffer the rest
         rest = b"" if reader.eof else reader.decompress(left, 1)
     except (error, EOFError):
         return None

@@ -1,7 +1,7 @@
-"""Floating-point tensors as words and as numbers that can be compared and added.
+"""Converts floating-point tensors to words and to numbers.
 
-Words contain the bits (a float operation may quiet a NaN or lose the sign of zero); numbers are for
-arithmetic.
+Words are unsigned integers with the bits of the floats. They are exact, while a float operation may
+change a NaN or lose the sign of zero. Numbers are float32 or float64, for arithmetic.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ BY_CODE = tuple(FORMATS[name] for name in ("float32", "float64", "float16", "bfl
 
 
 def values_of(words: NDArray[Any], kind: Format) -> Numbers:
-    """Words, or an array of the ``table_type``, in the format's ``number_type``.
+    """Converts words, or an array of the ``table_type``, to the format's ``number_type``.
 
     Exact except for signalling NaNs.
     """
@@ -83,7 +83,7 @@ def values_of(words: NDArray[Any], kind: Format) -> Numbers:
 
 
 def words_of_values(values: Numbers, kind: Format) -> Words:
-    """Numbers as words, rounded to nearest, ties to even."""
+    """Converts numbers to words, rounded to nearest, ties to even."""
     if kind.name == "bfloat16":
         single = values.astype("<f4", copy=False)
         return round_bfloat16(single.view("<u4")).astype("<u2")
@@ -91,9 +91,10 @@ def words_of_values(values: Numbers, kind: Format) -> Words:
 
 
 def flushes() -> bool:
-    """Whether this thread's processor rounds subnormal numbers to zero.
+    """Whether the CPU rounds subnormal numbers to zero in this thread.
 
-    ``torch.set_flush_denormal(True)`` enables that; new threads inherit it from their creator.
+    ``torch.set_flush_denormal(True)`` enables this mode. A new thread inherits the mode from the
+    thread that creates it.
     """
     with np.errstate(all="ignore"):
         return bool(np.float32(2.0**-126) * np.float32(0.5) == 0)
@@ -101,7 +102,7 @@ def flushes() -> bool:
 
 @contextmanager
 def subnormals() -> Iterator[None]:
-    """During the block, this thread computes with subnormal numbers, whatever mode torch has set.
+    """In the ``with`` block, this thread computes with subnormal numbers, in spite of torch's mode.
 
     Raises MvcError if something other than torch has set the mode.
     """

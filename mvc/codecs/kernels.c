@@ -1,11 +1,11 @@
-/* The innermost loops of mvc.codecs.words, which says what they do and does the same in numpy.
+/* The innermost loops of mvc.codecs.words. That module describes them and has the same in numpy.
 
-   Words are unsigned and little-endian, of 1, 2, 4 or 8 bytes. Marks are a bitmap as numpy packs
-   it: the first word is the highest bit. Each function checks the sizes of the buffers that it is
-   given before it touches them, and keeps none.
+   Words are unsigned and little-endian, of 1, 2, 4 or 8 bytes. Marks are a bitmap, packed as by
+   numpy: the bit of the first word is the highest one. Each function checks the sizes of its
+   buffers before it accesses them, and has no reference to them after it returns.
 
-   Arithmetic is written in vectors of GCC and clang, for every processor alike. Only what moves
-   bytes within vectors is in the instructions of one: SSSE3 on x86-64, NEON on AArch64. */
+   Arithmetic uses the vector types of GCC and clang, which are the same for all CPUs. Only moving
+   bytes within a vector needs instructions of a CPU: SSSE3 on x86-64, NEON on AArch64. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -56,7 +56,7 @@ INLINED vec1 first_halves(vec1 one, vec1 other) {
 INLINED vec1 second_halves(vec1 one, vec1 other) {
     return (vec1)_mm_unpackhi_epi8((__m128i)one, (__m128i)other);
 }
-/* The marks of 16 bytes that are 0 or 255: those of the first 8 in the low byte. */
+/* A bitmap of 16 bytes that are 0 or 255. The bits of the first 8 are in the low byte. */
 INLINED unsigned marked(vec1 flags) {
     const vec1 order = {7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8};
     return (unsigned)_mm_movemask_epi8((__m128i)shuffled(flags, order));
@@ -86,10 +86,10 @@ INLINED unsigned marked(vec1 flags) {
 
 enum { ADD, SUBTRACT, XOR };
 
-#define BLOCK 1024 /* words that are worked on at once, to stay in the nearest cache */
+#define BLOCK 1024 /* words that are processed at once, to stay in the L1 cache */
 
-/* For every pattern of marks over 8 words of 1 or 2 bytes, or 4 words of 4 bytes: which byte goes
-   where, if marked words are spread over their places, or gathered from them. */
+/* For every bitmap of 8 words of 1 or 2 bytes, or of 4 words of 4 bytes: the order of bytes that
+   spreads consecutive words to the marked places, or gathers the words from these places. */
 static uint8_t spread1[256][16], spread2[256][16], spread4[16][16];
 static uint8_t gather1[256][16], gather2[256][16], gather4[16][16];
 
@@ -143,8 +143,8 @@ INLINED uint64_t word_at(const uint8_t *at, int width) {
 INLINED void move(uint8_t *restrict state, const uint8_t *restrict words,
                   const uint8_t *restrict marks, Py_ssize_t size, Py_ssize_t count, int op,
                   int width) {
-    Py_ssize_t at = 0, next = 0; /* of the state, of the words */
-    /* A load may reach 16 bytes on, so the last ones are left to the other loop. */
+    Py_ssize_t at = 0, next = 0; /* in the state, in the words */
+    /* A load may read up to 16 bytes too many, so the last words are left to the next loop. */
     Py_ssize_t full = width == 8 ? 0 : size - 16;
     for (; at < full && next + 16 <= count; at += 8) {
         unsigned byte = marks[at / 8];
@@ -202,8 +202,8 @@ INLINED vec1 not_zero(vec1 words, int width) {
                         : NOT_ZERO(vec8);
 }
 
-/* What leads from ``base`` to ``new``, marks of the words of it that are not zero, and how many
-   these are. */
+/* Computes the delta from ``base`` to ``new``, and the marks of its nonzero words. Returns the
+   number of nonzero words. */
 INLINED Py_ssize_t differ(const uint8_t *restrict new, const uint8_t *restrict base,
                           uint8_t *restrict out, uint8_t *restrict marks, Py_ssize_t size, int op,
                           int width) {
@@ -216,7 +216,7 @@ INLINED Py_ssize_t differ(const uint8_t *restrict new, const uint8_t *restrict b
             store(out + place, delta);
             flags[p] = not_zero(delta, width);
         }
-        /* The even bytes of two vectors of flags are one of flags half as wide. */
+        /* The even bytes of two vectors of flags are one vector of flags of half the width. */
         for (int left = width / 2; left; left /= 2) {
             for (int p = 0; p < left; p++) {
                 flags[p] = evens(flags[2 * p], flags[2 * p + 1]);
@@ -249,8 +249,8 @@ DIFFERENCES(2)
 DIFFERENCES(4)
 DIFFERENCES(8)
 
-/* Gathers the marked ones of ``size`` words, a multiple of 8, in ``block``: room for 16 bytes
-   beyond. The words must be followed by 16 bytes that can be read. */
+/* Copies the marked ones of ``size`` words, a multiple of 8, to ``block``, which must have room for
+   16 more bytes. After the words, 16 more bytes must be readable. */
 INLINED Py_ssize_t gather(const uint8_t *restrict words, const uint8_t *restrict marks,
                           uint8_t *restrict block, Py_ssize_t size, int width) {
     Py_ssize_t n = 0;
@@ -279,7 +279,7 @@ INLINED vec1 unfolded(vec1 words, int width) {
                         : UNFOLDED(vec8);
 }
 
-/* A comparison of vectors is -1 where it holds. */
+/* A comparison of vectors is -1 in the lanes where it is true. */
 #define ZIGZAGGED(vec, with_sign) \
     (vec1)(((vec)words + (vec)words) ^ (vec)((with_sign)words < (with_sign){0}))
 
@@ -290,7 +290,7 @@ INLINED vec1 zigzagged(vec1 words, int width) {
                         : ZIGZAGGED(vec8, signed8);
 }
 
-/* The planes of ``count`` words, a multiple of 16, ``stride`` bytes from one to the next. */
+/* The planes of ``count`` words, a multiple of 16. They begin at intervals of ``stride`` bytes. */
 INLINED void split(const uint8_t *restrict words, uint8_t *restrict out, Py_ssize_t stride,
                    Py_ssize_t count, int folded, int width) {
     for (Py_ssize_t i = 0; i < count; i += 16) {
@@ -299,7 +299,7 @@ INLINED void split(const uint8_t *restrict words, uint8_t *restrict out, Py_ssiz
             part[p] = load(words + i * width + p * 16);
             part[p] = folded ? zigzagged(part[p], width) : part[p];
         }
-        /* What ``join`` does, undone: even bytes to the first half, odd ones to the second. */
+        /* The inverse of ``join``: even bytes go to the first half, odd bytes to the second. */
         for (int size = 1; size < width; size *= 2) {
             for (int p = 0; p < width / 2; p++) {
                 next[p] = evens(part[2 * p], part[2 * p + 1]);
@@ -313,8 +313,8 @@ INLINED void split(const uint8_t *restrict words, uint8_t *restrict out, Py_ssiz
     }
 }
 
-/* The words whose bytes are the planes, or the values of those that are NULL; ``count`` is a
-   multiple of 16. */
+/* The words whose bytes are the planes. If a plane is NULL, all its bytes are its value. ``count``
+   is a multiple of 16. */
 INLINED void join(uint8_t *restrict words, const uint8_t *const *planes, const int *value,
                   Py_ssize_t count, int folded, int width) {
     for (Py_ssize_t i = 0; i < count; i += 16) {
@@ -322,7 +322,7 @@ INLINED void join(uint8_t *restrict words, const uint8_t *const *planes, const i
         for (int p = 0; p < width; p++) {
             part[p] = planes[p] ? load(planes[p] + i) : (vec1){0} + (uint8_t)value[p];
         }
-        /* Interleaving the first half of the planes with the second, again and again, leaves the
+        /* Repeated interleaving of the first half of the planes with the second half puts the
            bytes of each word side by side. */
         for (int size = 1; size < width; size *= 2) {
             for (int p = 0; p < width / 2; p++) {
@@ -350,7 +350,7 @@ INLINED void join(uint8_t *restrict words, const uint8_t *const *planes, const i
             if (!marks) {                                                                        \
                 memcpy(block, at, some * width);                                                 \
             } else {                                                                             \
-                /* A load reaches 16 bytes on at most. */                                        \
+                /* A load reads 16 bytes too many at most. */                                    \
                 Py_ssize_t fast = width == 8 ? 0 : some == BLOCK && from + BLOCK + 16 < count    \
                                                      ? BLOCK : 0;                                \
                 n = gather(at, marks + from / 8, (uint8_t *)block, fast, width);                 \
@@ -410,7 +410,7 @@ static int is_width(Py_ssize_t width) {
     return width == 1 || width == 2 || width == 4 || width == 8;
 }
 
-/* How many words of ``size`` are marked; -1 if the marks are not of so many words. */
+/* How many of ``size`` words are marked; -1 if the bitmap has a different length. */
 FAST static Py_ssize_t count_marks(const Py_buffer *marks, Py_ssize_t size) {
     const uint8_t *bits = marks->buf;
     Py_ssize_t found = 0;
@@ -542,7 +542,7 @@ static PyObject *py_split(PyObject *self, PyObject *args) {
     return result;
 }
 
-/* The positions ``at`` among ``keys``, by their keys, stably, and how many have each key. */
+/* Sorts ``at``, positions in ``keys``, stably by their keys, and counts each key. */
 FAST static int sort(const uint8_t *at, Py_ssize_t size, const Py_buffer *keys, uint8_t *out,
                 int64_t *found, Py_ssize_t kinds) {
     const uint8_t *key = keys->buf;
@@ -560,7 +560,7 @@ FAST static int sort(const uint8_t *at, Py_ssize_t size, const Py_buffer *keys, 
     for (Py_ssize_t i = 0; i < size; i++) {
         uint64_t place = word_at(at + i * 8, 8);
         if (place >= (uint64_t)keys->len || next[key[place]] >= size) {
-            return 0; /* something wrote there */
+            return 0; /* another thread has changed the bytes */
         }
         memcpy(out + next[key[place]]++ * 8, &place, 8);
     }
@@ -607,7 +607,7 @@ static PyObject *py_tally(PyObject *self, PyObject *args) {
     if (counts.len != 256 * (Py_ssize_t)sizeof(int64_t) || step < 1 || length < 0 || length > step) {
         PyErr_SetString(PyExc_ValueError, "counts and blocks do not fit");
     } else {
-        /* In turn, as to count the same byte again waits for the count before. */
+        /* Four tables in turn: counting the same byte again waits for the previous count. */
         int64_t found[4][256] = {{0}};
         const uint8_t *bytes = data.buf;
         for (Py_ssize_t at = 0; length <= data.len - at; at += step) {

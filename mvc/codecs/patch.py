@@ -1,8 +1,8 @@
-"""Byte patches between buffers of unequal length: skeletons, manifests, opaque files.
+"""Patches between byte strings of different lengths: skeletons, manifests, files without tensors.
 
-Forward only. The new buffer is cut into blocks. Each block is a zstd frame whose dictionary is the
-part of the base around the same relative position, so that memory is bounded for any lengths (zstd
-calls this ``--patch-from``). A block without matches in the base is merely compressed.
+A patch cannot be undone. The new bytes are divided into blocks. Each block is a zstd frame whose
+dictionary is the part of the base around the same relative position, as by ``zstd --patch-from``.
+So memory is bounded for any lengths. A block without matches in the base is only compressed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from mvc.limits import MIB
 
 BLOCK = 4 * MIB  # bytes of the new buffer in one frame
 MARGIN = 2 * MIB  # bytes of the base before and after the block's position
-_LEVEL = 3  # zstd's
+_LEVEL = 3  # of zstd
 # The default tables of a level cover only a fraction of so large a dictionary.
 _LARGE_SIZE = MIB // 4
 _LARGE = {"window_log": 23, "hash_log": 20}
 
 
 def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"") -> bytes:
-    """A patch from ``base`` (and ``extra``, up to 1 MiB that the decoder has, too) to ``new``.
+    """A patch from ``base`` to ``new``. With an empty base, ``new`` is only compressed.
 
-    With an empty base it is plain compression.
+    The patch may refer to ``extra``, too, which the decoder needs: at most 1 MiB.
     """
     parts = []
     for start in range(0, len(new), BLOCK):
@@ -39,7 +39,7 @@ def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"") -> bytes
 
 
 class _PlainCompressors(threading.local):
-    """A thread's compressors without a dictionary, by the bits of the size."""
+    """A thread's compressors without a dictionary, by the number of bits of the size."""
 
     def __init__(self) -> None:
         self.by_size: dict[int, zstandard.ZstdCompressor] = {}
@@ -76,9 +76,9 @@ def _parameters(size: int) -> zstandard.ZstdCompressionParameters:
 
 
 def decode_patch(data: memoryview | bytes, base: memoryview, extra: bytes, nbytes: int) -> bytes:
-    """Decodes a patch to ``nbytes`` bytes; DamagedData if it is invalid.
+    """Decodes a patch to ``nbytes`` bytes. Raises DamagedData if it is invalid.
 
-    A wrong base of the right length may be undetected: check the result's hash.
+    A wrong base of the right length may not be detected. So check the hash of the result.
     """
     return b"".join(_blocks(data, base, extra, nbytes))
 

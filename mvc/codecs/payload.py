@@ -14,9 +14,9 @@ _LARGEST_CHUNK = 40
 
 
 def pack_chunks(chunks: Sequence[Bytes], width: int, chunk_size: int) -> list[Bytes]:
-    """Header and table, then ``chunks`` themselves: parts to be written consecutively.
+    """The payload in parts: header and table of lengths, then each of ``chunks``.
 
-    ``chunk_size``: the raw bytes of all chunks but the last, a power of two, at least 64.
+    ``chunk_size``: the raw bytes of every chunk except the last; a power of two, at least 64.
     """
     head = bytes((chunk_size.bit_length() - 1 << 2 | width.bit_length() - 1,))
     return [head + b"".join(varint(len(c)) for c in chunks[:-1]), *chunks]

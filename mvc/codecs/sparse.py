@@ -1,7 +1,8 @@
-"""Positions and values of nonzero words: VSOL's GCXS (thesis §3.2.6).
+"""Stores the positions and values of nonzero words, as GCXS in VSOL does (thesis §3.2.6).
 
-Zero means the word 0, not the number: a change of sign alone is the pattern 80000000, which equals
-zero in a float comparison. The bytes: docs/format.md, "Positions and values".
+Zero means the word 0, not the number 0.0. The exclusive or of two floats that differ only in the
+sign is the word 80000000, which is equal to zero in a float comparison. docs/format.md defines the
+bytes ("Positions and values").
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _SHARE = 0.5  # of nonzero words, above which positions cost more than they save
 
 
 def encode_sparse(words: Words, options: Set[str], method: Compressor | None) -> Parts:
-    """Parts to be joined: the words of one chunk, or of a group."""
+    """Encodes the words of one chunk, or of a group; returns parts to be joined."""
     at = np.flatnonzero(words)
     if len(at) > _SHARE * len(words):
         columns = [(words, "values")]
@@ -41,9 +42,9 @@ def encode_sparse(words: Words, options: Set[str], method: Compressor | None) ->
 def decode_sparse(
     cursor: Cursor, size: int, width: int, options: Set[str], *, method: Compressor | None
 ) -> tuple[Words, Words | None]:
-    """The nonzero words, and their positions among ``size``; None if all words are nonzero.
+    """The nonzero ones of ``size`` words, and their positions (None if all words are nonzero).
 
-    Raises DamagedData; allocates at most a fixed multiple of ``size``.
+    Raises DamagedData. Allocates at most a fixed multiple of ``size``.
     """
     count = cursor.varint()
     if count > size:

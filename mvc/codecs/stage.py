@@ -75,14 +75,14 @@ class Stage(Struct, frozen=True):
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
-        """The stage ``name:parameter``; InvalidPipeline explains an error."""
+        """The stage ``name:parameter``. Raises InvalidPipeline, with an explanation."""
         if parameter:
             raise InvalidPipeline(f"stage {name} takes no parameter, not {parameter!r}")
         return cls(name)
 
     @property
     def acts_on(self) -> str:
-        """The unit of its input, in words."""
+        """What the stage processes as a unit, for messages."""
         of_tensors = "all tensors" if self.scope == "group" else "each tensor"
         return "the version" if self.decides else of_tensors
 
@@ -91,7 +91,7 @@ class Stage(Struct, frozen=True):
         return self.costs
 
     def full(self) -> Stage | None:
-        """Its replacement in records without a base, if any."""
+        """The stage in place of this one in full records; None if there is none."""
         return None if self.delta else self
 
 

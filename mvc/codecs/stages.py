@@ -1,9 +1,9 @@
 """The stages that store tensors exactly (docs/pipelines.md).
 
-XOR, byte planes and the choice of compressors are VSOL's (thesis §3.2.3, §3.2.6, §3.2.7). The
-parameters of ``zstd:huff`` were measured. For tensors on no grid (integers, entries that were
-copied exactly, the first version of a constant one) a delta of ``steps`` is an exclusive or, coded
-as byte planes.
+XOR, byte planes and the choice of compressors are from VSOL (thesis §3.2.3, §3.2.6, §3.2.7). The
+parameters of ``zstd:huff`` were chosen by measurements. The stage ``steps`` is for tensors on a
+grid, whose elements are multiples of a power of two. For any other tensor, a delta of ``steps`` is
+an exclusive or, coded as byte planes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from mvc.types import FIRST_RELEASE as FIRST
 
 _PLANES = tuple(f"plane{i}" for i in range(8))
 BLOCK = 1 << 18
-"""Words of a group that are processed at once, to stay in the processor's cache."""
+"""Words of a group that are processed at once, to stay in the CPU cache."""
 LENGTHS = (18, 20, 22, 24, 34, 66, 84, 110, 136, 144, 176, 210)
 """Bytes of a block in the quantised types of GGUF that are in use."""
 _SAMPLE = 2000  # blocks that are sampled to detect where bytes of another kind begin
-_GAIN = 512  # bits that a cut saves in the sample; chance alone makes about 200
-_SPARSE = (0.0, 0.5)  # of nonzero bytes; a Huffman code wastes part of a bit on each zero
+_GAIN = 512  # bits that a cut must save in the sample; in random data it saves about 200
+_SPARSE = (0.0, 0.5)  # shares of nonzero bytes; Huffman codes need a whole bit for each zero
 
 
 class _Delta(Stage, frozen=True):
@@ -75,7 +75,7 @@ class WholeSteps(_Delta, frozen=True):
 
 
 class WordStage(Stage, frozen=True):
-    """Maps each word to another of the same width, and back; 0 to 0."""
+    """Maps each word to a word of the same width, and back. It maps 0 to 0."""
 
     accepts = WORDS
     needs = "words, not bytes or streams, before it"
@@ -119,11 +119,11 @@ class Elide(Stage, frozen=True):
 
 
 class StreamLayout(Stage, frozen=True):
-    """How words become streams of bytes; the base class stores them one after the other.
+    """How words become streams of bytes. The base class stores words one after another.
 
-    ``method``: the compressor. ``marks``: a bitmap of the words to include. ``folds``: applies
-    zigzag as well, which the loops in C do in the same pass. ``unit``: bytes that belong together;
-    a sample has whole units.
+    ``method``: the compressor. ``marks``: a bitmap of the words to include. ``folds``: apply
+    zigzag, too; the loops in C do this in the same pass. ``unit``: the length of a sample is a
+    multiple of this number of bytes.
     """
 
     folds: bool = False
@@ -144,7 +144,7 @@ class StreamLayout(Stage, frozen=True):
     def decode(
         self, cursor: Cursor, words: Words, method: Compressor | None
     ) -> tuple[Words, Words | None]:
-        """The words of a chunk, possibly in ``words``; their positions if only some are stored."""
+        """The words of a chunk, possibly in ``words``; and positions if only some are stored."""
         words.view(np.uint8)[:] = decode_stream(cursor, words.nbytes, method, "plane")
         return words, None
 
@@ -216,7 +216,7 @@ class PlanesOfAll(Planes, frozen=True):
 
 
 class PlanesOfJoined(PlanesOfAll, frozen=True):
-    """The same bytes from the tensors joined first (form 3)."""
+    """As ``PlanesOfAll``, with the same bytes: the tensors are joined first (form 3)."""
 
     feature = STAGES
 
@@ -224,7 +224,8 @@ class PlanesOfJoined(PlanesOfAll, frozen=True):
 class Blocks(StreamLayout, frozen=True):
     """bytes at the same positions of all blocks of N bytes, for quantised weights
 
-    Scales and quants have their own positions. A chunk may begin inside a block.
+    In every block, scales and quantised weights have the same positions. A chunk may begin inside a
+    block.
     """
 
     usage = "blocks:N"
@@ -260,7 +261,7 @@ class Blocks(StreamLayout, frozen=True):
         return words, None
 
     def _places(self, words: Words, begins: NDArray[Any] | tuple[()] = ()) -> list[NDArray[Any]]:
-        """All blocks, cut at the positions set in ``begins``; last the bytes that fill no block."""
+        """All blocks, cut at the positions in ``begins``, and then the bytes that fill no block."""
         data = words.view(np.uint8)
         end = len(data) // self.unit * self.unit
         blocks = data[:end].reshape(-1, self.unit)
@@ -268,7 +269,7 @@ class Blocks(StreamLayout, frozen=True):
 
 
 def _begins(blocks: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether bytes of another kind begin at a position, by the saving of an ideal code."""
+    """For each position, whether bytes of another kind begin there: codes of both are shorter."""
     length = blocks.shape[1]
     sample = blocks[:: max(1, len(blocks) // _SAMPLE)].astype(np.intp)
     keys = sample * length + np.arange(length)
@@ -310,7 +311,7 @@ class Sparse(StreamLayout, frozen=True):
         return kind(text, options=frozenset(chosen))
 
     def full(self) -> Stage | None:
-        """Planes of the values: no word of a full record counts as unchanged."""
+        """Byte planes, because a full record has all words."""
         if "values" not in self.options:
             return None
         return PlanesOfAll("planes:all") if self.scope == "group" else Planes("planes")
@@ -341,7 +342,7 @@ class _OnGrid(Planes, frozen=True):
 
 
 class Gaps(_OnGrid, frozen=True):
-    """codes steps: Rice codes of the gaps between the entries that moved, and signs"""
+    """codes steps: Rice codes of the gaps between changed entries, and signs"""
 
     usage = "gaps"
     accepts = frozenset({Kind.STEPS})

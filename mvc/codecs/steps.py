@@ -1,12 +1,13 @@
-"""Deltas and full records of tensors on a grid: whole steps of a power of two.
+"""Encodes tensors on a grid, whose entries are multiples of a power of two.
 
-The bytes: docs/format.md, "Multiples and steps". The exponent of a delta is that of the changed
-entries alone, so unchanged entries may be off the grid.
+A delta stores by how many *steps* of this power each changed entry differs. The exponent of a delta
+is that of the changed entries, so unchanged entries may be off the grid. docs/format.md defines the
+bytes ("Multiples and steps").
 
-Rice codes store whole numbers that are mostly small, without tables and loops: all low bits are
-together and all quotients are together, so that encoding and decoding take a few array operations.
-For gaps between changed entries, which are nearly geometric, this is within a few per cent of the
-entropy (Golomb 1966; Rice 1979).
+Whole numbers that are mostly small are stored in Rice codes. All low bits are stored together, and
+all quotients together, so that encoding and decoding take a few array operations, without tables
+and loops. Gaps between changed entries have a nearly geometric distribution. For these, Rice codes
+are within a few per cent of the entropy (Golomb 1966; Rice 1979).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Numbers: TypeAlias = NDArray[np.int64]
 
 _EXPONENTS = range(-1074, 972)
 _EXACT = float(1 << 53)
-_FARTHEST = 1 << 15  # steps; with larger moves a tensor counts as off any grid
+_FARTHEST = 1 << 15  # the most steps; with larger changes a tensor counts as off any grid
 _SAMPLE = 256
 _MOST_LOW = 40  # bits of a number's low part
 _MOST_UNARY = 4  # mean quotient; with the best parameter it is 3.5 at most
@@ -41,7 +42,7 @@ def _formats_of(width: int) -> dict[int, Format]:
 def common_exponent(words: Words, kind: Format) -> int | None:
     """The largest e for which all words are multiples of 2^e; 0 if all are zero.
 
-    None if one is infinite, NaN or -0.0, or if readers do not accept so large a step.
+    None if a word is infinite, NaN or -0.0, or if readers do not accept this exponent.
     """
     bits = words.astype(np.uint64)
     fraction = np.uint64(kind.fraction)
@@ -72,7 +73,7 @@ def multiples(words: Words, kind: Format, exponent: int) -> Numbers | None:
 
 
 def words_of_multiples(numbers: Numbers, kind: Format, exponent: int) -> Words | None:
-    """The words of numbers * 2^exponent; None if one has no exact word. 0 is +0.0."""
+    """The words of numbers * 2^exponent; None if a result has no exact word. 0 becomes +0.0."""
     with np.errstate(all="ignore"):
         exact = np.ldexp(numbers.astype(np.float64), exponent)
         words = words_of_values(exact, kind)
@@ -84,10 +85,10 @@ def words_of_multiples(numbers: Numbers, kind: Format, exponent: int) -> Words |
 def encode(
     new: Words, base: Words | None, marks: Bytes | None, method: Compressor | None
 ) -> Parts | None:
-    """Parts that lead from ``base`` to ``new`` and back, or a full record of ``new``.
+    """Encodes a delta from ``base`` to ``new``, or without ``base`` a full record of ``new``.
 
-    ``marks``: a bitmap of the words that differ. None if words are on no grid, or on too fine a
-    one.
+    ``marks``: a bitmap of the words that differ. Returns parts to be joined; None if the words are
+    on no grid, or if the grid is too fine.
     """
     if base is None or marks is None:
         return _encode_full(new, method)
@@ -116,8 +117,8 @@ def decode(
 ) -> Words:
     """The words of a full record, or the pattern to combine with ``state`` by exclusive or.
 
-    ``state`` is unchanged. Raises DamagedData unless every entry can be moved as far as the delta
-    says, and every word of a full record exists.
+    ``state`` does not change. Raises DamagedData if an entry plus its steps is no exact word, or if
+    an entry of a full record is none.
     """
     if full:
         return _decode_full(cursor, len(state), state.itemsize, method)
@@ -171,7 +172,7 @@ def _decode_full(cursor: Cursor, count: int, width: int, method: Compressor | No
 
 
 def _moves(new: Words, base: Words) -> tuple[int, int, Numbers] | None:
-    """Format, exponent of the step, and each entry's move in steps."""
+    """Format, exponent of the step, and the change of each entry in steps."""
     for code, kind in _formats_of(new.itemsize).items():
         exponents = common_exponent(new, kind), common_exponent(base, kind)
         if None in exponents:
@@ -219,7 +220,7 @@ def _read_head(cursor: Cursor, width: int) -> tuple[Format, int]:
 
 
 def encode_numbers(numbers: Numbers, method: Compressor | None) -> Parts:
-    """Parts to be joined. ``numbers`` are not negative and below 2^40."""
+    """Encodes numbers from 0 to 2^40 - 1; returns parts to be joined."""
     low_bits = _parameter(numbers)
     quotients = numbers >> low_bits
     ends = np.cumsum(quotients + 1)
@@ -234,9 +235,10 @@ def encode_numbers(numbers: Numbers, method: Compressor | None) -> Parts:
 
 
 def decode_numbers(cursor: Cursor, count: int, most: int, method: Compressor | None) -> Numbers:
-    """The next ``count`` numbers, none above ``most``; DamagedData unless exactly these are stored.
+    """The next ``count`` numbers. Raises DamagedData if a number is greater than ``most``.
 
-    Allocates a fixed multiple of ``count``.
+    Raises it, too, unless exactly ``count`` numbers are stored. Allocates a fixed multiple of
+    ``count``.
     """
     low_bits = cursor.byte()
     total = cursor.varint()
@@ -263,7 +265,7 @@ def decode_numbers(cursor: Cursor, count: int, most: int, method: Compressor | N
 
 
 def _parameter(numbers: Numbers) -> int:
-    """The k with the fewest bits, among those around the mean."""
+    """The number of low bits for which the code is shortest, among those near the mean."""
     if not len(numbers):
         return 0
     middle = int(numbers.mean() * np.log(2)).bit_length()

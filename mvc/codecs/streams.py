@@ -1,10 +1,12 @@
 """A stream of bytes of known length, stored in the smallest of four forms.
 
-The bytes: docs/format.md, "Payload of a single member". Huffman codes need at least a bit per
-symbol, a bitmap does not; a bitmap of a bitmap is for streams that are almost all zero.
+The forms are: raw bytes; one value, if all bytes are equal; a compressed frame; or a bitmap of the
+nonzero bytes, and their values. docs/format.md defines them ("Payload of a single member"). The
+frame needs at least one bit for each byte. If most bytes are zero, a bitmap, which is a stream
+itself, needs less.
 
 The form is chosen from a sample of the bytes, without trying all four. A pipeline without a
-compressor (``method`` None) stores the bytes alone.
+compressor (``method`` None) stores only the raw bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _SAMPLE_BLOCKS, _SAMPLE_BLOCK = 8, 512  # bytes
 _SMALL = 64  # bytes below which a frame's header outweighs its saving
 _DEPTH = 4  # a bitmap is an eighth of its stream: 1 MiB, 128 KiB, 16 KiB, 2 KiB
 _FULL_ENTROPY = 7.85  # bits per byte, above which coding gains less than 2 %
-_SPARSE_SHARES = (0.01, 0.2)  # of nonzero bytes; below it zstd's matches cover the runs
+_SPARSE_SHARES = (0.01, 0.2)  # of nonzero bytes; below, zstd's matches cover runs of zeros
 
 
 def encode_stream(
@@ -42,12 +44,11 @@ def encode_stream(
     repeats: bool = False,
     sparse: tuple[float, float] = _SPARSE_SHARES,
 ) -> Parts:
-    """``data`` as parts to be joined; ``method`` compresses it, None stores it.
+    """Encodes ``data``; returns parts to be joined. With ``method`` None, they are the raw bytes.
 
-    A part may be a view of ``data``, as a copy would touch fresh memory. ``repeats``: the data may
-    repeat over long distances although its bytes look random, as the bitmap of a matrix with idle
-    columns does. ``sparse``: shares of nonzero bytes between which a bitmap and the values are
-    stored.
+    A part may be a view of ``data``, because a copy would need new memory. ``repeats``: the data
+    may repeat over long distances although its bytes look random, as the bitmap of a matrix with
+    idle columns does. ``sparse``: the shares of nonzero bytes between which a bitmap is stored.
     """
     if method is None:
         return [data.data]
@@ -76,7 +77,7 @@ def encode_stream(
 
 
 def _raw(data: Bytes, depth: int) -> Parts:
-    # The values of a sparse stream are in scratch memory, which the next one overwrites.
+    # The values of a sparse stream are in scratch memory, which the next stream overwrites.
     return [bytes((RAW,)), data.tobytes() if depth else data.data]
 
 
@@ -112,10 +113,10 @@ def _terms() -> NDArray[np.float64]:
 def decode_stream(
     cursor: Cursor, count: int, method: Compressor | None = FAST, slot: str = "s", *, depth: int = 0
 ) -> Bytes | int:
-    """The next stream, of ``count`` bytes: an array, or the value of a constant one.
+    """The next stream, of ``count`` bytes: an array, or one value if all bytes are equal.
 
-    One zstd ``method`` decodes the frames of every level. The array may be a view of the stored
-    data or of the scratch buffer ``slot``; do not write to it. Raises DamagedData.
+    Any zstd ``method`` decodes the frames of every level. The array may be a view of the stored
+    data or of the scratch buffer ``slot``; do not write to the array. Raises DamagedData.
     """
     if method is None:
         return np.frombuffer(cursor.read(count), np.uint8)
@@ -144,7 +145,7 @@ def decode_stream(
 def decode_array(
     cursor: Cursor, count: int, method: Compressor | None, slot: str, *, depth: int = 0
 ) -> Bytes:
-    """As ``decode_stream``, with a constant stream as an array."""
+    """As ``decode_stream``, but always returns an array."""
     stream = decode_stream(cursor, count, method, slot, depth=depth)
     return np.full(count, stream, np.uint8) if isinstance(stream, int) else stream
 
@@ -156,20 +157,20 @@ def decode_bitmap(
     marks = decode_array(cursor, -(-count // 8), method, slot + "m", depth=depth)
     if count % 8 and int(marks[-1]) & (0xFF >> count % 8):
         raise DamagedData("a bitmap marks elements past its end")
-    even = len(marks) // 8 * 8  # words of 8 bytes, since summing the counts is the slow part
+    even = len(marks) // 8 * 8  # words of 8 bytes, because summing the counts is slow
     rest = int(np.bitwise_count(marks[even:]).sum())
     return marks, int(np.bitwise_count(marks[:even].view(np.uint64)).sum()) + rest
 
 
 def encode_segments(data: Bytes, method: Compressor | None) -> Parts:
-    """A long run of bytes as streams of at most ``SEGMENT`` bytes."""
+    """Encodes bytes as streams of at most ``SEGMENT`` bytes."""
     starts = range(0, len(data), SEGMENT)
-    # Copied, as a group's planes are freed before its record is appended.
+    # Copied, because a group's planes are freed before its record is appended.
     return [bytes(part) for at in starts for part in encode_stream(data[at : at + SEGMENT], method)]
 
 
 def decode_segments(cursor: Cursor, out: Bytes, method: Compressor | None) -> None:
-    """Fills ``out``; DamagedData unless exactly that many bytes are stored."""
+    """Fills ``out``. Raises DamagedData unless exactly so many bytes are stored."""
     for start in range(0, len(out), SEGMENT):
         segment = out[start : start + SEGMENT]
         segment[:] = decode_stream(cursor, len(segment), method, "segment")

@@ -1,6 +1,6 @@
-"""A bounded reader of stored bytes. Its numbers are those of ``mvc.canonical``, below 2^63.
+"""A reader of stored bytes. Numbers are encoded as in ``mvc.canonical``, and are below 2^63.
 
-Reading beyond the end, or an invalid number, raises DamagedData.
+It raises DamagedData for a read beyond the end, and for an invalid number.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Tensors as unsigned little-endian words: deltas, byte planes, and scratch memory.
 
-Deltas never use floating point: -0.0, NaN payloads and subnormals are bit patterns like any other
-(a float comparison loses sign-only changes, and a float register may quiet a NaN). All operations
-wrap around, so they are exact and can be undone.
+Deltas are computed on bit patterns, not on floats. A float comparison misses a change from 0.0 to
+-0.0, and a float register may change a NaN. All operations wrap around, so they are exact and can
+be undone.
 
-``kernels`` are the innermost loops in C (``kernels.c``), None if mvc was installed without a
-compiler. numpy does the same here, more slowly and to the same bytes.
+``kernels`` are the innermost loops in C (``kernels.c``); None if mvc was installed without a
+compiler. Then numpy computes the same bytes, but more slowly.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Words: TypeAlias = NDArray[Any]  # unsigned, little-endian, of 1, 2, 4 or 8 bytes
 _UNSIGNED = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
 _SMALLEST = 1 << 16
-_FEW = 0.2  # share of a state's words below which moving these alone is faster than a full pass
+_FEW = 0.2  # share of a state's words below which changing only these is faster than a full pass
 _DENSE = 0.57  # share of nonzero bytes in a bitmap: a tenth of its bits, if they are random
 _ADD, _SUBTRACT, _XOR = range(3)  # as in kernels.c
 _slots = threading.local()
 
 
 def word_type(width: int) -> np.dtype[Any]:
-    """The unsigned little-endian dtype of ``width`` bytes; WrongUsage if there is none."""
+    """The unsigned little-endian dtype of ``width`` bytes. Raises WrongUsage if there is none."""
     try:
         return _UNSIGNED[width]
     except KeyError:
@@ -49,8 +49,9 @@ def words_of(data: memoryview | bytes, width: int) -> Words:
 def scratch_bytes(slot: str, count: int) -> Bytes:
     """``count`` uninitialised bytes of the buffer ``slot``, which this thread reuses.
 
-    Fresh memory costs a page fault for every 4 KiB, many times the cost of the arithmetic in it. A
-    slot has one purpose at a time: the next request for the same slot overwrites its bytes.
+    New memory needs a page fault for every 4 KiB, which takes many times longer than the arithmetic
+    on these bytes. The next request for the same slot returns the same memory. So use a slot for
+    one purpose at a time.
     """
     buffers = vars(_slots)
     buffer: Bytes | None = buffers.get(slot)
@@ -68,7 +69,7 @@ def scratch_words(slot: str, count: int, width: int) -> Words:
 def tally(data: Bytes, blocks: int, length: int) -> Words:
     """Counts of each byte value in blocks of ``length`` bytes, spread evenly over ``data``.
 
-    All of ``data`` is counted if it is no longer than the blocks.
+    If ``data`` is not longer than the blocks together, all bytes are counted.
     """
     few = len(data) <= blocks * length
     step = max(1, len(data) if few else len(data) // blocks)
@@ -89,8 +90,9 @@ def difference(operator: str, new: Words, base: Words, out: Words) -> None:
 
 
 def changes(operator: str, new: Words, base: Words, out: Words) -> tuple[Bytes, int]:
-    """As ``difference``; returns a bitmap of the changed words, in scratch memory, and their
-    number.
+    """As ``difference``; returns a bitmap of the changed words, and their number.
+
+    The bitmap may be in scratch memory.
     """
     if kernels is not None:
         marks = scratch_bytes("marks", -(-len(new) // 8))
@@ -102,7 +104,7 @@ def changes(operator: str, new: Words, base: Words, out: Words) -> tuple[Bytes, 
 
 
 def move(operator: str, state: Words, delta: Words, *, reverse: bool) -> None:
-    """``state`` (+) ``delta`` in place, or (-) if ``reverse``."""
+    """Applies ``delta`` to ``state`` in place; undoes it if ``reverse``."""
     undo = np.subtract if reverse else np.add
     (np.bitwise_xor if operator == "xor" else undo)(state, delta, out=state)
 
@@ -110,10 +112,10 @@ def move(operator: str, state: Words, delta: Words, *, reverse: bool) -> None:
 def combine(
     operator: str, state: memoryview, delta: memoryview, width: int, *, reverse: bool = False
 ) -> None:
-    """Moves ``state`` along ``delta`` in place: base to new, or back if ``reverse``.
+    """Applies ``delta`` to ``state`` in place, base to new; or undoes it if ``reverse``.
 
     Both have the same length. The bytes after the last whole word are combined as bytes, by the
-    same operator. Deltas of one operator may be combined in any order.
+    same operator. Several deltas of one operator may be applied in any order.
     """
     if len(state) != len(delta):
         raise WrongUsage(f"a delta of {len(delta)} bytes does not fit a state of {len(state)}")
@@ -125,7 +127,7 @@ def combine(
 
 
 def move_at(operator: str, state: Words, at: Words, delta: Words, *, reverse: bool) -> None:
-    """As ``move``, for the words at the ascending positions ``at``; other words stay."""
+    """As ``move``, only for the words at the ascending positions ``at``."""
     if len(at) > _FEW * len(state):
         spread = scratch_words("delta", len(state), state.itemsize)
         spread.fill(0)
@@ -138,7 +140,7 @@ def move_at(operator: str, state: Words, at: Words, delta: Words, *, reverse: bo
 
 
 def move_marked(operator: str, state: Words, marks: Bytes, delta: Words, *, reverse: bool) -> None:
-    """As ``move``, for the words marked in the bitmap; other words stay."""
+    """As ``move``, only for the words that the bitmap ``marks`` has."""
     if kernels is None:
         move_at(operator, state, positions(marks, len(state)), delta, reverse=reverse)
         return
@@ -152,7 +154,7 @@ def positions(marks: Bytes, count: int) -> NDArray[np.intp]:
     filled = marks != 0
     if np.count_nonzero(filled) > _DENSE * len(marks):
         return np.flatnonzero(np.unpackbits(marks, count=count).view(np.bool_))
-    # Only nonzero bytes: numpy is slow if about a twentieth of the bits is set.
+    # Unpack only nonzero bytes, because numpy is slow if about a twentieth of the bits is set.
     at = np.flatnonzero(filled)
     ones = np.flatnonzero(np.unpackbits(marks.take(at)).view(np.bool_))
     places = at.take(ones >> 3)
@@ -165,9 +167,10 @@ def positions(marks: Bytes, count: int) -> NDArray[np.intp]:
 def by_key(
     at: NDArray[np.int64], keys: Bytes, kinds: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """``at``, positions among ``keys``, sorted stably by their keys; the number of each key.
+    """Sorts ``at``, positions in ``keys``, stably by their keys; counts each key.
 
-    Keys are below ``kinds``. The positions may be in scratch memory.
+    Returns the sorted positions, which may be in scratch memory, and the counts. Keys are below
+    ``kinds``.
     """
     if kernels is not None:
         places = scratch_bytes("places", at.nbytes).view(np.int64)
@@ -179,7 +182,7 @@ def by_key(
 
 
 def zigzag(words: Words) -> None:
-    """Folds signs into the lowest bit, in place."""
+    """Folds the sign of each word into its lowest bit, in place."""
     width = words.itemsize
     signed, signs = f"<i{width}", scratch_words("zigzag", len(words), width)
     np.right_shift(words.view(signed), 8 * width - 1, out=signs.view(signed))
@@ -199,11 +202,10 @@ def unzigzag(words: Words) -> None:
 def split(
     data: Words, slot: str = "half", *, marks: Bytes | None = None, folded: bool = False
 ) -> list[Bytes]:
-    """The byte planes of ``data``, in scratch memory: byte i of every word, for each i, lowest
-    first.
+    """The byte planes of ``data``: byte i of every word, for each i. The lowest byte is first.
 
-    ``marks``: a bitmap of the words to include. ``folded``: apply zigzag first; ``data`` may
-    change.
+    The planes may be in scratch memory. ``marks``: a bitmap of the words to include. ``folded``:
+    apply zigzag first, which may change ``data``.
     """
     width, count = data.itemsize, len(data)
     if kernels is not None:
@@ -220,7 +222,7 @@ def split(
 
 
 def _halved(data: Words, slot: str) -> list[Bytes]:
-    """Splits by halves: processors handle more narrow words at once."""
+    """Splits words by halves, because CPUs process more narrow words at a time."""
     half = data.itemsize // 2
     if not half:
         return [data.view(np.uint8)]
@@ -234,9 +236,10 @@ def _halved(data: Words, slot: str) -> list[Bytes]:
 
 
 def join(planes: list[Bytes | int], out: Words, *, folded: bool = False) -> None:
-    """``out`` = the words whose bytes are ``planes``: arrays, or the value of a constant one.
+    """Fills ``out`` with the words whose bytes are ``planes``.
 
-    ``folded``: undo zigzag afterwards.
+    A plane is an array, or one value if all its bytes are equal. ``folded``: undo zigzag
+    afterwards.
     """
     if kernels is not None:
         kernels.join(out, tuple(planes), folded)
@@ -249,7 +252,7 @@ def join(planes: list[Bytes | int], out: Words, *, folded: bool = False) -> None
 
 
 def _joined(planes: list[Bytes | int], out: Words, slot: str) -> Words | int:
-    """The words of these planes: in ``out``, the only plane, or the value if all are constant."""
+    """The words of these planes: ``out``, the only plane, or one value if all words are equal."""
     if all(isinstance(plane, int) for plane in planes):
         return sum(int(plane) << 8 * i for i, plane in enumerate(planes))
     half = len(planes) // 2

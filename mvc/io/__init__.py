@@ -1,1 +1,1 @@
-"""The only package that calls the operating system (layer 1): files, locks, clock, process."""
+"""The only package that calls the operating system: files, locks, clock, process."""

@@ -1,4 +1,4 @@
-"""The system's clocks, as an object that tests replace (layer 1)."""
+"""The system's clock, as an object that tests replace."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ _SECOND = 1_000_000_000
 
 
 class Clock:
-    """The system's clocks."""
+    """The system's clock."""
 
     def now_ns(self) -> int:
-        """Nanoseconds since 1970 UTC; the clock may be set back, so do not order by it."""
+        """Nanoseconds since 1970 UTC. The clock may be set back, so do not sort by this time."""
         return time.time_ns()
 
 
 def check_now(time_ns: int) -> int:
-    """Returns a clock's ``time_ns``; InvalidTime if it cannot be recorded.
-
-    Records have room for times from 1970 to 2262.
-    """
+    """Returns ``time_ns``, a clock's time. Raises InvalidTime unless it is from 1970 to 2262."""
     if not 0 <= time_ns < _END:
         raise InvalidTime(
             f"the system's clock shows {time_ns // _SECOND} s since 1970, "

@@ -1,16 +1,17 @@
-"""The file system as mvc uses it: every access is a method of a FileSystem (layer 1).
+"""The file system as mvc uses it: every access is a method of a FileSystem.
 
-Tests replace the object by doubles that record, fail or lose power, so no code above this package
-may use the operating system otherwise. Methods that combine others (``read_bytes``,
-``replace_file``, ``write_atomic``) use only public methods of ``self``; a double need not replace
-them.
+Tests replace the object by test doubles, which record calls, fail, or simulate a power loss. So
+code outside this package must not access files in any other way. Some methods (``read_bytes``,
+``replace_file``, ``write_atomic``) only call public methods of ``self``, so a test double need not
+replace them.
 
 OSErrors become IoFailed, StorageFull or ReadOnly (``mvc.io.os_errors``). FileExistsError is raised
 by ``open_write(exclusive=True)``, ``link`` and ``make_dir`` if the name exists.
 
-The kernel releases locks when their process ends (flock(2)). A lock belongs to one opening of the
-file, so two locks exclude each other within a process as well. A forked child closes its copy at
-once: the lock ends with the process that acquired it, not with the last of its children.
+The kernel releases a lock when its process ends (flock(2)). A lock belongs to one opening of the
+file, so two locks exclude each other even within a process. After a fork, the child process closes
+its copy of the lock at once. So a lock ends with the process that acquired it, even if this process
+has children that are still running.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ TEMPORARY = ".mvc-tmp-"
 """Prefix of temporary files; those left by a crash may be deleted."""
 
 SWAPPED = ".mvc-dir-"
-"""Prefix of folders that a symbolic link next to them points to, one after the other."""
+"""Prefix of folders: a symbolic link in the same parent folder points to the newest of these."""
 
 _TRIES = 3
 
@@ -67,16 +68,16 @@ LOCK_SECONDS = 60.0
 """Default seconds to wait for a lock."""
 
 POLLED = 1.0
-"""Seconds before the deadline from which a lock is polled instead of queued for.
+"""Seconds before the deadline in which a lock is polled.
 
-A queued thread that timed out could still acquire the lock briefly.
+Before that, a thread waits in the kernel's queue. It could acquire the lock after the deadline.
 """
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.008  # seconds between two attempts
 
 
 class FileLock(AbstractContextManager["FileLock"]):
-    """A lock until ``release``; as a context manager, until the block ends."""
+    """A lock, until ``release`` or the end of the ``with`` block."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -108,7 +109,7 @@ _live: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
 def _abandon_all() -> None:
-    """In a forked child, closes its copies of the descriptors; the parent keeps its locks."""
+    """In a child process after a fork, closes its copies of locks. The parent's locks remain."""
     for lock in list(_live):
         descriptor, lock._fd = lock._fd, -1
         if descriptor >= 0:
@@ -119,7 +120,7 @@ os.register_at_fork(after_in_child=_abandon_all)
 
 
 class SharedFolder(Struct, frozen=True):
-    """A folder of a group: new files in it get its permissions instead of the umask's."""
+    """A folder of a group. Its permissions, not the umask, decide those of new files in it."""
 
     path: Path
     mode: int
@@ -133,7 +134,7 @@ class SharedFolder(Struct, frozen=True):
         return cls(path, stat.S_IMODE(folder.mode))
 
     def mode_of(self, path: Path, file: FileIdentity) -> int | None:
-        """The mode to set for a file or folder; None if it is right, or another user's."""
+        """The mode to set for a file or folder; None if it is right, or if another user owns it."""
         if path == self.path or not path.is_relative_to(self.path) or file.owner != os.geteuid():
             return None
         wanted = self.mode if file.is_dir else self.mode & 0o666
@@ -145,14 +146,18 @@ class FileSystem:
 
     ``shared``: the repository's folder, if a group works in it (``shared_by``).
 
-    For methods with ``within``, a folder above the path: no symbolic link below that folder is
-    followed, even if other processes replace folders by links meanwhile (``_reach``).
+    The argument ``within`` of some methods is a folder above the path. Symbolic links below this
+    folder are not followed, even if another process replaces a folder by a link meanwhile
+    (``_reach``).
     """
 
     shared: SharedFolder | None = None
 
     def shared_by(self, folder: Path) -> FileSystem:
-        """A file system that opens new files in ``folder`` to its group, if that may write."""
+        """A file system that gives the group of ``folder`` access to new files in the folder.
+
+        If the group may not write in the folder, returns ``self``.
+        """
         if type(self) is not FileSystem or (shared := SharedFolder.at(self, folder)) is None:
             return self
         fs = FileSystem()
@@ -162,7 +167,7 @@ class FileSystem:
     # -- open files --------------------------------------------------------------------
 
     def open_read(self, path: Path, *, follow: bool = True) -> ReadFile:
-        """Opens a regular file for reading; IoFailed for anything else.
+        """Opens a regular file for reading. Raises IoFailed for anything else.
 
         ``follow=False`` refuses a symbolic link as the last part of the path.
         """
@@ -182,10 +187,10 @@ class FileSystem:
         mode: int = 0o666,
         within: Path | None = None,
     ) -> WriteFile:
-        """Opens a regular file for changes; its content stays, ``position`` is its end.
+        """Opens a regular file for changes. The content is unchanged; ``position`` is its end.
 
-        ``create`` creates a missing file, ``exclusive`` raises FileExistsError for an existing one.
-        The process's umask applies to ``mode``. A symbolic link is refused.
+        ``create`` creates a missing file. ``exclusive`` raises FileExistsError for an existing
+        file. The umask of the process applies to ``mode``. A symbolic link is refused.
         """
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
         flags |= (os.O_CREAT if create else 0) | (os.O_EXCL if create and exclusive else 0)
@@ -215,9 +220,9 @@ class FileSystem:
     ) -> FileLock | None:
         """An advisory lock on a file, which is created if it is missing.
 
-        Waits ``timeout`` seconds (LOCK_SECONDS if None), warns after five seconds with the holder's
-        name, and finally raises Busy; ``block=False`` returns None instead of waiting. The lock
-        ends with the process, and excludes other locks of the same process, too.
+        Waits ``timeout`` seconds (LOCK_SECONDS if None), then raises Busy. After five seconds, a
+        warning names the process that has the lock. ``block=False`` returns None instead of
+        waiting. The lock excludes other locks of the same process, too. It ends with the process.
         """
         timeout = LOCK_SECONDS if timeout is None else timeout
         deadline = time.monotonic() + timeout
@@ -247,7 +252,7 @@ class FileSystem:
     # -- names -------------------------------------------------------------------------
 
     def stat(self, path: Path, *, follow: bool = True) -> FileIdentity | None:
-        """The identity of the file at ``path``; None if there is none, or only a dangling link."""
+        """The identity of the file at ``path``; None without a file, or for a dangling link."""
         with translate(path, "inspect"):
             try:
                 return FileIdentity.of(os.stat(path, follow_symlinks=follow))
@@ -264,9 +269,9 @@ class FileSystem:
             return sorted(os.listdir(path))
 
     def make_dir(self, path: Path, exist_ok: bool = False, *, within: Path | None = None) -> bool:
-        """Creates a folder in an existing one; its name is not durable yet.
+        """Creates a folder in an existing folder. Only ``sync_dir`` makes its name durable.
 
-        False: the folder existed already, and ``exist_ok`` permits that.
+        Returns False if the folder existed already and ``exist_ok`` permits that.
         """
         with translate(path, "create"), _reach(path, within) as (name, folder):
             try:
@@ -286,7 +291,7 @@ class FileSystem:
             os.chmod(path, mode)
 
     def share(self, path: Path) -> None:
-        """Opens a new file in the shared folder to its group; has no effect elsewhere."""
+        """Gives the group access to a new file in the shared folder. Has no effect elsewhere."""
         if self.shared is None or (file := self.stat(path, follow=False)) is None:
             return
         if not file.is_symlink and (mode := self.shared.mode_of(path, file)) is not None:
@@ -295,7 +300,7 @@ class FileSystem:
     def replace(self, src: Path, dst: Path, *, within: Path | None = None) -> None:
         """Renames ``src`` to ``dst``, replacing an existing file in one step.
 
-        With ``within`` both must be in one folder.
+        With ``within``, ``src`` must be below the folder of ``dst``.
         """
         with translate(dst, "replace"), _reach(dst, within) as (name, folder):
             old: str | Path = src
@@ -304,12 +309,12 @@ class FileSystem:
             os.replace(old, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def link(self, src: Path, dst: Path) -> None:
-        """Creates a hard link to ``src``; FileExistsError if ``dst`` exists."""
+        """Creates a hard link to ``src``. Raises FileExistsError if ``dst`` exists."""
         with translate(dst, "create"):
             os.link(src, dst)
 
     def symlink(self, target: str, path: Path) -> None:
-        """Creates a symbolic link to ``target``; FileExistsError if ``path`` exists."""
+        """Creates a symbolic link to ``target``. Raises FileExistsError if ``path`` exists."""
         with translate(path, "create"):
             os.symlink(target, path)
 
@@ -355,9 +360,9 @@ class FileSystem:
             yield self.realpath(Path(path))
 
     def sync_dir(self, path: Path, *, within: Path | None = None) -> None:
-        """Returns when the names in a folder are durable.
+        """Makes the names in a folder durable. Raises SyncFailed if the flush fails.
 
-        Ignored if the file system cannot flush folders; SyncFailed if the flush fails.
+        Has no effect if the file system cannot flush folders.
         """
         with translate(path, "read"), _reach(path, within) as (name, folder):
             links = 0 if folder is None else os.O_NOFOLLOW
@@ -411,7 +416,7 @@ class FileSystem:
         """Creates a folder and its missing parents; an existing folder is no error.
 
         On return the names of all created folders are durable. ``created`` receives the folders
-        that this call itself created, outermost first. FileExistsError if a file has the name.
+        that this call created, the outermost first. Raises FileExistsError if a file has the name.
         """
         absent = []
         for place in (path, *path.parents):
@@ -427,7 +432,7 @@ class FileSystem:
                 self.sync_dir(place.parent, within=_below(place.parent, within))
 
     def read_bytes(self, path: Path, limit: int) -> bytes:
-        """All of a file; IoFailed if it is longer than ``limit`` bytes."""
+        """The content of a file. Raises IoFailed if it is longer than ``limit`` bytes."""
         with self.open_read(path) as file:
             data = b"" if (long := file.size() > limit) else file.read(0, limit + 1)
         if long or len(data) > limit:
@@ -435,9 +440,10 @@ class FileSystem:
         return data
 
     def write_atomic(self, path: Path, data: Bytes, *, mode: int | None = None) -> None:
-        """Replaces the content of ``path`` by ``data``, durably: after a crash it is old or new.
+        """Replaces the content of ``path`` by ``data``, durably and in one step.
 
-        Retries if another process has deleted the temporary file as residue of a crash.
+        Tries again if another process has deleted the temporary file, because it took the file for
+        the rest of a crash.
         """
         for left in reversed(range(_TRIES)):
             try:
@@ -460,12 +466,12 @@ class FileSystem:
         durable: bool,
         within: Path | None = None,
     ) -> None:
-        """Replaces the content of ``path`` in one step by what ``writer`` writes.
+        """Replaces the content of ``path`` in one step by the output of ``writer``.
 
-        Readers see the old or the new file, never a part; with ``durable`` also after a power loss.
-        ``mode`` None keeps the old file's permissions, or for a new file applies the umask. If
-        anything fails, the temporary file is deleted. A symbolic link at ``path`` is itself
-        replaced; a hard link keeps its content under its other names.
+        Readers see the old or the new content, never a part; with ``durable``, even after a power
+        loss. With ``mode`` None, the permissions are those of the old file; without an old file,
+        the umask applies. If anything fails, the temporary file is deleted. A symbolic link at
+        ``path`` is replaced, not its target. Further hard links to the old file are unchanged.
         """
         temporary = f"{TEMPORARY}{os.urandom(8).hex()}"
         beside = path.with_name(temporary)
@@ -490,10 +496,10 @@ class FileSystem:
         within: Path | None = None,
         flushes: Flushes | None = None,
     ) -> None:
-        """Writes a new file ``temporary`` in the folder of ``path``, to be renamed to it.
+        """Writes a new file ``temporary`` in the folder of ``path``, to be renamed to ``path``.
 
-        As for ``replace_file``; if anything fails, the caller deletes the temporary file. With
-        ``flushes`` it is durable when their block ends.
+        ``mode`` and ``durable``: as for ``replace_file``. If anything fails, the caller deletes the
+        temporary file. With ``flushes``, the file is durable when the block of ``flushes`` ends.
         """
         present = self.stat(path, follow=False)
         if present is not None and not present.is_symlink:
@@ -535,7 +541,7 @@ def _read_ahead(paths: Sequence[Path]) -> None:
 
 
 class LateFlushes(FileSystem):
-    """Flushes nothing before ``flush``, for folders that a power loss may delete until then."""
+    """Flushes only when ``flush`` is called. For folders that a power loss may delete before."""
 
     def _written(self, path: Path, descriptor: int) -> WriteFile:
         return _Unflushed(path, descriptor, 0)
@@ -564,7 +570,7 @@ class _Unflushed(WriteFile):
 
 
 def _below(path: Path, within: Path | None) -> Path | None:
-    """``within`` for paths below it; None, without restriction, for itself and paths above."""
+    """``within`` if ``path`` is below it, else None, which means no restriction."""
     return None if within is None or within.is_relative_to(path) else within
 
 
@@ -588,12 +594,12 @@ def _regular(path: Path, identity: FileIdentity) -> None:
 
 @contextmanager
 def _reach(path: Path, within: Path | None) -> Iterator[tuple[str, int | None]]:
-    """Yields (name, descriptor of its folder) for functions with ``dir_fd``.
+    """Yields a name and the descriptor of its folder, for functions with ``dir_fd``.
 
-    Without ``within``: (path, None). Otherwise ``path`` must be below ``within``; IoFailed if a
-    symbolic link is between the two. Each folder is opened relative to its parent with O_NOFOLLOW
-    (openat(2)): checking the folders first would prove nothing about the moment of use, as a link
-    may replace one.
+    Without ``within``, yields (path, None). Otherwise raises IoFailed if ``path`` is not below
+    ``within``, or if a symbolic link is between them. Each folder is opened relative to its parent
+    with O_NOFOLLOW (openat(2)). To check the folders first would not suffice, because a link could
+    replace a folder between the check and the use.
     """
     if within is None or path == within:
         yield os.fspath(path), None
@@ -653,7 +659,7 @@ def _open_lock(path: Path) -> int:
 
 
 def _wait(descriptor: int, path: Path, kind: int, deadline: float | None) -> bool:
-    """Whether the lock was acquired; without a deadline it does not wait."""
+    """Waits until the deadline, or without one not at all; returns whether the lock is acquired."""
     pause = _FIRST_WAIT
     while True:
         try:
@@ -673,10 +679,10 @@ def _wait(descriptor: int, path: Path, kind: int, deadline: float | None) -> boo
 
 
 def _queue(descriptor: int, path: Path, kind: int, seconds: float) -> bool:
-    """Waits in the kernel's queue, first come, first served; whether the lock was acquired.
+    """Waits in the kernel's queue, first come, first served; returns whether the lock is acquired.
 
-    A thread waits, because flock has no time limit. If it acquires the lock too late, the caller
-    has closed the descriptor, and the lock ends with the thread's copy.
+    A thread waits, because flock(2) has no time limit. If the thread acquires the lock too late,
+    the caller has closed its descriptor, and the lock ends when the thread closes its own copy.
     """
     got = threading.Event()
     own = os.dup(descriptor)  # the caller's number may be reused for another file
@@ -695,7 +701,7 @@ def _queue(descriptor: int, path: Path, kind: int, seconds: float) -> bool:
 
 
 def _same(descriptor: int, path: Path) -> bool:
-    """Whether ``path`` still names the locked file: a lock on a deleted file is useless."""
+    """Whether ``path`` still names the locked file. A lock on a deleted file is useless."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Parallel flushes: many small files become durable faster than one by one (layer 1).
+"""Flushes many files in parallel, which takes less time than one after another.
 
-A disk takes milliseconds for one flush, and about as long for several at a time.
+A disk takes milliseconds for one flush, and about as long for several flushes at a time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 FLUSHES = 16
-"""Files that are flushed at a time. More gained nothing on two processors and a virtual disk."""
+"""Files that are flushed at a time. More files took no less time on two CPUs and a virtual disk."""
 
 
 class Flushes:
-    """Flushes and closes files; all are durable when its block ends without an error.
+    """Flushes and closes files. All are durable when the ``with`` block ends without an error.
 
-    With ``at_once`` 0 all are flushed one by one at the end of the block. Simulated file systems of
-    tests need this fixed order, and all crash points before the first flush.
+    With ``at_once`` 0 all files are flushed one by one at the end of the block. Simulated file
+    systems in tests need this fixed order, with all writes before the first flush.
     """
 
     def __init__(self, at_once: int = FLUSHES) -> None:
@@ -34,7 +34,7 @@ class Flushes:
         self._pool: ThreadPoolExecutor | None = None
 
     def add(self, file: WriteFile, path: Path) -> None:
-        """Receives an open file; its errors name ``path``. Raises that of an earlier file."""
+        """Adds an open file; its errors name ``path``. Raises the error of an earlier file."""
         self._waiting.append((file, path))
         if not self._at_once or len(self._waiting) == 1:  # a single file needs no thread
             return

@@ -1,8 +1,8 @@
-"""Open files: reads and writes that complete or fail (layer 1).
+"""Open files. A read or write transfers all of its bytes or raises an error.
 
-No shared file position is used: every transfer names its offset, so one handle serves many threads.
-Methods that begin with an underscore are single system calls; test doubles replace those and
-inherit the rest.
+Every transfer has its own offset, and the position of the file is not used. So several threads can
+use one handle. System calls are in small methods with an underscore, such as ``_read``. Test
+doubles replace these methods and inherit the rest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mvc.io.os_errors import sync_failure, translate
 from mvc.types import Bytes, Closing
 
 MOST = 1 << 30
-"""Maximum bytes of one call: Linux stops below 2 GiB, macOS refuses more."""
+"""Maximum bytes of one call: Linux transfers less than 2 GiB, macOS refuses more."""
 
 VECTORS = 1024
 """Maximum buffers of one call: IOV_MAX on Linux and macOS."""
@@ -123,7 +123,7 @@ class _Handle(Closing):
         return self.identity().size
 
     def fileno(self) -> int:
-        """The descriptor, for callers that flush the file themselves; -1 once closed."""
+        """The descriptor, for callers that flush the file themselves; -1 after ``close``."""
         return self._fd
 
     def identity(self) -> FileIdentity:
@@ -163,25 +163,25 @@ class _Handle(Closing):
 class ReadFile(_Handle):
     """A regular file open for reading at any offset, from any thread.
 
-    Large reads skip the holes of a sparse file and fill the buffer with zeros. Holes are used only
-    on file systems known to report them correctly; OpenZFS, for one, has reported written data as a
-    hole (openzfs/zfs issue 15526).
+    Large reads skip the holes of a sparse file and fill the buffer with zeros there. They do so
+    only on file systems that are known to report holes correctly. OpenZFS, for example, has
+    reported written data as a hole (openzfs/zfs issue 15526).
     """
 
     _sparse: bool | None = None
 
     def read_header(self, offset: int, length: int) -> bytes:
-        """As ``read``, for headers of records; a test double may skip the bytes between them."""
+        """As ``read``, for headers of records. A test double may skip the bytes between headers."""
         return self.read(offset, length)
 
     def ahead(self) -> ReadAhead:
-        """For one pass by one thread."""
+        """A reader for one pass over the file, by one thread."""
         return ReadAhead(self)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fills ``buffer`` (contiguous, writable) from ``offset`` on; returns the bytes read.
+        """Fills ``buffer`` (contiguous, writable) from ``offset`` on; returns the number of bytes.
 
-        Fewer than requested only at the end of the file.
+        Only at the end of the file, the number is smaller than the buffer.
         """
         view = _flat(buffer)
         if len(view) < LARGE or not self._is_sparse():
@@ -219,8 +219,8 @@ class ReadFile(_Handle):
     def _seek(self, offset: int, whence: int) -> int:
         """Offset of the next data or hole; ``sys.maxsize`` if there is none.
 
-        If the system does not know, everything is data. The file position changes, but nothing uses
-        it.
+        If the system does not know holes, all bytes count as data. The call changes the file
+        position, which nothing uses.
         """
         try:
             return os.lseek(self._fd, offset, whence)
@@ -311,10 +311,10 @@ class ReadAhead:
 class WriteFile(_Handle):
     """A regular file open for writing; ``position`` is the offset of the next ``write``.
 
-    Nothing is durable before ``sync`` returns. After a failed flush the kernel may have marked lost
-    pages clean, so that a second flush would falsely succeed: every later call but ``close`` raises
-    SyncFailed. Writes of LARGE bytes bypass the page cache if memory address and file offset have
-    the same remainder modulo PAGE (``aligned``), and the file system allows it.
+    Nothing is durable before ``sync`` returns. After a failed flush the kernel may mark lost pages
+    as clean, and a second flush would falsely succeed. So every later call except ``close`` raises
+    SyncFailed. Writes of LARGE bytes or more bypass the page cache if the file system allows it and
+    if memory address and file offset have the same remainder modulo PAGE (``aligned``).
     """
 
     _direct: int | None = None  # descriptor for direct writes; -1 if they are refused
@@ -335,7 +335,7 @@ class WriteFile(_Handle):
         self.position += self._write_all(self.position, data)
 
     def write_at(self, offset: int, data: Bytes | Sequence[Bytes]) -> None:
-        """Writes all of ``data`` at ``offset``; ``position`` stays."""
+        """Writes all of ``data`` at ``offset``; ``position`` does not change."""
         self._write_all(offset, data)
 
     def truncate(self, size: int) -> None:
@@ -353,7 +353,7 @@ class WriteFile(_Handle):
         self._mode_changed = True
 
     def sync(self) -> None:
-        """Returns when content and size are durable; the name is not (see ``sync_dir``)."""
+        """Makes content and size durable. The name needs ``FileSystem.sync_dir``."""
         self._check()
         try:
             self._sync()
@@ -364,7 +364,7 @@ class WriteFile(_Handle):
     def drop_pages(self) -> None:
         """Drops the file's durable pages from the page cache, so that the next read uses the disk.
 
-        Without effect on systems that cannot do it.
+        Has no effect on systems that cannot do this.
         """
         if hasattr(os, "posix_fadvise"):
             with suppress(OSError):  # only advice
@@ -401,10 +401,10 @@ class WriteFile(_Handle):
         return offset - start
 
     def _begin_flush(self, start: int, end: int) -> None:
-        """Starts write-back if many bytes were written, so that ``sync`` waits for less.
+        """Starts write-back if many bytes were written, so that ``sync`` takes less time.
 
-        ``sync`` still reports errors. The advice drops clean pages, too, but these are not clean
-        yet.
+        ``sync`` still reports errors. POSIX_FADV_DONTNEED starts the write-back of these pages. It
+        removes only clean pages from the cache.
         """
         self._begun = start if self._begun is None else self._begun
         if end - self._begun >= _BEHIND and hasattr(os, "posix_fadvise"):
@@ -470,7 +470,7 @@ class WriteFile(_Handle):
 
 
 def _full_sync(descriptor: int) -> None:
-    """On macOS, plain fsync leaves data in the drive's cache; F_FULLFSYNC does not."""
+    """Flushes on macOS, where fsync leaves data in the drive's cache, but F_FULLFSYNC does not."""
     import fcntl
 
     try:

@@ -1,4 +1,4 @@
-"""Which process holds a lock, if the system shows it (Linux)."""
+"""Names the process that has a lock, if the system shows it (Linux)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _SHOWN = 60  # characters of a command
 
 
 def lock_holder(path: Path) -> str:
-    """As "process 4242 (mvc gc), which is stopped,"; "another process" if unknown."""
+    """For example "process 4242 (mvc gc)", with ", which is stopped," if it is stopped.
+
+    "another process" if the system does not show the process.
+    """
     with suppress(OSError, ValueError, IndexError):
         status = path.stat()
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"

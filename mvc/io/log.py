@@ -1,7 +1,7 @@
-"""Writes to the program's log: loggers ``mvc.*`` of the standard ``logging`` (layer 1).
+"""Writes to the program's log: loggers ``mvc.*`` of the standard module ``logging``.
 
-Fields of an event become attributes of its record, for formatters that write them. If nothing has
-imported ``logging``, nothing is logged, and no command waits for that import.
+Fields of an event become attributes of its log record, for formatters that write these attributes.
+If no module has imported ``logging``, nothing is logged. So no command waits for this import.
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ Level = Literal["debug", "info", "warning", "error"]
 def log_event(
     logger: str, message: str, *, level: Level = "info", **fields: str | float | None
 ) -> None:
-    """Logs a message, with fields as extra attributes of its record."""
+    """Logs a message. ``fields`` become attributes of its log record."""
     if (logging := sys.modules.get("logging")) is not None:
         getattr(logging.getLogger(logger), level)("%s", message, extra=fields)

@@ -1,4 +1,4 @@
-"""The type of a path's file system (layer 1; source: proc_pid_mountinfo(5))."""
+"""The type of a path's file system, from proc_pid_mountinfo(5)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NETWORK_FUSE = frozenset([
 def type_of(path: Path, table: str | None = None) -> str:
     """The type of the file system of ``path``, such as ``ext4``; empty if unknown.
 
-    ``table`` is the text of a mount table, by default of this process's own.
+    ``table`` is the text of a mount table, by default that of this process.
     """
     if table is None:
         try:

@@ -1,7 +1,7 @@
-"""Translates errors of the operating system into mvc's (layer 1; docs/errors.md).
+"""Translates errors of the operating system into errors of mvc (docs/errors.md).
 
-Every message names the path and the cause. FileExistsError is not translated: an existing name is a
-result that the caller of an exclusive creation handles.
+Every message names the path and the cause. FileExistsError is not translated, because callers that
+create a file exclusively handle it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HINTS = {
 
 
 class translate:  # noqa: N801 (named as ``contextlib.suppress`` is)
-    """Converts an OSError of the block into mvc's error.
+    """Converts an OSError of the ``with`` block into an error of mvc.
 
     ``action`` is the verb of the message: "read", "list" or "inspect" if nothing is changed,
     otherwise any verb, such as "write" or "replace".
@@ -49,7 +49,8 @@ class translate:  # noqa: N801 (named as ``contextlib.suppress`` is)
         if isinstance(error, OSError):
             raise failure(error, self._path, self._action) from error
         if isinstance(error, ValueError):
-            # Python itself refuses such names, which a damaged repository may contain.
+            # Python refuses names with a zero byte or a lone surrogate. A damaged repository may
+            # contain such names.
             why = "a lone surrogate" if isinstance(error, UnicodeEncodeError) else "a zero byte"
             if why == "a lone surrogate" or "\0" in str(self._path):
                 text = f"cannot {self._action} {str(self._path)!a}: a name cannot contain {why}"
@@ -83,7 +84,7 @@ def failure(error: OSError, path: Path, action: str) -> IoFailed:
 
 
 def under_name(error: IoFailed, old: Path, new: Path) -> IoFailed:
-    """The same error, naming ``new`` instead of the temporary ``old``."""
+    """The same error with the name ``new`` in its message, instead of the temporary ``old``."""
     return type(error)(error.message.replace(str(old), str(new)), hint=error.hint)
 
 

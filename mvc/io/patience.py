@@ -1,4 +1,4 @@
-"""Waiting with a time limit, and with a warning that names the reason after five seconds."""
+"""Waits with a time limit, and warns after five seconds with the reason."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class StillWaiting(MvcWarning):
 class Patience:
     """Measures a wait of at most ``limit`` seconds.
 
-    ``say`` is called with the seconds waited after 5, 10, 20, ... seconds. Time during which this
-    process was stopped does not count.
+    ``say`` is called after 5, 10, 20, ... seconds, with the seconds waited so far. Time during
+    which this process was stopped does not count.
     """
 
     def __init__(self, limit: float, say: Callable[[float], object]) -> None:
@@ -39,8 +39,9 @@ class Patience:
         self._waited, self._last = 0.0, time.monotonic()
 
     def await_(self, arrived: Callable[[float], bool]) -> bool:
-        """Whether ``arrived`` succeeded in time; it waits the given seconds and returns its
-        success.
+        """Calls ``arrived`` until it returns True or the limit has passed. Returns whether it did.
+
+        ``arrived`` waits for at most the given seconds.
         """
         while not arrived(min(SLICE, max(0.0, self._limit - self._waited))):
             if self.is_over():
@@ -65,7 +66,7 @@ def warn(reason: str, seconds: float) -> None:
 
 @contextmanager
 def speaking(reason: str) -> Iterator[None]:
-    """Warns by Python's ``warnings`` if the block takes long."""
+    """Warns by Python's ``warnings`` if the ``with`` block takes long."""
     done = Event()
     patience = Patience(math.inf, lambda seconds: warn(reason, seconds))
     thread = Thread(target=patience.await_, args=(done.wait,), name="mvc-patience", daemon=True)

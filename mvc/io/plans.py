@@ -1,8 +1,9 @@
-"""Plans: which files a replacement of several files renames and deletes (layer 1).
+"""A *plan* lists the files that a replacement of several files renames and deletes.
 
-A plan is in the folder of its files, so that only a process that may write there can have created
-it; a *pointer* in ``.mvc`` names a plan elsewhere. Both are untrusted input like everything in
-``.mvc``: a plan that fails a check has no effect (docs/format.md, "Other files").
+If the folder of these files contains the repository, the plan is in ``.mvc``. Otherwise the plan is
+in the folder itself, so that only a process that may write there can create it. A *pointer* in
+``.mvc`` then names the folder. Plans and pointers are untrusted input: a plan that fails a check
+has no effect (docs/format.md, "Other files").
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from mvc.io.files import TEMPORARY, FileIdentity, FileSystem
 from mvc.io.process import trusted_owners
 
 MOST = 1 << 26
-"""Maximum bytes of a plan; a replacement that would need more has none."""
+"""Maximum bytes of a plan. A larger replacement has no plan."""
 
 _TEMPORARY = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{16}")
 _FIELDS = ("folder", "device", "inode", "owner")
 
 
 class PlanStep(Struct, frozen=True):
-    """One file. ``temporary`` is renamed to ``name``; if it is empty, ``name`` is deleted.
+    """One file. ``temporary`` is renamed to ``name``. If ``temporary`` is "", ``name`` is deleted.
 
-    ``before``: size, mtime and ctime in ns, and inode of the old file; empty for none. ``check``
-    identifies the content of ``temporary``.
+    ``before``: size, mtime and ctime in ns, and inode of the old file; empty without an old file.
+    ``check`` identifies the content of ``temporary``.
     """
 
     name: str
@@ -46,7 +47,7 @@ class PlanStep(Struct, frozen=True):
         return self.place(folder).with_name(self.temporary)
 
     def is_sound(self) -> bool:
-        """Whether the step stays in its folder and out of those of version control systems."""
+        """Whether the file is below the folder, and not in a version control system's folder."""
         if not isinstance(self.name, str) or not isinstance(self.temporary, str):
             return False
         parts = Path(self.name).parts
@@ -62,9 +63,9 @@ class PlanStep(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """``then``: further steps of the replacement, once all files are replaced.
+    """``then`` describes what to do after all files are replaced.
 
-    ``version``: the version of the files; empty if there is none.
+    ``is_ready``: all temporary files are durable. ``version``: that of the files; may be empty.
     """
 
     steps: Sequence[PlanStep]
@@ -73,7 +74,7 @@ class Plan(Struct, frozen=True):
     version: str = ""
 
     def encode(self) -> bytes:
-        """The first line."""
+        """The first line of the plan's file."""
         fields = {
             "steps": [[step.name, step.temporary, *step.before] for step in self.steps],
             "checks": [step.check for step in self.steps],
@@ -84,12 +85,12 @@ class Plan(Struct, frozen=True):
 
     @staticmethod
     def ready(line: bytes) -> bytes:
-        """The second line, for this first one."""
+        """The second line of the file of a ready plan, with a checksum of the first line."""
         return b"ready %08x\n" % zlib.crc32(line)
 
     @classmethod
     def parse(cls, data: bytes) -> Plan | None:
-        """None for an invalid plan. No two steps have the same temporary file."""
+        """The plan in ``data``; None if it is invalid. Two steps cannot share a temporary file."""
         line, end, rest = data.partition(b"\n")
         fields = _object(line)
         try:
@@ -119,7 +120,7 @@ class Pointer(Struct, frozen=True):
 
     @classmethod
     def to(cls, fs: FileSystem, folder: Path) -> Pointer | None:
-        """None if the folder does not exist, or its path contains a symbolic link."""
+        """A pointer to ``folder``; None if it does not exist or its path has a symbolic link."""
         identity = fs.stat(folder, follow=False)
         if identity is None or not identity.is_dir or fs.realpath(folder) != folder:
             return None
@@ -131,7 +132,7 @@ class Pointer(Struct, frozen=True):
 
     @classmethod
     def parse(cls, data: bytes) -> Pointer | None:
-        """None for an invalid pointer."""
+        """The pointer in ``data``; None if it is invalid."""
         fields = _object(data)
         values = [fields.get(name) for name in _FIELDS]
         kinds = [type(value) for value in values]
@@ -144,7 +145,7 @@ class Pointer(Struct, frozen=True):
         return Path(self.folder) / f"{TEMPORARY}{number}"
 
     def is_true(self, fs: FileSystem) -> bool:
-        """Whether the folder is the same one that the writer used."""
+        """Whether the folder is still the one for which the pointer was written."""
         path = Path(self.folder)
         return path.is_absolute() and Pointer.to(fs, path) == self
 

@@ -1,4 +1,4 @@
-"""User, host, processors (layer 1). No function fails: a default is better than a failed commit."""
+"""User, host, CPUs. No function fails: a default is better than a failed commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
 def user_name(uid: int | None = None) -> str:
-    """The login name of a user, by default this process's; ``uid-7`` if it has none."""
+    """The login name of a user, by default this process's user; ``uid-7`` without a name."""
     uid = os.getuid() if uid is None else uid
     try:
         return pwd.getpwuid(uid).pw_name or f"uid-{uid}"
@@ -28,7 +28,7 @@ def user_name(uid: int | None = None) -> str:
 def trusted_owners() -> frozenset[int]:
     """Users whose files this process may treat as its own user's.
 
-    For root under ``sudo`` that includes the user who called it, as in git.
+    For root under ``sudo``, these include the user who called ``sudo``, as in git.
     """
     uid = os.geteuid()
     caller = os.environ.get("SUDO_UID", "") if uid == 0 else ""
@@ -39,7 +39,7 @@ def trusted_owners() -> frozenset[int]:
 def signal_at_end_of_parent(signal: int) -> None:
     """On Linux, makes the kernel send this process a signal when its parent ends.
 
-    The signal also arrives while code keeps Python's lock, or while the process is stopped.
+    The signal arrives even while code holds Python's global lock, or the process is stopped.
     """
     import ctypes  # late: it takes a millisecond
 
@@ -59,7 +59,7 @@ def host_name() -> str:
 
 
 def user_folder(environment: Mapping[str, str], kind: str) -> Path:
-    """The folder of mvc in the user's ``config`` or ``cache``; it may not exist."""
+    """The folder of mvc in the user's folder for ``config`` or ``cache``. It may not exist."""
     base = environment.get(f"XDG_{kind.upper()}_HOME", "")
     try:
         folder = Path(base) if base.startswith("/") else Path.home() / f".{kind}"
@@ -76,7 +76,7 @@ def boot_id() -> str:
 
 
 def cpu_count() -> int:
-    """How many processors this process may use, at least one."""
+    """How many CPUs this process may use, at least one."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0)) or 1
     return os.cpu_count() or 1
@@ -94,11 +94,11 @@ def memory_bytes() -> int:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Disables Python's cycle collector during the block, in all threads.
+    """Disables Python's cyclic garbage collector during the ``with`` block, in all threads.
 
-    The collector inspects every object repeatedly while a million objects are created. That took a
-    third of the time of a commit of 100,000 tensors, and there are no cycles. Mercurial does the
-    same where it reads many objects (``util.nogc``).
+    While a million objects are created, the collector inspects every object repeatedly. That took a
+    third of the time of a commit of 100,000 tensors, although there are no cycles. Mercurial
+    disables the collector, too, where it reads many objects (``util.nogc``).
     """
     enabled = gc.isenabled()
     gc.disable()

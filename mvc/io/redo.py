@@ -1,11 +1,12 @@
-"""Redo journal: stores new bytes of several files, then overwrites the files in place (layer 1).
+"""Redo journal: stores the new bytes of several files, then overwrites the files in place.
 
-Writing in place can be interrupted. So new values are first written to a journal, which is sealed
-once they are complete. A sealed journal is applied repeatedly until that succeeds; an unsealed one
-has changed nothing.
+Writing in place can be interrupted. So all new bytes are first written to a journal, which then is
+*sealed*. A sealed journal is applied again until this succeeds. A journal without a seal has never
+been applied.
 
-A journal is a list of parts: the CRC-32 of this part and all before it, its length, and its bytes.
-The first part is the list of files, the others are blocks; an empty part is the seal.
+A journal is a list of parts. Each part has a CRC-32 of its bytes and of all earlier parts, its
+length, and its bytes. The first part is the list of files. The next parts are blocks of new bytes.
+An empty part is the seal.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from mvc.names import check_path
 from mvc.types import Bytes
 
 BLOCK = 1 << 17
-"""Bytes of a block: the position of a 2-byte word in it fits into two bytes."""
+"""Bytes of a block. The position of a 2-byte word in a block fits into two bytes."""
 
 _Block = tuple[int, int, int]
-"""The number of its file, and its offset and length in the journal."""
+"""A block: the number of its file, and offset and length of the block in the journal."""
 
 _HEAD = struct.Struct("<II")
 _WORD, _FOUR = np.dtype("<u2"), np.dtype("<u8")
@@ -44,9 +45,9 @@ _BY_OTHERS = 0o077
 
 
 class ChangedFile(Struct, frozen=True):
-    """A file below a folder; with an empty ``name`` the folder's path itself is the only file.
+    """A file below a folder. With an empty ``name``, the "folder" is the only file itself.
 
-    ``before`` and ``size`` are bytes of the old and the new content; None for no file.
+    ``before`` and ``size``: bytes of the old and of the new file; None if there is no such file.
     """
 
     name: str
@@ -55,7 +56,7 @@ class ChangedFile(Struct, frozen=True):
 
 
 class _Changes(Struct, frozen=True, array_like=True):
-    """Changes to a block of the numbered file: new words at these positions, or all its bytes."""
+    """Changes to a block of file ``number``: words at ``positions``, or without these all bytes."""
 
     number: int
     offset: int
@@ -80,9 +81,9 @@ class RedoJournal:
         self._write(msgpack.encode(files))
 
     def append(self, number: int, offset: int, old: Bytes, new: Bytes) -> None:
-        """Stores the difference of ``new`` from ``old``, the present bytes of the numbered file.
+        """Stores the difference between ``new`` and ``old``, the present bytes of file ``number``.
 
-        ``old`` is shorter at the file's end. The numbers of the files must not decrease.
+        At the end of the file, ``old`` may be shorter. ``number`` must not decrease between calls.
         """
         before, after = memoryview(old), memoryview(new)
         for start in range(0, len(after), BLOCK):
@@ -93,7 +94,7 @@ class RedoJournal:
                 self.blocks.append((number, self._write(part), len(part)))
 
     def seal(self) -> None:
-        """Ends the journal, which is complete, and durable on return."""
+        """Marks the journal as complete. It is durable on return."""
         self._write(b"")
         self._file.sync()
         self.identity = self._file.identity()
@@ -108,18 +109,18 @@ class RedoJournal:
 
 
 def discard(fs: FileSystem, path: Path) -> None:
-    """Deletes a journal, if it exists; durable on return."""
+    """Deletes a journal, if it exists. The deletion is durable on return."""
     if fs.stat(path, follow=False) is not None:
         fs.unlink(path)
         fs.sync_dir(path.parent)
 
 
 def carry_out(fs: FileSystem, path: Path, folder: Path, sealed: RedoJournal | None = None) -> bool:
-    """Applies a journal to the files below ``folder``, durably; does not delete it.
+    """Applies a journal to the files below ``folder``, durably. Does not delete the journal.
 
-    A journal that this process ``sealed`` is validated only if another process has changed it
-    since. False: nothing was written, because the journal is missing, unsealed, damaged or another
-    user's, or the files have unexpected sizes.
+    A journal that this process has ``sealed`` is validated only if its file has changed since.
+    Returns False if nothing was written, because the journal is missing, unsealed, damaged or
+    another user's, or because a file has an unexpected size.
     """
     identity = fs.stat(path, follow=False)
     if identity is None or not identity.is_file or identity.owner != os.geteuid():
@@ -141,7 +142,7 @@ def carry_out(fs: FileSystem, path: Path, folder: Path, sealed: RedoJournal | No
 
 
 def _difference(old: memoryview, new: memoryview) -> tuple[Bytes, Bytes]:
-    """Positions and values of the words that differ; without positions all bytes, or none."""
+    """Positions and values of words that differ. Without positions: all bytes, or none."""
     if len(old) == len(new) and len(new) % _FOUR.itemsize == 0:
         before, after = np.frombuffer(old, _FOUR), np.frombuffer(new, _FOUR)
         fours = (before != after).nonzero()[0]
@@ -206,7 +207,7 @@ def _checked(
 
 
 def _make_or_cut(fs: FileSystem, folder: Path, file: ChangedFile) -> None:
-    """Gives the file its new size; creates a missing one, deletes one without a new size."""
+    """Creates the file if it is new, deletes it if it has no new size, else gives it that size."""
     path = folder / file.name
     if file.size is None:
         fs.unlink(path, missing_ok=True, within=folder)
@@ -230,7 +231,7 @@ def _overwrite(
     files: Sequence[ChangedFile],
     blocks: Sequence[_Block],
 ) -> None:
-    """Writes some of the blocks; durable on return."""
+    """Writes some of the blocks. They are durable on return."""
     room = np.empty(BLOCK // _WORD.itemsize, _WORD)
     for number, own in groupby(blocks[part], itemgetter(0)):
         path = folder / files[number].name

@@ -1,14 +1,14 @@
-"""Replaces several files of a folder together (layer 1).
+"""Replaces several files of a folder together.
 
-All files are written, flushed and checked under temporary names before the first is renamed; only
-the renames happen one by one. A *plan* (``mvc.io.plans``) names the temporary files from the start,
-and is locked while its process runs. After a process was killed, the next one that calls
-``finish_interrupted`` decides: if all files were ready and match the plan, it does the remaining
-renames; otherwise it deletes the temporary files. At a temporary name it opens and deletes only a
-regular file of this user, and for a ready plan only one of the planned size; anything else stays.
+All files are written, flushed and checked under temporary names. Only then they are renamed, one by
+one. A *plan* (``mvc.io.plans``) lists the temporary files from the start, and is locked while its
+process runs. After this process was killed, the next process calls ``finish_interrupted``: if all
+temporary files were ready and match the plan, it does the remaining renames. Otherwise it deletes
+the temporary files. It opens and deletes only regular files of this user, and for a ready plan only
+files of the planned size. Any other file with a temporary name is left unchanged.
 
-If no plan can be written, an interrupted replacement cannot be completed. An empty plan serializes
-replacements of one path.
+If no plan can be written, an interrupted replacement cannot be completed. Replacements of one path
+lock the same empty plan, so they run one at a time (``one_at_a_time``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Fill = Callable[[WriteFile], None]
 """Writes the content of a file."""
 
 LOCK_SECONDS = 60
-"""Seconds for which a checkout waits for another one that writes to the same path."""
+"""Seconds for which a checkout waits for another checkout that writes to the same path."""
 
 _PLAN = re.compile(r"[0-9a-f]{16}")
 _NAMED = 10  # files in a message
@@ -54,12 +54,14 @@ def replacing(
 ) -> Iterator[list[str]]:
     """Replaces ``files`` of ``folder`` with the output of the functions, and deletes ``deletes``.
 
-    If anything fails before all files are written and flushed, nothing has changed. ``plans``: the
-    folder of plans in a repository, None for no plan. ``checks`` identify the files' contents, and
-    ``version`` their version, for ``finish_interrupted``. ``inside``: ``folder`` contains the
-    repository. ``then`` describes the block's effect, so that ``finish_interrupted`` can repeat it.
-    No symbolic link below ``folder`` is followed. New files get the old files' permissions. Yields
-    the deleted names: a name of a file just written stays, if the file system ignores case.
+    If anything fails before all files are written and flushed, nothing has changed. Symbolic links
+    below ``folder`` are not followed. New files get the permissions of the old files. Yields the
+    names of the deleted files. If the file system ignores case, a name in ``deletes`` may mean a
+    new file; this file is not deleted.
+
+    ``plans``: the folder of plans in a repository, None for no plan. ``inside``: ``folder``
+    contains the repository. For ``finish_interrupted``, ``checks`` identify the contents of the
+    files, ``version`` is their version, and ``then`` describes what the ``with`` block does.
     """
     steps = [
         PlanStep(n, f"{TEMPORARY}{os.urandom(8).hex()}", before(fs, folder / n), checks[n])
@@ -91,9 +93,9 @@ def replacing(
 class Finish(Struct, frozen=True):
     """Callbacks to finish interrupted replacements.
 
-    ``root``: the folder that contains the repository. ``size``: bytes of the file of a plan's
-    ``version`` with a check, None if there is no such file. ``holds``: whether the file at a path
-    has that file's bytes. ``conclude``: performs a plan's ``then``.
+    ``root``: the folder that contains the repository. ``size(version, check)``: bytes of the file
+    with this check in this version; None if there is no such file. ``holds(version, check, path)``:
+    whether ``path`` has the same bytes as this file. ``conclude``: does a plan's ``then``.
     """
 
     root: Path
@@ -103,9 +105,10 @@ class Finish(Struct, frozen=True):
 
 
 class Finished(Struct):
-    """Replaced files, and files that were not replaced although a temporary file existed.
+    """The result for one plan. ``replaced``: files that were replaced.
 
-    ``left_alone``: temporary files that no replacement wrote.
+    ``abandoned``: files that were not replaced, although they had a temporary file.
+    ``left_alone``: files with a temporary name that no replacement wrote.
     """
 
     replaced: tuple[Path, ...] = ()
@@ -116,8 +119,8 @@ class Finished(Struct):
 def finish_interrupted(fs: FileSystem, plans: Path, finish: Finish) -> Iterator[Finished]:
     """Completes or reverts interrupted replacements of this user.
 
-    If a file has changed since the plan was written, or a temporary file does not match the plan,
-    the plan's remaining steps are dropped.
+    If a file has changed since the plan was written, or if a temporary file does not match the
+    plan, the remaining steps of the plan are not done.
     """
     identity = fs.stat(plans, follow=False)
     for name in fs.list(plans) if identity is not None and identity.is_dir else ():
@@ -153,7 +156,7 @@ def _finish(fs: FileSystem, path: Path, finish: Finish) -> Finished:
 
 
 def _finish_elsewhere(fs: FileSystem, pointer: Pointer, number: str, finish: Finish) -> Finished:
-    """Finishes the plan in the pointer's folder; does nothing if there is none."""
+    """Finishes the plan in the pointer's folder. Does nothing if there is no plan."""
     folder, path = Path(pointer.folder), pointer.plan(number)
     if not pointer.is_true(fs) or not is_own_file(fs, path):
         return Finished()
@@ -178,7 +181,7 @@ def _finish_in(
 ) -> Finished:
     """Finishes the plan at ``path``.
 
-    ``exact``: how many of the planned facts about a file must match for its deletion.
+    ``exact``: how many values of ``PlanStep.before`` must match before a file is deleted.
     """
     deletes = [
         s
@@ -219,7 +222,7 @@ def _waiting(fs: FileSystem, plan: Plan, folder: Path) -> list[PlanStep]:
 
 
 def _is_ours(fs: FileSystem, folder: Path, step: PlanStep, plan: Plan, finish: Finish) -> bool:
-    """Whether a replacement can have written the file at the temporary name; opens nothing."""
+    """Whether a replacement can have written the temporary file. Does not open the file."""
     path = step.written(folder)
     identity = fs.stat(path, follow=False)
     return (
@@ -232,11 +235,11 @@ def _is_ours(fs: FileSystem, folder: Path, step: PlanStep, plan: Plan, finish: F
 
 @contextmanager
 def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
-    """Excludes other blocks with these plans and the same file or folder ``place``.
+    """Only one ``with`` block at a time runs with the file or folder ``place``.
 
-    If the folder of plans cannot be written, it excludes nothing. Raises Busy after a minute.
+    If the folder ``plans`` cannot be written, several may run. Raises Busy after a minute.
     """
-    path = plans / f"{zlib.crc32(os.fsencode(place)):016x}"  # a collision only makes one wait
+    path = plans / f"{zlib.crc32(os.fsencode(place)):016x}"  # a collision only causes a wait
     lock = None
     try:
         make_folder(fs, plans, within=plans.parent)
@@ -258,10 +261,9 @@ def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
 
 @contextmanager
 def removing_if_failed(fs: FileSystem) -> Iterator[list[Path]]:
-    """Yields a list for ``created`` of ``make_dirs``. If the block fails, deletes those empty
-    folders.
+    """Yields a list for ``created`` of ``make_dirs``. If the block fails, deletes these folders.
 
-    Folders of other processes, and folders with files, stay. Raises the block's own error.
+    Folders that are not empty are not deleted. Raises the error of the block.
     """
     created: list[Path] = []
     try:
@@ -290,11 +292,11 @@ def make_folder(
 
 
 class _PlanFile:
-    """The plan of a running replacement; other processes ignore it while it is locked.
+    """The plan of a running replacement. Other processes ignore the plan while it is locked.
 
-    At the end of its block, it is deleted with the remaining temporary files, unless all files were
-    ready: then the next command finishes it once. Without disk space or permission there is no
-    plan.
+    At the end of the ``with`` block, the plan is deleted. If the block fails before all files are
+    ready, the temporary files are deleted, too. If it fails later, plan and files stay, and the
+    next command finishes the plan. Without disk space or permission there is no plan.
     """
 
     def __init__(
@@ -327,7 +329,7 @@ class _PlanFile:
     def get_ready(self) -> None:
         """Makes all temporary files durable and marks the plan as ready.
 
-        Skipped for a single file without ``then``: its rename is one step.
+        A single file without ``then`` does not need it, because its rename is one step.
         """
         if self._files and (len(self._plan.steps) > 1 or self._plan.then):
             path, _ = self._files[-1]
@@ -356,12 +358,12 @@ class _PlanFile:
                 file.sync()
 
     def _remove(self) -> None:
-        """Deletes the plan before its pointer: without the pointer no process would find it.
+        """Deletes the plan, and then its pointer, without which no process can find the plan.
 
-        The deletion is durable: a plan that reappeared would move HEAD again.
+        The deletion of the plan is durable, because an old plan that reappears would move HEAD.
         """
         for path, _ in reversed(self._files):
-            with suppress(MvcError):  # the next command deletes a remaining one
+            with suppress(MvcError):  # the next command deletes the file
                 self._fs.unlink(path, missing_ok=True, within=path.parent)
                 if path == self._files[-1][0]:
                     self._fs.sync_dir(path.parent, within=path.parent)
@@ -374,9 +376,9 @@ class _PlanFile:
 
 
 def _refuse_temporary(steps: Sequence[PlanStep]) -> None:
-    """Raises WouldOverwrite for a name that plans and temporary files use.
+    """Raises WouldOverwrite for names of the form that plans and temporary files have.
 
-    A version with such a file could forge a plan in the folder that it is written to.
+    With such a file, a version could forge a plan in the folder of a checkout.
     """
     for step in steps:
         if any(map(is_temporary, Path(step.name).parts)):
@@ -408,9 +410,10 @@ def _refuse_folded(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> N
 
 
 def _carry_out(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> list[str]:
-    """Renames, then deletes, durably; returns the deleted names. An error lists the finished steps.
+    """Renames and deletes files, durably; returns the deleted names. Errors list finished steps.
 
-    If the file system ignores case, a name to delete may be that of a file just written; it stays.
+    If the file system ignores case, a name to delete may mean a file that was just written. This
+    file is not deleted.
     """
     done, deleted, written = 0, [], set()
     try:
@@ -447,10 +450,10 @@ def _sync(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> None:
 
 
 def _drop(fs: FileSystem, folder: Path, steps: Sequence[PlanStep], plan: Path | None) -> None:
-    """Deletes the temporary files; one that cannot be deleted stays.
+    """Deletes the temporary files, as far as possible.
 
-    A ready plan without temporary files counts as completed. So first the plan at ``plan`` loses
-    its last byte, and is not ready.
+    Before that, removes the last byte of the file ``plan``, so that the plan is not ready any more.
+    A ready plan without temporary files would count as completed.
     """
     if plan is not None and steps:
         with suppress(MvcError), fs.open_write(plan, within=plan.parent) as file:

@@ -1,8 +1,8 @@
 """Creates and checks signatures with OpenSSH's ``ssh-keygen``, as git does.
 
-``ssh-keygen`` or the agent reads the private key; this process never does. Nothing is asked on the
-terminal. Signatures to check come from strangers: they are validated here first, and no shell is
-involved.
+Only ``ssh-keygen`` or the agent reads the private key, never this process. Nothing is asked on the
+terminal. Signatures to check may come from attackers. So they are validated before ``ssh-keygen``
+reads them, and no shell is used.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ _NEWEST = "OpenSSH 8.8 or newer"
 _PATIENCE_SECONDS = 60.0  # a hardware key may wait for a touch
 _MAGIC = b"SSHSIG"
 _NAME = re.compile(rb"[A-Za-z0-9@._+-]{1,64}")
-"""An algorithm or a namespace; it cannot contain anything that ssh-keygen's output could confuse.
-"""
+"""An algorithm or a namespace, without characters that could be misread in ssh-keygen's output."""
 _LINE = 70
 _BEGIN, _END = b"-----BEGIN SSH SIGNATURE-----\n", b"-----END SSH SIGNATURE-----\n"
 _LONGEST = 200  # characters of ssh-keygen's error output
@@ -54,9 +53,9 @@ _WORDS: dict[Trust, str] = {
 class Checked(Struct, frozen=True):
     """The result of checking a signature.
 
-    ``good``: signed by ``signer``. ``bad``: of something else, or no signature. ``unknown``: no
-    allowed signer had its key at that time. ``not-allowed``: the signer may not sign such things.
-    ``key``: type and fingerprint, empty if there is none.
+    ``good``: signed by ``signer``. ``bad``: a signature of other content, or no signature.
+    ``unknown``: no allowed signer had the key at that time. ``not-allowed``: the signer may not
+    sign content of this kind. ``key``: type and fingerprint of the key; empty without a key.
     """
 
     trust: Trust
@@ -88,7 +87,7 @@ class Signers(Struct, frozen=True):
 
 
 def sign(key: Path, namespace: str, message: bytes) -> bytes:
-    """The binary signature of ``message`` by the key in this file, or by the same key in the agent.
+    """The binary signature of ``message`` by ``key``, a file. The agent may have the key, too.
 
     Raises CannotSign, NotInstalled.
     """
@@ -112,7 +111,7 @@ def sign(key: Path, namespace: str, message: bytes) -> bytes:
 
 
 def key_of(blob: bytes) -> str:
-    """Type and fingerprint of a signature's key; empty if it is no signature."""
+    """Type and fingerprint of a signature's key; empty if ``blob`` is no signature."""
     import hashlib  # late: slow to import
 
     with suppress(ValueError, struct.error):
@@ -190,7 +189,7 @@ def _names(done: subprocess.CompletedProcess[bytes]) -> tuple[str, ...]:
 
 
 def _moment(time_ns: int) -> str:
-    """In the format of ``ssh-keygen``, in this computer's time zone, as in the list of signers."""
+    """The time in the format of ``ssh-keygen``, in the local zone, as in the list of signers."""
     seconds = min(max(time_ns // 10**9, 0), _LAST_SECOND)
     return time.strftime("%Y%m%d%H%M%S", time.localtime(seconds))
 
@@ -199,7 +198,10 @@ def _moment(time_ns: int) -> str:
 
 
 def _run(arguments: Iterable[str], message: bytes) -> subprocess.CompletedProcess[bytes]:
-    """Runs ssh-keygen without a terminal, so it cannot ask. Raises NotInstalled, CannotSign."""
+    """Runs ssh-keygen without a terminal, so that it asks nothing.
+
+    Raises NotInstalled and CannotSign.
+    """
     import subprocess
     from shutil import which
 

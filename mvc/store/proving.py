@@ -1,7 +1,6 @@
-"""Proofs: bytes are decoded by the readers' own code before they are published.
+"""Verifies new bytes before they are published: decodes them with the code that readers use.
 
-Proofs of records are in ``mvc.store.writing.proof``; commands that store no tensors do not import
-it.
+``mvc.store.writing.proof`` verifies records. Only commands that store tensors import it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from mvc.errors import DamagedData, EncodingFailed, InvalidPipeline, WrongUsage
 
 
 class proof_of:  # noqa: N801 (named as ``contextlib.suppress`` is)
-    """Raises EncodingFailed if the block, which decodes the ``subject``, fails."""
+    """A ``with`` block that decodes ``subject``. Raises EncodingFailed if the block fails."""
 
     __slots__ = ("_subject",)
 

@@ -1,9 +1,10 @@
-"""A snapshot: the repository at one position, read from journal, index and packs.
+"""A snapshot: the repository up to one entry of the journal, read from journal, index and packs.
 
-Every query is one ordered search in the index and its tail. ``refresh`` reads entries that were
-appended since, and follows journals and indexes that other processes have replaced.
+A query searches in the index, and in the keys of entries that are not indexed yet, the *tail*.
+``refresh`` reads entries that were appended since, and opens a new journal or index if another
+process has replaced it.
 
-A version that is stored in full is no snapshot but a reset point
+Do not confuse snapshots with reset points, which are versions that are stored in full
 (``mvc.repo.commit.storage_policy``).
 """
 
@@ -51,7 +52,7 @@ LOST = (
 def _retried_on_rewrite(
     query: Callable[Concatenate[Snapshot, _P], _T],
 ) -> Callable[Concatenate[Snapshot, _P], _T]:
-    """Decorates a query of several steps: it is repeated if the journal is replaced meanwhile."""
+    """Decorates a query of several steps, to repeat it if the journal is replaced meanwhile."""
 
     @wraps(query)
     def retried(self: Snapshot, /, *args: _P.args, **options: _P.kwargs) -> _T:
@@ -63,8 +64,7 @@ def _retried_on_rewrite(
 class Snapshot:
     """Reads a repository's folder. Safe across threads; each open repository has its own snapshot.
 
-    It combines a journal reader, an index reader with its tail, and pack readers, and keeps the
-    three consistent.
+    It has readers of journal, index and packs, and ensures that they are consistent.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Snapshot:
     ) -> None:
         """Opens ``folder``, brings the index up to date and reads the journal to its end.
 
-        ``ahead``: read the journal up to this byte only, then these bytes as further entries, which
-        only this snapshot has. Raises DamagedData, HistoryMissing, IoFailed.
+        ``ahead``: an offset and bytes. The journal is read up to the offset, then the bytes are
+        read as entries, which only this snapshot has. Raises DamagedData, HistoryMissing, IoFailed.
         """
         self.fs = fs
         self.folder = folder
@@ -96,10 +96,10 @@ class Snapshot:
             thresholds=thresholds or IndexThresholds(tail=INDEX_BATCH),
         )
         self._lock = threading.RLock()
-        self._own: list[bytes] = []  # keys of what this process has published, sorted
+        self._own: list[bytes] = []  # sorted keys of entries that this process has published
         self._high_water_mark: Position | None = None
         try:
-            # Before the journal is read: the mark must not be newer than the journal.
+            # Read before the journal, because it must not be newer than the journal.
             self._high_water_mark = read_high_water_mark(fs, folder, self.identity)
             self._index.open()
             self._index.index_far_end()
@@ -147,11 +147,11 @@ class Snapshot:
 
     @property
     def damage(self) -> DamagedData | None:
-        """The last damaged record header that was read."""
+        """The error of the last damaged record header that was read."""
         return self._records.damage
 
     def entry(self, offset: int) -> Recorded:
-        """The journal entry at byte ``offset``; DamagedData if it is lost."""
+        """The journal entry at byte ``offset``. Raises DamagedData if the entry is lost."""
         return self.journal.entry(offset)
 
     def records(self, offset: int) -> EntryRecords:
@@ -163,15 +163,15 @@ class Snapshot:
     ) -> Iterator[Recorded]:
         """Every entry from ``start`` to ``position``.
 
-        Raises DamagedData at a gap; with ``lost`` it reports the gap and continues after it.
+        Raises DamagedData at a gap. With ``lost``, it reports the gap and continues after the gap.
         """
         end = self.position.offset
         if start.offset >= end:
-            return iter(())  # the file may be shorter: the last entry's second copy is cut off
+            return iter(())  # the file may be shorter, without the last entry's second copy
         return takewhile(lambda recorded: recorded.offset < end, self.journal.scan(start, lost))
 
     def check_gaps(self, offset: int, question: str) -> None:
-        """DamagedData if entries after ``offset`` are lost: they may change the answer."""
+        """Raises DamagedData if entries after ``offset`` are lost, which may change an answer."""
         later = [gap for gap in self.gaps if gap.start.offset > offset]
         if later:
             raise DamagedData(
@@ -180,9 +180,9 @@ class Snapshot:
             )
 
     def check_whole(self) -> None:
-        """DamagedData if entries are lost, since a new entry might contradict them.
+        """Raises DamagedData if entries are lost, because a new entry might contradict them.
 
-        Also if the entry with the present value of HEAD cannot be read.
+        Raises it, too, if the entry with the present value of HEAD or its branch cannot be read.
         """
         if self.gaps:
             raise DamagedData(
@@ -198,7 +198,8 @@ class Snapshot:
     def mentions(self, text: bytes, start: int) -> bool:
         """Whether these bytes occur in the journal between byte ``start`` and the indexed end.
 
-        Nothing is parsed: False is certain, True means that an entry may contain them.
+        The journal is not parsed. So False is certain, but True means only that an entry may
+        contain these bytes.
         """
         with self._lock:
             return self.journal.mentions(text, start, self.indexed.offset)
@@ -226,7 +227,7 @@ class Snapshot:
     def newest(self, prefix: bytes) -> Recorded | None:
         """The newest entry with a key under ``prefix`` (a whole key without its offset).
 
-        DamagedData if a lost entry may be newer.
+        Raises DamagedData if a lost entry may be newer.
         """
         key = self.last_under(prefix)
         if key is None:
@@ -236,7 +237,10 @@ class Snapshot:
 
     @_retried_on_rewrite
     def by_sequence(self, sequence: int) -> Recorded | None:
-        """The entry with this number, or None if it was never used; DamagedData if it is lost."""
+        """The entry with this number; None if no entry ever had the number.
+
+        Raises DamagedData if the entry is lost.
+        """
         if (offset := self.offset_of(sequence)) is not None:
             return self.entry(offset)
         for gap in self.gaps:
@@ -273,16 +277,17 @@ class Snapshot:
             return query()
 
     # -- typed queries: callers outside the store need no keys ---------------------------------
-    # Only ``newest``, ``by_sequence``, ``ref_at`` and ``refs_under`` check for lost entries.
-    # If a lost entry could change another answer, call ``check_gaps`` first. Queries about
-    # forgotten states need not: stored versions can be read by id whatever entries are lost.
+    # Only ``newest``, ``by_sequence``, ``ref_at`` and ``refs_under`` check for lost entries. If a
+    # lost entry could change the answer of any other query, call ``check_gaps`` first. This is not
+    # needed for queries about forgotten states, because a lost entry never prevents reading a
+    # stored version by id.
 
     def newest_ref_change(self, name: str) -> Recorded | None:
-        """The newest entry that changed a ref; DamagedData if a lost entry may be newer."""
+        """The newest entry that changed a ref. Raises DamagedData if a lost entry may be newer."""
         return self.newest(keys.REF + keys.text(name))
 
     def ref(self, name: str) -> RefValue:
-        """The value of a ref; DamagedData if a lost entry may have changed it."""
+        """The value of a ref. Raises DamagedData if a lost entry may have changed the ref."""
         recorded = self.newest_ref_change(name)
         return None if recorded is None else recorded.entry.value_of(name)
 
@@ -298,9 +303,9 @@ class Snapshot:
 
     @_retried_on_rewrite
     def ref_at(self, name: str, time_ns: int) -> RefValue:
-        """The value of a ref at a time (ns since 1970), by its entries' own times.
+        """The value of a ref at a time (ns since 1970), by the times in its entries.
 
-        DamagedData if a lost entry may have changed it since.
+        Raises DamagedData if a lost entry may have changed the ref.
         """
         low = keys.REFLOG + keys.text(name)
         key = self.last(low, low + keys.moment(time_ns) + b"\xff" * 8)
@@ -316,14 +321,14 @@ class Snapshot:
         return None if key is None else self.entry(keys.offset_of(key))
 
     def has_ref(self, name: str) -> bool:
-        """Whether any entry has changed this ref, deletions included."""
+        """Whether any entry has ever set or deleted this ref."""
         return self.last_under(keys.REFLOG + keys.text(name)) is not None
 
     def refs_under(self, prefix: str) -> Iterator[tuple[str, Recorded | None]]:
-        """Refs with names under ``prefix``, descending, each with the entry that last changed it.
+        """Refs with names under ``prefix``, descending, each with the newest entry that changed it.
 
-        The entry is None if it is lost or a lost one may be newer. Each ref costs one search,
-        however many changes it has had.
+        The entry is None if it is lost, or if a lost entry may be newer. Each ref needs only one
+        search.
         """
         low = keys.REF + prefix.encode()
         high = keys.after(low)
@@ -345,26 +350,25 @@ class Snapshot:
 
     @_retried_on_rewrite
     def publishing(self, first: bytes, last: bytes | None = None) -> list[Recorded]:
-        """Entries that published commits with ids from ``first`` to ``last``, by id.
+        """Entries that published commits with ids from ``first`` to ``last``, in order of ids.
 
-        Only the first 8 bytes of ids are compared; without ``last`` those that share them with
-        ``first``.
+        Only the first 8 bytes of ids are compared. Without ``last``, they must equal ``first``.
         """
         low = keys.COMMIT + first[: keys.ID_BYTES]
         high = keys.after(keys.COMMIT + (first if last is None else last)[: keys.ID_BYTES])
         return [self.entry(keys.offset_of(key)) for key in self.scan(low, high)]
 
     def committed_since(self, time_ns: int) -> list[int]:
-        """Offsets of entries with commits of this commit time or a later one."""
+        """Offsets of entries that have commits with the time ``time_ns`` or a later time."""
         return [
             keys.offset_of(key)
             for key in self.scan(keys.COMMITTED + keys.moment(time_ns), keys.after(keys.COMMITTED))
         ]
 
     def commits_between(self, start: int, end: int) -> list[bytes]:
-        """First 8 bytes of the ids of commits that the index records at bytes ``start`` to ``end``.
+        """First 8 bytes of the ids of commits in entries at journal bytes ``start`` to ``end``.
 
-        Includes commits of entries that are lost now.
+        The index has these bytes even of entries that are lost now.
         """
         return [
             key[1 : 1 + keys.ID_BYTES]
@@ -373,7 +377,7 @@ class Snapshot:
         ]
 
     def offsets_between(self, start: int, end: int) -> list[int]:
-        """Offsets from ``start`` to ``end`` of the entries in the index, lost ones included."""
+        """Offsets from ``start`` to ``end`` of all entries in the index, even of lost entries."""
         tables = (keys.REF, keys.COMMIT, keys.STATEMENT, keys.PACK)
         offsets = {keys.offset_of(key) for table in tables for key in self.under(table)}
         return sorted(offset for offset in offsets if start <= offset < end)
@@ -383,7 +387,7 @@ class Snapshot:
         return [keys.offset_of(key) for key in self.under(keys.MARK + mark)]
 
     def newest_first(self) -> Iterator[Recorded]:
-        """Lazy: every entry, newest first, with one search each."""
+        """Yields every entry, the newest first. Each entry needs one search."""
         high = keys.after(keys.OPERATION)
 
         def next_entry() -> Recorded | None:
@@ -413,7 +417,7 @@ class Snapshot:
         return self.newest(keys.UNDONE + keys.number(sequence))
 
     def targets(self, *, reports: bool = False) -> list[str]:
-        """Names of all targets with deployments, ascending; one search each.
+        """Names of targets with deployments, ascending. Each target needs one search.
 
         ``reports``: only the targets for reports of nodes; by default all except these.
         """
@@ -429,10 +433,10 @@ class Snapshot:
 
     @_retried_on_rewrite
     def own_since(self, target: str, sequence: int) -> tuple[Recorded, bool] | None:
-        """The newest operation that this repository recorded on a target, from this number on.
+        """The newest operation on a target that was recorded here, with ``sequence`` or later.
 
-        The flag says whether all of its operations since then are in turn, with no received one
-        between. None if there is no such operation.
+        None if there is no such operation. The flag says whether all operations on the target,
+        from the first of these on, were recorded here and in turn (``keys._is_in_turn``).
         """
         low, mixed = keys.OWN + keys.text(target), keys.MIXED + keys.text(target)
         start = self.first(keys.OPERATION + keys.number(sequence), keys.after(keys.OPERATION))
@@ -480,7 +484,7 @@ class Snapshot:
 
     @_retried_on_rewrite
     def statement(self, id_: bytes) -> tuple[Recorded, Statement] | None:
-        """The statement with this id and its entry; None if it is absent."""
+        """The statement with this id, and its entry; None if there is no such statement."""
         for key in self.under(keys.STATEMENT + id_[: keys.ID_BYTES]):
             recorded = self.entry(keys.offset_of(key))
             if (statement := recorded.entry.by_id.get(StatementId(id_))) is not None:
@@ -489,9 +493,9 @@ class Snapshot:
 
     @_retried_on_rewrite
     def about(self, kind: type[_S], subject: bytes) -> list[tuple[Recorded, _S]]:
-        """All statements of a kind about a subject, in their order, without nodes' own deployments.
+        """All statements of a kind about a subject, in their order, except the reports of nodes.
 
-        DamagedData if the index lacks one, for kinds with one topic per subject.
+        For kinds without targets, raises DamagedData if the index lacks a statement.
         """
         pairs: list[tuple[Recorded, _S]] = []
         last: int | None = None
@@ -516,14 +520,17 @@ class Snapshot:
 
     @_retried_on_rewrite
     def is_subject(self, kind: type[Statement], subject: bytes) -> bool:
-        """Whether a statement of a kind about a subject exists; one or two searches."""
+        """Whether a statement of a kind about a subject exists. Needs one or two searches."""
         entries = self._descending(keys.about(kind.code, subject))
         return any(
             s.subject == subject for s in chain.from_iterable(r.entry.of(kind) for r in entries)
         )
 
     def _descending(self, prefix: bytes) -> Iterator[Recorded]:
-        """Lazy: entries with keys under ``prefix``, greatest key first; one search each."""
+        """Yields the entries with keys under ``prefix``, in descending order of keys.
+
+        Each entry needs one search.
+        """
         end = keys.after(prefix)
         while (key := self.last(prefix, end)) is not None:
             yield self.entry(keys.offset_of(key))
@@ -542,12 +549,12 @@ class Snapshot:
         return self._entries_under(keys.SUBJECT + bytes((kind.code,)))
 
     def has_any(self, kind: type[Statement]) -> bool:
-        """Whether a statement of a kind exists; one search."""
+        """Whether a statement of a kind exists. Needs one search."""
         return self.last_under(keys.SUBJECT + bytes((kind.code,))) is not None
 
     @property
     def node(self) -> bytes:
-        """The repository's name in statements. Copies of the repository have the same one."""
+        """The repository's name in statements. Copies of the repository have the same name."""
         return node_of(self.entry(0).entry.note)
 
     def newest_hybrid(self, target: str, code: int = Deployment.code) -> int | None:
@@ -578,7 +585,10 @@ class Snapshot:
     def state_marks(
         self, commit: bytes | None = None, *, weights: bool = False
     ) -> list[tuple[Recorded, StateMark]]:
-        """The marks of a commit's state, or of its ``weights``, oldest first; by default of all."""
+        """The marks of a commit's state, or of its ``weights``, the oldest first.
+
+        Without ``commit``, the marks of all commits.
+        """
         prefix = keys.SUBJECT + (keys.WEIGHTS if weights else keys.STATE)
         entries = self._entries_under(prefix + (b"" if commit is None else commit[: keys.ID_BYTES]))
         return [
@@ -591,7 +601,7 @@ class Snapshot:
     # -- entries that this process has published -------------------------------------------
 
     def note_published(self, recorded: Recorded) -> None:
-        """Remembers an entry that this process made durable, so that no query can miss it."""
+        """Remembers an entry that this process made durable: queries check that they find it."""
         with self._lock:
             if len(self._own) > _OWN_KEYS:
                 newest = sorted(self._own, key=keys.offset_of)[_OWN_KEYS // 2 :]
@@ -600,7 +610,7 @@ class Snapshot:
                 insort(self._own, key)
 
     def _checked(self, low: bytes, high: bytes, result: Collection[bytes]) -> list[bytes]:
-        """Returns the keys; DamagedData if they lack one that this process has published."""
+        """Returns ``result``. Raises DamagedData if it lacks a key that this process published."""
         begin, end = bisect_left(self._own, low), bisect_left(self._own, high)
         if any(self._own[i] not in result for i in range(begin, end)):
             raise DamagedData("the index lacks an entry that this process has published")
@@ -631,7 +641,7 @@ class Snapshot:
                 self._index.follow_index()
                 self._catch_up()
                 if self.journal.fixed is not None:
-                    return  # others may have indexed more
+                    return  # the index may cover more than this part of the journal
                 superseded = self._index.superseded
                 known = None if superseded is None else superseded.position
                 beyond = [
@@ -649,8 +659,8 @@ class Snapshot:
     def _lacks(self, reached: Position) -> None:
         """Handles a journal that is known to continue up to ``reached``.
 
-        If the file has those bytes, its last entries are damaged: a gap. If it ends before, it was
-        truncated or restored from an older copy: HistoryMissing.
+        If the file has these bytes, its last entries are damaged: a gap is added. If the file is
+        shorter, it was truncated or restored from an older copy: HistoryMissing is raised.
         """
         if self.journal.size() < reached.offset or reached.offset <= self.position.offset:
             raise _missing(self.position, reached)
@@ -659,7 +669,7 @@ class Snapshot:
             self.gaps.append(gap)
 
     def _reopen(self) -> None:
-        """Switches to the journal that maintenance has renamed into place."""
+        """Switches to the new journal by which gc or repack has replaced the old one."""
         self.journal.reopen()
         self._high_water_mark = None
         self._records.damage = None
@@ -674,11 +684,11 @@ class Snapshot:
             if not self.journal.has(self.tip):
                 self._go_back(self.tip)
             elif self.journal.size() < self.position.offset:
-                return  # the newest entry's second copy was cut off, or is being written
+                return  # the newest entry's second copy is missing, or is being written
         self._index.read_on()
 
     def _go_back(self, newest: Recorded) -> None:
-        """Restarts after the newest entry's own writer has failed and removed it."""
+        """Reads again after the writer of the newest entry has failed and removed the entry."""
         if newest.after.offset <= self.journal.durable:
             raise HistoryMissing(
                 f"the journal lacks entry {newest.sequence} (byte {newest.offset}), which "
@@ -702,17 +712,17 @@ class Snapshot:
             self.refresh()
 
     def rebuild_index(self) -> None:
-        """Replaces the index, damaged or not; MvcError if the folder cannot be written."""
+        """Replaces the index, damaged or not. Raises MvcError if the folder cannot be written."""
         with self._lock:
             self._index.rebuild()
             self.refresh()
             self.index_tail(force=True)
 
     def index_tail(self, *, force: bool = False) -> None:
-        """Adds the tail to the index if it is long enough, or always with ``force``.
+        """Adds the tail to the index if it is long enough. With ``force``, always adds it.
 
-        The journal is flushed first: the index must never cover an entry that a power loss could
-        remove.
+        The journal is flushed first, because the index must not cover an entry that a power loss
+        could remove.
         """
         with self._lock:
             end = self._index.flushed_end_to_index(force=force)
@@ -746,5 +756,5 @@ def _shown(prefix: bytes) -> str:
     on = keys.on("")[:-1]
     if prefix.startswith(on):
         name = prefix[len(on) :].partition(b"\0")[0].decode("utf-8", "replace")
-        return f"what was last recorded on {name}"
-    return "what the newest entry is"
+        return f"which operation on {name} is the newest"
+    return "which entry is the newest"

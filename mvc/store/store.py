@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 CONFIG = "config.yaml"
 FIRST_CONFIG = b"# See docs/commands/config.md\n"
 BARE_CONFIG = FIRST_CONFIG + b"core:\n  bare: true\n"
-GITIGNORE = ".gitignore"  # a git repository around the folder then leaves it alone
+GITIGNORE = ".gitignore"  # so that a git repository around the folder ignores it
 
 
 SharedBy: TypeAlias = Literal["group", "all"]
-"""Users of a repository, apart from its owner: its group, or its group and all others to read."""
+"""Who may use a repository: ``group``: its owner and group; ``all``: all users may read it, too."""
 _SHARES: dict[SharedBy, int] = {"group": 0o2070, "all": 0o2075}
 
 
@@ -88,7 +88,7 @@ def create(
         except IoFailed as error:
             if fs.stat(folder / FORMAT) is None:
                 raise
-            # Another process has created it meanwhile.
+            # Another process has created a repository meanwhile.
             raise already from error
         fs.sync_dir(parent)
     except BaseException:
@@ -98,7 +98,7 @@ def create(
 
 
 def share_new(fs: FileSystem, folder: Path, shared: SharedBy) -> None:
-    """Gives a new folder's group access. Raises IoFailed if the system does not allow that."""
+    """Gives the group of a new folder access. Raises IoFailed if the system does not allow it."""
     if shared not in _SHARES:
         raise WrongUsage(f"shared is {shared!r}", hint=f"use {' or '.join(_SHARES)}")
     identity = fs.stat(folder)
@@ -170,7 +170,10 @@ class Store:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The present snapshot; a forked child opens its own. Raises WrongUsage."""
+        """The present snapshot. After a fork, the child process opens its own snapshot.
+
+        Raises WrongUsage if the repository is closed.
+        """
         if self.closed:
             raise WrongUsage("this repository is closed", hint="open it again")
         if self._pid != os.getpid():
@@ -187,8 +190,7 @@ class Store:
     def fresh(self) -> Snapshot:
         """The snapshot, refreshed to the end of the journal.
 
-        Every operation that reads begins with it, to include entries that other processes
-        published.
+        Every operation that reads calls it first, to include entries of other processes.
         """
         snapshot = self.snapshot
         snapshot.refresh()
@@ -221,9 +223,9 @@ class Store:
 
     @contextmanager
     def providing(self, contents: Mapping[bytes, memoryview]) -> Iterator[None]:
-        """While the block runs, these objects can be read, whether they are stored or not.
+        """While the ``with`` block runs, these objects can be read even if they are not stored.
 
-        Their bytes are compared with their ids, as all bytes are.
+        Their bytes are compared with their ids, like those of stored objects.
         """
         new = contents.keys() - self.provided.keys()
         self.provided.update(contents)
@@ -242,7 +244,7 @@ class Store:
 
     @property
     def rates(self) -> Rates:
-        """The decoding constants."""
+        """Estimates recovery times from constants."""
         from mvc.store.recovery.rates import Rates
 
         return Rates()
@@ -257,9 +259,9 @@ class Store:
         return self._arenas
 
     def require(self, features: frozenset[str] = frozenset()) -> None:
-        """Records features in ``format``, durably; call it before writing anything that needs them.
+        """Records features durably in ``format``. Call it before writing bytes that need them.
 
-        The caller must not hold the journal's lock. Raises ReadOnly if a recorded feature forbids
+        The caller must not have locked the journal. Raises ReadOnly if a recorded feature forbids
         this release to write.
         """
         self._required |= features
@@ -269,9 +271,9 @@ class Store:
                 add_features(self.fs, self.folder, features)
 
     def check_writable(self, done: str) -> None:
-        """Raises ReadOnly if the folder cannot be written; ``done``: a verb such as "collected".
+        """Raises ReadOnly if the folder cannot be written, and InvalidTime for an invalid clock.
 
-        Raises InvalidTime if the present time cannot be recorded.
+        ``done``: the operation for the message, such as "collected".
         """
         self.require()
         if not self.writable:
@@ -291,7 +293,7 @@ class Store:
         return 0 if identity is None else identity.size
 
     def pack_writer(self, *, fresh: bool = False) -> PackWriter:
-        """Appends to packs; with ``fresh`` only to new ones. Imported late, like all writers."""
+        """Appends to packs; with ``fresh``, only to new packs. Imported late, as all writers."""
         from mvc.store.writing.pack_writer import PackWriter
 
         return PackWriter(
@@ -310,7 +312,7 @@ class Store:
     def publish(
         self, make: Callable[[], Entry], *, release: Callable[[], None] | None = None
     ) -> Recorded:
-        """As ``mvc.store.publishing.publish``; then indexes the tail if it is long."""
+        """As ``mvc.store.publishing.publish``. Then indexes new entries if there are many."""
         from mvc.store.publishing.publish import publish
 
         recorded = publish(
@@ -325,7 +327,7 @@ class Store:
     def publish_all(self, makes: Callable[[], Iterator[Callable[[], Entry]]]) -> list[Recorded]:
         """As ``publish``, for several entries in a row under one lock.
 
-        ``makes`` also runs under the lock. When it resumes after an entry, the snapshot has that
+        ``makes`` runs under the lock, too. When it continues after an entry, the snapshot has this
         entry.
         """
         from mvc.store.publishing.publish import publish_all
@@ -346,8 +348,8 @@ class Store:
     def sweep(self) -> int:
         """Deletes files that no entry names; returns their bytes.
 
-        A pack that another process writes to is locked, and stays. A reader that needs a deleted
-        pack notices that and searches again.
+        A pack that another process writes to is locked and not deleted. A reader that needs a
+        deleted pack detects this and searches again.
         """
         ends = PackEnds(self.snapshot)
         freed = 0
@@ -368,7 +370,7 @@ class Store:
         return freed
 
     def unnamed_packs(self) -> set[int]:
-        """Numbers of packs on disk that no entry names: other processes may be using them."""
+        """Numbers of packs on disk that no entry names. Other processes may be writing to them."""
         ends = PackEnds(self.snapshot).all_proven()
         return {n for n in pack_numbers(self.fs, self.folder / PACKS) if not ends.get(n)}
 
@@ -390,14 +392,14 @@ class Store:
         return size
 
     def now_ns(self) -> int:
-        """The clock's time in ns; InvalidTime if it cannot be recorded.
+        """The clock's time in ns. Raises InvalidTime if this time cannot be recorded.
 
         Call it before an operation writes anything.
         """
         return check_now(self.clock.now_ns())
 
     def _checked(self, make: Callable[[], Entry]) -> Entry:
-        """The entry to publish. If the index lacked its predecessors, ``make`` runs twice."""
+        """The entry to publish. If ``make`` read from an incomplete index, it is called again."""
         entry = make()
         check_now(entry.time_ns)
         if self._hidden(entry):
@@ -409,7 +411,7 @@ class Store:
     def _hidden(self, entry: Entry) -> bool:
         """Whether the index lacks the newest value of a ref or target that an entry changes.
 
-        The journal itself is searched: its bytes are evidence, the index is derived.
+        The journal itself is searched for it, because the index may be outdated or damaged.
         """
         prefixes = [(keys.REF + keys.text(change.name), change.name) for change in entry.refs]
         targets = {s.target for s in entry.statements if s.target}

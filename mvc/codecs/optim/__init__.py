@@ -1,12 +1,11 @@
-"""States of a training, predicted by the optimizer's own arithmetic.
+"""Predicts weights and optimizer states by the arithmetic of the optimizer's step.
 
-Weights and second moments follow from first moments by the formula of the optimizer's step.
-``rules`` has these formulas, operation by operation; a ``Prediction`` is one rule with its numbers,
-as a coding names it; ``kinds`` lists the optimizers and their possible rules; ``choice`` determines
-on a sample which rule was used.
+Weights and second moments follow from first moments by the formula of the step. ``rules`` has these
+formulas, operation by operation. A ``Prediction`` is one rule with its numbers. ``kinds`` lists the
+optimizers and their possible rules. ``choice`` determines on a sample which rule was used.
 
-A prediction is a base like any other: the delta from it is stored, so a wrong prediction only costs
-bytes.
+The difference between prediction and new values is stored. So a wrong prediction only makes it
+larger.
 """
 
 from mvc.codecs.optim.choice import ChosenRule, choose_predictions

@@ -1,4 +1,7 @@
-"""Determines the rule that a step followed, on a sample of every member."""
+"""Determines which rule an optimizer's step used, on samples of the parameter and its states.
+
+*Members* are the parameter and its states.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ _MOST = 1 << 14  # elements on which a candidate is tried
 
 
 class ChosenRule(Struct, frozen=True):
-    """The rule that predicts a member from its older version, the base, and inputs.
+    """The rule that predicts a member from its base (its older version) and from inputs.
 
-    ``exact``: the share of the sample that is predicted to the bit.
+    ``exact``: the share of the sample of which all bits are predicted.
     """
 
     prediction: Prediction
@@ -33,11 +36,11 @@ def choose_predictions(
     old: Mapping[str, NDArray[Any]],
     new: Mapping[str, NDArray[Any]],
 ) -> dict[str, ChosenRule]:
-    """The rule that predicts each member best; members that no rule predicts are left out.
+    """The rule that predicts each member best. Members that no rule predicts are left out.
 
-    ``old`` and ``new``: the same sample of every member, "param" and those named by torch's state,
-    all of one dtype. ``hypers``: values of the parameter group, with ``step``, of the new state and
-    then of the older one, because a scheduler may have changed them between.
+    ``old``, ``new``: the same sample of every member, all of one dtype. Members are "param" and the
+    names in torch's state. ``hypers``: the values of the parameter group and ``step``, of the new
+    state and then of the older state. A scheduler may have changed the values in between.
     """
     dtype = next((str(array.dtype) for array in new.values()), "")
     if dtype not in PREDICTED:
@@ -58,7 +61,7 @@ def choose_predictions(
 def _arrays(
     candidate: RuleCandidate, old: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]
 ) -> list[Numbers] | None:
-    """The member's new values, its base and its inputs; None unless all exist and fit."""
+    """The member's new values, base and inputs; None unless all exist and have one size."""
     places = [(False, candidate.member), (True, candidate.member), *candidate.inputs]
     arrays = [(old if older else new).get(name) for older, name in places]
     whole = [a.reshape(-1) for a in arrays if a is not None]
@@ -70,7 +73,7 @@ def _arrays(
 
 
 def _tried(candidate: RuleCandidate, dtype: str, arrays: list[Numbers]) -> tuple[float, ChosenRule]:
-    """The cost of the residual, in bits per element, and the rule."""
+    """The size of the difference from the prediction, in bits per element, and the rule."""
     prediction = Prediction(candidate.rule, dtype, candidate.numbers)
     wanted, base, *inputs = (np.ascontiguousarray(a).view(np.uint8).data for a in arrays)
     out = bytearray(len(wanted))

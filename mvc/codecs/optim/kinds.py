@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 Input = tuple[bool, str]
-"""Whether it is of the older version, and the member's name."""
+"""Whether an input is of the older version, and the name of the member."""
 
 _M, _V, _X = "exp_avg", "exp_avg_sq", "max_exp_avg_sq"
 _S, _B, _W = "square_avg", "momentum_buffer", "param"
@@ -22,7 +22,7 @@ _S, _B, _W = "square_avg", "momentum_buffer", "param"
 ORDER = (_M, _V, _S, _X, _B, _W)
 """Members, each after its inputs."""
 
-_STEP = "step"  # always of the new state, whichever state the group's values come from
+_STEP = "step"  # always that of the new state, even if the group's values are older
 
 
 class RuleCandidate(Struct, frozen=True):
@@ -35,16 +35,16 @@ class RuleCandidate(Struct, frozen=True):
 
 
 class _GroupNumbers:
-    """A parameter group's values and its state's scalars as numbers.
+    """The values of a parameter group, and the scalars of its state, as numbers.
 
-    ``tensor``: ``lr`` is a float32 tensor. ``capturable``: so are the step and its powers.
+    ``tensor``: ``lr`` is a float32 tensor. ``capturable``: the step and powers by it are, too.
     """
 
     def __init__(self, values: Mapping[str, object], *, tensor: bool, capturable: bool) -> None:
         self._values, self._tensor, self._capturable = values, tensor, capturable
 
     def number(self, name: str, index: int | None = None) -> float:
-        """The finite number ``name``; KeyError if there is none."""
+        """The number ``name``. Raises KeyError if there is no such number."""
         value = self._values.get(name)
         if index is not None and isinstance(value, (tuple, list)) and len(value) > index:
             value = value[index]
@@ -67,7 +67,7 @@ class _GroupNumbers:
         return np.float32(step) if self._capturable else step
 
     def lefts(self, beta: float) -> list[Any]:
-        """1 - beta^step, for each value to which machines may have rounded the power."""
+        """1 - beta^step, for each value to which a machine may have rounded the power."""
         power = beta**self.step
         if not self._capturable:
             return [1 - power]
@@ -99,7 +99,7 @@ def _moments(values: _GroupNumbers) -> Iterator[Numbered]:
 
 
 def _shrinking(values: _GroupNumbers) -> Iterator[tuple[str, Any]]:
-    """The suffix of the rule and the number for each kind of decoupled weight decay."""
+    """Yields a rule's suffix and its number for each form of decoupled weight decay."""
     decay, decoupled = values.number("weight_decay"), values.flag("decoupled_weight_decay")
     if decoupled is not True or not decay:
         yield "", 1.0
@@ -124,7 +124,7 @@ def _adam(values: _GroupNumbers) -> Iterator[Numbered]:
 
 
 def _root(number: Any) -> Any:
-    """The square root as Python and torch compute it: a float's by its power."""
+    """The square root as Python and torch compute it: of a float by ``number**0.5``."""
     return number**0.5 if isinstance(number, float) else np.sqrt(number)
 
 
@@ -152,7 +152,7 @@ def _rmsprop(values: _GroupNumbers) -> Iterator[Numbered]:
 
 
 class _Optimizer(Struct, frozen=True):
-    """Required and optional names of its states, names of group values, and its candidates."""
+    """``states``, ``may``: required and optional state names. ``values``: names in the group."""
 
     states: str
     values: str
@@ -184,7 +184,7 @@ def kinds_of(state_names: Collection[str], group: Mapping[str, object]) -> tuple
 def candidates(
     kinds: Sequence[str], groups: Sequence[Mapping[str, object]], dtype: str
 ) -> Iterator[RuleCandidate]:
-    """Candidates of all kinds, with the values of each group; the step is the first group's."""
+    """Candidates of all kinds, with the values of each group. The step is that of the first."""
     moved = {_STEP: groups[0][_STEP]} if groups and _STEP in groups[0] else {}
     for kind in (KINDS[name] for name in kinds if name in KINDS):
         for group in groups:
@@ -194,9 +194,10 @@ def candidates(
 
 
 def _forms(group: Mapping[str, object]) -> Iterator[tuple[bool, bool]]:
-    """Whether ``lr`` may be a tensor, and the step with it: a float32 value may be a tensor's.
+    """Yields (whether ``lr`` is a tensor, whether the step is a tensor) for all possible cases.
 
-    Fused kernels of GPUs compute as if both were tensors.
+    ``lr`` may be a tensor if float32 has its value. Fused kernels of GPUs compute as if ``lr`` and
+    the step were tensors.
     """
     lr, fused = group.get("lr"), group.get("fused") is True
     with np.errstate(all="ignore"):
@@ -208,7 +209,7 @@ def _forms(group: Mapping[str, object]) -> Iterator[tuple[bool, bool]]:
 
 
 def _readable(kind: _Optimizer, values: _GroupNumbers, dtype: str) -> Iterator[RuleCandidate]:
-    """Candidates until a value is missing or no number."""
+    """Yields candidates until a value is missing or is no number."""
     try:
         with np.errstate(all="ignore"):
             for member, rule, inputs, numbers in kind.candidates(values):

@@ -1,4 +1,4 @@
-"""A prediction: the rule of a coding with its numbers, and the arrays that it computes."""
+"""A prediction: a rule of an optimizer's step with its numbers. It computes new values."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from mvc.errors import InvalidPipeline, WrongUsage
 from mvc.limits import MAX_PIPELINE_TEXT
 
 PREFIX = "optim"
-_BLOCK = 1 << 17  # bytes of an array that are processed at once, to stay in the processor's cache
+_BLOCK = 1 << 17  # bytes of an array that are processed at once, to stay in the CPU cache
 PREDICTED: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 """The dtypes of tensors that rules predict, and their types in numpy."""
 GRADES = 10
-"""Number of grades: 0 for elements known to a few units, the others by powers of 2."""
+"""Number of grades. A grade is the uncertainty of an element's prediction, as a power of 2.
+
+Grade 0 is an uncertainty of at most a few units in the last place.
+"""
 _FRACTION = {"float32": 23, "float64": 52}
 _NANS = {"float32": 0x7FC00000, "float64": 0x7FF8000000000000}  # bits of every NaN in results
 
@@ -31,7 +34,7 @@ _NANS = {"float32": 0x7FC00000, "float64": 0x7FF8000000000000}  # bits of every 
 class Prediction(Struct, frozen=True):
     """The content of a coding's text ``optim:RULE:DTYPE:NUMBERS``.
 
-    ``optim:adam.1:float32:1.0,0.001,0.5,1e-08`` predicts weights from the previous weights, and
+    ``optim:adam.1:float32:1.0,0.001,0.5,1e-08`` predicts weights from the previous weights and from
     first and second moments. Equal texts are equal predictions.
     """
 
@@ -42,7 +45,7 @@ class Prediction(Struct, frozen=True):
     @staticmethod
     @lru_cache(maxsize=1024)
     def parse(text: str) -> Prediction:
-        """The prediction of a text; InvalidPipeline unless it is known and in canonical form."""
+        """The prediction of a text. Raises InvalidPipeline unless it is known and canonical."""
         prefix, rule, dtype, numbers = (*text.split(":"), "", "", "", "")[:4]
         try:
             parsed = Prediction(rule, dtype, tuple(map(float, filter(None, numbers.split(",")))))
@@ -67,17 +70,17 @@ class Prediction(Struct, frozen=True):
 
     @property
     def signed(self) -> bool:
-        """Whether it reads the signs of gradients from a bitmap."""
+        """Whether the rule reads the signs of gradients from a bitmap."""
         return self._rule.signed
 
     @property
     def graded(self) -> bool:
-        """Whether its elements are graded by their uncertainty."""
+        """Whether elements have grades, by the uncertainty of their prediction."""
         return self._rule.graded
 
     @property
     def finer(self) -> Prediction:
-        """The graded version of this prediction, if there is one; else itself."""
+        """The graded form of this prediction, if there is one; else this prediction."""
         rule = f"{self.rule}g"
         return replace(self, rule=rule) if rule in RULES and RULES[rule].graded else self
 
@@ -101,10 +104,10 @@ class Prediction(Struct, frozen=True):
     ) -> Bytes:
         """Writes the predicted values into ``out``, which may be ``base``; returns the signs.
 
-        All buffers have one length; trailing bytes that fill no element are the base's. ``signs``:
-        1 for each element with a negative gradient, else 0; by default those that predict ``new``
-        best. ``grades``: receives each element's uncertainty under a graded rule. Raises MvcError
-        if this thread cannot compute with subnormal numbers.
+        All buffers have one length. Trailing bytes that fill no element are copied from the base.
+        ``signs``: 1 for each element with a negative gradient, else 0; by default the signs that
+        predict ``new`` best. ``grades``: under a graded rule, receives the grade of each element.
+        Raises MvcError if this thread cannot compute with subnormal numbers.
         """
         count, rule = len(out) // self.width, self._rule
         if signs is None:

@@ -1,12 +1,12 @@
-"""The formulas of optimizers' steps, each a fixed sequence of IEEE operations.
+"""The formulas of optimizers' steps. Each formula is a fixed sequence of IEEE 754 operations.
 
-A formula receives arrays of equal length and numbers, both of one dtype (float32 or float64), and
-rounds after each operation, to nearest with ties to even; so every machine computes the same bits.
-Division and square root are IEEE's as well. ``fma`` is used where kernels of torch multiply and add
-with one rounding. No formula uses the sign or payload of a NaN, and no result depends on which of
-two zeros or NaNs a processor returns.
+A formula receives arrays of equal length, and numbers, all of one dtype (float32 or float64). It
+rounds after each operation, even division and square root, to nearest with ties to even. So every
+machine computes the same bits. ``fma`` is used where kernels of torch multiply and add with a
+single rounding. CPUs differ in the sign and payload of NaNs, and in which of +0 and -0 they return
+as a minimum or maximum. No result depends on these differences.
 
-``docs/format.md`` repeats each formula for independent readers.
+``docs/format.md`` repeats each formula for other implementations.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ _SPLIT = np.float64(2**27 + 1)
 class Rule(Struct, frozen=True):
     """A formula, the names of its arrays (the base first) and of its numbers.
 
-    ``pull``: for a rule that knows only the gradient's square: the length of its step, from the
-    gradient's magnitude, the root of the second moment plus the second number, and the first
-    number. The formula then receives the base, the pull with the gradient's sign, which a bitmap
-    stores, and the first number. ``falls``: a larger gradient reduces the result. ``graded``:
-    elements are sorted by the uncertainty of their gradient.
+    A rule that knows only the square of the gradient has a ``pull``, which computes the length of
+    the step. The arguments of ``pull`` are the gradient's magnitude, the root of the second moment
+    plus the second number, and the first number. A bitmap stores the gradient's signs. The
+    arguments of ``formula`` are then the base, the pull with the sign, and the first number.
+    ``falls``: a larger gradient reduces the result. ``graded``: elements are sorted by the
+    uncertainty of their gradient.
     """
 
     arrays: str
@@ -49,17 +50,17 @@ class Rule(Struct, frozen=True):
 
     @property
     def signed(self) -> bool:
-        """Whether it reads the signs of gradients from a bitmap."""
+        """Whether the rule reads the signs of gradients from a bitmap."""
         return self.pull is not None
 
     @property
     def count(self) -> int:
-        """Number of parameters."""
+        """How many numbers the formula needs."""
         return len(self.numbers.split())
 
 
 def fma(a: Any, b: Numbers, c: Numbers) -> Numbers:
-    """``a * b + c``: float32 in float64 and rounded once more; float64 by exact product and sum."""
+    """``a * b + c``. For float32, computed in float64 and rounded; for float64, in exact parts."""
     if c.dtype != np.float64:
         wide: Numbers = np.multiply(b, a, dtype=np.float64)
         wide += c
@@ -84,13 +85,13 @@ def _product(a: Any, b: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def greater(a: Numbers, b: Numbers) -> Numbers:
-    """The larger of both; ``a`` if they are equal or either is NaN."""
+    """The larger of ``a`` and ``b``; ``a`` if they are equal or one is NaN."""
     larger: Numbers = np.where(b > a, b, a)
     return larger
 
 
 def _gradient(m: Numbers, old: Numbers, k: Any) -> Numbers:
-    """The gradient between two first moments: the new one moved by the share k towards it."""
+    """The gradient. From ``old`` to ``m``, the first moment moved towards it by the share ``k``."""
     gradient: Numbers = old + (m - old) / k
     return gradient
 
@@ -105,7 +106,7 @@ def magnitude(change: Numbers, c: Any) -> Numbers:
     """The gradient without its sign, from a change of the second moment."""
     square: Numbers = change / c
     np.fmax(square, 0, out=square)
-    square += 0  # the line above may return either zero, depending on the processor
+    square += 0  # makes -0 to +0: the line above may return either, depending on the CPU
     return np.sqrt(square, out=square)
 
 
@@ -117,16 +118,16 @@ def _nesterov(m: Numbers, old: Numbers, u: Any, q: Any) -> Numbers:
 def _signed(
     name: str, arrays: str, numbers: str, formula: Formula, *, pull: Formula, falls: bool = False
 ) -> dict[str, Rule]:
-    """A rule from the gradient's square, plain, and graded with the suffix g.
+    """A rule from the gradient's square; with the suffix g, its graded form.
 
-    Rounding does not depend on the sign, so the pull receives it last.
+    Rounding does not depend on the sign. So the sign is applied to the pull at the end.
     """
     rule = Rule(arrays, numbers, formula, pull=pull, falls=falls)
     return {name: rule, f"{name}g": replace(rule, graded=True)}
 
 
 def _decayed(name: str, arrays: str, numbers: str, formula: Formula) -> dict[str, Rule]:
-    """A step after decoupled weight decay: by a factor, or with the suffix f by subtraction."""
+    """A step after decoupled weight decay, by a factor; with the suffix f, by subtraction."""
     inputs = len(arrays.split()) - 1
 
     def after(decay: Formula) -> Formula:

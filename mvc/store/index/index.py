@@ -1,9 +1,10 @@
-"""The LMDB index: derived, disposable, verified (docs/format.md, "Other files").
+"""The index: an LMDB file for searching journal entries by ids and names (docs/format.md).
 
-LMDB stores blocks of sorted runs and one *meta* value: the indexed journal position and the hash of
-every run's directory. Directories and blocks are stored under their own hashes, so that none can be
-mistaken for another in any snapshot of LMDB. Nothing from LMDB is used without verifying its hash;
-a mismatch is ``DamagedData``, and the caller rebuilds the index.
+The index is derived from the journal and may be deleted. Its keys are in sorted *runs* (``runs``):
+blocks of keys, and a directory of the blocks. LMDB stores each block and directory under its hash.
+It stores one *meta* value, too: the indexed journal position and the hash of every run's directory.
+Each value is compared with its hash before use. If they differ, DamagedData is raised, and the
+caller rebuilds the index.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from mvc.store.index.runs import Directory, RunReader, block_check, build_run
 from mvc.store.journal.frames import GENESIS, Position
 
 FIRST_MAP = 16 << 20
-"""Bytes that LMDB maps of a new index; a full map grows fourfold."""
+"""Bytes of the memory map of a new index. A full map is replaced by one of four times the size."""
 
 _VERSION = 5
 _META = b"meta"
 _CHECK = 16
-_FAN = 4  # runs of one level before they are merged into the next
+_FAN = 4  # runs of one level that are merged into a run of the next level
 _LOCK_FILE = 8192  # bytes, for LMDB's 126 readers
-_PATIENCE, _PAUSE = 2.0, 0.005  # seconds; data and lock differ while another process commits
+_PATIENCE, _PAUSE = 2.0, 0.005  # seconds; both files differ while another process commits
 _NOT_ITS_LOCK = "the index and its lock file do not belong together"
 
 
@@ -79,17 +80,17 @@ class Meta(Struct, frozen=True):
 
 
 class Index:
-    """One open environment. LMDB allows one per file and process: see ``folder``."""
+    """One open LMDB environment. A process may open a file only once (``folder``)."""
 
     def __init__(
         self, fs: FileSystem, folder: Path, *, writable: bool, create: bool = False
     ) -> None:
-        """Opens the environment in ``folder``; with ``create`` a new one.
+        """Opens the environment in ``folder``. With ``create``, creates a new environment.
 
-        Raises DamagedData if the file is missing or cannot be an intact LMDB file.
+        Raises DamagedData if the file is missing or is no intact LMDB file.
         """
         _check_file(fs, folder / "data.mdb", create=create)
-        # Exclusive: the map may be resized only while nothing reads it.
+        # Every access is locked, because the map may be resized only while nothing reads it.
         self._lock = threading.RLock()
         try:
             with translate(folder, "read"):  # py-lmdb raises some OSErrors unchanged
@@ -122,10 +123,10 @@ class Index:
         self._env.close()
 
     def _check_lock(self) -> None:
-        """Refuses a lock file with another last transaction than the data file.
+        """Raises DamagedData if lock file and data file name different newest transactions.
 
-        Then one of the files was replaced while the index was in use: LMDB would build on an older
-        state, overwrite pages in use, and could kill the process.
+        Then one file was replaced while the index was in use. LMDB would continue from an older
+        state and overwrite pages in use, which could kill the process.
         """
         until = time.monotonic() + _PATIENCE
         while True:
@@ -140,7 +141,7 @@ class Index:
         raise DamagedData(_NOT_ITS_LOCK)
 
     def meta(self, identity: bytes) -> Meta:
-        """The indexed state; an empty index covers nothing."""
+        """The present state of the index; an empty index covers no entries."""
         data = self._get(_META)
         if data is None:
             return Meta(identity, GENESIS, ())
@@ -177,10 +178,11 @@ class Index:
     def extend(
         self, old: Meta, keys: Iterable[bytes], position: Position, instead: Meta | None = None
     ) -> Meta:
-        """Adds ``keys`` as one run, moves the indexed position and merges runs.
+        """Adds ``keys`` as a run, merges runs, sets the indexed position. Returns the new state.
 
-        ``instead``: the present state, of a replaced journal; it is deleted, and ``old`` replaces
-        it. If another process has indexed meanwhile, its state is returned unchanged.
+        ``instead``: after a replacement of the journal, the present state of the index. Its runs
+        are deleted, and ``old`` is used in its place. If another process has changed the index
+        meanwhile, nothing is added, and the state by that process is returned.
         """
         fresh = sorted(set(keys))
         while True:
@@ -215,7 +217,7 @@ class Index:
                     self._delete(txn, run)
                 runs = [run for run in runs if run.level != level]
                 level += 1
-            # After the deletions: a block of the new run may be equal to one of a merged run.
+            # After the deletions, because a block of the new run may be equal to a deleted block.
             directory = build_run(keys, lambda check, data: txn.put(_block_key(check), data))
             encoded = directory.encoded()
             check = block_check(encoded)
@@ -227,8 +229,8 @@ class Index:
     def _delete(self, txn: Any, run: IndexRun) -> None:
         """Deletes a run and its blocks.
 
-        No other run shares blocks: every key ends in its entry's offset, and each entry is indexed
-        once.
+        Two runs never share a block, because every key ends in its entry's offset, and each entry
+        is indexed only once.
         """
         for block in self._directory(run).blocks:
             txn.delete(_block_key(block.check))
@@ -261,11 +263,11 @@ def _block_key(check: bytes) -> bytes:
 
 
 def _reserve(lock_file: Path, *, create: bool) -> None:
-    """Allocates LMDB's lock file: on a full disk, writing to an unallocated page kills the process.
+    """Allocates LMDB's lock file, because on a full disk LMDB's write to it could kill the process.
 
-    LMDB handles all other failures. Raises DamagedData if an index has no lock file: a new one
-    would not exclude processes that use the old one. Call it while this process has no environment
-    of the file open: ``close`` releases its locks.
+    Raises DamagedData if an existing index has no lock file, because a new lock file does not lock
+    out processes that use the old one. Do not call it while this process has the environment open:
+    ``os.close`` would release the locks of the process.
     """
     try:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -283,7 +285,7 @@ def _reserve(lock_file: Path, *, create: bool) -> None:
 
 
 def _check_file(fs: FileSystem, path: Path, *, create: bool) -> None:
-    """Refuses a short, foreign or damaged file, on which LMDB could kill the process."""
+    """Raises DamagedData for a file that is no LMDB file or is damaged: LMDB could crash on it."""
     identity = fs.stat(path)
     if (identity is None) != create:
         raise DamagedData(f"the index {'is missing' if identity is None else 'exists already'}")

@@ -1,7 +1,7 @@
-"""Keys of the index: one byte for the table, the searched value, then a journal offset.
+"""Keys of the index: one byte for the table, the value to search for, then a journal offset.
 
-Every key ends in the 6-byte offset of its entry; the index has no values. Integers are big-endian,
-so that byte order is number order.
+The offset, 6 bytes, is that of the journal entry with the value. The index has only keys. Integers
+are big-endian, so that keys are in the order of the numbers.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ REF, COMMIT, COMMITTED, MARK, PACK, BLOB, EDGE, REFLOG, OPERATION, UNDONE = (
     b"f", b"c", b"t", b"r", b"k", b"b", b"e", b"l", b"o", b"u",
 )  # fmt: skip
 DEPLOYED, ORDER, SUBJECT, STATEMENT = b"d", b"s", b"a", b"n"
-"""Tables of statements: target and time, kind with target and hybrid, subject, id."""
+"""Tables of statements by: target and time; kind, target and hybrid time; subject; id."""
 OWN, MIXED = b"w", b"x"
-"""Tables of targets: operations recorded here, and received or out-of-turn ones."""
+"""Tables of operations by target: recorded here; received or out of turn (``_is_in_turn``)."""
 STATE, WEIGHTS = b"\x40", b"\x41"
-"""Kinds in the table of subjects: marks of states, and of weights."""
+"""Kinds in the table of subjects: availability of a version's state, and of a file's weights."""
 _TARGET = b"\x80"
 _OFFSET = 6
 ID_BYTES = 8
@@ -38,13 +38,13 @@ def number(value: int) -> bytes:
 def moment(time_ns: int) -> bytes:
     """A signed nanosecond time in 8 bytes.
 
-    A later time than fits, recorded under a wrong clock, becomes the last one.
+    If a wrong clock has recorded a time that is too late for 8 bytes, it is the latest time.
     """
     return min(time_ns + _BIAS, _LAST).to_bytes(8, "big")
 
 
 def moment_of(key: bytes) -> int:
-    """The time in ns before a key's offset."""
+    """The time, in ns, in a key that has it before the offset."""
     return int.from_bytes(key[-_OFFSET - 8 : -_OFFSET], "big") - _BIAS
 
 
@@ -64,7 +64,7 @@ def without_offset(key: bytes) -> bytes:
 
 
 def name_of(key: bytes) -> str:
-    """The name in a key of table, name and offset; a key of ``DEPLOYED`` has a time as well."""
+    """The name in a key of table, name and offset. A key of ``DEPLOYED`` has a time, too."""
     end = -_OFFSET - (9 if key[:1] == DEPLOYED else 1)
     return decode_text(key[1:end])
 
@@ -75,7 +75,7 @@ def after(prefix: bytes) -> bytes:
 
 
 def entry_keys(recorded: Recorded) -> Iterator[bytes]:
-    """The keys of an entry, without those of its records."""
+    """The keys of an entry, except the keys of its records."""
     entry, at = recorded.entry, number(recorded.offset)
     yield OPERATION + number(recorded.sequence) + at
     for change in entry.refs:
@@ -117,10 +117,10 @@ def _statement_keys(statement: Statement) -> Iterator[bytes]:
 
 
 def _is_in_turn(entry: Entry, target: str) -> bool:
-    """Whether a repository with the same entries before accepts an entry's statements on a target.
+    """Whether an entry's statement on a target can be added without comparing it to earlier ones.
 
-    False if only a comparison can decide: after a clock was set back, or for a retraction of a
-    record that is not live.
+    It cannot if the clock was set back, if it retracts a deployment that is not live, or if the
+    entry has several statements on the target.
     """
     first, *rest = (statement for statement in entry.statements if statement.target == target)
     is_live = not isinstance(first, Retraction) or first.replaces == first.subject
@@ -128,7 +128,7 @@ def _is_in_turn(entry: Entry, target: str) -> bool:
 
 
 def topic(statement: Statement) -> bytes:
-    """Prefix of the keys of a topic's statements; subjects with equal first bytes share it."""
+    """Prefix of the keys of a topic's statements. Subjects with equal first bytes share it."""
     if statement.target:
         return on(statement.target)
     return about(statement.code, statement.subject)
@@ -150,7 +150,7 @@ def ordered(code: int, target: str) -> bytes:
 
 
 def blob_keys(objects: Iterable[bytes], offset: int) -> list[bytes]:
-    """A key for every object in an entry's records; ``objects``: first bytes of their ids."""
+    """A key for every object in an entry's records. ``objects``: first bytes of object ids."""
     at = number(offset)
     return [BLOB + prefix + at for prefix in objects]
 

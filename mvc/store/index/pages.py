@@ -1,9 +1,9 @@
-"""Checks an LMDB file before LMDB opens it: no offset leaves its page, no page number the file.
+"""Checks an LMDB file before LMDB opens it: offsets must be in their page, pages in the file.
 
-LMDB trusts its file. A flipped bit in a page's header or in a pointer makes it read outside the
-page or the map, which kills the process, at every start. So all pages that the newest header
-reaches are checked first: the main tree, the tree of free pages, and the lists of free pages. The
-stored keys and values are not checked here; they have hashes.
+LMDB trusts its file. A flipped bit in a page's header or in a pointer makes LMDB read outside the
+page or outside its memory map. This kills the process, at every start. So all pages that the newest
+header reaches are checked first: the main tree, the tree of free pages, and the lists of free
+pages. Stored keys and values are not checked here, because they have hashes.
 
 Layout: LMDB 0.9 (``mdb.c``: MDB_meta, MDB_db, MDB_page, MDB_node), file version 1, 64-bit,
 little-endian.
@@ -35,7 +35,7 @@ _TRIES = 5
 
 
 class _Header(Struct, frozen=True):
-    """The newer header. ``last``: number of the last page; ``free``, ``main``: the trees."""
+    """The newer of two headers. ``last``: number of the last page; ``free``, ``main``: trees."""
 
     page_size: int
     transaction: int
@@ -45,11 +45,11 @@ class _Header(Struct, frozen=True):
 
 
 def check_pages(file: ReadFile) -> None:
-    """Raises DamagedData for a file on which LMDB could leave its map or abort.
+    """Raises DamagedData for a file on which LMDB could crash.
 
     If another process writes during the check, it may overwrite pages that the checked header still
     uses. Then the header has changed, and the new header is checked. After ``_TRIES`` changes the
-    file counts as valid: its writer checked it before it opened it, and is still alive.
+    file counts as valid: the writing process checked it, too, and has not crashed.
     """
     for _ in range(_TRIES):
         header = _newest(file)
@@ -128,7 +128,7 @@ class _Check:
             raise DamagedData("the index file is damaged: a tree lacks entries")
 
     def _mark(self, number: int, count: int = 1) -> None:
-        """Marks pages as reached: at most once each, and none after the last page of the header."""
+        """Marks pages as reached; DamagedData if a page is reached twice or is not in the file."""
         if number < 2 or number + count - 1 > self._header.last or count > self._header.last:
             raise _wrong(number)
         pages = range(number, number + count)
@@ -143,7 +143,10 @@ class _Check:
         return self._file.read(number * self._size, length)
 
     def _nodes(self, number: int, *, leaf: bool) -> Iterator[tuple[int, bytes, bytes, int]]:
-        """Yields (flags, key, value, number): in a leaf the value's length, else the child page."""
+        """Yields (flags, key, value, number).
+
+        ``number`` is the length of the value in a leaf, and the child page in a branch.
+        """
         self._mark(number)
         page = self._read(number, self._size)
         page_number, _, flags, lower, upper = _PAGE.unpack_from(page)
@@ -174,7 +177,7 @@ class _Check:
             raise _wrong(number)
 
     def _overflow(self, value: bytes, length: int, tree: tuple[int, ...]) -> bytes:
-        """Checks a value on overflow pages; its bytes if it is a list of free pages, else empty."""
+        """Checks a value on overflow pages. Returns its bytes if they list free pages."""
         number = int.from_bytes(value, "little")
         if not 2 <= number <= self._header.last:
             raise _wrong(number)

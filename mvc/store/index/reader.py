@@ -1,8 +1,8 @@
-"""Searches in the index and its *tail*: the keys of entries that are not indexed yet.
+"""Searches in the index and its *tail*: the keys of journal entries that are not indexed yet.
 
-The index covers the journal up to some entry; the keys of later entries are sorted in memory. A
-search uses both. A damaged index is rebuilt from the journal; if the folder cannot be written, the
-tail begins at the first entry.
+The index covers the journal up to some entry. The tail is the sorted keys of later entries, in
+memory. A search uses index and tail. A damaged index is rebuilt from the journal. If the folder
+cannot be written, there is no index, and the tail begins at the first entry.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _FEW = 64
 class IndexThresholds(Struct, frozen=True):
     """When the tail is added to the index.
 
-    ``tail``: entries that may wait in memory; ``far``: journal bytes that are indexed directly,
-    without keeping them in memory; ``batch``: entries that are then written together.
+    ``tail``: entries in the tail that are enough to index it. ``far``: if so many bytes of the
+    journal are not indexed, their keys are not added to the tail, but directly to the index,
+    ``batch`` entries at a time.
     """
 
     tail: int
@@ -48,8 +49,8 @@ class IndexThresholds(Struct, frozen=True):
 class IndexReader:
     """The runs of the index, and the tail's keys in memory.
 
-    ``position``: end of the last entry in index and tail; ``tip``: that entry, if it is in the
-    tail. ``gaps``: gaps after the indexed entries. ``rebuilt``: a damaged index was replaced.
+    ``position``: end of the last entry in index and tail; ``tip``: this entry, if it is in the
+    tail. ``gaps``: lost entries after the indexed ones. ``rebuilt``: a damaged index was replaced.
     """
 
     def __init__(
@@ -72,12 +73,12 @@ class IndexReader:
         self.tip: Recorded | None = None
         self.gaps: list[Gap] = []
         self.rebuilt = False
-        self.superseded: Meta | None = None  # the index's state of a replaced journal
+        self.superseded: Meta | None = None  # state of the index, if its journal was replaced
         self.lent: Lent | None = None  # the open index, if there is one
         self._meta = Meta(journal.identity, GENESIS, ())
         self._runs: list[RunReader] = []
         self._tail: list[bytes] = []
-        self._unread: list[int] = []  # entries of the tail whose records are not in it yet
+        self._unread: list[int] = []  # entries whose records have no keys in the tail yet
 
     @property
     def indexed(self) -> Position:
@@ -87,7 +88,7 @@ class IndexReader:
     # -- searches ----------------------------------------------------------------------
 
     def last(self, low: bytes, high: bytes) -> bytes | None:
-        """The greatest key with low <= key < high; DamagedData if the index is damaged."""
+        """The greatest key with low <= key < high. Raises DamagedData if the index is damaged."""
         self._read_tail(low)
         candidates = [key for run in self._runs if (key := run.last(low, high)) is not None]
         at = bisect_left(self._tail, high) - 1
@@ -96,7 +97,7 @@ class IndexReader:
         return max(candidates, default=None)
 
     def first(self, low: bytes, high: bytes) -> bytes | None:
-        """The least key with low <= key < high; DamagedData if the index is damaged."""
+        """The least key with low <= key < high. Raises DamagedData if the index is damaged."""
         self._read_tail(low)
         return self._least(low, high)
 
@@ -110,7 +111,7 @@ class IndexReader:
         return min(candidates, default=None)
 
     def scan(self, low: bytes, high: bytes) -> dict[bytes, None]:
-        """Keys with low <= key < high, ascending; DamagedData if the index is damaged."""
+        """Keys with low <= key < high, ascending. Raises DamagedData if the index is damaged."""
         self._read_tail(low)
         tail = self._tail[bisect_left(self._tail, low) : bisect_left(self._tail, high)]
         ranges = [
@@ -127,7 +128,7 @@ class IndexReader:
     # -- the tail ----------------------------------------------------------------------
 
     def read_on(self) -> None:
-        """Adds the entries after ``position`` to the tail, and lost ones to ``gaps``."""
+        """Adds the keys of entries after ``position`` to the tail, and lost entries to ``gaps``."""
         fresh: list[bytes] = []
         for recorded in self._journal.scan(self.position, self.gaps.append):
             self._journal.remember(recorded)
@@ -147,10 +148,10 @@ class IndexReader:
             self._tail.sort()
 
     def _read_tail(self, low: bytes) -> None:
-        """Adds the tail's objects once a search for objects needs them."""
+        """Before a search for objects: adds the keys of the tail's objects to the tail."""
         if low[:1] not in {keys.BLOB, keys.EDGE} or not self._unread:
             return
-        # Oldest first. With many entries, ``known`` saves searching for their own objects.
+        # The oldest entry first. ``known`` has the objects of earlier entries in this loop.
         known: dict[bytes, int] | None = {} if len(self._unread) > 1 else None
         fresh = [
             key
@@ -163,7 +164,7 @@ class IndexReader:
     def _object_keys(
         self, offset: int, records: Iterable[Placed], known: dict[bytes, int] | None
     ) -> Iterator[bytes]:
-        """Blob and edge keys of an entry; ``known``: entries of objects not indexed yet."""
+        """Keys of an entry's objects and deltas. ``known``: entries of objects found so far."""
         members = [member for _, _, header in records for member in header.members]
         objects = {member.id[: keys.ID_BYTES] for member in members}
         yield from keys.blob_keys(objects, offset)
@@ -186,7 +187,7 @@ class IndexReader:
     # -- opening and replacing the index -------------------------------------------------
 
     def open(self) -> None:
-        """Opens the current index, or creates a new one; continues without one if that fails."""
+        """Opens the current index or creates one. If this fails, searches use only the tail."""
         try:
             self.lent = index_folder.lend(self._fs, self._folder, writable=self._writable)
             self._use(self.lent.index.meta(self._journal.identity))
@@ -196,14 +197,14 @@ class IndexReader:
             self.renew()
 
     def restart(self) -> None:
-        """Empties the tail, so that it begins at the index's end again."""
+        """Empties the tail, which then begins at the end of the index."""
         if self.lent is None:
             self._without_index()
         else:
             self._use(self._meta)
 
     def follow_journal(self) -> None:
-        """Adapts to a journal that has replaced the indexed one."""
+        """Adapts the index and the tail to a new journal that has replaced the old one."""
         if self.lent is None:
             self._without_index()
             return
@@ -221,9 +222,9 @@ class IndexReader:
             self.index_far_end()
 
     def use_newer(self) -> bool:
-        """Switches to a newer state of the same index; False if there is none.
+        """Switches to a newer state of the same index. Returns False if there is none.
 
-        Another process may have merged runs that this one was about to read.
+        Another process may have merged the runs that this process was going to read.
         """
         with suppress(DamagedData):
             meta = None if self.lent is None else self.lent.index.meta(self._journal.identity)
@@ -233,9 +234,9 @@ class IndexReader:
         return False
 
     def renew(self) -> None:
-        """Replaces a damaged or missing index; continues without one if that fails.
+        """Replaces a damaged or missing index. If this fails, searches use only the tail.
 
-        If another process has replaced it meanwhile, its index is used.
+        If another process has replaced the index meanwhile, its index is used.
         """
         damaged = self.lent
         self._without_index()
@@ -251,9 +252,9 @@ class IndexReader:
             self._without_index()  # searches then use memory only
 
     def rebuild(self) -> None:
-        """Replaces the index, damaged or not; MvcError if the folder cannot be written.
+        """Replaces the index, damaged or not. Raises MvcError if the folder cannot be written.
 
-        Retries if another process deletes the new one meanwhile.
+        Tries again if another process has deleted the new index meanwhile.
         """
         self.rebuilt = True
         for left in reversed(range(_TRIES)):
@@ -269,7 +270,10 @@ class IndexReader:
                     raise
 
     def _use_renewed(self, damaged: Lent | None) -> bool:
-        """Uses the current index if it is sound and not ``damaged``; whether it does."""
+        """Opens the current index, unless it is damaged. Returns whether it did.
+
+        ``damaged``: an index that is known to be damaged.
+        """
         try:
             self.lent = index_folder.lend(self._fs, self._folder, writable=True)
             if damaged is not None and self.lent.is_same_file(damaged):
@@ -281,14 +285,14 @@ class IndexReader:
         return True
 
     def _build(self) -> None:
-        """Builds a new environment before making it current; call it under the building lock."""
+        """Builds a new index, then makes it the current one. Call it under ``_building``'s lock."""
         self.lent = index_folder.create(self._fs, self._folder)
         self._use(self.lent.index.meta(self._journal.identity))
         self._index_far()
         index_folder.switch(self._fs, self._folder, self.lent.environment)
 
     def _use(self, meta: Meta) -> None:
-        """Reads the runs of ``meta``; the tail begins after them."""
+        """Uses the runs of ``meta``. The tail begins after the entries of these runs."""
         assert self.lent is not None
         self.superseded = None
         if not self._journal.leads_to(meta.position):
@@ -299,7 +303,7 @@ class IndexReader:
         self._begin_after(meta)
 
     def _without_index(self) -> None:
-        """Closes the index; searches use the journal alone. Other readers are unaffected."""
+        """Closes the index in this reader. Searches use only the tail, from the first entry on."""
         if self.lent is not None:
             self.lent.release()
         self.lent = None
@@ -308,7 +312,7 @@ class IndexReader:
         self._begin_after(Meta(self._journal.identity, GENESIS, ()))
 
     def _begin_after(self, meta: Meta) -> None:
-        """Empties the tail; gaps after the indexed entries will be detected again."""
+        """Empties the tail and ``gaps``, which ``read_on`` fills again."""
         self._meta = meta
         self.position = meta.position
         self.gaps.clear()
@@ -322,9 +326,9 @@ class IndexReader:
     # -- writing the index ---------------------------------------------------------------
 
     def flushed_end_to_index(self, *, force: bool = False) -> int | None:
-        """Flushes the journal and returns the bytes to index now; None if there is nothing to do.
+        """Flushes the journal; returns up to which byte to index it. None if nothing is to be done.
 
-        The index must never cover an entry that a power loss could remove, nor one after a gap.
+        The index must not cover an entry that a power loss could remove, nor an entry after a gap.
         """
         if self.lent is None or not self._writable or not self.position.sequence or self.gaps:
             return None
@@ -334,10 +338,10 @@ class IndexReader:
         return self._journal.sync()
 
     def index_far_end(self) -> None:
-        """Indexes a long tail directly, without reading it into memory first.
+        """If many bytes of the journal are not indexed, indexes them without using the tail.
 
-        After an index was lost or a journal replaced, one process does this and the others wait for
-        it. If it fails, searches work from memory.
+        After an index was lost or a journal replaced, one process does this, while the remaining
+        processes wait. If it fails, searches use the tail.
         """
         if self.lent is None or not self._writable or not self._is_far_behind():
             return
@@ -355,7 +359,7 @@ class IndexReader:
 
     def _index_far(self) -> None:
         known = self.superseded
-        # A journal shorter than the indexed one lacks history, which must be reported.
+        # If the journal is shorter than the indexed one, entries are missing: do not hide that.
         if self._is_far_behind() and (
             known is None or self._journal.reaches(known.position.sequence)
         ):
@@ -364,7 +368,7 @@ class IndexReader:
                 self.index_entries(end)
 
     def _fall_back(self) -> None:
-        """Returns to the indexed state after a failure; without the index if it is damaged."""
+        """After a failure: uses the present state of the index, or closes a damaged index."""
         try:
             if self.lent is not None:
                 self._use(self.lent.index.meta(self._journal.identity))
@@ -383,7 +387,7 @@ class IndexReader:
         for recorded in self._journal.scan(last):
             torn = recorded.copies < 2 and recorded.after.offset >= end
             if torn or recorded.after.offset > end:
-                break  # it must stay the tip until the next writer completes its second copy
+                break  # the entry must be the tip until the next writer completes its second copy
             batch.extend(keys.entry_keys(recorded))
             records_ = records.of(recorded.entry)
             batch.extend(self._object_keys(recorded.offset, records_, known))
@@ -397,7 +401,7 @@ class IndexReader:
             self._extend(batch, last)
 
     def _extend(self, batch: Iterable[bytes], position: Position) -> bool:
-        """Adds to the index; False if another process has extended it first."""
+        """Adds keys to the index. Returns False if another process has extended it before."""
         assert self.lent is not None
         meta = self.lent.index.extend(self._meta, batch, position, self.superseded)
         self._use(meta)

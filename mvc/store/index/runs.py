@@ -1,8 +1,8 @@
-"""Sorted runs: immutable sorted sets of byte strings, cut into verified blocks.
+"""Sorted runs: immutable sorted sets of byte strings, divided into blocks.
 
-The index consists of a few runs (a log-structured merge tree). A run is a list of compressed blocks
-and a directory of every block's first key and hash, so that every answer, also "not found", is
-verified from the directory's hash down.
+The index consists of a few runs, as in a log-structured merge tree. A run is a list of compressed
+blocks, and a directory with the first key and the hash of every block. The reader of a run knows
+the hash of the directory. So every answer is verified, even the answer that a key does not exist.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_BLOCK = 1 << 22
 _MAX_DIRECTORY = 1 << 28
 _MAX_KEY = 4096
 _LONG = 128  # lengths from here on take more than one byte
-_CACHED_BLOCKS = 512  # some 30 KiB each
+_CACHED_BLOCKS = 512  # about 30 KiB each
 
 
 class Block(NamedTuple):
@@ -113,7 +113,7 @@ def _verified(data: bytes, check: bytes, limit: int) -> bytes:
 
 
 def build_run(keys: Sequence[bytes], put: Callable[[bytes, bytes], object]) -> Directory:
-    """Cuts sorted, distinct ``keys`` into blocks, passing (hash, bytes) of each to ``put``."""
+    """Divides sorted, distinct ``keys`` into blocks. Passes hash and bytes of each to ``put``."""
     compressor = zstandard.ZstdCompressor(level=1)
     blocks: list[Block] = []
     for begin in range(0, len(keys), BLOCK_KEYS):

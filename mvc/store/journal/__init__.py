@@ -1,4 +1,4 @@
 """Entries of the journal: their bytes, their frames, the high-water mark.
 
-``publishing`` appends to the journal and replaces it. ``snapshot`` queries it.
+``publishing`` appends to the journal and replaces it. ``snapshot`` reads it.
 """

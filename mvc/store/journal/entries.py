@@ -1,7 +1,7 @@
-"""The content of a journal entry: changed refs, published commits, statements, marks of states.
+"""The content of a journal entry: changed refs, new commits, statements, availability of states.
 
-An entry is an operation. It names the pack regions that it publishes, and contains the canonical
-bytes of its commits and statements.
+An entry describes one operation. It names the regions of packs that it publishes, and contains the
+canonical bytes of its commits and statements.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ StateChange = Literal["absent", "forgotten", "stored", "dropped", "no residue"]
 STATE_CHANGES: tuple[StateChange, ...] = get_args(StateChange)
 
 RECEIVED = frozenset({"receive", "fetch", "clone"})
-"""Operations whose statements other repositories have made."""
+"""Operations whose statements (deployments, for example) come from another repository."""
 
 
 class Region(Struct, frozen=True):
-    """Bytes [start, start + length) of a pack, a whole number of records."""
+    """Bytes [start, start + length) of a pack. They are whole records."""
 
     pack: int
     start: int
@@ -69,10 +69,10 @@ class RefChange(Struct, frozen=True):
 
 
 class StateMark(Struct, frozen=True):
-    """Availability of the state of ``commit`` in this repository, or with a path of its weights.
+    """Availability of a version's state in this repository; with ``path``, of one file's weights.
 
     ``absent``: never received. ``forgotten``: deleted by a rule. ``stored``: stored again.
-    ``dropped``: the weights are deleted, their recipe remains. ``no residue``: no byte of a deleted
+    ``dropped``: the weights are deleted, but not their recipe. ``no residue``: no byte of a deleted
     state is left.
     """
 
@@ -84,10 +84,10 @@ class StateMark(Struct, frozen=True):
 class Entry(Struct, frozen=True, dict=True):
     """One operation.
 
-    ``author`` and ``reason``: empty if statements or commits have them; of a received push, the
-    token or account that pushed. ``undoes``: number of the operation that this one undoes.
+    ``author``, ``reason``: empty if statements or commits have them. In a received push, ``author``
+    is the token or account that pushed. ``undoes``: number of the operation that is undone.
     ``marks``: first 8 bytes of content roots, to search versions by content. ``previous``: for each
-    statement the number of the entry with its predecessor, or None; publishing fills it in.
+    statement the number of the entry with the previous one of its topic; ``publish`` fills it in.
     """
 
     operation: str
@@ -106,24 +106,24 @@ class Entry(Struct, frozen=True, dict=True):
 
     @property
     def is_received(self) -> bool:
-        """Whether another repository made its statements."""
+        """Whether the entry's statements come from another repository."""
         return self.operation in RECEIVED
 
     @property
     def sender(self) -> str:
-        """The token or account that pushed it."""
+        """The token or account that pushed the entry's statements and commits; empty if none."""
         return self.author if self.operation == "receive" else ""
 
     @property
     def done_by(self) -> str:
-        """Its author: that of a statement or a commit, or of the entry itself."""
+        """The author of the operation. The entry, a statement or a commit has it."""
         authors = [s.author for s in self.statements] + [c.author for c in self.commits]
         first = next(filter(None, authors), "")
         return first if first and (self.is_received or not self.author) else self.author
 
     @property
     def why(self) -> str:
-        """Its reason, or that of its first statement."""
+        """The reason of the entry, or of its first statement."""
         return self.reason or next((s.reason for s in self.statements), "")
 
     def of(self, kind: type[_S]) -> tuple[_S, ...]:
@@ -142,13 +142,13 @@ class Entry(Struct, frozen=True, dict=True):
         return {s.id: s for s in self.statements}
 
     def before(self, statement: Statement) -> int | None:
-        """The number of the entry with the statement's predecessor."""
+        """The number of the entry with the previous statement of the same topic."""
         topic = statement.topic
         pairs = zip(self.statements, self._previous, strict=True)
         return next(number for s, number in pairs if s.topic == topic)
 
     def value_of(self, ref: str) -> RefValue:
-        """The value that it sets a ref to; None also if it does not change the ref."""
+        """The value that the entry sets a ref to. None, too, if it does not change the ref."""
         return next((change.new for change in reversed(self.refs) if change.name == ref), None)
 
     def says_of(self, mark: StateChange) -> tuple[CommitId, ...]:
@@ -157,19 +157,19 @@ class Entry(Struct, frozen=True, dict=True):
 
     @property
     def forgets(self) -> frozenset[CommitId]:
-        """Versions whose states it makes unavailable: tombstones, forgotten and absent ones."""
+        """Versions whose states the entry marks as forgotten or absent, or by a tombstone."""
         stones = (CommitId(s.subject) for s in self.of(Tombstone))
         return frozenset([*stones, *self.says_of("forgotten"), *self.says_of("absent")])
 
     @property
     def about(self) -> frozenset[CommitId]:
-        """The versions that its statements require in this repository; tombstones require none."""
+        """The versions that the statements, except tombstones, require in this repository."""
         required = (s.commit for s in self.statements if not isinstance(s, Tombstone))
         return frozenset(commit for commit in required if commit is not None)
 
     @property
     def features(self) -> frozenset[str]:
-        """Features that a reader of its statements needs beyond the first release."""
+        """Format features, not in the first release, that a reader of the statements needs."""
         return frozenset([s.feature for s in self.statements]) - {FIRST_RELEASE}
 
     @cached_property
@@ -270,7 +270,7 @@ def _or_none(number: int) -> int | None:
     return number - 1 if number else None
 
 
-# A value that the entry's own commits contain takes one byte instead of 33.
+# The id of the entry's only commit, or of its first parent, takes one byte instead of 33.
 _NONE, _ID, _NAME, _NEW, _PARENT = range(5)
 
 

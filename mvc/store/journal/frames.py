@@ -1,9 +1,10 @@
 """The journal: append-only, hash-linked, every entry written twice (docs/format.md, "Journal").
 
-An operation takes effect when its entry is durable. If one copy of an entry is damaged, the other
-is read. Bytes at the end of the file without a valid frame are an interrupted write. An entry with
-two damaged copies is lost: a *gap*. Sound entries after a gap are read, but the caller must
-consider the gap.
+An operation takes effect when its entry is durable. An entry is stored as two equal *frames*, its
+copies: a header, the entry's bytes and a checksum. If one copy is damaged, the undamaged copy is
+read. Bytes at the end of the file without a valid frame are an interrupted write. An entry with two
+damaged copies is lost: a *gap*. Sound entries after a gap are read, but the caller must check
+whether the lost entries could change the answer.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ _HEAD = struct.Struct("<4sIQ16s")
 _CHECK = 16
 OVERHEAD = _HEAD.size + _CHECK
 """Bytes of a frame in addition to its payload."""
-_EFFORT = 8  # bytes that may be hashed per byte searched
+_EFFORT = 8  # the most bytes to hash per byte of a search
 
 
 _JournalBytes: TypeAlias = ReadFile | ReadAhead | WriteFile
 
 
 class Position(Struct, frozen=True):
-    """A point between entries: byte offset, the next entry's number, the last one's checksum."""
+    """A point between two entries. ``offset``: in bytes. ``sequence``: number of the next entry.
+
+    ``chain``: checksum of the previous entry.
+    """
 
     offset: int
     sequence: int
@@ -61,15 +65,15 @@ class Recorded(Struct, frozen=True):
 _Frame = tuple[bytes, int, bytes, bytes]
 """Content of a frame: payload, sequence, chain, check."""
 _Linked = tuple[Recorded, bytes]
-"""An entry, and the checksum of its predecessor as it records it."""
+"""An entry, and the checksum of the previous entry, which its frame contains."""
 
 
 class Gap(Struct, frozen=True):
     """Lost entries: from ``start`` up to the sound entry at ``after``.
 
     The numbers from ``start.sequence`` to ``after.sequence`` - 1 are lost, if they were used at
-    all: a compacted journal leaves numbers out. ``after.chain``: the checksum that the sound entry
-    records for its predecessor.
+    all: after gc or repack, numbers may be missing. ``after.chain``: the checksum of the previous
+    entry, which the frame of the sound entry contains.
     """
 
     start: Position
@@ -122,9 +126,9 @@ def frame_of(data: bytes) -> _Frame | None:
 
 
 def single_frames(data: bytes, source: str) -> Iterator[_Frame]:
-    """(frame, sequence, chain, check) of consecutive frames, one copy each.
+    """(frame, sequence, chain, check) of consecutive frames, each entry in one copy.
 
-    DamagedData for any other bytes; ``source`` names them in the message.
+    Raises DamagedData if ``data`` has other bytes; the message calls the data ``source``.
     """
     at = 0
     while at < len(data):
@@ -166,7 +170,7 @@ def _claims(data: bytes, offset: int) -> Iterator[tuple[int, int]]:
 
 
 def read_entry(source: _JournalBytes, offset: int, size: int | None = None) -> Recorded:
-    """The entry at a known offset; DamagedData if both copies are damaged."""
+    """The entry at a known offset. Raises DamagedData if both copies are damaged."""
     size = source.size() if size is None else size
     linked = _read_window(source, offset, size)
     if linked is None:
@@ -178,13 +182,14 @@ def read_entry(source: _JournalBytes, offset: int, size: int | None = None) -> R
 
 
 def _read_window(source: _JournalBytes, offset: int, size: int) -> _Linked | None:
-    """The entry at ``offset`` from whichever copy is sound."""
+    """The entry at ``offset``, read from an undamaged copy; None without such a copy."""
     window = 4096
     while True:
         data = source.read(offset, max(0, min(window, size - offset)))
         if linked := _parse(data, offset):
             half, after = linked[0].half, linked[0].after.offset
-            # Two equal frames after it are the next entry, so this entry's copies are damaged.
+            # If the frame found as second copy has an equal frame after it, both are copies of the
+            # next entry. So both copies of this entry are damaged.
             if linked[0].copies == 1 and source.read(after - half, half) == source.read(
                 after, half
             ):
@@ -222,10 +227,10 @@ def scan(
 ) -> Iterator[Recorded]:
     """Every entry from ``start`` on, up to the end or an interrupted write.
 
-    Raises DamagedData at a lost entry with a later one after it, or where the chain of checksums
-    breaks; with ``lost`` it reports the gap and continues after it. Entries whose numbers do not
-    grow are DamagedData in any case. Numbers may be missing: a compacted journal leaves out entries
-    that nothing needs, and its chain skips them.
+    Raises DamagedData at a lost entry that a sound entry follows, and at an entry that does not
+    have the checksum of the previous one. With ``lost``, it reports this gap and continues after
+    it. Raises DamagedData in any case if numbers do not ascend. Numbers may be missing: gc and
+    repack leave out entries that nothing needs.
     """
     at, size = start, source.size()
     if size < start.offset:
@@ -258,11 +263,11 @@ def scan(
 
 
 def _next_entry(source: _JournalBytes, at: Position, size: int) -> Position | None:
-    """The position after an entry with two damaged copies.
+    """The position of the next sound entry after the damaged entry at ``at``; None without one.
 
-    The remains of the damaged copies usually show where they end. Otherwise the bytes after it are
-    searched for a frame. A lost entry's text may also resemble a frame; so the frame's number must
-    be a later one.
+    The remains of the damaged copies usually show where they end. Otherwise the following bytes are
+    searched for a frame. Texts in the damaged entry may look like a frame, so a frame counts only
+    if its number is higher.
     """
     data = source.read(at.offset, size - at.offset)
     start = begin = 0
@@ -285,7 +290,7 @@ def _next_entry(source: _JournalBytes, at: Position, size: int) -> Position | No
 
 
 def _end_of(data: bytes, begin: int) -> int | None:
-    """The end of the damaged entry at ``begin``, if what remains of its two heads shows it."""
+    """The end of the damaged entry at ``begin``, if the remains of its two headers show it."""
     half = _claimed(data, begin) if data.startswith(_MAGIC, begin) else -1
     second = data.find(_MAGIC, begin + 1)
     while second >= 0:
@@ -301,10 +306,11 @@ def _claimed(data: bytes, at: int) -> int:
 
 
 def _begin_of(data: bytes, start: int, at: int, frame: _Frame) -> int:
-    """Begin of the entry with a sound copy at ``at``, after a damaged one at ``start``.
+    """Where the entry with a sound copy at ``at`` begins. A damaged entry at ``start`` precedes it.
 
-    Either copy may be the damaged one. For both cases, the remains of the damaged copy, of the
-    previous entry's checksums and of the next entry's head are compared with the expected bytes.
+    The sound copy may be the first or the second one. For each case, the remains of the damaged
+    copy, of the previous entry's checksums and of the next entry's header are compared with the
+    expected bytes. The case with more equal bytes is the result.
     """
     payload, sequence, chain, check = frame
     length = OVERHEAD + len(payload)
@@ -333,7 +339,7 @@ def _begin_of(data: bytes, start: int, at: int, frame: _Frame) -> int:
 
 def _tail(source: _JournalBytes, at: Position, size: int) -> _Linked | None:
     linked = _read_window(source, at.offset, size)
-    # A single second copy that is linked to another entry is the next entry's first copy.
+    # A lone second copy without the checksum ``at.chain`` is the first copy of the next entry.
     if linked is not None and (
         linked[1] == at.chain or _frame_at(source.read(at.offset, linked[0].half), 0)
     ):
@@ -352,7 +358,7 @@ def _tail(source: _JournalBytes, at: Position, size: int) -> _Linked | None:
 
 
 def is_unchanged(source: _JournalBytes, recorded: Recorded) -> bool:
-    """Whether the journal still has this entry: its writer may have failed and removed it."""
+    """Whether the journal still has this entry. A writer that fails removes its entry."""
     ends = (recorded.offset + recorded.half, recorded.after.offset)
     return any(source.read(end - _CHECK, _CHECK) == recorded.check for end in ends)
 

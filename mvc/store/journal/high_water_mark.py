@@ -1,8 +1,8 @@
 """The high-water mark of the journal: distinguishes a truncated journal from a short one.
 
 The file ``witness`` next to the journal records up to which byte the journal was durable. It is
-never flushed and may be missing, old or torn. It is written only after the journal is durable, so a
-journal that ends before the mark has lost acknowledged entries.
+never flushed, so it may be missing, old or incomplete. It is written only after the journal is
+durable. So a journal that ends before this byte has lost acknowledged entries.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def write_high_water_mark(fs: FileSystem, folder: Path, identity: bytes, reached
 
 
 def read_high_water_mark(fs: FileSystem, folder: Path, identity: bytes) -> Position | None:
-    """Up to where this repository's journal was durable; None without a valid mark."""
+    """The position up to which this repository's journal was durable; None without a valid file."""
     path = folder / HIGH_WATER_MARK
     if fs.stat(path) is None:
         return None

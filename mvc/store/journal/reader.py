@@ -1,4 +1,4 @@
-"""Reads the journal: single entries, entries in order, and whether the file was replaced.
+"""Reads single entries of the journal, or all in order. Detects that the file was replaced.
 
 ``frames`` recognises entries and skips damaged ones.
 """
@@ -30,10 +30,10 @@ _WINDOW = 1 << 20  # bytes
 
 
 class EntryList(Sequence[Recorded]):
-    """Entries of which only the offsets are in memory; each is read on access.
+    """Entries of which only the offsets are in memory. Each entry is read when it is accessed.
 
-    The last one stays in memory: its writer may still remove it, and another entry may then be
-    written at its offset.
+    The last entry is in memory: its writer may still fail and remove it, and another entry may then
+    be written at its offset.
     """
 
     def __init__(self, file: ReadFile) -> None:
@@ -67,10 +67,10 @@ class EntryList(Sequence[Recorded]):
 class JournalReader:
     """An open journal and the entries that were read from it.
 
-    ``identity`` is the checksum of the first entry, ``durable`` the number of bytes known to be
-    flushed. ``generation`` counts replacements of the journal that this reader followed;
-    ``settled``: the file's name is known to be durable. ``fixed``: the file is read up to this byte
-    only, and no replacement is followed.
+    ``identity``: the checksum of the first entry. ``durable``: how many bytes are known to be
+    flushed. ``settled``: the file's name is known to be durable. ``generation``: how often a new
+    journal has replaced the open one. ``fixed``: only the bytes before this offset are read, and a
+    new journal is not opened.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class JournalReader:
         *,
         ahead: tuple[int, bytes] | None = None,
     ) -> None:
-        """``ahead``: read the file up to this byte, then these bytes as further entries."""
+        """``ahead``: an offset and bytes. The file is read up to the offset, then the bytes."""
         self._fs = fs
         self._path = folder / JOURNAL
         self.fixed = None if ahead is None else ahead[0]
@@ -100,7 +100,7 @@ class JournalReader:
         return self._file.size()
 
     def entry(self, offset: int) -> Recorded:
-        """The entry at byte ``offset``; DamagedData if both of its copies are damaged."""
+        """The entry at byte ``offset``. Raises DamagedData if both of its copies are damaged."""
         recorded = self._entries.get(offset)
         if recorded is None:
             recorded = read_entry(self._file, offset)
@@ -127,7 +127,7 @@ class JournalReader:
         self._entries.clear()
 
     def has(self, recorded: Recorded) -> bool:
-        """Whether the file still has an entry: a writer that fails removes its own."""
+        """Whether the file still has an entry. A writer that fails removes its entry."""
         return is_unchanged(self._file, recorded)
 
     def is_repaired(self, gap: Gap) -> bool:
@@ -138,7 +138,7 @@ class JournalReader:
             return False
 
     def leads_to(self, position: Position) -> bool:
-        """Whether ``position`` belongs to this journal, by its chain."""
+        """Whether ``position`` belongs to this journal, by the checksum of the entry before it."""
         end = position.offset
         if not end:
             return True
@@ -146,7 +146,7 @@ class JournalReader:
             return False
         if self._file.read(end - 16, 16) == position.chain:
             return True
-        # Either the last entry's second copy is damaged, or this is another journal.
+        # Either the second copy of the entry before it is damaged, or this is another journal.
         return position.chain in self._file.read(max(0, end - _WINDOW), min(end, _WINDOW))
 
     def reaches(self, sequence: int) -> bool:
@@ -189,7 +189,7 @@ class JournalReader:
         )
 
     def reopen(self) -> None:
-        """Opens the journal that maintenance has renamed into place."""
+        """Opens the new journal that has replaced the open one."""
         self._use(self._fs.open_read(self._path))
         self.generation += 1
 

@@ -1,4 +1,4 @@
-"""Reused memory: accessing fresh pages costs more than encoding into them."""
+"""Memory that is used again, because the first access to new pages takes longer than encoding."""
 
 from __future__ import annotations
 

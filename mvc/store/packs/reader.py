@@ -32,7 +32,7 @@ _MAX_OPEN = 64
 _FIRST_READ = 4096
 _WINDOW = 1 << 20
 _MOST = (1 << 32) - 1  # number of a pack
-_EFFORT = 8  # bytes that may be hashed per byte searched
+_EFFORT = 8  # the most bytes to hash per byte of a search
 
 Placed = tuple[int, int, RecordHeader]
 """A record: pack number, byte offset, header."""
@@ -52,7 +52,7 @@ class EntryRecords(list[Placed]):
 
     @cached_property
     def by_base(self) -> dict[bytes, list[tuple[Placed, Member]]]:
-        """Undirected deltas by the first bytes of their base's id."""
+        """Deltas that can be undone, by the first bytes of the id of their base."""
         table: dict[bytes, list[tuple[Placed, Member]]] = {}
         for pair in chain.from_iterable(self.by_prefix.values()):
             if pair[1].base and not pair[1].coding.forward_only:
@@ -158,7 +158,7 @@ class PackReader:
                 at += header.size
 
     def _claimed(self, pack: int, at: int) -> int:
-        """Header bytes that a damaged record at ``at`` claims."""
+        """Length of the header of a damaged record, as its first bytes claim."""
         with suppress(DamagedData):
             file = self._file(pack)
             return read_prefix(file.read_header(at, PREFIX_SIZE), file.size() - at, "")[0]
@@ -170,7 +170,7 @@ class PackReader:
             file = self._file(pack)
             while at < end:
                 length = min(_WINDOW, end - at)
-                if not file.is_hole(at, length):  # a forged sparse file may have a terabyte
+                if not file.is_hole(at, length):  # a forged sparse file may be huge
                     data = file.read(at, length)
                     position = data.find(MAGIC)
                     if position >= 0:
@@ -207,7 +207,7 @@ class PackReader:
     ) -> memoryview:
         """A member's payload, read into ``room`` if that is not None.
 
-        Its checksum is verified unless the caller verifies the decoded bytes.
+        Without ``check`` its checksum is not verified; the caller then verifies the decoded bytes.
         """
         at = offset + header.body_at + member.at
         file = self._file(pack)
@@ -228,7 +228,7 @@ class PackReader:
         return room[: self._file(pack).read_into(at, room)]
 
     def forget(self) -> None:
-        """Drops caches: packs that no entry names any more may be deleted or reused."""
+        """Clears the caches. Packs that no entry names any more may be deleted or used again."""
         self.headers.clear()
         self._open = {}  # each file is closed with its last reference
 
@@ -239,7 +239,7 @@ class PackReader:
 
 
 class _ReaderAhead(PackReader):
-    """Reads ahead in the packs of another reader; one pack at a time."""
+    """Reads ahead in the packs of another reader, one pack at a time."""
 
     _cached = 16
 
@@ -257,7 +257,7 @@ class _ReaderAhead(PackReader):
 class RecordReader:
     """The records that each journal entry published.
 
-    ``damage``: the last damaged record header that was read.
+    ``damage``: the error of the last damaged record header that was read.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ class RecordReader:
         self._cache: dict[int, EntryRecords] = {}
 
     def of_entry(self, offset: int) -> EntryRecords:
-        """The sound records of the entry at byte ``offset``; damaged ones are skipped."""
+        """The sound records of the entry at byte ``offset``. Damaged records are skipped."""
         records = self._cache.get(offset)
         if records is None:
             records = self.of(self._journal.entry(offset).entry)

@@ -1,7 +1,9 @@
-"""Records: self-describing groups of encoded objects inside a pack (docs/format.md, "Records").
+"""Records: encoded objects in a pack, after a header that describes them (docs/format.md).
 
-A record names its members by id, with their codings and bases. It has a checksum over its header
-and one over every payload, so that every byte is verified and a pack can be read without an index.
+The *members* of a record are objects or pieces of objects. The header has the ids of the members,
+their codings (how their bytes are encoded) and their bases. The header has a checksum, and every
+payload (the encoded bytes of a member) has one. So every byte is verified, and a pack can be read
+without an index.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ CHECK_SIZE = 16
 PAYLOAD_CHECK = 8
 _MAX_EXTRA = 1 << 20
 BASE_BYTES = 8
-"""A base is named by the first bytes of its id, which mean the first object published with them."""
+"""Bytes of an id that name a base. They mean the first published object whose id has them."""
 
 BLOB, MANIFEST = 1, 2
 _HAS_BASE, _STARTS_LATER, _HAS_INPUTS = 4, 8, 16
@@ -47,14 +49,16 @@ _MOST_JOINT_DIGITS = 4
 
 
 class Coding(Struct, frozen=True, dict=True):
-    """How payload bytes become an object.
+    """How payload bytes become an object. ``text`` is ``[transform |] pipeline``.
 
-    ``text`` is ``[transform |] pipeline``. Without a transform, a coding with a base is an
-    undirected delta between pieces of equal length, unless it adds approximate steps
-    (``mvc.lossy.lc``): a sum of floats cannot be undone. ``joint:M`` before such a pipeline: the
-    members are M consecutive steps of some objects. Transforms are forward only, too: ``resize``
-    (the base is cut or zero-filled first), ``cast:A>B`` (converted first), ``optim:...`` (an
-    optimizer's step is predicted first, ``mvc.codecs.optim``) and ``patch`` (a zstd dictionary).
+    Deltas without a transform can be undone. The exception are lossy deltas (``mvc.lossy.lc``),
+    which add floats to the base. ``joint:M`` before their pipeline: the members are M consecutive
+    lossy deltas of the same objects. Deltas with a transform cannot be undone:
+
+    - ``resize``: the base is cut or zero-filled first.
+    - ``cast:A>B``: the base is converted to another dtype first.
+    - ``optim:...``: an optimizer's step is predicted from the base first (``mvc.codecs.optim``).
+    - ``patch``: the base is a zstd dictionary. There is no pipeline.
     """
 
     text: str
@@ -62,7 +66,7 @@ class Coding(Struct, frozen=True, dict=True):
     @staticmethod
     @lru_cache(maxsize=4096)  # every step of an optimizer has its own coding
     def of(text: str) -> Coding:
-        """The same value for equal texts, with its cached properties."""
+        """The coding of a text. Equal texts have one object, with its cached properties."""
         return Coding(text)
 
     @cached_property
@@ -84,7 +88,7 @@ class Coding(Struct, frozen=True, dict=True):
 
     @cached_property
     def joint(self) -> int:
-        """Number of consecutive steps of each object in one payload; 0 if it is no super-step."""
+        """Number of lossy deltas of each object in one payload; 0 if it is no super-step."""
         head, colon, count = self.text.split(" | ", 1)[0].partition(":")
         known = head == JOINT and colon and count.isdecimal() and len(count) <= _MOST_JOINT_DIGITS
         return int(count) if known else 0
@@ -96,11 +100,11 @@ class Coding(Struct, frozen=True, dict=True):
 
 
 class Member(NamedTuple):
-    """One object, or one piece of a large one, inside a record.
+    """One object in a record, or one piece of a large object.
 
-    ``start`` and ``nbytes`` are raw bytes of the object; ``at`` and ``stored`` are the payload's
-    range in the record's body. ``base`` is empty for a full record. ``inputs``: first bytes of the
-    ids of further objects that it is predicted from.
+    ``start``, ``nbytes``: the range of the object's raw bytes. ``at``, ``stored``: the range of the
+    payload in the record's body. ``base``: first bytes of the base's id, empty for a full record.
+    ``inputs``: first bytes of the ids of objects from which the member is predicted, with the base.
     """
 
     kind: int
@@ -116,7 +120,7 @@ class Member(NamedTuple):
 
     @property
     def needs(self) -> tuple[bytes, ...]:
-        """First bytes of the ids of its base, if it has one, and its inputs."""
+        """First bytes of the ids of the base, if there is one, and of the inputs."""
         return (self.base, *self.inputs) if self.base else self.inputs
 
 
@@ -141,7 +145,7 @@ class RecordHeader(Struct, frozen=True, dict=True):
         return sum(member.nbytes for member in self.members)
 
     def share(self, member: Member) -> int:
-        """Stored bytes of a member; a shared payload is divided by raw size."""
+        """Stored bytes of a member. A group's payload is divided in proportion to raw bytes."""
         return (
             member.stored * member.nbytes // (self.raw_bytes or 1) if self.group else member.stored
         )
@@ -157,8 +161,8 @@ class RecordHeader(Struct, frozen=True, dict=True):
 def patch_extra(members: Sequence[Member], kind: int) -> bytes:
     """Bytes that a patch may refer to in addition to its base.
 
-    A manifest lists the ids of contents, many in its own record. They end its dictionary,
-    so that an id takes a few bytes the second time.
+    A manifest lists the ids of contents. Many of these contents are in the manifest's own record,
+    whose header has their ids. By referring to these, the manifest needs a few bytes for each id.
     """
     if kind != MANIFEST:
         return b""
@@ -166,7 +170,7 @@ def patch_extra(members: Sequence[Member], kind: int) -> bytes:
 
 
 def payload_check(payload: Sequence[Bytes]) -> bytes:
-    """The 8-byte checksum of one payload, passed in parts."""
+    """The 8-byte checksum of one payload, which is passed in parts."""
     if sum(map(len, payload)) <= ONE_CALL:
         return blake3(b"".join(payload)).digest(PAYLOAD_CHECK)
     hasher = blake3()
@@ -220,7 +224,7 @@ def codings_of(head: bytes) -> list[str]:
 
 
 def decode_header(data: bytes, where: str) -> RecordHeader:
-    """From prefix, header and header checksum; raises DamagedData."""
+    """The header from ``data``: prefix, header and header checksum. Raises DamagedData."""
     header_size, body_size = read_prefix(data, 1 << 63, where)
     end = PREFIX_SIZE + header_size
     if len(data) != end + CHECK_SIZE or blake3(data[:end]).digest(CHECK_SIZE) != data[end:]:
@@ -231,7 +235,7 @@ def decode_header(data: bytes, where: str) -> RecordHeader:
     group_check = reader.raw(PAYLOAD_CHECK) if group else b""
     members: list[Member] = []
     at = 0
-    uint, raw = reader.uint, reader.raw  # a long history has millions of members
+    uint, raw = reader.uint, reader.raw  # faster: a long history has millions of members
     for _ in range(reader.count(MAX_TENSORS)):
         flags, id_, nbytes = reader.raw(1)[0], raw(DIGEST_SIZE), uint(1 << 62)
         if flags > _ALL_FLAGS or flags & 3 not in _KINDS:

@@ -1,9 +1,9 @@
-"""Publishing: an operation takes effect by one journal entry, appended under one short lock.
+"""Publishes operations: each takes effect by one journal entry, appended under a short lock.
 
-Under the lock the snapshot is refreshed, parents are chosen and the entry is written. The flush
-comes after it, so that waiting processes share one. Nothing is appended after an entry that a power
-loss could still tear. So only a journal's last entry can be an interrupted write; any other
-unreadable entry is damaged.
+Under the lock the snapshot is refreshed, parents are chosen and the entry is written. The journal
+is flushed after the lock is released, so that waiting processes share one flush. No process appends
+an entry before all earlier entries are durable. So only the last entry of a journal can be an
+interrupted write. Any earlier unreadable entry is damaged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mvc.store.snapshot import JOURNAL, Snapshot
 
 
 class ConcurrentRewrite(Exception):
-    """Another process has rewritten the store; retry the operation."""
+    """Another process has replaced the journal; retry the operation."""
 
 
 def publish(
@@ -46,10 +46,10 @@ def publish(
 ) -> Recorded:
     """Appends the entry that ``make`` returns, durably.
 
-    ``make`` runs under the journal's lock with a refreshed snapshot; if it raises, nothing is
-    written. Its packs must be durable. ``release`` (of a pack's lock) runs between writing and
-    flushing. ``stored``: features that its records may need. Raises WrongUsage for an entry that
-    readers would refuse, and ReadOnly if a feature forbids this release to write.
+    ``make`` runs under the journal's lock with a refreshed snapshot. If ``make`` raises, nothing is
+    written. The packs that the entry names must be durable. ``release``, which unlocks a pack, runs
+    after writing and before flushing. ``stored``: format features that the records may need. Raises
+    WrongUsage if readers would refuse the entry, and ReadOnly if a feature forbids writing.
     """
     (recorded,) = publish_all(snapshot, lambda: [make()], sync=sync, release=release, stored=stored)
     return recorded
@@ -65,7 +65,7 @@ def publish_all(
 ) -> list[Recorded]:
     """As ``publish``, for several entries in a row under one lock.
 
-    ``make`` yields the entries, and refreshes the snapshot after each.
+    ``make`` yields the entries, and refreshes the snapshot after each entry.
     """
     path = snapshot.folder / JOURNAL
     snapshot.refresh()  # read a replaced journal before other processes wait for the lock
@@ -104,7 +104,7 @@ def publish_all(
 
 
 def _readable(entry: Entry) -> Entry:
-    """The entry as readers decode it. Raises WrongUsage if it exceeds one of their limits."""
+    """The entry as readers decode it. Raises WrongUsage if it exceeds a limit of readers."""
     data = entry.encoded
     try:
         if len(data) > MAX_ENTRY:
@@ -115,7 +115,10 @@ def _readable(entry: Entry) -> Entry:
 
 
 def proven_entry(entry: Entry, at: Position, read: Entry | None = None) -> tuple[bytes, Position]:
-    """``encode_entry``, whose result is decoded and compared; ``read``: its decoded payload."""
+    """As ``encode_entry``; decodes the result and compares it with ``entry``.
+
+    ``read``: the decoded payload, if it is known.
+    """
     data, after = encode_entry(entry, at)
     half = data[: len(data) // 2]
     with proof_of("an operation"):
@@ -128,7 +131,7 @@ def proven_entry(entry: Entry, at: Position, read: Entry | None = None) -> tuple
 
 
 def _comparable(entry: Entry) -> tuple[object, ...]:
-    """An entry's fields; metrics as text, since NaN equals nothing."""
+    """An entry's fields for a comparison. Metrics are texts, because NaN is not equal to NaN."""
     measured = [
         (replace(commit, metrics={}), {name: value.hex() for name, value in commit.metrics.items()})
         for commit in entry.commits
@@ -138,9 +141,9 @@ def _comparable(entry: Entry) -> tuple[object, ...]:
 
 
 def completed(snapshot: Snapshot, entry: Entry) -> Entry:
-    """The draft with its statements' missing stamps, and their predecessors' numbers.
+    """The entry with ``previous``, and with node and times of new statements.
 
-    Valid only under the journal's lock.
+    Call it under the journal's lock.
     """
     if not entry.statements:
         return entry
@@ -181,14 +184,15 @@ def _newest_hybrid(snapshot: Snapshot, statement: Statement) -> int:
         entry = recorded.entry
         alike = (s for s in entry.statements if s.topic == statement.topic)
         greatest = max(greatest, *(s.hybrid_ns for s in alike))
-        # A statement of this repository is later than all before it; a received one need not be.
+        # In a topic, the time of this repository's statement is the greatest so far. That of a
+        # received statement need not be.
         number = entry.before(statement) if entry.is_received else None
         recorded = None if number is None else snapshot.by_sequence(number)
     return greatest
 
 
 def heal(snapshot: Snapshot, file: WriteFile) -> None:
-    """Removes an interrupted write, or completes one with a whole copy; flushes the journal."""
+    """Removes an interrupted write, or completes it if one copy is whole. Flushes the journal."""
     if not snapshot.journal.settled:
         snapshot.fs.sync_dir(snapshot.folder)  # maintenance may have been killed before its flush
         snapshot.journal.settled = True
@@ -206,7 +210,7 @@ def heal(snapshot: Snapshot, file: WriteFile) -> None:
 
 
 def _check_unacknowledged(file: WriteFile, end: Position, size: int) -> None:
-    """Raises DamagedData if the bytes that would be cut off contain an entry."""
+    """Raises DamagedData if the bytes to truncate contain an entry."""
     for _, frame in frames_behind(file.read(end.offset, size - end.offset), 0):
         if frame[1] >= end.sequence:
             raise DamagedData(

@@ -1,10 +1,11 @@
-"""Rewriting: stored objects are moved or deleted only by replacing the journal.
+"""Replaces the journal. Stored objects are moved or deleted only in this way.
 
-Maintenance writes the objects that it moves into new packs, and a new journal, entry by entry.
-Then, under the old journal's lock, it copies entries that other processes have appended meanwhile,
-makes everything durable, verifies the new packs and renames the new journal to the old one's name.
-That rename is the commit point: an interruption before it leaves the repository unchanged, and
-files that no entry names. Entries keep their sequence numbers; empty entries may be left out.
+gc, repack and forget write the objects that they move into new packs, and write a new journal,
+entry by entry. Then they lock the old journal, copy entries that other processes have appended
+meanwhile, make everything durable, verify the new packs, and rename the new journal to the name of
+the old one. All changes take effect by this rename. If it does not happen, the repository is
+unchanged, but there are files that no entry names. In the new journal, entries have the same
+sequence numbers, and empty entries may be left out.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ _ROUNDS = 4
 
 
 class Rewrite:
-    """A new journal being written. Use as a context manager; only ``publish`` has an effect.
+    """Writes a new journal. Use it as a context manager.
 
-    ``keep`` the old journal's entries in order, then those of ``meanwhile``, then ``publish``.
-    ``packs`` writes to new packs only.
+    Call ``keep`` for the entries of the old journal, in order, and for those of ``meanwhile``. Then
+    call ``publish``, without which the repository is unchanged. ``packs`` writes only to new packs.
     """
 
     def __init__(self, snapshot: Snapshot, packs: PackWriter) -> None:
@@ -66,7 +67,7 @@ class Rewrite:
         return self
 
     def _check_name(self) -> None:
-        """Raises ConcurrentRewrite if a sweep has deleted the file before it was locked."""
+        """Raises ConcurrentRewrite if another process deleted the file before it was locked."""
         present, ours = self._snapshot.fs.stat(self._path), self._file.identity()
         if present is None or present.inode != ours.inode:
             raise ConcurrentRewrite("another process has deleted the new journal")
@@ -92,10 +93,10 @@ class Rewrite:
                 self._file.identity(),
             )
             return present is None or (present.inode, present.device) == (ours.inode, ours.device)
-        return True  # unknown; a sweep deletes unnamed packs later
+        return True  # unknown; gc deletes packs that no entry names later
 
     def keep(self, recorded: Recorded, entry: Entry | None) -> None:
-        """Appends the next entry of the old journal in its new form; None leaves it out."""
+        """Appends ``entry``, the new form of the old journal's next entry. None leaves it out."""
         self._copied, self._last = recorded.after, recorded
         if entry is not None:
             self._append(entry, recorded.sequence)
@@ -115,7 +116,7 @@ class Rewrite:
     def _prove(self) -> None:
         """Raises EncodingFailed unless the new packs have all records that the new journal names.
 
-        Their only other copies, in the old packs, will be deleted.
+        The copies of these records in the old packs will be deleted.
         """
         regions, self._unproven = self._unproven, []
         with closing(PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)) as packs:
@@ -133,7 +134,10 @@ class Rewrite:
         yield from snapshot.entries(self._copied)
 
     def _has_last(self) -> bool:
-        """Whether the old journal still has the entry copied last: its writer may have failed."""
+        """Whether the old journal still has the entry that was copied last.
+
+        A writer that fails removes its entry.
+        """
         last = self._last
         if last is None:
             return True
@@ -141,9 +145,9 @@ class Rewrite:
         return known and self._snapshot.entry(last.offset).check == last.check
 
     def meanwhile(self) -> Iterator[Recorded]:
-        """Entries that other processes append to the old journal. ``keep`` each before the next.
+        """Yields the entries that other processes append to the old journal. ``keep`` each.
 
-        The last ones are yielded under the old journal's lock, which then stays locked. Raises
+        Before the last entries are yielded, the old journal is locked, until ``publish``. Raises
         ConcurrentRewrite if another process has replaced the journal.
         """
         snapshot = self._snapshot

@@ -218,9 +218,9 @@ class BaseCache:
     def _keep_older(self, name: str, cached: _Cached) -> _Cached | None:
         """Keeps a tensor as base of a later version; returns a tensor whose buffer may be reused.
 
-        This is the tensor that was kept until now, if its size is equal. Otherwise it is None, and
-        a new buffer is needed. If the budget allows no new buffer, ``cached`` is not kept, but
-        returned.
+        This is the older version that was cached until now, if its size is equal. Otherwise it is
+        None, and a new buffer is needed. If the budget allows no new buffer, ``cached`` is returned
+        and not cached as an older version.
         """
         before = self._older.get(name)
         if before is None and not self._budget.has_room(cached.spec.nbytes):

@@ -84,8 +84,8 @@ class Choice(Struct, frozen=True, gc=False):
     """A coding of a piece, and its estimated size.
 
     ``pipeline``: None for a patch. ``share``: encoded bytes per raw byte. ``encoded``: the encoded
-    piece, if the estimate encoded all of it. ``width``: bytes of an element. ``against``: whether
-    the coding is a delta. ``prediction``: ``transform``, if it is an optimizer's step.
+    piece, if the estimate encoded the whole piece. ``width``: bytes of an element. ``against``:
+    whether the coding is a delta. ``prediction``: ``transform``, if it is an optimizer's step.
     """
 
     transform: str

@@ -5,7 +5,7 @@ groups, lossy deltas, super-steps, manifests and chunks are decoded and compared
 There are two exceptions:
 
 - After ``ALWAYS`` bytes of an operation, zstd chunks in codings of the format's first version are
-  sampled. The first chunk of every kind and one in 32 are decoded. Decoding each of them would take
+  sampled. The first chunk of every kind and one in 32 are decoded. Decoding every chunk would take
   a quarter of a commit's CPU time.
 - A predicted chunk is decoded from the prediction that was computed for encoding. This prediction
   is computed again for one chunk in 32.
