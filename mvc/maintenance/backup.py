@@ -1,8 +1,8 @@
 """Backup and restore: copy a repository's folder while others commit, and check the copy.
 
-The copy is a repository. Pack bytes that an entry names never change, so a run continues the copy
-of an earlier run, even of a killed one. The journal is replaced last, after every byte was read
-back: until then the copy has its previous state.
+The copy is a repository. Bytes of a pack that a journal entry names never change. So a backup
+continues the copy of an earlier backup, even of one that was killed. The journal of the copy is
+replaced last, after every new byte was read back. Until then the copy has its previous state.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from mvc.types import Counted, Progress
 _LOCK = f"{COPY}.lock"
 _LOCKS = ".lock"  # names of lock files end so
 _OWN = {JOURNAL, FORMAT, HIGH_WATER_MARK, COPY}
-"""Files that a run writes itself and does not copy."""
-_WAIT = 1.0  # seconds to wait for another run on the same copy
+"""Files that ``_copy_small_files`` leaves out, because a backup writes them itself."""
+_WAIT = 1.0  # seconds to wait for another backup to the same folder
 _ROUNDS = 4
 _LARGEST_MARK = 1 << 16
 
 
 class BackedUp(Struct, frozen=True):
-    """The copy in ``folder``: its ``versions`` and ``operations``, ``bytes`` of journal and packs.
+    """The copy in ``folder``, which has so many ``versions`` and ``operations``.
 
-    ``copied``: the bytes that this run wrote.
+    ``bytes``: the size of the copy's journal and packs. ``copied``: bytes that this backup wrote.
     """
 
     folder: Path
@@ -62,8 +62,9 @@ class BackedUp(Struct, frozen=True):
 class _CopyMark(Struct, frozen=True, forbid_unknown_fields=True):
     """Marks a folder as a copy of the repository ``identity``.
 
-    ``restores``: the copy becomes a repository to work in. ``journals``: hashes of the journals
-    that the copy may have: the previous one, and the one that replaces it.
+    ``restores``: the copy becomes a repository to work in. ``journals``: hashes of the previous
+    journal of the copy and of the journal that replaces it. The copy must have one of these two
+    journals.
     """
 
     identity: str
@@ -74,9 +75,9 @@ class _CopyMark(Struct, frozen=True, forbid_unknown_fields=True):
 def backup(store: Store, target: Path, *, progress: Progress | None = None) -> BackedUp:
     """Copies a repository to ``target``, or updates an existing copy.
 
-    ``target`` keeps its previous state until all new bytes were read back and checked. Raises
-    WouldOverwrite if ``target`` has another repository, or a copy with commits of its own;
-    DamagedData if bytes are damaged here or in the copy; Busy, StorageFull.
+    ``target`` has its previous state until all new bytes were read back and checked. Raises
+    WouldOverwrite if ``target`` has another repository, or a copy with new commits; DamagedData if
+    bytes are damaged in the repository or in the copy; Busy; StorageFull.
     """
     fs = store.fs
     if fs.realpath(target / FOLDER) == store.folder:
@@ -103,7 +104,7 @@ def restore(
 
 
 class _Copying:
-    """One run, from an open store to the ``.mvc`` of a folder."""
+    """One backup or restore: copies an open store to the folder ``.mvc`` in ``target``."""
 
     def __init__(
         self,
@@ -130,18 +131,20 @@ class _Copying:
                 generation = snapshot.generation
                 try:
                     done = self._copy(snapshot, mark)
-                except MvcError:  # maintenance may have deleted the bytes that were read
+                except MvcError:  # maintenance may have deleted bytes while they were read
                     if self._store.fresh().generation == generation:
                         raise
                 else:
                     if done is not None:
                         return done
-        raise Busy("other operations rewrote the repository during each try", hint="run it again")
+        raise Busy(
+            "other operations rewrote the repository during each try", hint="run the command again"
+        )
 
     # -- the folder of the copy ------------------------------------------------------------
 
     def _check_target(self) -> _CopyMark:
-        """The mark of the copy; writes a new one in an empty folder.
+        """The mark of the copy. Writes a new mark in an empty folder.
 
         Raises WouldOverwrite, AlreadyARepository.
         """
@@ -193,9 +196,9 @@ class _Copying:
     # -- a round ---------------------------------------------------------------------------
 
     def _copy(self, snapshot: Snapshot, mark: _CopyMark) -> BackedUp | None:
-        """Copies what a snapshot contains; None if maintenance replaced the journal meanwhile."""
+        """Copies the content of a snapshot. None: maintenance replaced the journal meanwhile."""
         fs, folder, generation = self._fs, self._folder, snapshot.generation
-        end = snapshot.position.offset  # other threads may move the snapshot on
+        end = snapshot.position.offset  # other threads may refresh the snapshot later
         guarded = self._ends_before()
         copied = guarded if self._begins_with_copy(snapshot) else {}
         extent = _Extent.of(_entries(snapshot, end))
@@ -231,8 +234,9 @@ class _Copying:
         )
 
     def _ends_before(self) -> dict[int, int]:
-        """By pack the end of what the copy's journal names, for packs that the copy has up to
-        there.
+        """Maps each pack to the end of the bytes that the copy's journal names.
+
+        Leaves out a pack that ends earlier in the copy.
         """
         if not self._has_journal():
             return {}
@@ -249,8 +253,9 @@ class _Copying:
         return self._fs.stat(self._folder / JOURNAL) is not None
 
     def _begins_with_copy(self, snapshot: Snapshot) -> bool:
-        """Whether the journal begins with all bytes of the copy's: no maintenance replaced it
-        since.
+        """Whether the repository's journal begins with all bytes of the copy's journal.
+
+        If so, no maintenance replaced the journal since the copy was made.
         """
         if not self._has_journal():
             return False
@@ -260,9 +265,10 @@ class _Copying:
             return all(ours.read(at, n) == theirs.read(at, n) for at, n in _blocks(0, size))
 
     def _copy_pack(self, pack: int, end: int, *, copied: int, guarded: int) -> None:
-        """Copies bytes of a pack from ``copied`` on.
+        """Copies the bytes of a pack from position ``copied`` to ``end``.
 
-        Raises DamagedData if bytes before ``guarded`` differ: the copy's journal names them.
+        The copy's journal names the bytes before ``guarded``. These are compared and not
+        overwritten. Raises DamagedData if they differ.
         """
         if copied >= end:
             return
@@ -281,8 +287,8 @@ class _Copying:
                     raise DamagedData(
                         f"{path.name} of the backup differs from the repository's at byte {at}",
                         hint=f"run 'mvc -C {printable(str(self._target))} fsck': if the backup is "
-                        "not damaged, it is of another copy of this repository; use a new "
-                        "folder",
+                        "not damaged, it is a backup of another copy of this repository; use a "
+                        "new folder",
                     )
                 self._count.add(size, "packs")
             if file.size() > max(end, guarded):
@@ -291,7 +297,7 @@ class _Copying:
             file.drop_pages()
 
     def _put(self, file: WriteFile, at: int, data: memoryview) -> None:
-        if file.read(at, len(data)) != data:  # a killed run may have written it
+        if file.read(at, len(data)) != data:  # a killed backup may have done this
             file.write_at(at, data)
             self._copied += len(data)
 
@@ -310,7 +316,9 @@ class _Copying:
                 self._count.add(region.length, "packs")
 
     def _damaged(self, pack: int, at: int, end: int, why: str) -> DamagedData:
-        """The error for damaged bytes of a pack, which names the damaged side."""
+        """The error for damaged bytes of a pack. It says whether the repository or the copy is
+        damaged.
+        """
         store, name = self._store, pack_path(Path(), pack).name
         copy = self._fs.open_read(pack_path(self._folder / PACKS, pack))
         with store.fs.open_read(pack_path(store.folder / PACKS, pack)) as original, copy:
@@ -324,11 +332,14 @@ class _Copying:
         return DamagedData(
             f"{name} reads back with other bytes than were written to "
             f"{printable(str(self._target))}",
-            hint="check the disk of the backup, then run it again",
+            hint="check the disk of the backup, then run the backup again",
         )
 
     def _copy_journal(self, source: Path, end: int) -> tuple[Path, int, str]:
-        """Writes the journal under a temporary name and reads it back; its path, size and hash."""
+        """Writes the journal under a temporary name and reads it back.
+
+        Returns the path, the size and the hash.
+        """
         path = self._folder / f"{TEMPORARY}journal"
         hasher = blake3()
         with (
@@ -336,7 +347,7 @@ class _Copying:
             self._fs.open_write(path, create=True) as file,
         ):
             file.truncate(0)
-            size = min(end, source_file.size())  # the last entry's second copy may be cut off
+            size = min(end, source_file.size())  # the second copy of the last entry may be cut off
             for at, length in _blocks(0, size):
                 data = _exactly(source_file, at, length, self._buffer)
                 hasher.update(data)
@@ -348,12 +359,12 @@ class _Copying:
             raise DamagedData(
                 "the journal reads back with other bytes than were written to "
                 f"{printable(str(self._target))}",
-                hint="check the disk of the backup, then run it again",
+                hint="check the disk of the backup, then run the backup again",
             )
         return path, size, hasher.hexdigest()
 
     def _copy_small_files(self) -> None:
-        """Copies settings, notes and the quarantine; locks are empty and not copied."""
+        """Copies the quarantine, and small files such as the settings. Leaves out lock files."""
         fs, source = self._store.fs, self._store.folder
         for name in fs.list(source):
             info = fs.stat(source / name, follow=False)
@@ -378,7 +389,7 @@ class _Copying:
             self._fs.replace_file(path, write, mode=0o600 if private else None, durable=True)
 
     def _sweep(self, ends: Mapping[int, int]) -> None:
-        """Deletes packs that the copy's journal no longer names, and temporary files."""
+        """Deletes temporary files, and packs that the copy's journal no longer names."""
         fs, packs = self._fs, self._folder / PACKS
         for number in pack_numbers(fs, packs):
             if not ends.get(number):
@@ -396,7 +407,10 @@ class _Copying:
 
 
 class _Extent(Struct):
-    """By pack the end of what entries name, and how many versions and operations they have."""
+    """What journal entries name: ``ends`` maps each pack to the end of the named bytes.
+
+    ``versions``, ``operations``: how many versions and operations these entries record.
+    """
 
     ends: dict[int, int] = field(default_factory=dict)
     versions: int = 0
@@ -425,7 +439,10 @@ def _blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _exactly(file: ReadFile, at: int, size: int, buffer: memoryview) -> memoryview:
-    """Bytes of a file, in a part of ``buffer`` that is aligned for direct writes."""
+    """Reads ``size`` bytes of a file to a part of ``buffer`` that is aligned for direct writes.
+
+    Raises DamagedData if the file ends earlier.
+    """
     data = buffer[at % PAGE :][:size]
     if (count := file.read_into(at, data)) != size:
         raise DamagedData(

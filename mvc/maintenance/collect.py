@@ -1,11 +1,14 @@
-"""Which codings a collection retains and deletes: a plan over the graph, which reads nothing else.
+"""Plans a collection: which codings and journal entries gc retains, and which it deletes.
 
-Roots are refs, HEAD, every deployment (also retracted ones: they are evidence), and every commit
-that an operation within the grace period made, or moved a ref from or to. The ancestors of a root
-stay, and the versions that these need. A version that stays retains its state without dropped
-weights, unless the state is forgotten.
+A *coding* is a full record or a delta of an object (a tensor or manifest). The plan uses only
+the graph of the repository. Roots are the versions that refs, HEAD and deployments name, including
+retracted deployments, which are evidence. Roots are also the versions that an operation within the
+grace period made, or moved a ref from or to.
 
-The plan lists the needed codings (``keep_codings``), the journal entries that can be shortened
+The ancestors of a root stay, and the versions that these need, for example for a recipe. A version
+that stays retains its state except dropped weights, unless the state is forgotten.
+
+The plan lists the codings to retain (``keep_codings``), the journal entries that can be shortened
 (``VersionHistory.shortened``), and the packs with enough garbage to be rewritten.
 """
 
@@ -39,23 +42,26 @@ from mvc.store.packs.reader import PACK_HEADER
 from mvc.store.packs.records import RecordHeader
 from mvc.store.store import DiskUse
 
-_WORTH = 0.05  # share of garbage from which a pack, or the journal, is rewritten
-_SMALL = 8 * MIB  # smaller packs, in bytes, are joined if more than _SCATTERED exist
+_WORTH = 0.05  # a pack or the journal is rewritten if at least this share is garbage
+_SMALL = 8 * MIB  # packs of fewer bytes are joined if there are more than _SCATTERED
 _SCATTERED = 64
-_BLOCK = 4096  # a journal is not rewritten to save fewer bytes
+_BLOCK = 4096  # bytes; the journal is not rewritten to save less
 
 
 Estimate = Callable[[bytes, bytes | None], int]
-"""Bytes of a delta of an object from a base, or of the full record that would be stored instead."""
+"""The bytes of a delta of an object from a base, or of the full record that a commit would prefer.
+"""
 
 
 class Collection(Struct, frozen=True):
     """What a collection deletes, or would delete. Sizes are bytes on disk.
 
-    ``commits`` are unreachable versions, ``objects`` unneeded tensors and manifests, ``operations``
-    dropped entries. ``phantoms``: unneeded objects that stay as bases; ``recoded``: objects encoded
-    again to avoid that. ``freed``: estimated in a plan, measured in a result. ``unquarantined``
-    bytes are deleted, since states forgotten by name may have them; ``quarantined`` ones stay.
+    ``commits``: unreachable versions. ``objects``: how many tensors and manifests no version needs.
+    ``operations``: how many journal entries are dropped. ``phantoms``: how many unneeded objects
+    stay as bases of deltas. ``recoded``: how many objects are encoded again without such a base.
+    ``freed``: estimated in a plan, measured in a result. ``unquarantined``: bytes deleted from the
+    quarantine, because states forgotten by name may have them. ``quarantined``: bytes that stay in
+    quarantine.
     """
 
     commits: tuple[CommitId, ...]
@@ -73,7 +79,7 @@ class Collection(Struct, frozen=True):
 
 
 class CollectionPlan(Struct, kw_only=True):
-    """``residue``: bytes of forgotten states stay in packs, as bases or in unreferenced ranges."""
+    """``residue``: whether bytes of forgotten states stay in packs, as bases or in unused parts."""
 
     reach: Reachable
     rewrite: RewritePlan
@@ -81,10 +87,10 @@ class CollectionPlan(Struct, kw_only=True):
     residue: bool
 
     def fully_deleted(self) -> tuple[CommitId, ...]:
-        """Forgotten states of which the plan leaves no byte, without those recorded before.
+        """Forgotten states of which the plan leaves no byte, except those recorded before.
 
-        Bytes of states forgotten by rule may remain in packs, as bases of other contents or in
-        packs that are not rewritten. While any remain, only states forgotten by name are returned.
+        If ``residue`` is true, only states forgotten by name are returned. For bytes of states
+        forgotten by rule may remain, as bases of other contents or in packs that are not rewritten.
         """
         forgotten = self.reach.forgotten.items()
         fresh = (id_ for id_, named in forgotten if named or not self.residue)
@@ -95,7 +101,8 @@ class CollectionPlan(Struct, kw_only=True):
     def allows(self, recorded: Recorded, headers: Iterable[RecordHeader]) -> bool:
         """Whether an operation published meanwhile needs nothing that the plan deletes.
 
-        ``headers``: of its records. Call it for each such operation, in order.
+        ``headers``: the headers of the operation's records. Call ``allows`` for each such
+        operation, in order of publication.
         """
         entry, reach, graph = recorded.entry, self.reach, self.rewrite.graph
         if entry.forgets or any(mark.change == "stored" for mark in entry.states):
@@ -116,9 +123,9 @@ class CollectionPlan(Struct, kw_only=True):
 
 
 class Specs(Mapping[bytes, TensorSpec]):
-    """Specs of the blobs of all states that stay, by object of the graph.
+    """Maps the id of each blob of the states that stay to its spec (dtype and shape).
 
-    ``lost``: specs of blobs that are not stored, by id.
+    ``lost``: maps the ids of blobs that are not stored to their specs.
     """
 
     def __init__(
@@ -127,8 +134,9 @@ class Specs(Mapping[bytes, TensorSpec]):
         states: set[ManifestId],
         dropped: Mapping[ManifestId, Iterable[int]],
     ) -> None:
-        """``states``: manifests of the graph. ``dropped``: by manifest positions of ignored
-        items.
+        """``states``: the manifests of the states that stay, which ``graph`` has read.
+
+        ``dropped``: maps a manifest to the positions of its contents that do not stay.
         """
         self._graph, contents = graph, graph.contents
         self._specs = contents.known_specs
@@ -152,7 +160,7 @@ class Specs(Mapping[bytes, TensorSpec]):
 
     @property
     def objects(self) -> Flags:
-        """By object: whether it has a spec here."""
+        """For each object of the graph: whether it has a spec here."""
         return self._by_object >= 0
 
     def __getitem__(self, id_: bytes) -> TensorSpec:
@@ -169,13 +177,14 @@ class Specs(Mapping[bytes, TensorSpec]):
 
 
 class Reachable(Struct, kw_only=True):
-    """``commits`` stay, ``states`` also with their state. ``forgotten``: by name (True) or by rule.
+    """What stays. ``commits``: versions. ``states``: the versions whose state stays, too.
 
-    ``blobs`` and ``manifests`` are the objects of these states, ``only_forgotten`` those that only
-    forgotten states have. ``purged``: objects of states forgotten by name, not even allowed as
-    bases. ``dropped``: objects of dropped weights that no state needs. ``purge``: delete bytes
-    without an entry too, since a state was forgotten by name. Operations from ``cutoff_ns`` on
-    count.
+    ``forgotten``: maps forgotten versions to True (by name) or False (by rule). ``blobs`` and
+    ``manifests``: the objects of ``states``. ``only_forgotten``: objects that only forgotten states
+    have. ``purged``: objects of states forgotten by name; these may not even stay as bases.
+    ``dropped``: objects of dropped weights that no state needs. ``purge``: whether to delete bytes
+    that no entry names, because a state was forgotten by name. ``cutoff_ns``: operations from here
+    on count.
     """
 
     cutoff_ns: int
@@ -201,11 +210,10 @@ def reachable(
     forget: Mapping[CommitId, bool] | None = None,
     in_use: Set[CommitId] = frozenset(),
 ) -> Reachable:
-    """The reachable versions and objects if operations before ``cutoff_ns`` no longer count as
-    roots.
+    """The versions and objects that stay. Operations before ``cutoff_ns`` do not count as roots.
 
-    ``forget``: further states to treat as forgotten (by name: True); ``in_use``: forgotten states
-    that stay because HEAD or a recipe needs them.
+    ``forget``: more versions to treat as forgotten, by name (True) or by rule (False). ``in_use``:
+    forgotten versions whose states stay because HEAD or a recipe needs them.
     """
     history, contents = graph.history, graph.contents
     forgotten = {id_: n for id_, n in history.forgotten.items() if id_ not in in_use}
@@ -217,7 +225,7 @@ def reachable(
     commits = {id_ for id_, number in history.numbers.items() if number in numbers}
     states = commits - forgotten.keys()
     needed = {m for id_ in states if (m := history.manifest(id_)) is not None}
-    # Most were read with their entries; read the rest oldest first, each near its base.
+    # Most manifests were read with their entries. The rest is read oldest first, after its bases.
     for id_ in sorted(needed - contents.manifests.keys(), key=graph.number):
         contents.require(id_, [coding.step for coding in graph.codings(id_)])
     positions, dropped = dict[ManifestId, list[int]](), set[bytes]()
@@ -239,8 +247,8 @@ def reachable(
     for commit_id, named in forgotten.items():
         objects = _objects_of(graph, commit_id)
         if named and not objects and commit_id in fresh:
-            # Its manifest is damaged, or was collected after a rule forgot the version. So every
-            # object that no version needs may be one of its objects.
+            # The manifest is damaged, or was collected after a rule forgot the version. So every
+            # object that no version needs may be an object of this version.
             objects = set(map(graph.id_of, np.flatnonzero(graph.coded).tolist()))
         unneeded = {id_ for id_ in objects if not reach.needs(id_)}
         reach.only_forgotten |= unneeded
@@ -249,7 +257,7 @@ def reachable(
 
 
 def _objects_of(graph: StorageGraph, commit: CommitId) -> set[bytes]:
-    """A version's blobs and its manifest; none if the manifest is damaged or not stored."""
+    """The ids of a version's blobs and manifest. Empty if the manifest is damaged or not stored."""
     id_ = graph.history.manifest(commit)
     if id_ is not None and graph.rows_of(id_):
         with suppress(DamagedData):
@@ -257,13 +265,13 @@ def _objects_of(graph: StorageGraph, commit: CommitId) -> set[bytes]:
     return set()
 
 
-# -- what goes ----------------------------------------------------------------------------
+# -- the plan -----------------------------------------------------------------------------
 
 
 def collect(
     graph: StorageGraph, reach: Reachable, disk: DiskUse, estimate: Estimate
 ) -> CollectionPlan:
-    """How to delete all that is not in ``reach``; the quarantine is not included."""
+    """Plans to delete all that is not in ``reach``, except files in the quarantine."""
     retained = keep_codings(graph, reach, estimate)
     leaves = _leaving(graph, retained)
     packs = _pack_uses(graph, leaves, {n: s for n, s in disk.packs.items() if n in graph.named})
@@ -318,31 +326,31 @@ def collect(
 
 
 def _leaving(graph: StorageGraph, retained: RetainedCodings) -> Flags:
-    """The rows to drop.
+    """The rows (codings in the graph) to drop.
 
-    Deltas whose base is lost cannot be decoded, and the ids of their bases may belong to forgotten
-    states: they are dropped if the object has another coding, or is not needed.
+    A delta whose base is lost cannot be decoded. It is dropped if its object has another coding or
+    is not needed, because the id of the lost base may belong to a forgotten state.
     """
     useless = ~graph.sound & (graph.coded | ~retained.needed)[graph.object]
     return (graph.sound & ~retained.rows) | useless
 
 
 class _PackUse(Struct, frozen=True):
-    """Bytes of a pack, and the part of these that would be garbage."""
+    """``size``: bytes of a pack. ``garbage``: how many of these bytes the plan no longer needs."""
 
     size: int
     garbage: int
 
 
 def _pack_uses(graph: StorageGraph, leaves: Flags, sizes: Mapping[int, int]) -> dict[int, _PackUse]:
-    """By pack in ``sizes`` the bytes that are garbage once rows are dropped.
+    """Maps each pack in ``sizes`` to its use after the rows ``leaves`` are dropped.
 
-    Bytes between records count as garbage.
+    Bytes between records are garbage, too.
     """
     record_of, count = graph.records_by_row, len(graph.packs)
     stays = np.bincount(record_of, ~leaves, count)
     freed = np.bincount(record_of, column(graph.payloads) * leaves, count)
-    freed[column(graph.groups) > 0] = 0  # its members share one payload
+    freed[column(graph.groups) > 0] = 0  # the members of a group share one payload, which stays
     used = np.where(stays > 0, column(graph.lengths) - freed, 0)
     pack_of = column(graph.packs)
     return {
@@ -354,7 +362,9 @@ def _pack_uses(graph: StorageGraph, leaves: Flags, sizes: Mapping[int, int]) -> 
 def _packs_to_move(
     graph: StorageGraph, reach: Reachable, leaves: Flags, packs: Mapping[int, _PackUse]
 ) -> set[int]:
-    """Packs with much garbage, with bytes to purge or weights to delete, and many small packs."""
+    """The packs to rewrite: with much garbage, bytes to purge or weights to delete; many small
+    packs.
+    """
     moved = {n for n, use in packs.items() if use.garbage >= _WORTH * use.size}
     small = {n for n, use in packs.items() if use.size < _SMALL}
     moved |= small if len(small) > _SCATTERED else set()
@@ -368,7 +378,7 @@ def _packs_to_move(
 def _count_deleted(
     graph: StorageGraph, retained: RetainedCodings, moved: set[int], split: set[tuple[int, int]]
 ) -> int:
-    """Unneeded objects of which no bytes stay in a record."""
+    """How many unneeded objects have no bytes left in any record."""
     packs, record_of = column(graph.packs), graph.records_by_row
     stays = np.bincount(record_of, retained.rows, len(packs)) > 0
     stays &= ~np.isin(packs, list(moved))
@@ -384,10 +394,10 @@ def _count_deleted(
 
 
 class RetainedCodings(Struct):
-    """``rows`` of the graph stay. ``needed``: by object whether a version needs it.
+    """``rows``: the codings that stay. ``needed``: for each object whether a version needs it.
 
-    ``add``: codings to make, of ``added_bytes`` as estimated. ``intermediates``: unneeded objects
-    that stay.
+    ``add``: codings to make. ``added_bytes``: their estimated size. ``intermediates``: unneeded
+    objects that stay as bases.
     """
 
     rows: Flags
@@ -398,12 +408,12 @@ class RetainedCodings(Struct):
 
 
 def keep_codings(graph: StorageGraph, reach: Reachable, estimate: Estimate) -> RetainedCodings:
-    """The codings to keep and to make, so that all of ``reach`` can be recovered.
+    """Selects the codings to retain and to make, so that all of ``reach`` can be recovered.
 
-    If the path to a needed object leads through unneeded ones, the cheapest of three choices is
-    taken: encode it as one delta from the next needed object, store it in full, or keep the
-    unneeded objects as intermediates. Objects predicted from each other are decided together. An
-    object of a state forgotten by name is never retained as an intermediate.
+    The path (series of deltas) to a needed object may lead through unneeded objects. Then the
+    smallest of three is chosen: a delta from the nearest needed object on the path, a full record,
+    or the unneeded objects as intermediates. Objects that optimizer steps predict from each other
+    are decided together. An object of a state forgotten by name is never an intermediate.
     """
     needed = reach.blobs.objects.copy()
     manifests = graph.numbers(b"".join(reach.manifests))
@@ -418,8 +428,9 @@ def keep_codings(graph: StorageGraph, reach: Reachable, estimate: Estimate) -> R
 
 
 class _CutOff(Struct, frozen=True):
-    """An object without a path. ``base``: of its new coding. ``steps``: the codings that lead to it
-    from ``base``; empty if none do.
+    """An object to which no retained path leads. ``base``: the base for a new coding, or None.
+
+    ``steps``: the codings on a path from ``base`` to the object; empty if there is no path.
     """
 
     id: bytes
@@ -429,10 +440,11 @@ class _CutOff(Struct, frozen=True):
 
 
 class _Reconnecting:
-    """Restores paths to needed objects that lost theirs, in ``retained``.
+    """Adds paths to needed objects that lost theirs to ``retained``.
 
-    ``named``: by object whether one of its codings is retained. The base of a retained delta needs
-    a coding too: a delta names its base by 8 bytes, and only a coding has the full id.
+    ``_named``: for each object whether one of its codings is retained. The base of a retained delta
+    needs a coding, too: a delta names its base by 8 bytes of the id, and only a coding has the full
+    id.
     """
 
     def __init__(
@@ -448,10 +460,11 @@ class _Reconnecting:
         self._reached = Reachability(lambda piece: graph.has(self._nodes, piece))
 
     def cut_off(self) -> Iterator[list[_CutOff]]:
-        """Objects that stay without a path or a coding of their own, oldest first.
+        """Yields the objects that stay but have no path or no coding, oldest first.
 
-        Objects predicted from each other come together. Reconnect them before asking for the next:
-        their codings may restore paths of later objects.
+        Objects that optimizer steps predict from each other come in one list. Reconnect each list
+        before the next one is requested, because the new codings may restore paths of later
+        objects.
         """
         graph, retained, nodes = self._graph, self._retained, self._nodes
         for row in np.flatnonzero(retained.rows & graph.delta & ~nodes[graph.node]).tolist():
@@ -472,7 +485,9 @@ class _Reconnecting:
                 yield [self._cut_off(graph.id_of(mate)) for mate in sorted(together)]
 
     def _mates(self, numbers: Integers) -> dict[int, set[int]]:
-        """By object those that predict it, or that it predicts, by codings that do not stay."""
+        """Maps an object to the objects that predict it or that it predicts, by codings that are
+        dropped.
+        """
         graph = self._graph
         lost = np.zeros(len(graph), np.bool_)
         lost[numbers] = True
@@ -497,9 +512,10 @@ class _Reconnecting:
         return _CutOff(id_, self._pieces(self._graph.number(id_)), base, steps)
 
     def reconnect(self, lost: Sequence[_CutOff], sizes: Sequence[int]) -> None:
-        """Keeps the codings on the paths to objects if these are smaller than new codings.
+        """Retains the codings on the paths to ``lost`` objects, if smaller than new codings.
 
-        Otherwise adds new codings, of ``sizes``; then each object is decided alone.
+        Otherwise decides for each object separately between its path and a new coding. ``sizes``:
+        bytes of the new codings.
         """
         retained, graph = self._retained, self._graph
         steps = self._path_codings(lost)
@@ -533,7 +549,10 @@ class _Reconnecting:
         )
 
     def _path_codings(self, lost: Sequence[_CutOff]) -> list[StoredCoding]:
-        """The codings on the paths to objects and to their inputs; none if they cannot stay."""
+        """The codings on the paths to ``lost`` objects, and to the inputs of these codings.
+
+        Empty if an object has no path, or if the codings cannot stay.
+        """
         codings: dict[int, StoredCoding] = {}
         decoded: set[bytes] = set()
         waiting = [step for cut in lost for step in cut.steps]
@@ -555,7 +574,11 @@ class _Reconnecting:
         return steps if self._can_stay({cut.id for cut in lost}, steps) else []
 
     def _can_stay(self, ids: set[bytes], steps: list[StoredCoding]) -> bool:
-        """Whether codings can stay: all objects they name have codings, and none is purged."""
+        """Whether ``steps`` can stay.
+
+        They can if no step shares its payload, every object that a step names has a coding, and no
+        such object is purged.
+        """
         ends = {end for step in steps for end in (step.member.id, *step.needs)}
         decoded = {step.member.id for step in steps}
         remaining = map(self._graph.number, (ends | ids) - decoded)
@@ -564,7 +587,7 @@ class _Reconnecting:
         return not shared and named and not ends & self._reach.purged
 
     def _neighbour(self, id_: bytes) -> bytes | None:
-        """A needed object that has a retained delta from this one."""
+        """A needed object that a retained delta codes from the object ``id_``."""
         deltas = self._graph.codings_from(id_)
         retained = (coding.member.id for coding in deltas if self._retained.rows[coding.row])
         return next(filter(self._is_base, retained), None)
@@ -573,7 +596,7 @@ class _Reconnecting:
         return (id_, 0) in self._reached and self._reach.needs(id_)
 
     def _path(self, id_: bytes) -> tuple[bytes, list[StoredCoding]] | None:
-        """The nearest needed object before unneeded ones, and the codings that lead from it."""
+        """The nearest needed object from which dropped codings lead to ``id_``; these codings."""
         graph, seen = self._graph, {id_}
         waiting: deque[tuple[bytes, list[StoredCoding]]] = deque([(id_, [])])
         while waiting:

@@ -1,4 +1,4 @@
-"""Estimates how a commit would store a blob, from one piece of the blob."""
+"""Estimates how a commit would store a blob, by encoding one piece of the blob."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ def sampled(
     *,
     start: int = 0,
 ) -> Choice:
-    """The coding that a commit would choose for the piece at ``start``, with an estimated size."""
+    """The coding (in full or as a delta) that a commit would choose for the piece at ``start``.
+
+    The choice has the estimated size of the coding.
+    """
     spec, under = blob[1], None
     if base is not None and lines_up(base[1], spec, start):
         under = BasePiece(base[0], converted(_piece(recovery, base, start), base[1], spec))

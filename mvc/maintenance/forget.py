@@ -1,8 +1,9 @@
 """forget: delete the states of versions; their commits, ids and history stay.
 
-``choose`` selects versions, ``preview`` shows what that frees, ``forget`` records it as one journal
-entry. From then on a forgotten state cannot be read, and the next ``gc`` deletes its bytes. If it
-was forgotten by name, not by rule, ``gc`` also deletes objects that are bases of other deltas.
+``choose`` selects versions. ``preview`` shows what would be deleted. ``forget`` records the choice
+as one journal entry. From then on a forgotten state cannot be read, and the next ``gc`` deletes its
+bytes. An object of a state forgotten by rule may stay as the base of a delta; an object of a state
+forgotten by name does not stay.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ from mvc.types import Progress
 class Chosen(Struct, frozen=True):
     """``commits``: the versions to forget, newest first; may be empty.
 
-    ``rules``: None if versions were named. ``already``: named versions forgotten by name before.
-    ``short``: ``best`` rules that keep too few. ``queries_since_ns``: with ``unqueried``, older
-    versions stay. ``restored``: versions whose dropped weights become stored again. ``number``: the
-    operation that forgot them, or None.
+    ``rules``: None if versions were named. ``already``: named versions that were forgotten by name
+    before. ``short``: ``best`` rules that keep fewer versions than asked. ``queries_since_ns``:
+    with ``unqueried``, when recording of queries began; versions that are older stay. ``restored``:
+    versions whose dropped weights become stored again. ``number``: the operation that forgot, or
+    None.
     """
 
     commits: tuple[Commit, ...]
@@ -62,17 +64,16 @@ class Chosen(Struct, frozen=True):
 
     @property
     def marks(self) -> dict[CommitId, bool]:
-        """The argument ``forget`` of ``reachable``: by version whether it was named."""
+        """The argument ``forget`` of ``reachable``: maps each version to whether it was named."""
         return {commit.id: self.named for commit in self.commits}
 
 
 def choose(store: Store, revs: Iterable[Rev] = (), rules: Retention | None = None) -> Chosen:
-    """The named versions, or those that ``rules`` select.
+    """The versions that ``revs`` name, or those that ``rules`` select.
 
     A version forgotten by rule may be forgotten again by name. Raises WrongUsage, UnknownRevision,
-    UnknownTarget, UnknownMetric; RefConflict for the version of HEAD, and for one that a version
-    with dropped weights needs, unless a third version stores these weights. Rules skip needed
-    versions.
+    UnknownTarget, UnknownMetric. A named version raises RefConflict if HEAD is on it, or if it is
+    needed to retrain dropped weights that no third version stores. Rules skip such versions.
     """
     store.fresh()
     revs = list(revs)
@@ -94,16 +95,16 @@ def choose(store: Store, revs: Iterable[Rev] = (), rules: Retention | None = Non
 
 
 def _versions(store: Store, rev: Rev) -> list[CommitId]:
-    """The versions that ``rev`` names; ``A..B``: those of B without those of A."""
+    """The versions that ``rev`` names. ``A..B``: the versions reachable from B but not from A."""
     if isinstance(rev, str) and ".." in rev:
         return [commit.id for commit in in_range(store, rev)]
     return [resolve(store, rev)]
 
 
 def forget(store: Store, config: Config, chosen: Chosen, *, reason: str = "") -> Recorded | None:
-    """Forgets the chosen versions; durable on return. None if there is nothing to do.
+    """Forgets the chosen versions. Durable on return. Returns None if nothing is left to forget.
 
-    Versions chosen by rule stay if a ref names them or they went live meanwhile. Raises RefConflict
+    A version chosen by rule stays if a ref names it or it went live meanwhile. Raises RefConflict
     if HEAD is on a named version.
     """
     if not chosen.commits:
@@ -169,9 +170,9 @@ def _refuse_head(store: Store, going: Iterable[Commit]) -> None:
 
 
 def _restored_by(store: Store, going: Iterable[Commit]) -> list[StateMark]:
-    """Marks "stored" for versions that these are needed to retrain, if a third one has the weights.
+    """Marks to store weights again whose retraining needs ``going``, if a third version has them.
 
-    Raises RefConflict if no other version has them.
+    Raises RefConflict if no third version has the weights.
     """
     marks: dict[CommitId, StateMark] = {}
     ids = {commit.id for commit in going}
@@ -187,7 +188,7 @@ def _restored_by(store: Store, going: Iterable[Commit]) -> list[StateMark]:
 
 
 def _another_has(store: Store, dropped: availability.Dropped, going: set[CommitId]) -> bool:
-    """Whether a version that stays has the same weights, and has not dropped them."""
+    """Whether a version that stays has the same weights and stores them."""
     entry = manifests.of_commit(store, dropped.commit).by_path.get(dropped.path)
     if entry is None or not dropped.stored:
         return False
@@ -208,11 +209,12 @@ def _sorted(versions: Iterable[Commit]) -> tuple[Commit, ...]:
 
 
 class ForgetPreview(Struct, frozen=True):
-    """``tensors`` would be deleted; ``shared`` ones stay, because other versions have them.
+    """``tensors``: how many would be deleted. ``shared``: how many stay in other versions.
 
-    Likewise ``files`` and ``shared_files`` for files without tensors; dropped weights do not count.
-    ``same``: by chosen version, versions that stay and have the same content. ``live``: the targets
-    it is live on. ``collection``: what the next ``gc`` would do, None if the repository is damaged.
+    ``files`` and ``shared_files``: the same for files without tensors. Dropped weights do not
+    count. ``same``: maps a chosen version to versions that stay and have the same content.
+    ``live``: maps a chosen version to the targets on which it is live. ``collection``: what the
+    next ``gc`` would do; None if the repository is damaged.
     """
 
     tensors: int
@@ -232,7 +234,10 @@ def preview(
     grace: timedelta = DEFAULT_GRACE,
     progress: Progress | None = None,
 ) -> ForgetPreview:
-    """Reads the graph, and samples the tensors to encode again. Raises Busy."""
+    """What forgetting would delete. Reads the graph, and samples of tensors to encode again.
+
+    Raises Busy.
+    """
     return retry_on_rewrite(
         store.snapshot, lambda: _preview(store, config, chosen, grace, progress=progress)
     )
@@ -285,7 +290,7 @@ def _preview(
 def _versions_like(
     store: Store, commit: Commit, among: Container[CommitId]
 ) -> tuple[CommitId, ...]:
-    """The versions ``among`` these that have the content of this one."""
+    """The versions in ``among`` that have the content of ``commit``."""
     entries = map(store.snapshot.entry, store.snapshot.marked(commit.root[:8]))
     candidates = (
         candidate
@@ -297,5 +302,5 @@ def _versions_like(
 
 
 def _content(commit: Commit) -> bytes:
-    """Identifies the content of a version; without tensors by every byte of its files."""
+    """Identifies the content of a version: by its root, or without tensors by its manifest."""
     return commit.manifest if commit.root == manifests.EMPTY.root else commit.root

@@ -1,6 +1,6 @@
 """gc: delete all that is unreachable and free its space.
 
-``collect`` plans over the graph; ``rewrite`` executes the plan.
+The module ``collect`` makes the plan, ``rewrite_plan`` executes it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ _LONGEST_GRACE = timedelta(days=36_500)
 
 
 def grace_of(config: Config, grace: timedelta | str | None = None) -> timedelta:
-    """How long operations still count as roots for gc: ``14d``, ``36h``, ``0``, or a timedelta.
+    """The grace period: for how long an operation still counts as a root for gc.
 
-    None: the setting ``gc.grace_days``. Raises WrongUsage for any other value.
+    ``grace``: ``14d``, ``36h``, ``0``, or a timedelta; None: the setting ``gc.grace_days``. Raises
+    WrongUsage for any other value.
     """
     if grace is None:
         return timedelta(days=float(config.get("gc.grace_days")))
@@ -76,9 +77,9 @@ def collect(
 ) -> Collection:
     """Deletes all that is unreachable and that no operation within ``grace`` names.
 
-    Commits and readers may run meanwhile. Call it after completing killed checkouts: their plans
-    may be the only reference to a version. Raises ReadOnly, Busy, and DamagedData if something that
-    stays is damaged; then nothing is changed.
+    Commits and readers may run meanwhile. Complete killed checkouts before the call: the plan of a
+    checkout may be the only reference to a version. Raises ReadOnly; Busy; DamagedData if something
+    that stays is damaged. After DamagedData nothing is changed.
     """
     policy, author = encoding_policy(config), config.author
     store.check_writable("collected")
@@ -87,8 +88,8 @@ def collect(
         plan, quarantine = _plan_now(store, policy, grace, progress)
 
         def operation() -> Entry:
-            # Delete these before the entry is recorded: later collections check only states
-            # forgotten after it.
+            # Delete the files before the entry is recorded: later collections check the quarantine
+            # only for states that are forgotten after this entry.
             delete_files(store.fs, quarantine)
             note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
             return Entry("gc", store.clock.now_ns(), note, author=author, reason=reason)
@@ -101,7 +102,7 @@ def collect(
             return plan, plan.summary.before - store.disk_use().total
         delete_files(store.fs, quarantine)
         store.sweep()
-        # A larger size now comes from concurrent commits.
+        # If the repository is larger now, concurrent commits wrote the difference.
         return plan, max(0, plan.summary.before - store.disk_use().total)
 
     plan, freed = retry_on_rewrite(store.snapshot, attempt)
@@ -120,7 +121,7 @@ def _plan_now(
     """The plan, and the quarantined files to delete."""
     disk = (
         store.disk_use()
-    )  # first: bytes that others write while the graph is read are not garbage
+    )  # read before the graph: bytes that others write meanwhile must not count as garbage
     graph = read(store, progress)
     graph.refuse_damage()
     reach = reachable(graph, cutoff_of(store.now_ns(), grace), in_use=all_in_use(store))
@@ -130,11 +131,7 @@ def _plan_now(
 def plan_deletion(
     store: Store, policy: Policy, graph: StorageGraph, reach: Reachable, *, disk: DiskUse
 ) -> tuple[CollectionPlan, list[Path]]:
-    """Bytes of a delta from ``base``, or of the full record that a commit would store instead.
-
-    A blob's size is estimated from its first piece (at most 32 MiB). ``specs``: of the blobs that
-    stay.
-    """
+    """The plan that deletes all that is not in ``reach``, and the quarantined files to delete."""
     fs, estimate = store.fs, partial(_estimated, store.recovery, policy, reach.blobs)
     plan = collection(graph, reach, disk, estimate)
     quarantine = purged(fs, store.folder, reach)
@@ -146,7 +143,7 @@ def plan_deletion(
 
 
 def cutoff_of(now_ns: int, grace: timedelta) -> int:
-    """Operations at or after this time count as roots; in ns since 1970."""
+    """The time from which on operations count as roots; in ns since 1970."""
     return now_ns - round(grace.total_seconds() * 1e9)
 
 
@@ -155,8 +152,8 @@ def _estimated(
 ) -> int:
     """Bytes of a delta from ``base``, or of a full record if a commit would store one.
 
-    A blob's size is estimated from its first piece (at most 32 MiB). ``specs``: of the blobs that
-    stay.
+    The size of a blob is estimated from its first piece (at most 32 MiB). ``specs``: dtype and
+    shape of each blob that stays.
     """
     if id_ not in specs:
         old = recovery.manifest(base) if base is not None else b""

@@ -1,9 +1,9 @@
 """The graph of a repository: every operation, version, record, coding and mention of an object.
 
-Maintenance that needs all of these reads it: gc, forget, repack, fsck, repair and stats. An object
-is a blob or a manifest. A *coding* is a full record or a delta. A *node* is a piece of an object;
-full records are its sources, deltas its edges. All data is in columns, about 150 bytes for each
-coding; entries and headers are read again on demand. ``mvc.store.graph.search`` finds single paths.
+gc, forget, repack, fsck, repair and stats read it. An *object* is a blob (a tensor's bytes) or a
+manifest. A *coding* is a full record or a delta. A *node* is a piece of an object. Paths begin at
+full records, and deltas are the edges. All data is in columns, about 150 bytes for each coding;
+entries and headers are read again on demand. ``mvc.store.graph.search`` finds single paths.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ CodingPlace = tuple[int, int, int]
 """Pack, offset of a record, position of the member in the record."""
 
 _SHAPES = 64  # shapes of manifests in memory
-# How many objects with a known slot are in memory: at least so many, and those of so many
-# manifests.
+# ``Contents._recent`` is cleared when it has more than _RECENT objects, and more than _TIMES as
+# many as the current manifest.
 _RECENT, _TIMES = 1 << 14, 4
 
 
 class StoredRecord(Struct, frozen=True):
-    """A record and its place. ``entry_index``: the position of the entry that names it."""
+    """A record and its location. ``entry_index``: the position of the entry that names it."""
 
     entry_index: int
     pack: int
@@ -58,18 +58,18 @@ class StoredRecord(Struct, frozen=True):
         return self.offset + self.header.size
 
     def members(self) -> Iterator[tuple[CodingPlace, Member]]:
-        """Every member with the place of its coding."""
+        """Every member with the location of its coding."""
         members = enumerate(self.header.members)
         return (((self.pack, self.offset, i), member) for i, member in members)
 
 
 class StoredCoding(Struct, frozen=True, kw_only=True):
-    """One member of a record.
+    """One member of a record: a coding.
 
-    ``base``: None for a full record. ``inputs``: other objects that it needs. ``stored``: bytes of
-    its payload; in a group its share by raw size. ``reversible``: the base can be recovered from
-    the object, too; readers search such deltas only in the base's entry and later ones. ``row``: of
-    the graph.
+    ``base``: None for a full record. ``inputs``: more objects that decoding needs. ``stored``:
+    bytes of the payload; in a group (members that share one payload) the member's part, by raw
+    size. ``reversible``: the base can be recovered from the object, too; readers search such deltas
+    only in the base's entry and later entries. ``row``: the number of the coding in the graph.
     """
 
     row: int
@@ -100,12 +100,12 @@ _TYPES = {"B": np.uint8, "I": np.uint32, "Q": np.uint64, "q": np.int64, "d": np.
 
 
 def column(values: array[Any]) -> NDArray[Any]:
-    """A view of the same memory: append to ``values`` only after the view is deleted."""
+    """An array that shares the memory of ``values``: append to these only after it is deleted."""
     return np.frombuffer(values, _TYPES[values.typecode]) if values else np.empty(0, np.int64)
 
 
 def _words(data: bytes | bytearray) -> NDArray[np.uint64]:
-    """Bytes as 8-byte integers, the size of base names."""
+    """Bytes as 8-byte integers: a delta names its base by the first 8 bytes of the id."""
     return np.frombuffer(data, np.uint64) if data else np.empty(0, np.uint64)
 
 
@@ -120,21 +120,21 @@ def _short(numbers: Integers) -> Integers:
 
 
 class StorageGraph:
-    """Call ``add`` for every entry, then ``settle``, then query.
+    """Records and codings in columns. Call ``add`` for every entry, then ``settle``, then query.
 
-    ``history`` and ``contents``: facts on versions and manifests. ``damaged``: errors of skipped
+    ``history`` and ``contents``: facts about versions and manifests. ``damaged``: errors of skipped
     records. ``named``: packs that entries name.
 
-    Columns by record: ``packs``, ``offsets``, ``lengths`` (bytes), ``heads`` (bytes of the header),
-    ``groups`` (members share one payload), ``rows`` (its first row).
+    Columns with one item per record: ``packs``, ``offsets``, ``lengths`` (bytes), ``heads`` (bytes
+    of the header), ``groups`` (whether the members share one payload), ``rows`` (its first row).
 
     Each member of a record is a *row*, in the order of publication. Objects are numbered by first
-    mention, *nodes* are numbered pieces. Columns by row: ``payloads`` (bytes; of a group all at its
-    first member), ``forms`` (position of the coding in ``texts``); after ``settle`` also
-    ``object``, ``base`` (-1: none, or not stored), ``node``, ``base_node``, ``entry``, ``sound``
-    (base and inputs are stored), ``reversible`` (the base can be recovered from the object),
-    ``delta``, ``manifest``. By input of a row: ``input_row`` (ascending), ``input_object``,
-    ``input_node``.
+    mention, and nodes by object and offset. Columns with one item per row: ``payloads`` (bytes; a
+    group has all at its first member), ``forms`` (position of the coding in ``texts``). ``settle``
+    adds ``object``, ``base`` (-1: none, or not stored), ``node``, ``base_node``, ``entry``,
+    ``sound`` (base and inputs are stored), ``reversible`` (the base can be recovered from the
+    object), ``delta``, ``manifest``. Columns with one item per input of a row: ``input_row``
+    (ascending), ``input_object``, ``input_node``.
     """
 
     def __init__(self, snapshot: Snapshot, contents: Contents | None = None) -> None:
@@ -149,7 +149,7 @@ class StorageGraph:
         self.groups, self.rows, self.named = array("B"), array("q", [0]), set[int]()
         self.payloads, self.forms = array("Q"), array("I")
         self.texts: dict[str, int] = {}
-        self._ends = array("q", [0])  # by entry: the number of records up to its last
+        self._ends = array("q", [0])  # by entry: how many records it and earlier entries have
         self._ids = bytearray()
         self._bases = bytearray()
         self._entries = array("q")
@@ -166,7 +166,9 @@ class StorageGraph:
         records: Iterable[Placed],
         damaged: Collection[CodingPlace] = (),
     ) -> None:
-        """Adds an entry with its records. A ``damaged`` coding only makes its object known."""
+        """Adds an entry with its records. Of a ``damaged`` coding only the id of its object is
+        added.
+        """
         position = len(self.entries)
         self.entries.add(recorded)
         self.history.add(recorded)
@@ -203,7 +205,7 @@ class StorageGraph:
         self._sizes.append(member.nbytes)
 
     def settle(self) -> None:
-        """Numbers objects and nodes. Call it once, after the last ``add``."""
+        """Numbers objects and nodes. Call ``settle`` once, after the last ``add``."""
         kinds = column(self._kinds)
         named, self.delta, forward = ((kinds & bit) != 0 for bit in (_NAMED, _DELTA, _FORWARD))
         self.manifest: Flags = (kinds & _MANIFEST) != 0
@@ -237,8 +239,8 @@ class StorageGraph:
         self.object[order] = numbers[np.cumsum(is_new) - 1]
         self._first_rows = _short(first[by_age])
         self._ids = bytearray()
-        # In the order of ids: the ids, their first bytes, their objects; ``_places`` is the
-        # inverse.
+        # Sorted by id: the ids, their first bytes, the numbers of their objects. ``_places`` maps a
+        # number to its position in these.
         self._sorted = ids[is_new]
         self._prefixes = np.ascontiguousarray(self._sorted[:, 0])
         self._numbers = numbers
@@ -252,7 +254,7 @@ class StorageGraph:
         self.shares_prefix[numbers] = np.repeat(lengths > 1, lengths)
 
     def _resolved(self, prefixes: NDArray[np.uint64]) -> Integers:
-        """The objects that prefixes of ids name."""
+        """The numbers of the objects that prefixes of ids name; -1 for an unknown prefix."""
         places = np.searchsorted(self._prefixes, prefixes)
         known = places < len(self._prefixes)
         known[known] = self._prefixes[places[known]] == prefixes[known]
@@ -261,7 +263,7 @@ class StorageGraph:
         return numbers
 
     def _number_nodes(self, coded: Flags) -> None:
-        """Numbers every piece that a row codes or starts from."""
+        """Numbers every piece that a row codes, or needs as base or input."""
         starts = column(self._starts)
         self._offsets = np.unique(starts)
         part = np.searchsorted(self._offsets, starts)
@@ -296,7 +298,7 @@ class StorageGraph:
         return np.where(known, places, -1)
 
     def inputs_of(self, row: int) -> list[int]:
-        """The inputs of a row, without its base, in the order of its rule."""
+        """The inputs of a row in the order that decoding needs. The base is not included."""
         begin, end = np.searchsorted(self.input_row, (row, row + 1))
         inputs: list[int] = self.input_object[begin:end].tolist()
         return inputs
@@ -339,7 +341,7 @@ class StorageGraph:
         return -1
 
     def with_prefix(self, prefix: bytes) -> int:
-        """The object that a base's prefix names; -1 if none has it."""
+        """The number of the object that a prefix of an id names; -1 if there is none."""
         return int(self._resolved(_words(prefix))[0])
 
     def numbers(self, ids: bytes | bytearray) -> Integers:
@@ -393,22 +395,22 @@ class StorageGraph:
 
     @property
     def costs(self) -> NDArray[np.float64]:
-        """By node: seconds of one thread on the cheapest path; infinite without a path."""
+        """For each node: seconds of one thread on the cheapest path; infinite without a path."""
         return self._paths[0]
 
     @property
     def depths(self) -> Integers:
-        """By node: the deltas on the cheapest path."""
+        """For each node: the number of deltas on the cheapest path."""
         return self._paths[1]
 
     @property
     def sources(self) -> Integers:
-        """By node: the row of the full record that begins the cheapest path, or -1."""
+        """For each node: the row of the full record at which the cheapest path begins, or -1."""
         return self._paths[2]
 
     @cached_property
     def last_steps(self) -> tuple[Integers, Integers]:
-        """By node: the last row of the cheapest path, and the node before it; -1 for none.
+        """For each node: the last row of the cheapest path, and the previous node; -1 for none.
 
         Call ``price`` first.
         """
@@ -430,25 +432,26 @@ class StorageGraph:
 
     @cached_property
     def full(self) -> Flags:
-        """By node: whether the piece has a full record."""
+        """For each node: whether the piece has a full record."""
         full: Flags = np.zeros(len(self._pieces), np.bool_)
         full[self.node[self.sound & ~self.delta]] = True
         return full
 
     def reached(self, rows: Flags) -> Flags:
-        """By node: whether a path of these rows alone leads to it."""
+        """For each node: whether a path leads to it that uses only ``rows``."""
         return np.isfinite(self._search(rows, np.zeros(len(rows)))[0])
 
     def _search(
         self, rows: Flags, seconds: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], Integers, Integers]:
-        """The cheapest paths over some rows: Bellman-Ford, from the nodes that changed last.
+        """The cheapest paths that use only ``rows`` (Bellman-Ford, from nodes that just changed).
 
-        Of equal costs the path with fewer deltas wins, of equal full records the first. Paths
-        follow bases; a row with inputs is open once all inputs are reached.
+        Of paths with equal costs, the one with fewer deltas is chosen; of equal full records, the
+        first. Paths lead from bases to objects. A row with inputs is usable once all its inputs are
+        reached.
         """
         full, forth = np.flatnonzero(rows & ~self.delta)[::-1], rows & self.delta
-        full = full[np.argsort(-seconds[full], kind="stable")]  # the last one of a node counts
+        full = full[np.argsort(-seconds[full], kind="stable")]  # a node's last assignment counts
         back = forth & self.reversible
         costs = np.full(len(self._pieces), np.inf)
         depths = np.zeros(len(self._pieces), np.int64)
@@ -494,7 +497,7 @@ class StorageGraph:
         return costs, depths, sources
 
     def reach(self, id_: bytes, start: int = 0) -> tuple[float, int] | None:
-        """(seconds of one thread, deltas to apply) of a piece; None without a path."""
+        """(seconds of one thread, deltas to apply) to decode a piece; None without a path."""
         node = self._node(id_, start)
         if node < 0 or not np.isfinite(self.costs[node]):
             return None
@@ -506,7 +509,7 @@ class StorageGraph:
         return map(self.record, range(len(self.packs)))
 
     def all_members(self) -> Iterator[tuple[StoredRecord, CodingPlace, Member]]:
-        """Every member of every record, with its place, also those whose base is lost."""
+        """Every member of every record with its location, including members whose base is lost."""
         return (
             (record, place, member)
             for record in self.all_records()
@@ -514,7 +517,7 @@ class StorageGraph:
         )
 
     def record(self, number: int) -> StoredRecord:
-        """A record by its position in the columns; reads its header again."""
+        """A record by its position in the columns. Reads the header again."""
         pack, offset = self.packs[number], self.offsets[number]
         entry_index = bisect_right(self._ends, number) - 1
         return StoredRecord(entry_index, pack, offset, self.pack_reader.header(pack, offset))
@@ -530,7 +533,7 @@ class StorageGraph:
     # -- codings ---------------------------------------------------------------------------
 
     def codings(self, id_: bytes) -> list[StoredCoding]:
-        """The codings of an object, without deltas whose base is lost; none if it is unknown."""
+        """The codings of an object except deltas whose base is lost. Empty if it is unknown."""
         return list(map(self.coding, self.rows_of(id_)))
 
     def all_codings(self) -> Iterator[StoredCoding]:
@@ -538,7 +541,7 @@ class StorageGraph:
         return map(self.coding, self._by_object[0].tolist())
 
     def codings_from(self, base: bytes) -> list[StoredCoding]:
-        """The deltas from an object that the object can be recovered from."""
+        """The deltas from ``base`` from which ``base`` can be recovered, too."""
         return [self.coding(row) for row in _group(self._by_base, self.number(base))]
 
     def coding(self, row: int) -> StoredCoding:
@@ -558,7 +561,7 @@ class StorageGraph:
 
     @property
     def records_by_row(self) -> Integers:
-        """By row: the position of its record in the columns."""
+        """For each row: the position of its record in the columns."""
         return np.repeat(np.arange(len(self.packs)), np.diff(column(self.rows)))
 
     def rows_of(self, id_: bytes) -> list[int]:
@@ -567,7 +570,7 @@ class StorageGraph:
 
     @cached_property
     def coded(self) -> Flags:
-        """By object: whether it has ``codings``."""
+        """For each object: whether it has ``codings``."""
         coded: Flags = np.zeros(len(self), np.bool_)
         coded[self.object[self.sound]] = True
         return coded
@@ -618,12 +621,13 @@ def _group(groups: _Groups, number: int) -> list[int]:
 
 
 class Contents:
-    """The objects of manifests as columns: a few bytes for each mention of an object.
+    """The objects that manifests mention, as columns: a few bytes for each mention.
 
-    By manifest (its number is in ``manifests``): ``raw`` bytes of its files, ``files``, and where
-    its mentions ``ends``. By mention: ``slots``, ``skeletons`` (it is a skeleton). A *slot* is an
-    object with 32 bytes in ``ids`` and a position in ``known_specs``; an object may have several
-    slots.
+    ``manifests``: maps the id of a manifest to its number. Columns with one item per manifest:
+    ``raw`` (bytes of its files), ``files`` (how many), ``ends`` (the end of its mentions). Columns
+    with one item per mention: ``slots``, ``skeletons`` (whether it is a skeleton: a file without
+    its tensors). A *slot* is an object with 32 bytes in ``ids`` and a position in ``known_specs``.
+    An object may have several slots.
     """
 
     def __init__(self, stream: ManifestStream | None = None) -> None:
@@ -633,12 +637,12 @@ class Contents:
         self.ids, self.specs = bytearray(), array("I")
         self._stream = stream
         self._numbers: dict[TensorSpec, int] = {}
-        self._shapes: dict[int, Shape] = {}  # by length, the last one
+        self._shapes: dict[int, Shape] = {}  # by length, the newest shape
         self._shape: tuple[Shape | None, list[int]] = None, []
         self._recent: dict[bytes, int] = {}  # slots
 
     def read_manifests(self, records: Iterable[Placed], packs: PackReader) -> None:
-        """Reads the manifests of an entry, if their bases were read just before."""
+        """Reads the manifests of an entry whose bases were read just before."""
         for pack, offset, header in records:
             for member in header.members:
                 if member.kind == MANIFEST and member.id not in self.manifests:
@@ -659,7 +663,9 @@ class Contents:
         return self._stream
 
     def require(self, id_: ManifestId, codings: Iterable[PathStep] | None = None) -> None:
-        """Reads a manifest unless it was read. Raises DamagedData if it cannot be recovered."""
+        """Reads a manifest, unless it was read before. Raises DamagedData if it cannot be
+        recovered.
+        """
         if id_ not in self.manifests:
             self.add(id_, self.stream.read(id_, codings))
 
@@ -716,7 +722,7 @@ def read(store: Store, progress: Progress | None = None) -> StorageGraph:
 def read_records(
     snapshot: Snapshot, stream: ManifestStream | None = None, progress: Progress | None = None
 ) -> StorageGraph:
-    """Reads the journal and every record's header; skips damaged records and lists them.
+    """Reads the journal and every record's header. Damaged records are skipped and listed.
 
     ``progress`` counts bytes of the journal.
     """
@@ -738,23 +744,26 @@ def read_records(
 
 
 class Reachability:
-    """The pieces that paths from full records lead to, updated as codings are added.
+    """The pieces to which paths from full records lead, updated as codings are added.
 
-    A coding with inputs is usable once its base and all inputs are reached. ``before``: pieces that
-    count as reached from the start; codings are not followed from these.
+    A coding with inputs is usable once its base and all inputs are reached. ``before``: whether a
+    piece counts as reached from the start. Codings from such pieces are not followed.
     """
 
     def __init__(self, before: Callable[[Piece], bool] | None = None) -> None:
         self._before = before
         self._reached: set[Piece] = set()
-        # by piece: the pieces it leads to, and the pieces that these need as well
+        # maps a piece to the pieces that it leads to, each with the other pieces needed for it
         self._edges: dict[Piece, list[tuple[Piece, tuple[Piece, ...]]]] = {}
 
     def __contains__(self, piece: Piece) -> bool:
         return piece in self._reached or (self._before is not None and self._before(piece))
 
     def copy(self) -> Reachability:
-        """A copy that can ``reach`` more. Both share their codings: add none to either."""
+        """A copy that can ``reach`` more pieces. Original and copy share their codings.
+
+        So do not ``add`` codings to either.
+        """
         copy = Reachability(self._before)
         copy._reached, copy._edges = set(self._reached), self._edges
         return copy
@@ -771,7 +780,7 @@ class Reachability:
         reversible: bool,
         inputs: Sequence[bytes] = (),
     ) -> None:
-        """Adds the coding of a piece; ``reversible``: it also decodes its base."""
+        """Adds the coding of a piece. ``reversible``: it decodes the base from the piece, too."""
         piece = (id_, start)
         if base is None:
             self.reach([piece])
@@ -799,10 +808,16 @@ class Reachability:
 
 
 class _OpenRows:
-    """The edges of a search whose inputs are all reached. ``open``: by edge, in their order."""
+    """The edges of a search that can be used, because all inputs are reached.
+
+    ``open``: for each edge whether it can be used.
+    """
 
     def __init__(self, graph: StorageGraph, forth: Flags, order: Integers, *, nodes: int) -> None:
-        """``forth``: the rows whose edges come first; ``order``: how all edges are sorted."""
+        """``forth``: the rows with an edge from base to object; these edges come first.
+
+        ``order``: the order in which the search has all edges.
+        """
         edge_of = np.full(len(forth), -1)
         edge_of[forth] = np.argsort(order, kind="stable")[: np.count_nonzero(forth)]
         chosen = forth[graph.input_row]
@@ -816,7 +831,9 @@ class _OpenRows:
         self.open: Flags = self._left == 0
 
     def reached(self, nodes: Integers, costs: NDArray[np.float64]) -> Integers:
-        """Marks nodes as reached; returns the reached bases of edges that this opened."""
+        """Marks nodes as reached. Returns the bases of edges that became usable, if already
+        reached.
+        """
         nodes = nodes[~self._seen[nodes]]
         self._seen[nodes] = True
         counts = self._begins[nodes + 1] - self._begins[nodes]

@@ -1,7 +1,7 @@
 """What the journal records about versions and names, and which entries can be shortened.
 
-For operations over the whole history: ``VersionHistory`` uses a few hundred bytes for each
-operation, an entry itself ten times as much.
+This is for operations over the whole history. ``VersionHistory`` uses a few hundred bytes for each
+operation, a tenth of the memory of its entry.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from mvc.store.snapshot import Snapshot
 class VersionHistory:
     """Facts about versions. Add every entry in the order of the journal, then query.
 
-    ``numbers``: all versions that entries name, by first mention; ``published``: those of published
-    ones. ``homes``: by entry the number of the last version it published, or -1. ``forgotten``:
-    versions without state, by name (True) or by rule; ``absent``: those received so.
-    ``without_residue``: forgotten, no byte left. ``dropped``: versions without weights, with the
-    path.
+    ``numbers``: numbers all versions that entries name, by first mention. ``published``: the
+    numbers of published versions. ``homes``: for each entry the number of the last version that it
+    published, or -1. ``forgotten``: maps versions without state to True (forgotten by name) or
+    False. ``absent``: the forgotten versions that were received without state. ``without_residue``:
+    forgotten versions of which no byte is left. ``dropped``: maps versions to the path of their
+    dropped weights.
     """
 
     def __init__(self) -> None:
@@ -118,7 +119,7 @@ class VersionHistory:
         return number
 
     def _named(self, position: int) -> array[int]:
-        """The versions that an entry made, moved a ref from or to."""
+        """The versions that an entry published, or moved a ref from or to."""
         return self._names[self._name_ends[position] : self._name_ends[position + 1]]
 
     def manifest(self, id_: CommitId) -> ManifestId | None:
@@ -133,9 +134,7 @@ class VersionHistory:
         return {id_: m for id_, m in manifests if m is not None and id_ not in self.forgotten}
 
     def dropped_paths(self, among: Iterable[CommitId]) -> dict[ManifestId, set[str]]:
-        """By manifest the paths that every version ``among`` these with this manifest has
-        dropped.
-        """
+        """Maps a manifest to the paths that all its versions in ``among`` have dropped."""
         states = ((id_, m) for id_ in among if (m := self.manifest(id_)) is not None)
         return availability.dropped_by_manifest(self.dropped, states)
 
@@ -145,9 +144,10 @@ class VersionHistory:
         return {id_ for id_ in self.states() if self.numbers[id_] in reachable}
 
     def reachable(self, cutoff_ns: int | None = None) -> set[int]:
-        """Published versions that refs, HEAD and deployments reach, and their ancestors.
+        """The numbers of published versions that refs, HEAD and deployments reach.
 
-        Also those that operations from ``cutoff_ns`` on name; None: no operation counts.
+        Operations from ``cutoff_ns`` on reach the versions that they name, too; None: no operation
+        does. Ancestors are included.
         """
         roots = set(self._deployed)
         roots.update(value for value, _ in self._refs.values() if value is not None)
@@ -171,13 +171,14 @@ class VersionHistory:
     def shortened(
         self, entries: Sequence[Recorded], stay: Set[CommitId], cutoff_ns: int
     ) -> tuple[dict[int, Entry | None], int]:
-        """The entries that a collection drops (None) or shortens, by position, and the bytes saved.
+        """The entries that a collection changes, and the bytes saved.
 
+        Maps the position of an entry to its new form, or to None if the entry is dropped.
         ``entries``: those that were added. ``stay``: the versions that are not collected. Regions
-        are ignored. Entries from ``cutoff_ns`` on stay, without marks and statements of collected
-        versions. Older ones lose these versions as well. If all versions of an entry stay, it keeps
-        its moves of refs and can be undone; otherwise it keeps new values only, so that no undo is
-        partial or repeated.
+        are ignored. Entries from ``cutoff_ns`` on only lose marks and statements of collected
+        versions. Older entries lose the collected versions, too. If all versions of an older entry
+        stay, it keeps its changes of refs and can be undone. Otherwise it keeps only the new
+        values, so that no undo is partial or repeated.
         """
         numbers = {self.numbers[id_] for id_ in stay}
         undoable: set[int] = set()  # sequence numbers of older entries
@@ -187,7 +188,7 @@ class VersionHistory:
             recent = self._times[position] >= cutoff_ns
             if recent and position not in self._marked:
                 continue
-            # An entry that only publishes versions that stay, and moves branches to them.
+            # A plain entry only publishes versions, and moves branches to them.
             plain = not recent and self._plain[position]
             if plain and all(number in numbers for number in self._named(position)):
                 undoable.add(self._sequences[position])
@@ -224,7 +225,7 @@ class VersionHistory:
 
 
 def read_versions(snapshot: Snapshot) -> tuple[VersionHistory, dict[CommitId, Commit]]:
-    """The history of the whole journal, and every published version in that order."""
+    """The history of the whole journal, and every published version in the order of publication."""
     history, versions = VersionHistory(), dict[CommitId, Commit]()
     for recorded in snapshot.entries():
         history.add(recorded)

@@ -1,8 +1,8 @@
 """Temporary folders for retraining versions, below ``.mvc/retraining``.
 
-Each has a lock file while its process lives. A folder without a lock is left from a killed process,
-and the next call deletes it. Only folders with names of ``work_folder`` are deleted, and nothing
-behind a symbolic link.
+Each folder has a lock file while its process lives. A folder without a lock is left from a killed
+process, and the next call of ``work_folder`` deletes it. Only folders that ``work_folder`` made are
+deleted. Symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _NAME = re.compile(r"[0-9a-f]{16}")
 def work_folder(store: Store) -> Iterator[Path]:
     """Creates a folder and deletes it at the end of the block.
 
-    In a read-only repository it is in the system's folder of temporary files. Raises DamagedData if
-    the parent's name is used by anything but a folder, such as a symbolic link.
+    In a read-only repository the folder is made in the system's folder for temporary files. Raises
+    DamagedData if ``.mvc/retraining`` is not a folder but, for example, a symbolic link.
     """
     fs, parent = store.fs, store.folder / SCRATCH
     if not store.writable:

@@ -19,10 +19,11 @@ from mvc.store.store import Store
 class History(Struct, frozen=True):
     """Versions that a ref or deployment reaches, by commit time, oldest first.
 
-    ``unreached``: the number of other versions. ``names``: HEAD, branches, ``tag: NAME`` and
-    ``REMOTE/NAME``. ``spans``: by target the unretracted live spans, oldest first. ``live``: by
-    version the targets it is live on at ``now_ns``. ``absent``: versions received without their
-    state, not part of ``forgotten``. ``metrics`` and ``params`` include annotations.
+    ``unreached``: the number of other versions. ``names``: maps a version to HEAD, branches, ``tag:
+    NAME`` and ``REMOTE/NAME``. ``spans``: maps a target to the times during which versions were
+    live, oldest first, without retracted ones. ``live``: maps a version to the targets on which it
+    is live at ``now_ns``. ``absent``: versions received without their state; they are not in
+    ``forgotten``. ``metrics`` and ``params`` include annotations.
     """
 
     now_ns: int
@@ -44,7 +45,7 @@ def history(store: Store, since: int | None, until: int | None) -> History:
     now, spans = store.clock.now_ns(), dict[str, list[Live]]()
     record, known = read_versions(
         store.fresh()
-    )  # read after the names, so that it has every version they name
+    )  # read after the names, so that every version that a name refers to was read
     first = -(1 << 63) if since is None else since  # the earliest time that can be recorded
     last = max(first, min(now if until is None else until, now))
     for live in live_between(store.fresh(), first, last):

@@ -14,10 +14,11 @@ def decoded(
     wanted: Mapping[_N, int],
     last_step: Callable[[_N], tuple[int, Part, _N | None, Sequence[_N]]],
 ) -> list[tuple[int, list[Part]]]:
-    """The raw bytes and payloads of pieces, and of those inputs that no path of a piece contains.
+    """The raw bytes of each piece, and the payloads on its path.
 
-    ``wanted``: raw bytes by piece. ``last_step``: for a piece its raw bytes, the last payload of
-    its path, the piece before it, and the pieces that an optimizer's step predicts it from.
+    Includes the inputs that no path of a wanted piece contains. ``wanted``: maps a piece to its raw
+    bytes. ``last_step``: returns for a piece its raw bytes, the last payload of its path, the piece
+    before that, and the pieces from which an optimizer's step predicts it.
     """
     walks, done, waiting = list[tuple[int, list[Part]]](), set[_N](), list(wanted)
     for position, node in enumerate(waiting):  # inputs are appended meanwhile

@@ -1,7 +1,8 @@
 """The quarantine: damaged stored bytes, retained for a later repair or for people.
 
-A file has the header of a pack and one damaged range of a pack, unchanged; its name is pack and
-offset. Only repair reads it. Only gc deletes it, after a state was forgotten by name (``purged``).
+A file has the header of a pack and one damaged range of a pack, unchanged. The name of the file
+consists of the pack's number and the range's offset. Only repair reads these files. Only gc deletes
+them, after a state was forgotten by name (``purged``).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mvc.store.snapshot import PACKS
 
 QUARANTINE = "quarantine"
 _WINDOW = 1 << 20
-_BEYOND = 1 << 40  # larger pack numbers mean files of the quarantine
+_BEYOND = 1 << 40  # pack numbers from here on mean files of the quarantine
 
 
 class DamagedRange(Struct, frozen=True):
@@ -95,8 +96,8 @@ def _copy(fs: FileSystem, source: Path, part: DamagedRange, target: Path) -> int
 def purged(fs: FileSystem, folder: Path, reach: Reachable) -> list[Path]:
     """The files that may contain bytes of states forgotten by name; none unless ``reach.purge``.
 
-    A file stays only if its records follow each other without gaps, and if each record codes an
-    object that a version needs, from objects that versions need.
+    A file is safe if its records follow each other without gaps, and if versions need every object
+    that its records code or name as a base or input.
     """
     if not reach.purge:
         return []
@@ -134,15 +135,16 @@ def bytes_of(fs: FileSystem, files: Iterable[Path]) -> int:
 
 
 class QuarantinePacks(PackReader):
-    """Reads packs, and quarantined files under numbers that no pack has (``files``)."""
+    """Reads packs and quarantined files. ``files``: maps unused pack numbers to these files."""
 
     def __init__(self, fs: FileSystem, folder: Path) -> None:
         super().__init__(fs, folder / PACKS)
         self.files = dict(enumerate(files_in(fs, folder), _BEYOND))
 
     def region(self, number: int) -> Region:
-        """All bytes of a file after the pack header; of negative length if the file is
-        truncated.
+        """The range of all bytes after the pack header.
+
+        Its length is negative if the file is truncated.
         """
         return Region(number, len(PACK_HEADER), self._file(number).size() - len(PACK_HEADER))
 

@@ -1,8 +1,8 @@
 """Receipts of forgotten states: who forgot them, why, and when their last bytes were deleted.
 
-Receipts are read from the journal: tombstones and the marks of ``forget`` have author, reason and
-state, and ``gc`` records when it deleted the last byte. Collections keep both. A state that was
-never received has no receipt.
+Receipts are read from the journal. The entries of ``forget`` name versions, author and reason. The
+entries of ``gc`` record when the last byte of a state was deleted. Collections retain these
+entries. An absent state has no receipt unless it was forgotten by name.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from mvc.store.snapshot import Snapshot
 
 
 class ForgottenState(Struct, frozen=True):
-    """The state of ``commit``. ``root``: None if a rule forgot it and the commit was deleted.
+    """A forgotten state of ``commit``.
 
-    ``gone_ns``: when no byte was left in the repository's files; None: bytes may be left.
-    ``again_ns``: when a state forgotten by rule was stored again. ``came``: it was stored or
-    received at some time, so there were bytes to delete.
+    ``root``: None if a rule forgot the state and the commit was deleted. ``gone_ns``: when the last
+    byte was deleted from the repository's files; None: bytes may be left. ``again_ns``: when a
+    state forgotten by rule was stored again. ``came``: whether the state was ever stored or
+    received here, so that there were bytes to delete.
     """
 
     commit: CommitId
@@ -32,8 +33,9 @@ class ForgottenState(Struct, frozen=True):
 
 
 class Receipt(Struct, frozen=True):
-    """Operation ``number`` forgot ``states``. ``rules``: as options; empty if versions were
-    named.
+    """Operation ``number`` forgot ``states``.
+
+    ``rules``: the retention rules, as options of the command; empty if versions were named.
     """
 
     number: int
@@ -87,7 +89,7 @@ def _root(snapshot: Snapshot, commit: CommitId) -> Root | None:
 def _with(
     receipt: Receipt, ids: set[CommitId], *, gone_ns: int | None = None, again_ns: int | None = None
 ) -> Receipt:
-    """Sets these times for states that have none yet."""
+    """Sets these times for the states of ``ids`` that have no such time yet."""
     states = tuple(
         replace(state, gone_ns=state.gone_ns or gone_ns, again_ns=state.again_ns or again_ns)
         if state.commit in ids

@@ -1,4 +1,7 @@
-"""What regions of packs contain: records, damaged ranges, ranges that two entries claim."""
+"""What regions of packs contain: records, damaged ranges, ranges that two entries claim.
+
+A *region* is a range of a pack that a journal entry names.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ def records_and_gaps(
 def claimed_twice(
     claims: Iterable[tuple[Region, Recorded]],
 ) -> Iterator[tuple[Region, Recorded, Recorded]]:
-    """Ranges that two entries claim, with the earlier and the later entry; by pack and offset."""
+    """Yields each range that two entries claim, with the earlier and the later entry.
+
+    The ranges are sorted by pack and offset.
+    """
     open_regions: list[tuple[Region, Recorded]] = []  # regions that may overlap the next one
     for region, recorded in sorted(claims, key=lambda c: (c[0].pack, c[0].start, c[1].sequence)):
         open_regions = [
@@ -55,9 +61,9 @@ def claimed_twice(
 def damaged_payloads(
     packs: PackReader, record: Placed, catch: type[MvcError] = DamagedData
 ) -> Iterator[tuple[range, MvcError]]:
-    """Reads all payloads of a record; yields the members of each damaged payload, and the error.
+    """Reads all payloads of a record. Yields the members and the error of each damaged payload.
 
-    Raises IoFailed if the disk cannot be read, unless ``catch`` covers that error as well.
+    Raises IoFailed if the disk cannot be read, unless ``catch`` includes that error.
     """
     pack, at, header = record
     for i, member in enumerate(header.members[:1] if header.group else header.members):

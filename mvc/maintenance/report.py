@@ -8,12 +8,12 @@ from mvc.ids import CommitId
 
 
 class Problem(Struct, frozen=True):
-    """One damaged thing. ``versions`` and ``tensors`` ("path: key") are affected.
+    """One damaged thing. ``versions`` and ``tensors`` ("path: key"): those that the damage affects.
 
     ``kind``: format, journal, record, payload, pack, region (a range that two operations claim),
     reference, manifest, lost (an object or entry), content (an object decodes to other bytes),
-    index. ``object`` is the damaged thing, ``where`` its location, ``also`` further ids with the
-    same damaged payload.
+    index. ``object``: the damaged thing. ``where``: its location. ``also``: if several objects
+    share the damaged payload, the ids of all these objects, including ``object``; else empty.
     """
 
     kind: str
@@ -31,12 +31,13 @@ class Problem(Struct, frozen=True):
 
 
 class FsckReport(Struct, frozen=True):
-    """``notes`` are not damage: leftovers of interrupted work, advice.
+    """Result of a check. ``notes`` are not damage: leftovers of interrupted work, advice.
 
-    ``checked_bytes``: of journal and packs; with ``full`` also of recovered objects. ``forgotten``
-    and ``absent``: how many of the ``versions`` have no state for that reason, which is not damage.
-    ``lost``: versions that cannot be recovered whole; without ``full`` judged by checksums. A
-    version of a lost journal entry counts in both if a sound entry names it.
+    ``checked_bytes``: size of journal and packs. With ``full``, the size of recovered objects is
+    added. ``forgotten`` and ``absent``: how many ``versions`` have no state for that reason, which
+    is no damage. ``lost``: versions with data that cannot be recovered. Without ``full``, only
+    checksums decide this. A version whose journal entry is lost counts in ``versions`` and in
+    ``lost`` if another entry names it.
     """
 
     problems: tuple[Problem, ...]
@@ -57,10 +58,10 @@ class FsckReport(Struct, frozen=True):
 
 
 class Healed(Struct, frozen=True):
-    """One repaired thing. ``source``: where its sound bytes came from.
+    """One repaired thing. ``source``: from where its sound bytes were read.
 
-    ``kind``: format, journal, pack, region, object, manifest, deployment or index. ``name``: an
-    object's id in hexadecimal, or the entry or file.
+    ``kind``: format, journal, pack, region, object, manifest, deployment or index. ``name``: the id
+    of an object in hexadecimal, or the name of an entry or file.
     """
 
     kind: str
@@ -77,9 +78,10 @@ class Quarantined(Struct, frozen=True):
 
 
 class Repaired(Struct, frozen=True):
-    """What a repair did. ``after``: the report of fsck after it.
+    """What a repair did. ``after``: the report of a check after the repair.
 
-    ``freed``: bytes of deleted leftovers. ``lost``: the entries that a rebuilt index leaves out.
+    ``freed``: bytes of deleted leftovers. ``lost``: after an index was rebuilt, the name of the
+    lost journal entries that it leaves out; else None.
     """
 
     healed: tuple[Healed, ...]

@@ -1,7 +1,7 @@
 """Retention rules: they select versions to forget, and change nothing.
 
-Rules consider versions that a ref, HEAD or deployment reaches and that still have their state.
-Versions that an undo left unreachable are not among them: ``gc`` collects those.
+Rules consider versions that a ref, HEAD or deployment reaches and that still have their state. They
+ignore versions that an undo left unreachable, because ``gc`` deletes such versions.
 """
 
 from __future__ import annotations
@@ -62,12 +62,11 @@ class Best(Struct, frozen=True):
 
 
 class Retention(Struct, frozen=True):
-    """Retention rules. A version stays if any of ``last``, ``hourly``, ``daily``, ``best`` keeps
-    it.
+    """Retention rules. A version stays if ``last``, ``hourly``, ``daily`` or ``best`` keeps it.
 
-    ``unused``: a target; forget only versions that no deployment there served. ``unqueried``:
-    forget only versions that no recorded query asked for. Raises WrongUsage if a rule keeps less
-    than one.
+    ``unused``: a target; forget only versions that were never live there. ``unqueried``: forget
+    only versions that no recorded query asked for. Raises WrongUsage if a rule keeps less than one
+    version.
     """
 
     last: int | None = None
@@ -121,9 +120,9 @@ def select(store: Store, rules: Retention) -> list[Commit]:
 
 
 class Short(Struct, frozen=True):
-    """A ``best`` rule whose metric only ``have`` versions have, fewer than it keeps.
+    """A ``best`` rule that keeps fewer versions than asked: only ``have`` versions have its metric.
 
-    ``without``: selected versions without the metric.
+    ``without``: versions selected for forgetting that do not have the metric.
     """
 
     best: Best
@@ -132,8 +131,8 @@ class Short(Struct, frozen=True):
 
 
 def too_few(store: Store, rules: Retention, selected: Iterable[Commit]) -> tuple[Short, ...]:
-    """The ``best`` rules that keep fewer versions than asked while ``selected`` has unmeasured
-    ones.
+    """The ``best`` rules that keep too few versions while ``selected`` has versions without the
+    metric.
     """
     if not rules.best:
         return ()
@@ -171,7 +170,7 @@ def retained(versions: Sequence[Commit], rules: Retention, metrics: Metrics) -> 
 
 
 def _last_of_each(newest_first: Iterable[Commit], seconds: int, count: int) -> set[CommitId]:
-    """The newest version of each of the ``count`` newest non-empty spans of local time."""
+    """The newest version of each hour or day (local time), for the ``count`` newest of these."""
     newest: dict[tuple[int, int], CommitId] = {}
     for commit in newest_first:
         minutes = local_zone_minutes(commit.time_ns)
@@ -206,11 +205,12 @@ def _older(snapshot: Snapshot, since_ns: int) -> set[CommitId]:
 
 
 def protected(store: Store, rules: Retention) -> set[CommitId]:
-    """Versions that refs or HEAD name, that are live on a target now or later, or that a node
-    serves.
+    """Versions that rules never forget.
 
-    With ``unused`` also the versions of all unretracted deployments on that target, with
-    ``unqueried`` those that were asked for. Raises UnknownTarget.
+    These are versions that refs or HEAD name, that are live on a target now or later, or that a
+    node serves. With ``unused``, versions of all deployments on that target are added, except
+    retracted ones. With ``unqueried``, versions that were asked for are added. Raises
+    UnknownTarget.
     """
     stay = {ref.commit for ref in (*refs.branches(store.fresh()), *refs.tags(store.fresh()))}
     head = refs.head(store.fresh()).commit

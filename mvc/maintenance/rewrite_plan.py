@@ -1,9 +1,10 @@
-"""A plan to change how versions are stored, as a value, and its execution.
+"""A plan to change how versions are stored, and its execution.
 
-Execution writes the retained codings of deleted packs, and new codings, into new packs entry by
-entry, and then replaces the journal in one step (``mvc.store.publishing.rewrite``). Ids do not
-change; an object stays with the operation that first published it. Each object that is encoded
-again is compared with its hash piece by piece: damage is never copied, and memory stays bounded.
+Execution copies the codings (full records and deltas) to retain from deleted packs into new packs,
+entry by entry, and adds new codings. Then it replaces the journal in one step
+(``mvc.store.publishing.rewrite``). Ids do not change. An object stays with the operation that first
+published it. Each object that is encoded again is compared with its hash, piece by piece. So damage
+is never copied, and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ class ObjectSource(Recovers, Protocol):
 
 
 Encoded: TypeAlias = Callable[[PackReader], tuple[bytes, Sequence[Bytes]]]
-"""Makes the head of a record and the parts of its body from stored bytes."""
+"""Makes the header of a record and the parts of its body from stored bytes."""
 
 
 class EncodeRequest(Struct, frozen=True):
     """A coding to make: a delta from ``base``, or a full record if ``base`` is None.
 
     A delta that saves less than a tenth of the full record becomes a full record. ``entry_index``:
-    the entry to add it to; None: the object's first one.
+    the journal entry to add it to; None: the entry that first published the object.
     """
 
     id: bytes
@@ -64,10 +65,12 @@ class EncodeRequest(Struct, frozen=True):
 class RewritePlan(Struct):
     """``leave``: codings to drop. ``add``: codings to make. ``packs``: packs to delete.
 
-    Other codings of these packs move to new packs. ``records`` (pack, offset) move as well, so that
-    no entry names their dropped codings. ``joint``: by entry records to make from stored ones that
-    ``leave`` drops. ``edits``: by position new entries; None drops one. ``specs``: every blob to
-    encode or to use as a base. ``source`` reads their bytes; None: the repository itself.
+    The other codings of these packs are copied to new packs. ``records`` (pack, offset): more
+    records to copy, so that no entry names their dropped codings. ``joint``: maps the position of
+    an entry to records to make from stored codings in ``leave``. ``edits``: maps the position of an
+    entry to its new form, or to None to drop it. ``specs``: maps every blob to encode or to use as
+    a base to its dtype and shape. ``source``: reads the bytes of objects; None: the repository
+    itself.
     """
 
     graph: StorageGraph
@@ -86,14 +89,18 @@ class RewritePlan(Struct):
 
 
 def encoding_policy(config: Config) -> Policy:
-    """How maintenance encodes objects: with the setting ``commit.pipeline`` and chains of any
-    length.
+    """How maintenance encodes objects: by the setting ``commit.pipeline``, with any number of
+    deltas.
     """
     return Policy(exactly(Pipeline.parse(config.get("commit.pipeline")).coding()))
 
 
 def retry_on_rewrite(snapshot: Snapshot, attempt: Callable[[], _T]) -> _T:
-    """How maintenance encodes objects: by the setting ``commit.pipeline``, chains of any length."""
+    """The result of ``attempt``, which is repeated if another operation rewrites the repository.
+
+    Raises Busy after 8 tries. Raises DamagedData if the repository was not rewritten during the
+    try.
+    """
     for _ in range(_TRIES):
         generation = snapshot.generation
         try:
@@ -109,7 +116,7 @@ def retry_on_rewrite(snapshot: Snapshot, attempt: Callable[[], _T]) -> _T:
                 ) from error
     raise Busy(
         "other operations rewrote the repository during each of 8 tries",
-        hint="run it again when fewer commits are made",
+        hint="run the command again when fewer commits are made",
     )
 
 
@@ -122,11 +129,12 @@ def rewrite(
     allows: Callable[[Recorded, Iterator[RecordHeader]], bool] | None = None,
     progress: Progress | None = None,
 ) -> Recorded:
-    """Executes a plan and replaces the journal; ``operation`` makes its last entry.
+    """Executes a plan and replaces the journal. ``operation`` makes the last entry.
 
-    Operations published since the graph was read are included if ``allows`` agrees; pass it if the
-    plan deletes objects. It gets each operation and the headers of its records. Raises DamagedData
-    if bytes to move are damaged, and ConcurrentRewrite; then nothing has changed.
+    Operations published since the graph was read are included if ``allows`` returns true. It is
+    called with each such operation and the headers of its records. Pass it if the plan deletes
+    objects. Raises DamagedData if bytes to copy are damaged, and ConcurrentRewrite. Then nothing
+    has changed.
     """
     snapshot = store.snapshot
     if snapshot.generation != plan.graph.generation:
@@ -161,7 +169,7 @@ class _Execution:
         self._rewrite = rewrite
         self._writer = writer
         self._source = source
-        self._ends: dict[int, int] = {}  # of the packs, as the old journal names them
+        self._ends: dict[int, int] = {}  # the end of each pack, as the old journal names it
         self._add: dict[int, list[EncodeRequest]] = {}
         for request in plan.add:
             position = request.entry_index
@@ -187,10 +195,11 @@ class _Execution:
         return (header for region in regions for _, header in self._old.records(region))
 
     def publish(self, last: Entry) -> Recorded:
-        """Replaces the journal; ``last`` records the operation. Call it under the journal's lock.
+        """Replaces the journal. ``last`` records this operation. Call it under the journal's lock.
 
-        Regions of length zero record each pack's high-water mark. Bytes below it are never written
-        again: after a power loss the old journal may return and still name them.
+        Regions of length zero record up to where each pack was written. Bytes before that position
+        are never written again: after a power loss the old journal may return, which names these
+        bytes.
         """
         deleted, highest = self._plan.packs, max(self._ends, default=0)
         marks = [
@@ -206,7 +215,9 @@ class _Execution:
             self._ends[region.pack] = max(self._ends.get(region.pack, 0), region.end)
 
     def _entry(self, entry_index: int, recorded: Recorded) -> Entry | None:
-        """The new form of an entry, with its moved records and its new codings; None to drop it."""
+        """The new form of an entry, with its copied records and its new codings; None to drop the
+        entry.
+        """
         plan = self._plan
         entry = plan.edits.get(entry_index, recorded.entry)
         regions: list[Region] = []
@@ -230,7 +241,7 @@ class _Execution:
         return replace(entry, regions=_joined(regions))
 
     def _move(self, record: StoredRecord) -> list[EncodeRequest]:
-        """Copies the retained members of a record; returns those that must be encoded again."""
+        """Copies the retained members of a record. Returns requests for members to encode again."""
         members = list(record.members())
         retained = [member for place, member in members if place not in self._plan.leave]
         if not retained:
@@ -245,7 +256,7 @@ class _Execution:
             # The patch of a manifest refers to the ids of the blobs in the same record.
             encode_again = [member for member in retained if member.kind == MANIFEST]
             retained = [member for member in retained if member.kind != MANIFEST]
-        # The retained members become a record of their own; dropped ones may be damaged.
+        # The retained members become a new record, because the dropped members may be damaged.
         moved, parts, at = [], [], 0
         for member in retained:
             parts.append(self._old.payload(record.pack, record.offset, record.header, member))
@@ -263,7 +274,7 @@ class _Execution:
         self._new.append(head, [body])
 
     def _moved(self, recorded: Recorded) -> Entry:
-        """An entry published meanwhile, with its records moved out of the packs to delete."""
+        """An entry published meanwhile. Its records are copied out of the packs to delete."""
         regions: list[Region] = []
         for region in recorded.entry.regions:
             stays = region.pack not in self._plan.packs
@@ -292,7 +303,7 @@ class _Execution:
                 continue
             data, old = self._source.manifest(request.id), None
             if request.base is not None:
-                with suppress(DamagedData):  # a lost base is replaced by a full record
+                with suppress(DamagedData):  # if the base is lost, a full record is stored
                     old = (request.base, self._source.manifest(request.base))
             self._writer.put_bytes(MANIFEST, request.id, data, old)
             self._flush()

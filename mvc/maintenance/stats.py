@@ -29,7 +29,10 @@ _KINDS = ("full", "delta", "metadata")
 
 
 class Predictions(Struct, frozen=True):
-    """``contents`` stored as an optimizer's step from the last version; ``bytes``: of payloads."""
+    """``contents``: how many are stored as an optimizer's step from the previous version.
+
+    ``bytes``: the size of the payloads of these contents.
+    """
 
     contents: int
     bytes: int
@@ -38,18 +41,19 @@ class Predictions(Struct, frozen=True):
 class Stats(Struct, frozen=True):
     """Figures of a repository. Sizes are bytes, times estimated seconds.
 
-    ``bytes``: on disk by kind: full, delta, metadata (manifests, skeletons, record headers),
-    journal, index. ``raw_bytes``: all files of all versions as plain copies; ``ratio``: stored /
-    raw, 0 if empty. ``tensors``: distinct blobs. ``reset_points``: versions with a full record of
-    every blob. ``deltas_*``: to apply for the furthest blob of a version; ``recovery_*``: from
-    opening the repository until the files of a version are written; worst and mean of stored
-    versions.
+    ``bytes``: maps a kind to its bytes on disk; the kinds are full, delta, metadata (manifests,
+    skeletons, record headers), journal, index. ``raw_bytes``: the size of all files of all versions
+    as plain copies. ``ratio``: stored / raw, 0 if empty. ``tensors``: how many distinct blobs.
+    ``reset_points``: how many versions have a full record of every blob. ``deltas_*``: how many
+    deltas a version must apply for the blob that needs most. ``recovery_*``: from opening the
+    repository until the files of a version are written. ``*_worst`` and ``*_mean`` are over all
+    stored versions.
 
-    ``versions`` includes ``forgotten`` and ``absent`` (received without state) ones. ``dropped``:
-    versions whose weights only a recipe can restore, not part of ``recovery_*``. ``kinds``:
-    versions by ``VersionStats.kind``. ``price``: seconds for the packs and one recovery of every
-    version; None without ``store.storage_weight``. ``predicted``: None if no optimizer's step is
-    stored.
+    ``versions`` includes ``forgotten`` and ``absent`` (received without state) versions.
+    ``dropped``: versions whose weights only a recipe can restore; ``recovery_*`` does not include
+    these. ``kinds``: maps ``VersionStats.kind`` to the number of versions. ``price``: seconds of
+    one recovery of every version, plus the size of the packs times ``store.storage_weight``; None
+    without that setting. ``predicted``: None if no optimizer's step is stored.
     """
 
     versions: int
@@ -155,10 +159,10 @@ def _predictions(graph: StorageGraph) -> Predictions | None:
 
 
 def _seconds(graph: StorageGraph, rates: Rates) -> NDArray[np.float64]:
-    """By row of the graph: the seconds to read and decode a payload."""
+    """For each row of the graph: the seconds to read and decode its payload."""
     contents, kinds, texts = graph.contents, column(graph.forms), list(graph.texts)
     sizes, shares = graph.sizes.astype(np.float64), _shares(graph)
-    widths = np.array([*map(width_of, contents.known_specs), 0])  # last: not stored
+    widths = np.array([*map(width_of, contents.known_specs), 0])  # last: no manifest mentions it
     specs = np.full(len(graph) + 1, len(widths) - 1, np.int32)
     specs[graph.numbers(contents.ids)] = column(contents.specs)
     width, seconds = widths[specs[graph.object]], np.zeros(len(kinds))
@@ -171,7 +175,7 @@ def _seconds(graph: StorageGraph, rates: Rates) -> NDArray[np.float64]:
 
 
 def _shares(graph: StorageGraph) -> NDArray[np.float64]:
-    """By row of the graph: the stored bytes of a payload; in a group the object's share."""
+    """For each row of the graph: the stored bytes of its payload; in a group the member's part."""
     record, sizes, stored = graph.records_by_row, graph.sizes, column(graph.payloads)
     raw, total = (np.bincount(record, values)[record] for values in (sizes, stored))
     grouped = column(graph.groups)[record] > 0
@@ -196,7 +200,7 @@ class _SharedPayloads:
         return int(graph.sizes[row]), part, None if before < 0 else before, inputs
 
     def group_seconds(self, record: Hashable) -> float:
-        """Processor seconds to decode a group."""
+        """CPU seconds to decode a group."""
         assert isinstance(record, int)
         return of_group(self._seconds[self._ends[record] : self._ends[record + 1]].tolist())
 
@@ -204,10 +208,11 @@ class _SharedPayloads:
 class _Figures:
     """Figures of versions that are not forgotten, oldest first.
 
-    By version: ``versions`` (number of its manifest), ``deltas`` to apply for its furthest blob,
-    ``seconds`` to recover it, ``full`` (a reset point). ``tensors``: distinct blobs. ``dropped``:
-    by version how its weights are restored. ``mentions``: manifests and slots of contents.
-    ``reuses``: by manifest, whether an earlier one has some of its contents.
+    One item per version: ``versions`` (the number of its manifest), ``deltas`` (to apply for the
+    blob that needs most), ``seconds`` (to recover it), ``full`` (whether it is a reset point).
+    ``tensors``: how many distinct blobs. ``dropped``: maps a version to how its weights are
+    restored. ``mentions``: manifest and slot of every mentioned content. ``reuses``: for each
+    manifest whether an earlier manifest has some of its contents.
     """
 
     def __init__(
@@ -254,7 +259,7 @@ class _Figures:
         return kinds
 
     def seconds_of(self, id_: CommitId) -> float:
-        """Seconds to recover a version; with dropped weights, to train it from its base."""
+        """Seconds to recover a version. With dropped weights: to recover its base and to train."""
         seconds, current = 0.0, id_
         while (dropped := self.dropped.get(current)) is not None:
             seconds += dropped.seconds
@@ -295,10 +300,10 @@ class _Figures:
 
 
 def _bytes_in_packs(graph: StorageGraph, skeletons: Integers) -> Integers:
-    """Bytes in packs, by version of the history and kind.
+    """Bytes in packs: one row per version of the history, one column per kind.
 
-    The last row counts operations without versions. ``skeletons``: objects that count as metadata,
-    like manifests and headers.
+    The last row is for operations without versions. ``skeletons``: objects that count as metadata,
+    as manifests and headers do.
     """
     homes = column(graph.history.homes)
     is_skeleton = np.zeros(len(graph), np.bool_)
@@ -314,7 +319,7 @@ def _bytes_in_packs(graph: StorageGraph, skeletons: Integers) -> Integers:
 
 
 def _once(manifest: Integers, slot: Integers, which: Flags, slots: int) -> tuple[Integers, ...]:
-    """Manifests and slots of the mentions ``which``, without repeated contents of a manifest."""
+    """Manifest and slot of each mention in ``which``, without repeated contents of a manifest."""
     keys = (manifest * slots + slot)[which]
     _, first = np.unique(keys, return_index=True)
     return np.divmod(keys[np.sort(first)], max(1, slots))
@@ -330,7 +335,8 @@ def _furthest(groups: Integers, depths: Integers) -> Integers:
 class _Pieces:
     """The pieces of every slot.
 
-    By slot: ``depth``, the deltas to apply, and ``full``: every piece is stored in full.
+    One item per slot: ``depth`` (how many deltas to apply), ``full`` (whether every piece is stored
+    in full).
     """
 
     def __init__(self, graph: StorageGraph, objects: Integers, rates: Rates) -> None:
@@ -359,8 +365,9 @@ class _Pieces:
         self._depths = depths
 
     def sources(self, graph: StorageGraph) -> Integers:
-        """By slot: the full record that begins the path to its furthest piece, as row; -1 if
-        lost.
+        """For each slot: the row of the full record before its furthest piece.
+
+        The furthest piece is the one with the most deltas on its path. -1 if it is lost.
         """
         nodes = self._nodes[_furthest(self._slots, self._depths)]
         return np.where(nodes < 0, -1, graph.sources[nodes])

@@ -1,7 +1,7 @@
-"""Weights that a program outside of mvc can restore: dropped, stored again, and their cost.
+"""Drops weights that a program outside of mvc can compute again, and stores dropped weights again.
 
-Each change is one journal entry that marks the state; the proof by a replay is a statement. The
-next ``gc`` deletes dropped bytes that no other version has.
+Each change is one journal entry that marks the state. A replay that computed the same weights is
+recorded as a statement, the proof. The next ``gc`` deletes dropped bytes that no other version has.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ from mvc.store.writing.content_writer import ContentWriter
 
 
 class Alternative(Struct, frozen=True):
-    """How a program outside of mvc restores the file ``path`` of a version.
+    """How a program outside of mvc computes the file ``path`` of a version again.
 
-    It takes ``seconds``, from the version ``base``, one of those that this version needs.
-    ``needs``: the files of other versions that it reads, by version and path.
+    ``seconds``: how long this takes. ``base``: the version that the program starts from; the
+    version needs it. ``needs``: version and path of each file of other versions that the program
+    reads.
     """
 
     base: CommitId
@@ -48,7 +49,7 @@ class Alternative(Struct, frozen=True):
 
 
 class Proof(Struct, frozen=True):
-    """A replay restored the state ``root`` of the file ``path``, from ``base`` in ``seconds``."""
+    """A replay computed the state ``root`` of the file ``path``, from ``base`` in ``seconds``."""
 
     commit: CommitId
     path: str
@@ -58,7 +59,7 @@ class Proof(Struct, frozen=True):
 
 
 class Cost(Struct, frozen=True):
-    """What files cost as stored: estimated ``seconds`` to recover them, and ``nbytes``."""
+    """What stored files cost: estimated ``seconds`` to recover them, and stored ``nbytes``."""
 
     seconds: float
     nbytes: int
@@ -67,7 +68,10 @@ class Cost(Struct, frozen=True):
 def cost(
     store: Store, commit: CommitId, path: str | None, except_for: CommitId | None = None
 ) -> Cost:
-    """The cost of a version, or of its file ``path``, without bytes that ``except_for`` has."""
+    """The cost of a version, or of its file ``path``.
+
+    ``nbytes`` does not include contents that the version ``except_for`` has, too.
+    """
     graph, rates, walks, stored = store.graph, store.rates, [], 0
     excluded = {
         content.id
@@ -126,10 +130,10 @@ def _check_same(root: Root, entry: FileEntry) -> None:
 
 
 def is_proven(snapshot: Snapshot, commit: CommitId, alternative: Alternative) -> bool:
-    """Whether a replay on this repository restored these weights of a version with a recipe.
+    """Whether a replay on this repository computed the weights that ``alternative`` restores.
 
-    A base that the version does not need does not count: it could be forgotten, or recovered from
-    the version itself.
+    False if the recipe does not need the base: such a base could be forgotten, or could be
+    recovered from the version itself.
     """
     known = commits.find(snapshot, commit)
     return (
@@ -143,11 +147,11 @@ def is_proven(snapshot: Snapshot, commit: CommitId, alternative: Alternative) ->
 def drop(
     store: Store, config: Config, alternatives: Mapping[CommitId, Alternative], *, reason: str = ""
 ) -> None:
-    """Drops the weights that the alternatives of these versions restore; durable on return.
+    """Drops the weights that the alternatives of these versions can restore. Durable on return.
 
-    First reads all files that the alternatives need, and the attachments, and compares the hashes.
-    Raises CannotRetrain for a version without a proof from this repository, DamagedData,
-    StateForgotten; then nothing is dropped.
+    First reads all attachments, and all files that the alternatives need, and compares the hashes.
+    Raises CannotRetrain for a version whose recipe is not proven on this repository; DamagedData;
+    StateForgotten. Then nothing is dropped.
     """
     if not alternatives:
         return
@@ -230,9 +234,10 @@ def _incomplete(version: CommitId, path: str, why: str) -> DamagedData:
 
 
 def store(store: Store, config: Config, commit: CommitId, file: StateFile | None) -> None:
-    """Stores dropped weights again, in full, from ``file``; None: from their own bytes.
+    """Stores dropped weights again, in full, from ``file``.
 
-    Does nothing if they were not dropped. Raises WeightsDropped if their bytes were deleted, and
+    ``file`` None: only marks the weights as stored, because ``gc`` has not deleted their bytes yet.
+    Does nothing if no weights were dropped. Raises WeightsDropped if their bytes were deleted, and
     DamagedData if the file has another state.
     """
     dropped = availability.dropped(store, commit)
