@@ -1,7 +1,7 @@
 """fsck: read every byte of the repository, name the damage and the versions it affects.
 
-In this order: format, journal (``journal``), packs (``packs``), versions (``versions``), index
-(compared with journal and packs).
+Checks the format file, the journal (module ``journal``), packs (``packs``) and versions
+(``versions``), in this order. Then compares the index with journal and packs.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _NOTED = 10  # at most so many versions without weights are named
 def fsck(store: Store, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
     """Checks the whole repository and changes nothing.
 
-    Ignores entries appended after the start. ``full``: also recovers and hashes every object, with
-    up to 1 GiB of contents in memory. ``progress`` counts bytes of packs, with ``full`` also of
+    Ignores entries appended after the start. ``full``: recovers and hashes every object, too, with
+    up to 1 GiB of contents in memory. ``progress`` counts bytes of packs and, with ``full``, of
     objects. The check is repeated if damage is found while the repository is rewritten, or while a
     writer withdraws the last entry after a failure.
     """
@@ -137,7 +137,9 @@ def _of_format(snapshot: Snapshot) -> Iterator[Problem]:
 
 
 def _merged(of_packs: Sequence[Problem], versions: VersionCheck) -> list[Problem]:
-    """The problems of packs and versions; one for an object whose only payload is damaged."""
+    """The problems of packs and versions. A damaged payload and the loss of its object are one
+    problem.
+    """
     damaged = {id_.hex() for p in of_packs if p.kind == "payload" for id_ in p.ids}
     covered = {
         p.object
@@ -160,7 +162,9 @@ def _merged(of_packs: Sequence[Problem], versions: VersionCheck) -> list[Problem
 def _forged(
     store: Store, commits: Iterable[Commit], dropped_paths: Mapping[CommitId, str]
 ) -> Iterator[Problem]:
-    """Marks of dropped weights whose version lacks the path or the recipe."""
+    """A problem for each version whose weights are marked as dropped but that has no such path or
+    recipe.
+    """
     for commit in commits:
         if commit.id in dropped_paths:
             with suppress(DamagedData):  # reported as a problem of the manifest
@@ -181,8 +185,8 @@ def _of_index(
 ) -> list[Problem]:
     """Checks that the index has exactly the keys that journal and packs imply.
 
-    Ignores entries after byte ``end`` of the journal, and keys of deltas: a delta may start from
-    any of several entries with the base.
+    Ignores entries after byte ``end`` of the journal. Ignores the keys of deltas, because the base
+    of a delta may be in several entries.
     """
     expected = entry_keys | {
         keys.BLOB + prefix + keys.number(offset)
@@ -212,7 +216,7 @@ def _of_index(
 def _retrainable(
     store: Store, commits: Iterable[Commit], dropped_ids: Container[CommitId]
 ) -> Iterator[str]:
-    """Notes about versions with dropped weights, which is not damage."""
+    """Notes about versions with dropped weights. Dropped weights are not damage."""
     states = [dropped(store, commit.id) for commit in commits if commit.id in dropped_ids]
     yield from (
         f"{state.commit.short} has no weights at {printable(state.path)}: {state}"
@@ -247,7 +251,7 @@ def rebuild_index(store: Store) -> None:
     if not store.writable:
         raise ReadOnly(
             "the index cannot be rebuilt: the repository's folder is read-only",
-            hint="mvc works there without an index, only slower",
+            hint="mvc can read the repository without an index, but more slowly",
         )
     snapshot = store.snapshot
     snapshot.refresh()
@@ -269,10 +273,10 @@ def lost_end(snapshot: Snapshot) -> Gap | None:
 
 
 def forget_index(fs: FileSystem, folder: Path) -> None:
-    """Deletes the index of the repository folder ``folder`` (``.mvc``) before opening.
+    """Deletes the index of the repository folder ``folder`` (``.mvc``). Call it before opening.
 
-    For a journal that is older than its index (HistoryMissing), once the user accepts the loss. The
-    next opening builds a new index.
+    This is for a journal that is older than its index (HistoryMissing), once the user accepts the
+    loss. The next opening builds a new index.
     """
     fs.unlink(folder / INDEX / CURRENT, missing_ok=True)
     fs.unlink(folder / HIGH_WATER_MARK, missing_ok=True)

@@ -1,4 +1,4 @@
-"""fsck, journal: both copies of every entry, the chain of entries, and references among them."""
+"""fsck, journal: checks both copies of every entry, the hash chain, and references."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from mvc.store.snapshot import JOURNAL, Snapshot
 Relinks = dict[int, dict[int, int | None]]
 _LOCK_SECONDS = 10.0
 _HALVED = (
-    "no data is lost while the other copy is readable, but commits do not repair it: run "
-    "'mvc fsck --repair'"
+    "no data is lost while the other copy is readable, but commits do not repair the damaged "
+    "copy: run 'mvc fsck --repair'"
 )
 _BROKEN = (
-    "entries after the damaged one are read, but refs and deployments may lack its changes, "
-    "and versions that only it names are not counted; to restore it from a copy of the same "
-    "journal: 'mvc fsck --repair --from BACKUP'"
+    "entries after the damaged entry are read, but refs and deployments may lack the changes of "
+    "the damaged entry, and versions that only this entry names are not counted; to restore the "
+    "entry from a copy of the same journal: 'mvc fsck --repair --from BACKUP'"
 )
 
 
 class JournalCheck(Struct, dict=True):
     """Reads the journal once, up to its end when the check began. Lost entries are skipped.
 
-    ``last``: the last entry of the check. ``lost``: commits that sound entries name and none has.
-    ``relinks``: by entry and position of a statement the right predecessor, proven by the order of
-    the journal, if the statement names another one.
+    ``last``: the last entry that was checked. ``lost``: commits that sound entries name but that no
+    entry has. ``relinks``: maps an entry and the position of a statement to the predecessor that
+    follows from the order of the journal, if the statement names another one.
     """
 
     snapshot: Snapshot
@@ -86,9 +86,7 @@ class JournalCheck(Struct, dict=True):
         self._report(f"byte {start}", f"{gap.told}, {cause}{versions}", _BROKEN)
 
     def _beyond(self, broken: int) -> Iterator[Recorded]:
-        """Entries after a break in the chain, by the index; the break itself is reported
-        already.
-        """
+        """Finds entries after a break in the chain with the index. The break was reported."""
         for offset in self.snapshot.offsets_between(broken, self.end.offset):
             try:
                 recorded = self.snapshot.entry(offset)
@@ -115,7 +113,9 @@ class JournalCheck(Struct, dict=True):
         )
 
     def _finish(self) -> None:
-        """Checks the last entry and the bytes after it, under the lock if they look damaged."""
+        """Checks the last entry and the bytes after it. If they look damaged, checks again under
+        the lock.
+        """
         if not (self._is_half() or self._size_after()):
             return
         path = self.snapshot.folder / JOURNAL
@@ -139,7 +139,7 @@ class JournalCheck(Struct, dict=True):
             self.notes.append(f"the journal ends with {rest:,} bytes of {whose} operation")
 
     def _is_half(self) -> bool:
-        """Whether the last entry of the check still has one copy only."""
+        """Whether the last checked entry still has only one sound copy."""
         if self.last is None or self.last.copies == 2:
             return False
         with self.snapshot.fs.open_read(self.snapshot.folder / JOURNAL) as file:
@@ -165,14 +165,14 @@ class JournalCheck(Struct, dict=True):
 
 
 class _References(Struct):
-    """Checks that everything an entry refers to was published before it or in it."""
+    """Checks that the same or an earlier entry published everything that an entry refers to."""
 
     problems: list[Problem] = field(default_factory=list)
     _commits: set[CommitId] = field(default_factory=set)
-    _named: dict[CommitId, None] = field(default_factory=dict)  # before they were published
+    _named: dict[CommitId, None] = field(default_factory=dict)  # not yet published when named
     _sequences: set[int] = field(default_factory=set)
-    # by topic the last entry with a statement, and by entry and position the statements that name a
-    # wrong predecessor, with the named one and the right one
+    # ``_newest``: maps a topic to the newest entry with a statement on it. ``_wrong``: maps entry
+    # and position to a statement with a wrong predecessor, the named one and the right one.
     _newest: dict[str | tuple[int, bytes], int] = field(default_factory=dict)
     _wrong: dict[tuple[int, int], tuple[Statement, int | None, int | None]] = field(
         default_factory=dict
@@ -219,9 +219,10 @@ class _References(Struct):
             self._exists(statement.commit, f"{name}{place_}", sequence)
 
     def finish(self) -> Relinks:
-        """Reports statements whose named predecessor is not the previous one in the journal.
+        """Reports statements that do not name the previous statement on the same topic.
 
-        Returns the right predecessors, unless the named one is lost with its entry.
+        Returns the right predecessors, except for statements whose named predecessor is in a lost
+        entry.
         """
         relinks: Relinks = {}
         for (sequence, position), (statement, named, before) in self._wrong.items():

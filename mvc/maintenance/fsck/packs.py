@@ -1,4 +1,4 @@
-"""fsck, packs: every header and payload, ranges that two entries claim, ranges without an entry."""
+"""fsck, packs: checks every header and payload; finds ranges that two entries or no entry name."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from mvc.store.snapshot import PACKS, Snapshot
 
 
 class PackCheck(Struct):
-    """Reads every region that the journal names, and adds each entry to the graph ``objects``.
+    """Reads every region (range of a pack) that the journal names. Adds each entry to ``objects``.
 
     ``catch``: errors of payloads to report as problems. ``ranges``: damaged bytes. ``damaged``:
-    codings with a damaged payload in a record with a sound header. ``indexed``: by journal offset
-    the id prefixes of the entry's records, which the index must have.
+    codings with a damaged payload in a record with a sound header. ``indexed``: maps the journal
+    offset of an entry to the id prefixes of its records, which the index must have.
     """
 
     snapshot: Snapshot
@@ -43,7 +43,9 @@ class PackCheck(Struct):
         self._claims.setdefault(region.pack, []).append((region, recorded))
 
     def entry(self, recorded: Recorded) -> int:
-        """Checks the records of one operation, even after a damaged one; returns the bytes read."""
+        """Checks the records of one operation, even those after a damaged one. Returns the bytes
+        read.
+        """
         records: list[Placed] = []
         prefixes: set[bytes] = set()
         is_complete, checked = True, 0
@@ -100,7 +102,7 @@ class PackCheck(Struct):
         if self.snapshot.fs.stat(folder) is None:
             why = "the folder with all packs is missing"
             self.problems.insert(0, Problem("pack", PACKS, str(folder), why))
-            self.notes.append(f"restore the folder {PACKS} from a copy: it has every tensor")
+            self.notes.append(f"restore {PACKS} from a copy: this folder has every tensor")
             return
         problems, self.problems = self.problems, []
         for pack, nbytes in sorted(self._missing.items()):
@@ -117,7 +119,7 @@ class PackCheck(Struct):
             )
 
     def _unused(self, pack: int) -> int:
-        """Bytes of a pack that no entry names; also checks the pack's header."""
+        """Checks the header of a pack. Returns how many bytes of the pack no entry names."""
         fs, path = self.snapshot.fs, pack_path(self.snapshot.folder / PACKS, pack)
         claims = self._claims.get(pack, ())
         try:
@@ -126,7 +128,7 @@ class PackCheck(Struct):
         except IoFailed:
             if fs.stat(path) is not None:
                 raise
-            if claims:  # maintenance may have moved them: then the check is repeated
+            if claims:  # maintenance may have deleted the pack: then the check is repeated
                 self._damaged("pack", pack, "", f"{path.name} is missing")
             return 0
         if claims and head != PACK_HEADER:

@@ -1,4 +1,4 @@
-"""fsck, versions: read every manifest and each of its objects; ``full``: recover and hash them."""
+"""fsck, versions: checks every manifest and its objects. ``full``: recovers and hashes them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from mvc.model.tensor import TensorSpec
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.recovery.recover import Recovery, Request
 
-_CACHE = 512 << 20  # bytes of the last versions in memory, and as many of the next one
+_CACHE = 512 << 20  # bytes of earlier contents in memory; the next file may need as many
 _MOST_NAMED = 1000  # versions or tensors listed with one problem
 _NO_RECORD = "no sound record can recover it"
 
 
 class ObjectCheck(Struct):
-    """Whether objects can be recovered; ``full``: recovers them and compares the hashes.
+    """Checks whether objects can be recovered. ``full``: recovers them and compares the hashes.
 
     ``sound``: the graph of sound payloads. ``suspects``: objects with a damaged payload that may
-    still decode to the right bytes. ``verdicts``: by object the problem, or "".
+    still decode to the right bytes. ``verdicts``: maps an object to its problem, or to "" if it is
+    sound.
     """
 
     recovery: Recovery
@@ -40,7 +41,7 @@ class ObjectCheck(Struct):
     report: Callable[[int, str], None]  # recovered bytes, and the object's name
     verdicts: dict[bytes, str] = field(default_factory=dict)
     _buffer: memoryview = field(default_factory=lambda: memoryview(bytearray()))
-    _cache: dict[bytes, memoryview] = field(default_factory=dict)  # verified; the last used is last
+    _cache: dict[bytes, memoryview] = field(default_factory=dict)  # verified; newest use is last
 
     def verdict(self, id_: BlobId, spec: TensorSpec, name: str) -> str:
         """The problem of an object; empty if it is sound. Checks each object once."""
@@ -51,7 +52,7 @@ class ObjectCheck(Struct):
     def _examine(
         self, id_: BlobId, spec: TensorSpec, name: str, out: memoryview | None = None
     ) -> str:
-        """``verdict`` without the cache; with ``full``, ``out`` has the bytes if they are sound."""
+        """``verdict`` without the cache. With ``full``, ``out`` gets the bytes of the object."""
         if not self._is_reached(id_, spec):
             return "" if self._proves_itself(id_, spec) else _NO_RECORD
         if not self.full:
@@ -77,7 +78,9 @@ class ObjectCheck(Struct):
         return all(self.sound.reach(id_, start) is not None for start, _ in pieces(spec))
 
     def _proves_itself(self, id_: BlobId, spec: TensorSpec) -> bool:
-        """Whether checkout recovers the object from damaged payloads, as its hash proves."""
+        """Whether a checkout recovers the object although a payload is damaged. Its hash proves
+        this.
+        """
         if not self.suspects or spec.nbytes > PIECE:
             return False
         with suppress(DamagedData):
@@ -88,8 +91,8 @@ class ObjectCheck(Struct):
     def recover(self, entry: FileEntry) -> None:
         """Recovers the contents of a file from those of earlier versions, and caches them.
 
-        A long chain so costs one delta per version. If that fails, ``_examine`` finds the wrong
-        ones.
+        So a long series of deltas costs one delta per version. If a recovery fails, ``_examine``
+        finds the contents that are damaged.
         """
         requests: list[Request] = []
         names: dict[bytes, str] = {}
@@ -120,7 +123,7 @@ class ObjectCheck(Struct):
             size -= len(self._cache.pop(next(iter(self._cache))))
 
     def wrong_views(self, entry: FileEntry) -> Iterator[LogicalTensor]:
-        """Tensors that are views into a larger storage with other bytes there."""
+        """Tensors that are views into a larger storage, if the storage has other bytes there."""
         viewed: dict[int, list[tuple[LogicalTensor, View]]] = {}
         for tensor in entry.tensors:
             if tensor.view is not None and tensor.id not in self.verdicts:
@@ -141,14 +144,14 @@ class ObjectCheck(Struct):
 class VersionCheck(Struct):
     """Checks for every version that all its objects can be recovered.
 
-    ``lost``: versions with an object that cannot.
+    ``lost``: versions with an object that cannot be recovered.
     """
 
     objects: ObjectCheck
     stream: ManifestStream
     problems: list[Problem] = field(default_factory=list)
     lost: set[CommitId] = field(default_factory=set)
-    # by damaged object the versions and the tensors that name it
+    # maps a damaged object to the versions and the tensors that name it
     _affected: dict[bytes, tuple[dict[CommitId, None], dict[str, None]]] = field(
         default_factory=dict
     )
@@ -158,7 +161,8 @@ class VersionCheck(Struct):
     ) -> None:
         """Checks the manifests and objects of all commits.
 
-        ``dropped``: by manifest the paths of which only the skeletons are stored.
+        ``dropped``: maps a manifest to paths. Of the files at these paths only the skeletons are
+        stored.
         """
         holders: dict[ManifestId, list[Commit]] = {}
         for commit in commits:
@@ -176,7 +180,9 @@ class VersionCheck(Struct):
                 )
 
     def uses(self, ids: Iterable[bytes]) -> tuple[tuple[CommitId, ...], tuple[str, ...]]:
-        """The versions and the tensors that name damaged objects; at most a thousand of each."""
+        """The versions and the tensors that name damaged objects; at most 1000 versions and 1000
+        tensors.
+        """
         uses = [self._affected[id_] for id_ in ids if id_ in self._affected]
         versions = dict.fromkeys(version for use in uses for version in use[0])
         tensors = dict.fromkeys(tensor for use in uses for tensor in use[1])
@@ -191,7 +197,9 @@ class VersionCheck(Struct):
             tensors[tensor] = None
 
     def _manifest(self, id_: ManifestId, holders: list[Commit]) -> Manifest | None:
-        """A manifest, compared with the Merkle roots of its versions; None if it is lost."""
+        """Reads a manifest and compares it with the Merkle roots of its versions. None if it is
+        lost.
+        """
         if id_ in self.objects.suspects:
             self._use(id_, "its list of files", holders)
         try:
@@ -217,7 +225,9 @@ class VersionCheck(Struct):
         raise DamagedData(_NO_RECORD)
 
     def _file(self, entry: FileEntry, holders: list[Commit], *, dropped: bool) -> None:
-        """Checks the objects of a file; of dropped weights only the skeleton."""
+        """Checks the objects of a file. If the weights of the file are dropped, checks only the
+        skeleton.
+        """
         decode = self.objects.full and not dropped
         if decode:
             self.objects.recover(entry)

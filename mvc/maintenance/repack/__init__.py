@@ -1,5 +1,5 @@
 """repack: store the same versions with other reset points and deltas.
 
-``problem`` reads and estimates, ``solve`` optimises, ``planner`` chooses a plan for a goal;
-``mvc.maintenance.rewrite_plan`` rewrites the packs.
+The module ``problem`` reads and estimates, ``solve`` optimises, ``planner`` chooses a plan for a
+goal, and ``mvc.maintenance.rewrite_plan`` rewrites the packs.
 """

@@ -22,11 +22,12 @@ from mvc.store.writing.layout import Layout
 
 
 class Aims(TypedDict, total=False):
-    """The aims of a repack: at most one may be set; without one the settings count.
+    """The aims of a repack. At most one aim may be set. Without an aim, the settings decide.
 
-    ``interval``: a reset point every so many commits. ``max_recovery``: seconds within which every
-    version is recovered. ``max_size``: bytes of all packs. ``add``, ``remove``: reset points.
-    ``add_queried``: so many of the most requested versions become reset points.
+    ``interval``: commits from one reset point to the next. ``max_recovery``: the most seconds to
+    recover a version. ``max_size``: the most bytes of all packs. ``add``, ``remove``: versions that
+    become reset points or stop being reset points. ``add_queried``: how many of the most requested
+    versions become reset points.
     """
 
     interval: int | None
@@ -40,9 +41,10 @@ class Aims(TypedDict, total=False):
 class Goal(Struct, frozen=True):
     """One checked aim, or the goal of the settings.
 
-    ``layout``: of the settings, with skip deltas. ``weight``: minimise the price, with so many
-    seconds of recovery per gigabyte; then weights of the versions in ``alternatives`` may be
-    dropped. ``bound``: seconds of recovery that ``remove`` and ``weight`` must not exceed.
+    ``layout``: the layout of the settings, if it has skip deltas (deltas over several commits).
+    ``weight``: minimise the price; a gigabyte costs as much as ``weight`` seconds of recovery. Then
+    weights of the versions in ``alternatives`` may be dropped. ``bound``: the most seconds of
+    recovery for ``remove`` and ``weight``.
     """
 
     interval: int | None = None
@@ -80,8 +82,8 @@ def plain(value: float, digits: int | None = None) -> str:
 def goal_of(store: Store, config: Config, **aims: Unpack[Aims]) -> Goal:
     """The goal of the aim that is set, else of the settings.
 
-    Raises WrongUsage for several aims or a bad one; WeightsDropped for a version to ``add`` without
-    weights.
+    Raises WrongUsage for several aims or a wrong value; WeightsDropped if the weights of a version
+    to ``add`` are dropped.
     """
     names = [name.replace("_", "-") for name, value in aims.items() if value is not None]
     if len(names) > 1:

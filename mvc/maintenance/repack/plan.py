@@ -1,18 +1,19 @@
-"""Selections of codings: completed, so that everything can be recovered, and priced as a whole.
+"""Selections of codings: completed, so that everything can be recovered, and then measured.
 
-Layouts select versions, but versions share blobs, and not every delta is reversible. So a layout
-may leave a blob without a path. ``completed`` repairs this in steps:
+A *coding* is a full record of a piece of a blob, or a delta. Layouts select codings by version, but
+versions share blobs, and not every delta is reversible. So a layout may leave a blob without a path
+(series of codings) that recovers it. ``completed`` repairs this in steps:
 
-1. Codings that share one payload are all selected, or none.
-2. A new delta that is needed backwards is tried: it may turn out to be a full record.
-3. A piece without a path gets the smallest stored delta from a piece with one, a selected delta
-   reversed, or a full record.
-4. Each blob gets a coding of its own: deltas name their base by a prefix, only a coding has its
-   full id. A delta reversed for that may have been the only path to another blob, so step 3 is
-   repeated.
+1. If a coding is selected, all codings that share its payload are selected, too.
+2. A new delta that must recover its base is tried first: it may turn out to be a full record.
+3. A piece without a path gets the smallest stored delta from a piece with a path, or a reversed
+   selected delta, or else a full record.
+4. Each blob gets a coding of its own, because deltas name their base by a prefix of its id, and
+   only a coding has the full id. For this a delta may be reversed that was the only path to another
+   blob. So step 3 is repeated.
 
-Blobs without a version (forgotten, before gc) retain their codings, and paths may lead through
-them. New codings neither code such blobs nor start from them.
+Blobs that no version has (forgotten ones, before gc) retain their codings, and paths may lead
+through such blobs. New codings neither code such blobs nor start from them.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _Key = tuple[bytes, int, bytes | None, tuple[int, int, int] | None]
 
 
 class Selection:
-    """Codings of pieces; one with the same piece, base and place is the same coding."""
+    """A set of codings. Codings with the same piece, base and place are the same coding."""
 
     def __init__(self, candidates: Iterable[Candidate] = ()) -> None:
         self._chosen: dict[_Key, Candidate] = {}
@@ -95,8 +96,8 @@ class Selection:
     def cheapest(self) -> dict[Node, CheapestPath]:
         """The cheapest path to each piece that can be recovered, nearest first (Dijkstra).
 
-        Of equal costs the path with fewer deltas wins. A coding with inputs is usable once all
-        inputs are reached.
+        Of paths with equal costs, the one with fewer deltas is chosen. A coding with inputs is
+        usable once all its inputs are reached.
         """
         edges: dict[Node, list[tuple[Candidate, list[Node], Node]]] = defaultdict(list)
         heap: list[tuple[float, int, int, Node, Candidate, Node | None]] = []
@@ -126,8 +127,9 @@ class Selection:
 
 
 class CheapestPath(NamedTuple):
-    """The path to a piece: ``cost`` in nanoseconds, ``deltas``, ``stored`` bytes, the last ``step``
-    and the piece before it (``origin``).
+    """The path to a piece: its ``cost`` in nanoseconds, its ``deltas``, and the ``stored`` bytes.
+
+    ``step``: the last coding. ``origin``: the piece that the last coding starts from, or None.
     """
 
     cost: float
@@ -142,9 +144,11 @@ def _key(candidate: Candidate) -> _Key:
 
 
 class LayoutMetrics(Struct, frozen=True):
-    """``bytes``: of all packs. Recovery of a whole version: estimated ``seconds`` on this machine,
-    stored ``bytes`` to decode, and ``deltas`` to apply for the furthest blob; worst and mean over
-    all versions. ``reset_points`` in the order of versions.
+    """``bytes``: the size of all packs. ``reset_points`` are in the order of versions.
+
+    The other figures are of the recovery of a whole version, as worst and mean over all versions:
+    estimated ``seconds`` on this machine, stored ``bytes`` to decode, and ``deltas`` to apply for
+    the blob that needs most.
     """
 
     bytes: int
@@ -196,10 +200,11 @@ def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
 
 
 class _Shared:
-    """The groups of a selection, with the ``seconds`` to decode each as a whole.
+    """The groups (codings that share a payload) of a selection.
 
-    New codings of a grouping pipeline are assumed to share a payload if one operation first
-    published their objects, because they are written together.
+    ``seconds``: maps a group to the time to decode all of its payload. New codings of a pipeline
+    that makes groups are assumed to share a payload if one operation first published their objects,
+    because such codings are written together.
     """
 
     def __init__(self, costs: Costs, selection: Selection) -> None:
@@ -342,10 +347,11 @@ class _Completion:
                 self._drop_other_direction(candidate)
 
     def name_every_blob(self) -> bool:
-        """Reverses deltas from blobs without a coding of their own; returns whether there were any.
+        """Gives each blob a coding of its own. Returns whether a blob had none.
 
-        The other blob of such a delta may lose its only coding, and is next. If the other blob has
-        no version, the blob is encoded again.
+        For this the delta that leads to the blob is reversed. The other blob of the delta may lose
+        its only coding, and is treated next. If no version has the other blob, the blob is encoded
+        again instead.
         """
         own = Counter(candidate.id for candidate in self.chosen)
         waiting = [id_ for id_ in self._specs if not own[id_]]
@@ -400,7 +406,9 @@ class _Completion:
         return self._costs.full_of(node[0]) if base is None else self._costs.tried(node[0], base[0])
 
     def _drop_other_direction(self, candidate: Candidate) -> None:
-        """Drops the other direction of a reversed delta, unless it shares its payload."""
+        """Drops the delta in the other direction, unless its payload is shared or no version has
+        its blob.
+        """
         for other in self._stored.of((candidate.base or b"", candidate.start)):
             stays = other.grouped or other.id not in self._specs
             if other.base == candidate.id and not other.reversible and not stays:
@@ -409,7 +417,9 @@ class _Completion:
     # -- state -----------------------------------------------------------------------------
 
     def _reached(self) -> Reachability:
-        """The pieces that selected codings lead to; untried ones count as forward only."""
+        """The pieces to which selected codings lead. Codings that were not tried count as not
+        reversible.
+        """
         reached = Reachability()
         for candidate in self.chosen:
             _add(reached, candidate)
@@ -498,7 +508,7 @@ class RepackCurve(Struct, frozen=True):
 class RepackProblem:
     """The inputs of the planner. Raises DamagedData if a record is damaged.
 
-    ``dropped``: by version a path whose weights count as dropped already.
+    ``dropped``: maps versions to a path whose weights count as dropped already.
     """
 
     def __init__(
@@ -524,7 +534,8 @@ class RepackProblem:
     def selected(self, build: Callable[[], Selection]) -> Selection:
         """The selection of ``build`` after trials of the new codings in its first result.
 
-        Trials give their sizes, and some may turn out to be full records.
+        The trials measure the sizes of these codings, and may choose full records in place of
+        deltas.
         """
         chosen = build()
         return build() if attempt(self.costs, chosen.new, self.progress) else chosen

@@ -1,8 +1,9 @@
 """The best plan for a goal: by a rule (``rules``), or by the solver over several shapes.
 
-The solver works with contents and their estimated prices. Its layouts are completed and priced as a
-whole, with headers and groups. If the result misses a bound, the solver runs with a tighter one; if
-it includes groups, with other prices of their contents.
+A shape is a set of possible deltas. The solver works with contents (tensors) and their estimated
+sizes and times. Its layouts are completed and then measured as a whole, with headers and groups
+(codings that share a payload). If the result misses a bound, the solver runs again with a tighter
+bound. If the result includes groups, the solver runs again with other sizes of their contents.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ from mvc.repo.commit.storage_policy import layout_of
 from mvc.store.writing.layout import ENDLESS as SKIP_ENDLESS
 from mvc.store.writing.layout import Layout as SkipLayout
 
-_ROUNDS = 10  # of plans for a bound, or a size
+_ROUNDS = 10  # plans that are tried for a bound or a size
 _AGAIN = 2  # more searches if there are groups
 _EXACT = 1.003  # ratio of bounds that count as equal
-_STEP = 4  # of skip deltas, if the settings have none
+_STEP = 4  # commits that a skip delta spans, if the settings have no number
 _INTERVALS = (2, 4, 8, 16, 1)  # of reset points in simple plans; 1: everything in full
 ALIKE = 1.01
 """Ratio of estimates that count as equal."""
@@ -74,7 +75,7 @@ def planned(problem: RepackProblem) -> RepackPlan:
 
 
 def _removed(problem: RepackProblem) -> RepackPlan:
-    """Adds missing deltas only if the stored ones do not suffice."""
+    """The plan that removes reset points. Adds deltas only if the stored ones do not suffice."""
     goal, to_remove = problem.goal, set(problem.goal.remove)
     selections = rules.without_reset_points(problem.costs, goal.remove)
     plans = list(map(problem.plan_of, selections))
@@ -133,8 +134,8 @@ def _proposals(
 ) -> Iterator[RepackPlan]:
     """Simple plans, and those of a search over every shape.
 
-    A group is stored as a whole. So groups of the best plan of a shape count nothing in the next
-    search, and in the one after that the used parts count for the whole.
+    A group is stored as a whole. So in the second search over a shape, the groups of its best plan
+    cost nothing. In the third search, the used parts of a group cost as much as the whole group.
     """
     shapes = _shapes(problem)
     yield problem.unchanged()
@@ -158,7 +159,7 @@ def _proposals(
 
 
 def _paid(problem: RepackProblem, chosen: Selection) -> dict[Group, float]:
-    """By selected group its bytes for each byte that recoveries decode."""
+    """Maps a selected group to its bytes for each byte that recoveries decode."""
     used_places = {path.step.place for path in chosen.cheapest().values()}
     factors: dict[Group, float] = {}
     for group, members in problem.costs.candidates.groups.items():
@@ -207,10 +208,10 @@ def _searched(
     is_above: Callable[[LayoutMetrics], bool],
     first: float | None = None,
 ) -> _Tried:
-    """Plans by bisection over the solver's bound, towards the least one that ``is_above``.
+    """Plans by bisection over the solver's bound, towards the least that ``is_above`` accepts.
 
-    The solver's figures are a little less than those of whole plans. ``first``: the first bound;
-    None: the one that allows the smallest layout.
+    The solver's figures are a little less than those of whole plans. ``first``: the first bound to
+    try; None: the bound that allows the smallest layout.
     """
     solver, known = graph.solver, dict[Selected, bool]()
     smallest = solver.cheapest()
@@ -234,7 +235,7 @@ def _searched(
 
 
 def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
-    """Bytes include manifests and headers, which no layout changes."""
+    """The fastest plan within ``size`` bytes, which include manifests and headers."""
 
     def rank(after: LayoutMetrics) -> float | None:
         return after.worst_seconds if after.bytes <= size else None
@@ -261,7 +262,7 @@ def _size(plan: RepackPlan) -> int:
 
 
 def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
-    """The plan of the lowest price; with alternatives it chooses weights to drop first."""
+    """The plan with the lowest price. If there are alternatives, first chooses weights to drop."""
     goal, versions = problem.goal, problem.survey.versions
     old, remaining, saved, dropped = (
         price(problem, problem.before, weight),
@@ -304,7 +305,7 @@ def _cheapest_layout(problem: RepackProblem, weight: float) -> RepackPlan:
 
 
 def price(problem: RepackProblem, metrics: LayoutMetrics, weight: float) -> float:
-    """Seconds for the bytes in packs, and for one recovery of every version."""
+    """The price in seconds: of the bytes in packs, and of one recovery of every version."""
     return metrics.bytes * weight / 1e9 + metrics.mean_seconds * len(problem.survey.versions)
 
 
@@ -312,7 +313,9 @@ def price(problem: RepackProblem, metrics: LayoutMetrics, weight: float) -> floa
 
 
 def curve(problem: RepackProblem) -> RepackCurve:
-    """The bytes of all packs for each recovery bound, and the stored layout."""
+    """The size of all packs for each bound on the recovery time, and the figures of the stored
+    layout.
+    """
     before, costs = problem.before, problem.costs
     today, points = _point(before), list[CurvePoint]()
     tensors = sum(o.stored for o in problem.stored if o.id in problem.survey.specs)

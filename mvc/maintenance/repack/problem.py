@@ -1,8 +1,9 @@
 """The versions of a repository, and the stored and possible codings of each piece of a blob.
 
-Stored codings have known sizes. Other codings are tried on some versions and interpolated on the
-rest. A trial recovers the tensor and chooses a coding as a commit would. Sizes in a line of tensors
-change slowly from version to version, so the share of raw bytes is interpolated linearly.
+A *coding* is a full record or a delta. Stored codings have known sizes. Other codings are tried for
+some versions: a trial recovers the tensor and encodes it as a commit would. For the rest, sizes are
+interpolated. The tensors with one path and name in successive versions are a *line*. Their ratio of
+stored to raw bytes changes slowly, so it is interpolated linearly.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from mvc.types import Counted, Progress
 
 
 class Version(Struct, frozen=True):
-    """``blobs``: contents by id, each with its line: its path and name.
+    """``blobs``: maps the id of a content to its line: path and name of the tensor.
 
-    ``sequence``: the operation that published it; ``entry_index``: that entry's position in the
-    graph. ``files``, ``nbytes``: count and size of its files.
+    ``sequence``: the operation that published the version. ``entry_index``: the position of this
+    operation's entry in the graph. ``files``, ``nbytes``: number and size of the version's files.
     """
 
     commit: CommitId
@@ -53,10 +54,10 @@ class Version(Struct, frozen=True):
 
 
 class Survey(Struct):
-    """Versions in the order of publication; parents before children.
+    """Versions in the order of publication, so that parents are before children.
 
-    ``specs``: of their blobs. ``numbers``: the position of each version. ``first``: by blob the
-    position of the first version with it.
+    ``specs``: maps a blob to its dtype and shape. ``numbers``: maps a version to its position.
+    ``first``: maps a blob to the position of the first version with the blob.
     """
 
     store: Store
@@ -77,7 +78,7 @@ class Survey(Struct):
         return [id_ for id_ in self.versions[b].blobs if id_ not in existing]
 
     def bases(self, a: int, b: int) -> dict[bytes, bytes]:
-        """For blobs that b has and a lacks, the blob of a that is the base of a delta."""
+        """Maps the blobs that b has and a lacks to the blobs of a that would be their bases."""
         new = set(self.new_in(a, b))
         if not new:
             return {}
@@ -102,7 +103,7 @@ class Survey(Struct):
         return self._generations[i]
 
     def distance(self, older: bytes, newer: bytes) -> int | None:
-        """Generations from the last version with ``older`` to the first one with ``newer``."""
+        """Generations from the last version with ``older`` to the first version with ``newer``."""
         current, generations = self.versions[self.first[newer]].parent, 1
         while current is not None and older not in self.versions[current].blobs:
             # no version before the first one with the blob can have it
@@ -111,7 +112,7 @@ class Survey(Struct):
         return None if current is None else generations
 
     def ancestor(self, i: int, steps: int) -> int | None:
-        """The version ``steps`` generations back; None before the first."""
+        """The version ``steps`` generations before; None if there is none."""
         current: int | None = i
         for _ in range(steps):
             if current is None:
@@ -187,12 +188,13 @@ Node = tuple[bytes, int]
 class Candidate(Struct, frozen=True):
     """A coding of one piece of a blob: in full, or as a delta from the same piece of ``base``.
 
-    ``nbytes``: raw. ``seconds``: estimated processor time to read and decode it. ``stored``:
-    payload bytes; of a payload shared with others (``grouped``) its share. ``place``: None if it is
-    not stored; then ``sure``: a trial confirmed its form. ``reversible``: the base can be recovered
-    from it. ``forward_only``: its stages drop bytes of the base, so that no order of publication
-    makes it reversible. ``span``: generations between blob and ``base`` of a new delta.
-    ``predicted``: an optimizer's step, which needs the same piece of ``inputs`` as well.
+    ``nbytes``: raw bytes. ``seconds``: estimated CPU time to read and decode the piece. ``stored``:
+    bytes of the payload; if several codings share it (``grouped``), the part of this one.
+    ``place``: None if the coding is not stored; then ``sure`` says whether a trial confirmed its
+    form. ``reversible``: the base can be recovered from the blob. ``forward_only``: encoding drops
+    bytes of the base, so the delta can never be reversed. ``span``: generations between blob and
+    ``base`` of a new delta. ``predicted``: an optimizer's step, which needs the same piece of
+    ``inputs``, too.
     """
 
     id: bytes
@@ -216,18 +218,18 @@ class Candidate(Struct, frozen=True):
 
     @property
     def group(self) -> tuple[int, int]:
-        """Pack and offset of the record that it is stored in."""
+        """Pack and offset of the stored record."""
         assert self.place is not None
         return self.place[:2]
 
     @property
     def needs(self) -> list[Node]:
-        """The pieces that it is decoded from."""
+        """The pieces that decoding needs."""
         return [(id_, self.start) for id_ in (self.base, *self.inputs) if id_ is not None]
 
     @property
     def is_one_way(self) -> bool:
-        """Whether the base cannot be recovered from it, but from the reversed delta.
+        """Whether the base can be recovered only from the reversed delta.
 
         Then the reversed delta can be stored instead.
         """
@@ -240,7 +242,7 @@ def starts_of(nbytes: int) -> range:
 
 
 class Candidates:
-    """The stored codings by piece."""
+    """The stored codings of each piece."""
 
     def __init__(
         self, graph: StorageGraph, rates: Rates, specs: Mapping[bytes, TensorSpec]
@@ -277,7 +279,7 @@ class Candidates:
         return self._by_node.get(node, [])
 
     def added(self, id_: bytes, nbytes: int) -> list[Candidate]:
-        """All codings of an object with approximate or optimizer steps; none without."""
+        """All codings of an object, if one is an approximate or optimizer step; else none."""
         codings = [o for start in starts_of(nbytes) for o in self.of((id_, start))]
         steps = any(o.predicted or (o.forward_only and o.grouped) for o in codings)
         return codings if steps else []
@@ -320,13 +322,14 @@ def _stored(candidate: Candidate) -> int:
     return candidate.stored
 
 
-_GUESS = {False: 0.9, True: 0.6}  # shares of full records and deltas before any is known
+_GUESS = {False: 0.9, True: 0.6}  # stored / raw bytes in full and as a delta, until one is known
 
 
 class Sizes:
     """Estimates of sizes, which improve with each known and measured coding.
 
-    ``span``: generations between a blob and its base, 0 for a full record.
+    The argument ``span`` is the number of generations between a blob and its base, 0 for a full
+    record.
     """
 
     def __init__(self, survey: Survey) -> None:
@@ -338,7 +341,7 @@ class Sizes:
         self._tried: dict[tuple[bytes, bytes | None], Choice] = {}
 
     def learn(self, id_: bytes, span: int, share: float) -> None:
-        """Records the share of its raw bytes that a blob uses."""
+        """Records the ratio of stored to raw bytes of a coding of a blob."""
         at = self._survey.first[id_]
         insort(self._known[self._line(id_, at), span], (at, share))
         total = self._all[span]
@@ -346,7 +349,7 @@ class Sizes:
         total[1] += 1
 
     def _line(self, id_: bytes, at: int) -> str:
-        """The line of tensors of a blob in version ``at``."""
+        """The path and name of a blob in version ``at``."""
         return self._survey.versions[at].blobs[id_]
 
     def full(self, id_: bytes, at: int) -> list[Candidate]:
@@ -410,7 +413,7 @@ class Sizes:
         return low if a == b else low + (high - low) * (at - a) / (b - a)
 
     def _typical(self, span: int) -> float:
-        """The mean of all lines; a longer delta is at least as large as a short one."""
+        """The mean ratio of all lines. A longer delta is at least as large as a short one."""
         total, count = self._all[span]
         if count:
             return total / count
@@ -436,7 +439,7 @@ class Sizes:
 
 
 class Costs:
-    """``candidates``: the stored codings. ``sources``: versions of which every blob is in full."""
+    """``candidates``: the stored codings. ``sources``: positions of the reset points."""
 
     def __init__(self, survey: Survey, candidates: Candidates, sizes: Sizes, rates: Rates) -> None:
         self.survey = survey
@@ -458,7 +461,7 @@ class Costs:
         return self.full(self.survey.first[id_], id_)
 
     def between(self, a: int, b: int) -> dict[bytes, list[Candidate]]:
-        """For each blob of b that a lacks, its codings from version a."""
+        """Maps each blob of b that a lacks to its codings from version a."""
         blobs_a, blobs_b = self.survey.versions[a].blobs, self.survey.versions[b].blobs
         codings: dict[bytes, list[Candidate]] = {}
         for id_ in self.survey.new_in(a, b):
@@ -466,7 +469,7 @@ class Costs:
             stored = self.candidates.delta(id_, nbytes, blobs_a.keys())
             stored = stored or self.candidates.delta(id_, nbytes, blobs_b.keys())
             if stored is None and b not in self.sources and self.candidates.full(id_, nbytes):
-                codings[id_] = self.full(b, id_)  # a commit decided that a delta is not worth it
+                codings[id_] = self.full(b, id_)  # a commit found that a delta saves too little
                 continue
             base = None if stored else self._bases(a, b).get(id_)
             if base is not None:
@@ -485,7 +488,10 @@ class Costs:
         return codings if codings[0].base is not None else self.full_of(id_)
 
     def of_whole_blobs(self) -> Iterator[tuple[bytes, bytes | None, list[Candidate]]]:
-        """The stored codings by blob and base that cover the whole blob, both of versions."""
+        """Yields blob, base and codings for stored codings that cover a whole blob.
+
+        Leaves out blobs and bases that no version has.
+        """
         first, by_base = self.survey.first, dict[tuple[bytes, bytes | None], dict[int, Candidate]]()
         for coding in self.candidates:
             if coding.id in first and (coding.base is None or coding.base in first):
@@ -499,12 +505,12 @@ class Costs:
         )
 
     def tried(self, id_: bytes, base: bytes, span: int = 1) -> list[Candidate]:
-        """A delta that is not stored, after trying it."""
+        """A delta that is not stored, with the size that a trial measured."""
         self.sizes.measure(id_, base, span)
         return self._delta(id_, base, span)
 
     def encoded_again(self, id_: bytes) -> list[Candidate]:
-        """A new full record of a blob even if one is stored, after trying it."""
+        """A new full record of a blob, even if one is stored, with a size measured by a trial."""
         self.sizes.measure(id_, None, 0)
         return self.sizes.full(id_, self.survey.first[id_])
 
@@ -526,7 +532,7 @@ _T = TypeVar("_T")
 
 
 def learn_stored(costs: Costs) -> None:
-    """Records the share of raw bytes that every stored coding uses."""
+    """Records the ratio of stored to raw bytes of every stored coding."""
     survey = costs.survey
     for id_, base, codings in costs.of_whole_blobs():
         newer, span, raw = id_, 0, survey.size(id_)
@@ -540,9 +546,9 @@ def learn_stored(costs: Costs) -> None:
 def attempt(
     costs: Costs, candidates: Iterable[Candidate], progress: Progress | None = None
 ) -> bool:
-    """Tries codings that are not stored: all if they concern few versions.
+    """Tries codings that are not stored; if many versions have some, only those of a few versions.
 
-    Returns whether there were any.
+    Returns whether any was tried.
     """
     first = costs.survey.first
     unsure = [candidate for candidate in candidates if not candidate.sure]
@@ -555,7 +561,7 @@ def attempt(
 
 
 def most_tried(costs: Costs, numbers: Sequence[int]) -> int:
-    """The number of these versions of which codings are tried."""
+    """For how many of these versions codings are tried."""
     survey = costs.survey
     raw = max(
         (sum(map(survey.size, survey.versions[i].blobs)) for i in numbers[:_TRIALS]), default=0

@@ -1,9 +1,9 @@
 """repack: store the same versions with other reset points and deltas.
 
-A ``RepackProblem`` reads the stored codings, and estimates the sizes of others. A plan is a
-``Selection`` of codings of single tensors from which everything can be recovered (``planner``).
-Execution moves the codings that stay into new packs and adds the new ones, in one step. Ids do not
-change.
+A *coding* is a full record of a tensor, or a delta. A ``RepackProblem`` reads the stored codings,
+and estimates the sizes of codings that are not stored. The module ``planner`` selects codings from
+which everything can be recovered. Execution copies selected codings that are stored into new packs
+and adds new ones, in one step. Ids do not change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mvc.types import Progress
 
 
 class Repacked(Struct, frozen=True):
-    """The plan, and the metrics after its execution; None if nothing was done."""
+    """``plan``: the plan. ``now``: the metrics after its execution; None if nothing was changed."""
 
     plan: RepackPlan
     now: LayoutMetrics | None
@@ -39,11 +39,11 @@ def repack(
     reason: str = "",
     progress: Progress | None = None,
 ) -> Repacked:
-    """Plans and executes; starts again if another operation rewrites the store meanwhile.
+    """Plans and executes. Starts again if another operation rewrites the repository meanwhile.
 
-    Weights to drop are dropped first: the remaining layout must not rely on them. Alternatives
-    without a proof do not count. Raises Unattainable, DamagedData, ReadOnly, Busy; then nothing has
-    changed.
+    Weights are dropped first, because the remaining layout must not depend on dropped weights.
+    Recipes in ``goal.alternatives`` that are not proven are ignored. Raises Unattainable,
+    DamagedData, ReadOnly, Busy. Then the packs have not changed.
     """
     goal = replace(
         goal,
@@ -113,7 +113,9 @@ def _is_worth(plan: RepackPlan) -> bool:
 
 
 def draw_curve(store: Store, config: Config, progress: Progress | None = None) -> RepackCurve:
-    """The bytes of all packs for each recovery bound, and the stored layout."""
+    """The size of all packs for each bound on the recovery time, and the figures of the stored
+    layout.
+    """
     return retry_on_rewrite(
         store.snapshot, lambda: curve(RepackProblem(store, config, Goal(), progress))
     )

@@ -1,9 +1,9 @@
-"""Selections of codings, by a rule or as candidates for the solver.
+"""Selects codings by a rule, or prepares candidates for the solver.
 
-A *shape* names for each content an earlier content that it may be coded from, and the codings for
-that. The solver decides which of these deltas to store, and which contents to store in full
-(``ContentPlan``). Other goals are rules: an interval, the layout of the settings, reset points to
-add or to remove.
+A *coding* is a full record of a content (a tensor of a version) or a delta. A *shape* maps a
+content to an earlier content, and to the codings of a delta from that one. The solver decides which
+of these deltas to store, and which contents to store in full (``ContentPlan``). Other goals are
+rules: an interval, the layout of the settings, reset points to add or to remove.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout as SkipLayout
 
 Shape: TypeAlias = Mapping[bytes, tuple[bytes, list[Candidate]]]
-"""By content an earlier content that it may be coded from, and the codings for that."""
+"""Maps a content to an earlier content, and to the codings of a delta from that content."""
 Group: TypeAlias = tuple[int, int]
 """Pack and offset of a payload that several codings share."""
 
@@ -47,7 +47,9 @@ def of_unversioned(costs: Costs) -> Selection:
 
 
 def coded_from(costs: Costs, bases: Iterable[int | None]) -> Shape:
-    """Codes each content from its first version's base. ``bases``: by version its base version."""
+    """Codes each content from a base version of its first version. ``bases``: a base for each
+    version.
+    """
     first, shape = costs.survey.first, dict[bytes, tuple[bytes, list[Candidate]]]()
     for i, base in enumerate(bases):
         for id_, candidates in ({} if base is None else costs.between(base, i)).items():
@@ -61,7 +63,7 @@ def coded_from(costs: Costs, bases: Iterable[int | None]) -> Shape:
 
 
 def history(costs: Costs) -> Shape:
-    """Codes each content from its version's parent, as in a chain."""
+    """Codes each content from the parent of its first version, so that deltas form a chain."""
     return coded_from(costs, (version.parent for version in costs.survey.versions))
 
 
@@ -81,7 +83,10 @@ def as_stored(costs: Costs) -> Shape:
 
 
 class ContentPlan:
-    """``contents``: those of the versions, in their order; ``numbers``: their positions by id."""
+    """The solver's input for a shape. ``contents``: in the order of versions.
+
+    ``numbers``: maps the id of a content to its position there.
+    """
 
     def __init__(
         self,
@@ -93,7 +98,7 @@ class ContentPlan:
     ) -> None:
         """``weight``: seconds per gigabyte. ``alternatives``: recipes that the solver may choose.
 
-        ``factors``: by group the weight of its bytes.
+        ``factors``: maps a group to the factor for the size of its members.
         """
         self._costs, self._shape, self._factors = costs, shape, factors or {}
         survey = costs.survey
@@ -129,7 +134,7 @@ class ContentPlan:
 
     @property
     def roots(self) -> Iterator[int]:
-        """The contents that no delta leads to from an earlier one."""
+        """The contents to which no delta leads."""
         return (number for id_, number in self.numbers.items() if id_ not in self._shape)
 
     def _bytes(self, candidates: Iterable[Candidate]) -> int:
@@ -138,8 +143,10 @@ class ContentPlan:
         return round(sum(sizes))
 
     def _timed(self, version: Version, numbers: Iterable[int]) -> tuple[int, float]:
-        """Nanoseconds of a version's recovery without decoding, and the share of processor seconds
-        that passes when several threads decode its large contents.
+        """Nanoseconds of a version's recovery without decoding, and a ratio.
+
+        The ratio is elapsed time to CPU time when several threads decode the version's large
+        contents.
         """
         records = [o for number in numbers for o in self._full[number]]
         large = [0.0 if self._is_serial(o) else o.seconds for o in records]
@@ -172,7 +179,7 @@ class ContentPlan:
         return self.codings(layout if self._bundles is None else self._bundles.contents(layout))
 
     def codings(self, layout: Selected) -> Selection:
-        """``selection`` for a layout of single contents; deltas in the direction of recovery."""
+        """``selection`` for a layout of contents. Deltas get the direction that recovery uses."""
         chosen = of_unversioned(self._costs)
         for number in sorted(layout.sources):
             chosen.add(self._costs.full_of(self._ids[number]))
@@ -198,9 +205,9 @@ def deltas(shape: Shape) -> Iterator[Candidate]:
 def trainings(
     survey: Survey, alternatives: Mapping[CommitId, Alternative], numbers: Mapping[bytes, int]
 ) -> dict[int, Training]:
-    """By version its recipe, if it still has its weights. ``numbers``: of contents.
+    """Maps each version that still has its weights to its recipe. ``numbers``: of contents.
 
-    If the base of a recipe has dropped its weights, its own recipe is run first.
+    If the base of a recipe has dropped its weights, the recipe of the base is run first.
     """
     dropped, results = survey.graph.history.dropped, dict[int, Training]()
     for commit, recipe in alternatives.items():
@@ -230,8 +237,9 @@ def by_rule(costs: Costs, goal: Goal) -> Selection:
 def at_interval(costs: Costs, interval: int) -> Selection:
     """A reset point every ``interval`` versions, and deltas to parents.
 
-    A version is recovered from the nearer reset point on either side (VSOL §3.2.8). Below three
-    versions both are as near, and no delta leads to a reset point (``Layout.is_near``).
+    A version is recovered from the nearest reset point before or after it (VSOL §3.2.8). If
+    ``interval`` is 1 or 2, the one before is always as near, and no delta leads to a reset point
+    (``Layout.is_near``).
     """
     survey, plan = costs.survey, ContentPlan(costs, history(costs))
     sources = set(plan.roots)
@@ -250,7 +258,7 @@ def at_interval(costs: Costs, interval: int) -> Selection:
 def skips(costs: Costs, step: int) -> Shape:
     """Codes each content from the base that a layout with skip deltas has (``skipping``).
 
-    Contents of approximate or optimizer steps are coded from their parent's.
+    A content that is stored as an approximate or optimizer step is coded from the parent version.
     """
     survey = costs.survey
     chains_ = chains(costs, SkipLayout(step=step))
@@ -265,12 +273,12 @@ def skips(costs: Costs, step: int) -> Shape:
 
 
 def skipping(costs: Costs, layout: SkipLayout) -> Selection:
-    """The codings of a layout as commits would have stored it.
+    """The codings that commits with this layout would have stored.
 
-    Each blob is coded once, from the blob at its place in the base version of the layout; blobs of
-    a reset point also in full, or only in full near another reset point. If a new delta is not
-    worth it, the stored one stays, unless that makes a long chain. Approximate and optimizer steps
-    stay: other deltas would be larger.
+    Each blob is coded once, from the blob with the same path and name in the base version of the
+    layout. Blobs of a reset point are stored in full, too; near another reset point they are stored
+    only in full. If a new delta saves too little, the stored delta stays, unless its chain of
+    deltas is too long. Approximate and optimizer steps stay, because other deltas would be larger.
     """
     chosen, survey, chains_ = of_unversioned(costs), costs.survey, chains(costs, layout)
     depths: dict[bytes, int] = {}
@@ -298,12 +306,12 @@ def skipping(costs: Costs, layout: SkipLayout) -> Selection:
 
 
 def chains(costs: Costs, layout: SkipLayout) -> list[tuple[Link, ...]]:
-    """By version its chain, from a version in full on to the version itself."""
+    """For each version its chain: from a version that is stored in full to the version itself."""
     chains_: list[tuple[Link, ...]] = []
     for i, version in enumerate(costs.survey.versions):
         chain = () if version.parent is None else chains_[version.parent]
         predicted = bool(chain) and _is_predicted(costs, i)
-        if not predicted:  # else it is a delta from the previous version
+        if not predicted:  # a predicted version is a delta from the previous version
             ends = not chain or layout.ends(chain, version.sequence)
             at = -1 if ends else chain.index(layout.base(chain, version.sequence))
             chain = chain[: at + 1]
@@ -348,7 +356,7 @@ def without_reset_points(costs: Costs, ids: Sequence[CommitId]) -> tuple[Selecti
         if i not in before:
             raise Unattainable(
                 f"version {survey.versions[i].commit.short} is not a reset point",
-                hint="run 'mvc show' to see whether a version is one",
+                hint="run 'mvc show' to see whether a version is a reset point",
             )
     needed = {id_ for i in before.difference(numbers) for id_ in survey.versions[i].blobs}
     removed = {id_ for i in numbers for id_ in survey.versions[i].blobs} - needed
@@ -366,9 +374,10 @@ def without_reset_points(costs: Costs, ids: Sequence[CommitId]) -> tuple[Selecti
 
 
 def drop_full(chosen: Selection, costs: Costs, removed: Set[bytes]) -> None:
-    """Drops full records of blobs, and encodes other blobs of the same payloads again.
+    """Drops the full records of some blobs. Encodes other blobs of the same payloads again.
 
-    A group stays if a blob in the group has no version: nothing can be encoded from such a blob.
+    The full records of a group stay if no version has one of its blobs, because nothing can be
+    encoded from such a blob.
     """
     mates: set[bytes] = set()
     for group in costs.candidates.groups.values():

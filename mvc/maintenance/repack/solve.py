@@ -1,18 +1,18 @@
 """The solver: which contents are stored in full, and which deltas are stored. Exact for one tree.
 
-A *layout* is a set of contents in full (sources) and a set of deltas. A content is recovered along
-the cheapest path from any source. Sizes are bytes, times whole nanoseconds, so that sums are exact.
+A *layout* is a set of contents (tensors) in full, its sources, and a set of deltas. A content is
+recovered along the cheapest path from any source. Sizes are bytes, times whole nanoseconds, so that
+sums are exact.
 
-An unchanged content is stored once; each changed one is stored in full or as a delta. So full
-versions, updates (changed contents in full) and lossless deltas are all layouts. A version with a
-recipe may drop its weights: contents of no other version are then not stored, and no path leads
-through them.
+An unchanged content is stored once. A changed content is stored in full or as a delta. A version
+with a recipe may drop its weights. Then the contents that no other version has are not stored, and
+no path leads through them.
 
-Contents depend on each other in trees. Without a bound the price is a sum over the trees, and
-``cheapest_tree`` finds the optimum of each. The bound is on whole versions: each tree gets a share,
-then trees are planned again within the remaining time while that helps. Weights to drop are
-searched by changing one version at a time, from none and from all. The fewest bytes within a bound
-are the lowest price if time costs next to nothing.
+Deltas connect contents to trees. Without a bound on recovery times, the price is a sum over the
+trees, and ``cheapest_tree`` finds the optimum of each. A bound is on whole versions, which have
+contents of several trees. So each tree gets a part of the bound. Then trees are planned again
+within the remaining time, while that helps. The search for weights to drop changes one version at a
+time, starting from none and from all. For the fewest bytes, time costs almost nothing.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 MOST = 2000
-"""Nodes of a chain that are planned together: the rows of a tree have its square in memory."""
+"""The most nodes of a tree. A tree of n nodes needs memory for n * n numbers."""
 
 
 class Edge(Struct, frozen=True):
-    """The delta from content ``a`` to the later ``b``; reversible unless ``forward`` only."""
+    """The delta from content ``a`` to the later ``b``. ``forward``: the delta is not reversible."""
 
     a: int
     b: int
@@ -50,9 +50,9 @@ class Selected(Struct, frozen=True):
 
 
 class Tree(Struct, frozen=True):
-    """Nodes that descend from one: parents before children, and each one's edge to its parent.
+    """A node and its descendants: parents before children, and the edge from each node's parent.
 
-    ``up[i]`` is the position in ``nodes`` of the parent and the edge; None for the first.
+    ``up[i]`` is the position in ``nodes`` of the parent and the edge; None for the first node.
     """
 
     nodes: Sequence[int]
@@ -60,7 +60,9 @@ class Tree(Struct, frozen=True):
 
 
 class Nodes(Struct, frozen=True, dict=True):
-    """Content ``i`` costs ``full_bytes[i]`` and ``full_ns[i]`` in full, or the delta of an edge."""
+    """In full, content ``i`` costs ``full_bytes[i]`` and ``full_ns[i]``. ``edges``: possible
+    deltas.
+    """
 
     full_bytes: Sequence[int]
     full_ns: Sequence[int]
@@ -71,7 +73,7 @@ class Nodes(Struct, frozen=True, dict=True):
 
     @cached_property
     def around(self) -> list[list[tuple[int, int]]]:
-        """By content (neighbour that its delta leads to, edge)."""
+        """For each content: the neighbours to which a delta leads, with its edge."""
         table: list[list[tuple[int, int]]] = [[] for _ in range(len(self))]
         for i, edge in enumerate(self.edges):
             table[edge.a].append((edge.b, i))
@@ -81,7 +83,7 @@ class Nodes(Struct, frozen=True, dict=True):
 
     @cached_property
     def parents(self) -> list[tuple[int, int] | None]:
-        """By content its parent and the edge from there."""
+        """For each content: its parent and the edge from the parent."""
         parents: list[tuple[int, int] | None] = [None] * len(self)
         for i, edge in enumerate(self.edges):
             parents[edge.b] = (edge.a, i)
@@ -89,9 +91,10 @@ class Nodes(Struct, frozen=True, dict=True):
 
     @cached_property
     def trees(self) -> list[Tree]:
-        """The contents by descent, each tree depth first, the largest family first.
+        """The trees of contents, each depth first, the largest family first.
 
-        A family of more than ``MOST`` is a tree of its own, although a delta leads to it.
+        A family is a content with its descendants. If a family has ``MOST`` contents or more, it is
+        a separate tree, although a delta leads to it.
         """
         families = [1] * len(self)
         children: list[list[int]] = [[] for _ in range(len(self))]
@@ -156,8 +159,8 @@ def cheapest_tree(
 ) -> Selected | None:
     """The cheapest layout of a tree within all limits; None if there is none.
 
-    ``prices``: by content of the tree the bytes that a nanosecond of its recovery is worth; 0: it
-    is not stored. ``limits``: the most nanoseconds of its recovery.
+    ``prices``: for each content of the tree the bytes that a nanosecond of its recovery is worth;
+    0: the content is not stored. ``limits``: for each content the most nanoseconds of its recovery.
     """
     if len(tree.nodes) == 1:
         (node,) = tree.nodes
@@ -168,14 +171,19 @@ def cheapest_tree(
 
 
 class _Best(Struct):
-    """The cheapest layout of a family alone. ``source``: of its first content, or None."""
+    """The cheapest layout of a family without the rest of the tree.
+
+    ``source``: the source of the family's first content, or None.
+    """
 
     bytes: int
     source: int | None
 
 
 class _Search:
-    """The tree's contents are in preorder, so that a family is a slice."""
+    """Finds the cheapest layout of a tree. Its contents are in preorder, so that a family is a
+    slice.
+    """
 
     def __init__(
         self,
@@ -190,7 +198,7 @@ class _Search:
         self._full = np.array([contents.full_bytes[i] for i in tree.nodes], np.int64)
         self._bytes = np.zeros(count, np.int64)
         self._ns = np.zeros(count, np.int64)
-        self._barriers = np.zeros(count, np.int64)  # forward deltas between the first and each
+        self._barriers = np.zeros(count, np.int64)  # forward deltas from the first content to each
         self._end = list(range(1, count + 1))  # end of each family's slice
         depth = np.zeros(count, np.int64)
         for i, link in enumerate(tree.up):
@@ -204,7 +212,7 @@ class _Search:
             link = tree.up[i]
             assert link is not None
             self._end[link[0]] = max(self._end[link[0]], self._end[i])
-        # For the current content: time from every source, and whether the way up is barred.
+        # For the current content: time from each source, and whether a forward delta is in between.
         self._away = depth + np.array([contents.full_ns[i] for i in tree.nodes], np.int64)
         self._barred = self._barriers > 0
         self._costs: dict[int, _Row] = {}  # of the families of visited children
@@ -212,7 +220,7 @@ class _Search:
         self._best: list[_Best | None] = [None] * count
 
     def run(self) -> Selected | None:
-        """Depth first, with the rows moved along every edge and back."""
+        """Visits the contents depth first. Updates the rows along every edge, down and up."""
         count = len(self._tree.nodes)
         path = [0]
         for i in range(1, count + 1):
@@ -226,7 +234,7 @@ class _Search:
         return None if self._best[0] is None else self._unwound()
 
     def _move(self, i: int, *, down: bool) -> None:
-        """From the parent to content i, or back up."""
+        """Updates the rows for a step from the parent to content i, or back up."""
         step = self._ns[i] if down else -self._ns[i]
         family = slice(i, self._end[i])
         self._away += step
@@ -240,7 +248,9 @@ class _Search:
         return link[0]
 
     def _leave(self, i: int, parent: int | None) -> None:
-        """Computes the row of i from its descendants."""
+        """Computes the costs of i's family for every source, from the costs of its children's
+        families.
+        """
         row = self._costs.pop(i, None)
         if row is None:
             row = np.zeros(len(self._away), np.int64)
@@ -297,13 +307,13 @@ BYTES_ONLY = 1e9
 ENDLESS = 1 << 60
 """More nanoseconds than any recovery."""
 _SWEPT = 24  # bounds of a sweep
-_PASSES = 3  # over the trees, and over the recipes
+_PASSES = 3  # rounds over the trees, and over the recipes
 
 
 class Training(Struct, frozen=True):
     """A recipe: ``ns`` of training restore a version from the earlier version ``base``.
 
-    ``stored``: contents of the version that the recipe does not restore, which stay stored.
+    ``stored``: contents of the version that the recipe does not restore. They stay stored.
     """
 
     base: int
@@ -312,11 +322,11 @@ class Training(Struct, frozen=True):
 
 
 class Priced(Struct, frozen=True):
-    """``contents``: the planning graph. By version: ``holdings``, its contents; ``fixed_ns`` of
-    recovery without decoding; ``trainings``, its recipe, whose needs are stored in any case.
+    """The graph of ``contents``, and for each version the contents that it has (``holdings``).
 
-    ``weight``: nanoseconds per byte, the same as seconds per gigabyte. ``bound``: the most
-    nanoseconds of a recovery.
+    ``fixed_ns``: for each version the time of recovery without decoding. ``trainings``: maps a
+    version to its recipe. ``weight``: nanoseconds per byte, the same as seconds per gigabyte.
+    ``bound``: the most nanoseconds of a recovery.
     """
 
     contents: Nodes
@@ -328,8 +338,10 @@ class Priced(Struct, frozen=True):
 
 
 class PricedLayout(Struct, frozen=True):
-    """A ``layout`` of contents; the versions with ``dropped`` weights; nanoseconds to recover each
-    version; the ``price`` in nanoseconds, with one recovery of every version.
+    """A ``layout`` of contents, and the versions whose weights are ``dropped``.
+
+    ``ns``: for each version the nanoseconds to recover it. ``price``: in nanoseconds, with one
+    recovery of every version.
     """
 
     layout: Selected
@@ -344,10 +356,10 @@ class PricedLayout(Struct, frozen=True):
 
 
 class _Needs(Struct, frozen=True):
-    """What recoveries need if some versions have ``dropped`` their weights.
+    """What recoveries need if the weights of some versions are ``dropped``.
 
-    By version: the ``contents``, and ``fixed_ns`` without decoding. By content: the versions that
-    ``use`` it, and the ``prices`` of its nanoseconds.
+    For each version: the ``contents`` to decode, and ``fixed_ns`` without decoding. For each
+    content: the versions that ``use`` it, and the ``prices`` of a nanosecond of its recovery.
     """
 
     dropped: frozenset[int]
@@ -368,9 +380,9 @@ class Solver:
         self._trees = [
             tree for _, tree in sorted(shares, key=lambda share_and_tree: -share_and_tree[0])
         ]
-        # by content its share of the bound
+        # for each content the part of the bound that its tree gets
         self._shares = {node: share for share, tree in shares for node in tree.nodes}
-        self._free: dict[tuple[int, tuple[float, ...]], Selected] = {}  # by tree and prices
+        self._free: dict[tuple[int, tuple[float, ...]], Selected] = {}  # keys: tree and its prices
 
     def _shortest(self, version: int) -> int:
         """Nanoseconds to recover a version if everything is stored."""
@@ -378,7 +390,7 @@ class Solver:
         return problem.fixed_ns[version] + sum(self._least[c] for c in problem.holdings[version])
 
     def cheapest(self, bound: int | None = None) -> PricedLayout | None:
-        """The layout of the lowest price found within the bound; None if none was found."""
+        """The layout with the lowest price found within the bound; None if none was found."""
         bound = self.problem.bound if bound is None else bound
         trainings = self.problem.trainings or {}
         candidates = frozenset(
@@ -392,9 +404,9 @@ class Solver:
         return min((f for f in layouts if f is not None), key=lambda f: f.price, default=None)
 
     def sweep(self) -> list[PricedLayout]:
-        """Layouts from the fastest to the smallest, each smaller than the last.
+        """Layouts from the fastest to the smallest, each smaller than the one before.
 
-        Their bounds grow by a constant ratio.
+        The bounds of these layouts grow by a constant ratio.
         """
         smallest, low = self.cheapest(), max(1, self.shortest)
         high = max(low, 0 if smallest is None else smallest.worst)
@@ -460,7 +472,7 @@ class Solver:
     def _limits(
         self, needs: _Needs, bound: int, shares: Mapping[int, float]
     ) -> dict[int, float] | None:
-        """The bound, divided among the trees by their shares; None if it is too short."""
+        """The bound, divided among the trees by ``shares``; None if the bound is too short."""
         limits: dict[int, float] = {}
         for contents, fixed_ns in zip(needs.contents, needs.fixed_ns, strict=True):
             slack = bound - fixed_ns - sum(self._least[c] for c in contents)
@@ -488,7 +500,7 @@ class Solver:
         return layout
 
     def _replanned(self, parts: list[Selected], needs: _Needs, bound: int) -> list[Selected]:
-        """Plans each tree again in the remaining time of versions, while a layout changes."""
+        """Plans each tree again in the remaining time of its versions, until no layout changes."""
         times = [self._contents.recovery(part) for part in parts]
         totals = list(needs.fixed_ns)
         for tree_times in times:
@@ -523,7 +535,7 @@ class Solver:
 
 
 def _raised(times: Mapping[int, int], slack: Sequence[int], needs: _Needs) -> dict[int, float]:
-    """The times of a tree's contents, raised by the remaining time of versions."""
+    """The times of a tree's contents, raised by the time that their versions have left."""
     totals: dict[int, int] = defaultdict(int)
     for content, ns in times.items():
         for version in needs.use[content]:
@@ -537,8 +549,9 @@ def _raised(times: Mapping[int, int], slack: Sequence[int], needs: _Needs) -> di
 def _share(contents: Nodes, tree: Tree) -> float:
     """The weight of a tree when a bound is divided.
 
-    With r deltas between reset points a tree of n deltas needs n / r full records. So the bytes of
-    all trees are the fewest if each gets time by the root of (bytes saved times time of r deltas).
+    With r deltas between reset points a tree of n deltas needs n / r full records. So all trees
+    need the fewest bytes if the time of each is proportional to the square root of (bytes that its
+    deltas save * mean time of a delta).
     """
     edges = [contents.edges[link[1]] for link in tree.up if link is not None]
     saved = sum(contents.full_bytes[edge.b] - edge.bytes for edge in edges)
@@ -552,13 +565,13 @@ def _count(totals: list[int], times: Mapping[int, int], needs: _Needs, sign: int
             totals[version] += sign * ns
 
 
-_LOSS = 0.02  # a delta that loses more of a bundle's bytes backwards is forward only
+_LOSS = 0.02  # a bundle's delta is forward only if its reverse loses more of the bytes than this
 
 
 class _Bundle(Struct, frozen=True):
-    """``members`` are coded from those of the bundle ``base``; ``full`` ones are always in full.
+    """Contents that the same versions have. ``members`` are coded from members of ``base``.
 
-    Without a base all contents are members.
+    ``full``: contents that are always stored in full. Without a base all contents are members.
     """
 
     base: int | None
@@ -567,7 +580,10 @@ class _Bundle(Struct, frozen=True):
 
 
 class Bundles:
-    """``priced``: the problem with bundles in place of contents."""
+    """Joins contents that the same versions have, so that the solver has fewer nodes.
+
+    ``priced``: the problem with bundles in place of contents.
+    """
 
     def __init__(self, problem: Priced) -> None:
         self._contents = problem.contents
@@ -636,7 +652,7 @@ class Bundles:
         return [up[1] for up in ups if up is not None]
 
     def _lost(self, bundle: _Bundle) -> Sequence[int]:
-        """The contents of its base that no delta leads back to."""
+        """The contents of the bundle's base to which no delta leads back."""
         edges = [self._contents.edges[number] for number in self._deltas(bundle)]
         back = {edge.a for edge in edges if not edge.forward}
         base = self._bundles[bundle.base or 0]

@@ -1,12 +1,12 @@
-"""Super-steps: runs of approximate steps become one payload each (LC-Checkpoint).
+"""Super-steps: successive approximate (quantised) steps become one payload (LC-Checkpoint).
 
-A *run* is ``step`` successive versions, starting at every ``step``-th version of a line of descent.
-One payload has the symbols of all its steps, so every version in between can still be recovered, by
-as many additions. Eight successive runs also get a *shortcut*: a lossless delta between the
-versions at both ends, or the last one in full.
+A *run* is ``step`` successive versions. The runs of a line of descent follow each other. One
+payload has the symbols of all steps of a run, so every version of the run can still be recovered,
+by one addition for each step. Eight successive runs may get a *shortcut*, too: a lossless delta
+from the first to the last version, or the last version in full.
 
 The result is never larger than the single steps: a run that would grow stays unchanged, and a
-shortcut is limited to the bytes that its runs saved.
+shortcut may not need more bytes than its runs saved.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from mvc.store.writing.proof import prove_alike, prove_check, proven_header
 from mvc.types import Bytes
 
 _RUNS = 8
-"""Runs in a shortcut."""
+"""The number of runs that a shortcut spans."""
 _MARGIN = 1.05  # a shortcut's size is estimated from samples
 
 
@@ -58,8 +58,8 @@ Chain: TypeAlias = tuple[tuple[StoredRecord, int], ...]
 class SuperStep(Struct, frozen=True):
     """A record to make from stored ones, as part of the entry ``entry_index``.
 
-    ``chains``: for each piece the records and members that lead to it, in the order of application;
-    all chains have the same length.
+    ``chains``: for each piece the records and members that lead to it, in the order of application.
+    All chains have the same length.
     """
 
     entry_index: int
@@ -67,10 +67,10 @@ class SuperStep(Struct, frozen=True):
     chains: tuple[Chain, ...]
 
     def encode(self, packs: PackReader) -> tuple[bytes, Sequence[Bytes]]:
-        """The record's head and the parts of its body, after a check that it decodes.
+        """The header of the record and the parts of its body. Checks first that the record decodes.
 
-        Raises DamagedData, and EncodingFailed if it decodes to other steps: then the stored steps
-        stay.
+        Raises DamagedData; EncodingFailed if the record decodes to other steps. Then the stored
+        steps stay.
         """
         decoded: dict[tuple[int, int], list[Addition]] = {}
 
@@ -134,7 +134,10 @@ def _decode(packs: PackReader, record: StoredRecord) -> list[Addition]:
 
 
 class SuperSteps(Struct):
-    """Records to make, the codings that they replace, shortcuts, and bytes saved."""
+    """``joint``: records to make. ``leave``: the codings that they replace. ``saved``: bytes.
+
+    ``shortcuts``: deltas to make.
+    """
 
     joint: list[SuperStep] = field(default_factory=list)
     leave: set[CodingPlace] = field(default_factory=set)
@@ -145,7 +148,7 @@ class SuperSteps(Struct):
         return bool(self.joint or self.shortcuts)
 
     def plan(self, graph: StorageGraph, specs: Mapping[bytes, TensorSpec]) -> RewritePlan:
-        """The plan that makes them and changes nothing else."""
+        """The plan that makes these records and deltas and changes nothing else."""
         joint: dict[int, list[Encoded]] = {}
         for super_step in self.joint:
             joint.setdefault(super_step.entry_index, []).append(super_step.encode)
@@ -156,10 +159,10 @@ class SuperSteps(Struct):
 
 
 def join(store: Store, config: Config, step: int = 8, *, since: int = 0) -> bool:
-    """Makes the super-steps that are due; returns whether there were any.
+    """Makes the super-steps that are due. Returns whether there were any.
 
-    Only for runs that end in a version which operation ``since`` or a later one published. Raises
-    WrongUsage for a ``step`` below 2, and as ``repack``.
+    Considers only runs whose last version was published by operation ``since`` or a later one.
+    Raises WrongUsage for a ``step`` below 2, and the errors of ``repack``.
     """
     if step < 2:
         raise WrongUsage("a super-step spans at least 2 commits")
@@ -219,7 +222,7 @@ class _Planner:
     # -- runs ------------------------------------------------------------------------------
 
     def ends_of_runs(self, since: int) -> Iterator[int]:
-        """The last version of every run that operation ``since`` or a later one ended."""
+        """The last version of every run that ends with operation ``since`` or a later one."""
         for i in range(len(self._survey.versions) if self._records else 0):
             generation = self._survey.generation(i)
             recent = self._survey.versions[i].sequence >= since
@@ -257,7 +260,7 @@ class _Planner:
         return SuperSteps(super_steps, leave, saved=saved) if saved > 0 else None
 
     def _chains(self, records: Iterable[StoredRecord]) -> list[list[tuple[StoredRecord, int]]]:
-        """The members of records that follow each other."""
+        """The chains of members: each member is coded from the object of the previous one."""
         chains: dict[tuple[bytes, int], list[tuple[StoredRecord, int]]] = {}
         finished: list[list[tuple[StoredRecord, int]]] = []
         for record in records:
@@ -272,10 +275,10 @@ class _Planner:
     # -- shortcuts -------------------------------------------------------------------------
 
     def shortcut(self, end: int, saved: dict[int, int]) -> tuple[list[EncodeRequest], int]:
-        """A shortcut to the last version of a run, and its bytes; none if none is due.
+        """The deltas of a shortcut to the last version of a run, and their bytes.
 
-        ``saved``: by run the bytes that joining saves now. A shortcut may not cost more than its
-        runs saved.
+        Empty if no shortcut ends there, or if it would need more bytes than its runs saved.
+        ``saved``: maps the last version of a run to the bytes that joining this run saves now.
         """
         begin = self._survey.ancestor(end, self._step * _RUNS)
         if begin is None or self._survey.generation(end) % (self._step * _RUNS):
@@ -322,7 +325,7 @@ class _Planner:
 
 
 def _parts(chains: Iterable[Chain], times: int) -> Iterator[tuple[Chain, ...]]:
-    """Chains of equal length, in portions that may be one record each, as a writer cuts them."""
+    """Splits chains of equal length into parts that fit into one record each."""
     part: list[Chain] = []
     room = limit = min(RECORD, MOST_JOINT // times)
     for chain in chains:

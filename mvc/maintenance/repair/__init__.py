@@ -1,4 +1,4 @@
 """repair: restore data from second copies and other paths; put the rest into quarantine.
 
-``fsck`` finds the damage.
+``mvc.maintenance.fsck`` finds the damage.
 """

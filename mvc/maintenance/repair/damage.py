@@ -1,8 +1,8 @@
 """Repair: read everything stored, separate sound from damaged records, and find paths.
 
-An object whose record is damaged is in no pack and no index, but deltas may still lead to it, and
-manifests have its id. ``SoundGraph`` knows all ids of manifests, and the records in the quarantine.
-Objects recovered with it are compared with their hashes as usual.
+The index does not have an object whose record is damaged. But deltas may still lead to the object,
+and manifests have its id. ``SoundGraph`` has all ids of manifests, and the records in the
+quarantine. Objects recovered with it are compared with their hashes as usual.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def survey_damage(
 ) -> PackCheck:
     """Reads every byte of every record. ``wrong``: objects that decode to other bytes.
 
-    Damaged are bytes that are missing or do not match their checksum, and all codings of ``wrong``
-    objects. Raises IoFailed if the disk cannot be read.
+    Bytes count as damaged if they are missing or do not match their checksum. All codings of
+    ``wrong`` objects count as damaged, too. Raises IoFailed if the disk cannot be read.
     """
     snapshot.refresh()
     snapshot.packs.forget()
@@ -63,7 +63,7 @@ def shared_records(survey: PackCheck) -> set[tuple[int, int]]:
 
 
 class SoundGraph(MemoryGraph):
-    """All sound records in memory."""
+    """The graph of all sound records, including those in the quarantine."""
 
     def __init__(self, snapshot: Snapshot, survey: PackCheck) -> None:
         super().__init__(snapshot, Speed())

@@ -1,8 +1,8 @@
-"""Repair of all that opening needs: the copies of journal entries, and the file ``format``.
+"""Repairs the files that opening needs: the journal and the file ``format``.
 
-An entry is written twice. A damaged copy is rewritten from the other one. If both are damaged,
-another copy of the repository may have the entry. It is used only if its checksum and its place in
-the chain are right.
+Each entry is written twice. A damaged copy is rewritten from the other one. If both copies are
+damaged, another copy of the repository may have the entry. That entry is used only if its checksum
+and its position in the hash chain are right.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from mvc.store.store import Store
 _MAX_FORMAT = 4096
 _NO_COPY = "restore the entry from a copy of the same journal: mvc fsck --repair --from BACKUP"
 _OTHER_JOURNAL = (
-    "the journal of --from does not continue this one; it must be a copy of this journal "
-    "that has the entry and one after it, made since the last gc or repack"
+    "the journal of --from does not continue this journal; --from must name a copy of this "
+    "repository with the lost entry and the entry after it, made since the last gc or repack"
 )
 
 
 def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> list[Healed]:
     """Repairs journal and ``format`` of the repository folder ``folder``, in place.
 
-    ``other``: the folder of a copy of the same repository. Raises DamagedData if an entry is lost
-    in both copies and ``other`` does not have it, UnsupportedFormat for a newer format; then
-    nothing else is changed.
+    ``other``: the folder of a copy of the same repository. Raises UnsupportedFormat for a newer
+    format. Raises DamagedData if both copies of an entry are lost and ``other`` does not have the
+    entry. Then nothing after this entry is changed.
     """
     path = folder / FORMAT
     known = None if fs.stat(path) is None else fs.read_bytes(path, _MAX_FORMAT)
@@ -97,7 +97,7 @@ def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozense
 def _of_manifests(fs: FileSystem, folder: Path, commits: Iterable[Commit]) -> frozenset[str]:
     """The features that the readable manifests of these versions need.
 
-    All known features if the repository cannot be opened yet: too few would be wrong.
+    If the repository cannot be opened yet, returns all known features: too few would be wrong.
     """
     features = frozenset[str]()
     try:
@@ -145,7 +145,7 @@ class _Journal:
             yield self._written(end)
 
     def _passed(self, recorded: Recorded) -> Iterator[Healed]:
-        """Counts a readable entry and rewrites its second copy if that is damaged."""
+        """Counts a readable entry, and rewrites its damaged copy if there is one."""
         entry = recorded.entry
         self.entries += 1
         self.regions += entry.regions
@@ -160,7 +160,7 @@ class _Journal:
         self._at = recorded.after
 
     def _written(self, frame: bytes) -> Healed:
-        """Writes both copies of an entry of the other repository, one after another."""
+        """Writes an entry of the other repository twice, as both copies."""
         for begin in (self._at.offset, self._at.offset + len(frame)):
             self._file.write_at(begin, frame)
             self._file.sync()
@@ -168,15 +168,17 @@ class _Journal:
         return Healed("journal", f"entry {sequence}", "the other repository")
 
     def _restored(self) -> bytes | None:
-        """The other journal's frame for the break in the chain; None without one."""
+        """The frame (an encoded entry) in the other journal for the break in this chain; None
+        without one.
+        """
         frame_, other, at = self._other_frame(), self._other, self._at
         if frame_ is None or other is None:
             return None
         rest = self._file.read(at.offset, self._file.size() - at.offset)
         for begin, (payload, sequence, _, _) in frames_behind(rest, 1):
             if sequence >= at.sequence:
-                # A frame has the hash of the frames before it: if the other journal has the next
-                # sound frame of this one, both are equal up to there.
+                # A frame has the hash of all frames before it. So if the other journal has the next
+                # sound frame of this journal, both journals are equal up to that frame.
                 follows = rest[begin : begin + OVERHEAD + len(payload)]
                 same = other.read(at.offset + begin, len(follows)) == follows
                 return frame_ if same else None
@@ -196,7 +198,9 @@ class _Journal:
         return None
 
     def _lost_end(self) -> bytes | None:
-        """The next entry, if the journal ends before its high-water mark; None without one."""
+        """The other journal's next frame, if this journal ends before its high-water mark; else
+        None.
+        """
         at, other = self._at, self._other
         if other is None or not at.offset:
             return None

@@ -1,6 +1,6 @@
 """Repair: decide for every object whether sound records, another source or nothing can recover it.
 
-This changes nothing: a plan lists the records to remove and the objects to store again.
+This module changes nothing. Its plan lists the records to remove and the objects to store again.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class Need(Struct, frozen=True):
 
 
 class RepairPlan(Struct):
-    """``lost``: objects that versions need and no source has. ``ranges`` go to quarantine.
+    """``lost``: objects that versions need and no source has. ``ranges``: bytes to quarantine.
 
-    The plan is executed even if it has damaged ranges only: the new journal omits them.
+    A plan that only has damaged ranges is executed, too: the new journal does not name these
+    ranges.
     """
 
     rewrite: RewritePlan
@@ -46,9 +47,10 @@ class RepairPlan(Struct):
 
 
 def needs_of(stored: StorageGraph, graph: SoundGraph, sources: ObjectSources) -> dict[bytes, Need]:
-    """The objects of all states that are not forgotten and whose manifests can be recovered.
+    """Maps the objects of all states to their needs, in the order of versions.
 
-    In the order of versions. Adds the name of every object to ``graph``.
+    Leaves out forgotten states, and the objects of manifests that cannot be recovered. Adds the id
+    of every object to ``graph``.
     """
     history = stored.history
     first_entry: dict[ManifestId, int] = {}
@@ -72,7 +74,7 @@ def needs_of(stored: StorageGraph, graph: SoundGraph, sources: ObjectSources) ->
 def plan_repair(
     survey: PackCheck, graph: SoundGraph, needs: dict[bytes, Need], sources: ObjectSources
 ) -> RepairPlan:
-    """Decides for every object what to do; ``sources`` remembers the source of each."""
+    """Decides for every object what to do. ``sources`` remembers where each object was found."""
     stored = _SoundRecords(survey, graph, needs)
     restored, lost = _settle(stored, sources)
     leave, encode_again, ranges = set(survey.damaged), set[bytes](), list(survey.ranges)
@@ -111,7 +113,8 @@ def plan_repair(
 def _settle(stored: _SoundRecords, sources: ObjectSources) -> tuple[dict[bytes, str], set[bytes]]:
     """The source of every object to store again, and the objects that are lost.
 
-    Paths through a lost object are lost as well, so rounds are repeated until one loses no more.
+    If an object is lost, paths through this object are lost, too. So rounds are repeated until no
+    more objects are lost.
     """
     restored: dict[bytes, str] = {}
     lost: set[bytes] = set()
@@ -127,11 +130,11 @@ def _settle(stored: _SoundRecords, sources: ObjectSources) -> tuple[dict[bytes, 
 def _restore_round(
     stored: _SoundRecords, sources: ObjectSources, restored: dict[bytes, str], lost: set[bytes]
 ) -> tuple[dict[bytes, str], set[bytes]]:
-    """Of the objects that cannot be recovered: those that a source has, and those that none has.
+    """Finds sources of the objects that cannot be recovered, and the objects without a source.
 
-    Oldest first: restored objects may lead to later ones. An object of ``encoded_again`` must be
-    readable from sound records alone. It may count as missing until the next round, which finds its
-    record in the quarantine.
+    The oldest object comes first, because a restored object may be the base of later ones. An
+    object in ``encoded_again`` must be readable from sound records without restored objects. It may
+    count as missing until the next round, which finds its record in the quarantine.
     """
     restored_now: dict[bytes, str] = {}
     missing: set[bytes] = set()
@@ -156,9 +159,9 @@ def _restore_round(
 class _SoundRecords:
     """The contents of sound records, and the objects that versions need.
 
-    ``pieces``: by object the offsets of its pieces. ``encoded_again``: objects whose record cannot
-    be copied in part: groups, or a manifest in a record with blobs. ``oldest_first``: all objects
-    by the entry for a new record.
+    ``pieces``: maps an object to the offsets of its pieces. ``encoded_again``: objects whose record
+    cannot be copied in part, because its members share one payload, or because it has a manifest
+    and blobs. ``oldest_first``: all objects, sorted by the entry for a new record.
     """
 
     def __init__(self, survey: PackCheck, graph: SoundGraph, needs: dict[bytes, Need]) -> None:
@@ -167,8 +170,8 @@ class _SoundRecords:
         self.encoded_again: set[bytes] = set()
         self._survey = survey
         self._graph = graph
-        # By prefix of an id, the earliest entry that stores the object or names it as a base; a new
-        # record belongs there
+        # Maps the prefix of an id to the earliest entry that stores the object or names it as a
+        # base. A new record is added to this entry.
         self._first_entry: dict[bytes, int] = {}
         self._sound = []
         for record, place, member in survey.objects.all_members():
@@ -189,23 +192,29 @@ class _SoundRecords:
         return [(id_, start) for id_ in ids for start in self.pieces[id_]]
 
     def entry_for(self, id_: bytes) -> int:
-        """The entry for a new record of an object: no earlier entry has a delta from it."""
+        """The entry to which a new record of an object is added. No earlier entry has a delta from
+        it.
+        """
         last = len(self._survey.objects.entries) - 1
         need = self.needs.get(id_)
         first = self._first_entry.get(id_[:BASE_BYTES], last)
         return first if need is None else min(first, need.entry_index)
 
     def base_of(self, prefix: bytes, lost: set[bytes]) -> bytes | None:
-        """The id of a base; None if it is lost or unknown, and for a full record."""
+        """The id of the base with this prefix. None if it is lost or unknown, or for an empty
+        prefix.
+        """
         base = self._graph.resolve_prefix(prefix) if prefix else None
         return None if base in lost else base
 
     def has_needs(self, member: Member, lost: set[bytes]) -> bool:
-        """Whether base and inputs of a coding, if it has any, are neither lost nor unknown."""
+        """Whether no base or input of a coding is lost or unknown."""
         return all(self.base_of(prefix, lost) is not None for prefix in member.needs)
 
     def earlier_base(self, id_: bytes, lost: set[bytes]) -> bytes | None:
-        """The base of a known delta of the object, if the base is not lost and earlier."""
+        """A base for a new delta of the object: a known one that is not lost and is in an earlier
+        entry.
+        """
         bases = (self.base_of(step.member.base, lost) for step in self._graph.steps(id_))
         known = (base for base in bases if base is not None)
         return next(
@@ -216,8 +225,8 @@ class _SoundRecords:
     def readable(self, lost: set[bytes]) -> Reachability:
         """The pieces that sound records can recover without lost objects.
 
-        A base can be named only while it has a retained record, so no delta leads back to other
-        bases.
+        A delta leads back to its base only if the base has a retained record: only this record has
+        the full id of the base.
         """
         members = [member for member in self._sound if member.id not in lost]
         named = {member.id for member in members}
@@ -232,9 +241,9 @@ class _SoundRecords:
         return reached
 
     def stranded(self, lost: set[bytes]) -> set[bytes]:
-        """Objects that no version needs, in groups that are split.
+        """Objects that no version needs, in groups from which other members are dropped.
 
-        They would have to be encoded again, but only versions have their dtype and shape.
+        Such an object would have to be encoded again, but only versions have its dtype and shape.
         """
         stranded_: set[bytes] = set()
         for record in self._survey.objects.all_records():

@@ -1,9 +1,9 @@
 """Repair: restore data from other copies and paths, put the rest into quarantine.
 
-``journal`` first repairs what opening needs: the journal's copies and ``format``. Objects are
-repaired by one rewrite that retains only sound records; an interruption leaves the repository
-unchanged. Afterwards every record in the packs can be decoded. No part of an unrecoverable object
-remains, so that committing the same content stores it again.
+The module ``journal`` first repairs the files that opening needs: the journal and ``format``. Then
+one rewrite of the packs retains only sound records. If it is interrupted, the repository is
+unchanged. After the rewrite every record in the packs can be decoded. No part of an unrecoverable
+object remains, so that a commit of the same content stores it again.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def repair(
 ) -> Repaired:
     """Repairs an open repository and checks it again.
 
-    ``other``: the folder (see ``folder_of``) of a repository that may have lost objects; it is only
-    read. ``full``: also repairs objects that decode to wrong bytes. Raises ReadOnly, Busy,
-    IoFailed; after IoFailed nothing was put into quarantine.
+    ``other``: the folder (see ``folder_of``) of another repository that may have the lost objects.
+    It is only read. ``full``: finds and repairs objects that decode to wrong bytes, too. Raises
+    ReadOnly, Busy, IoFailed. After IoFailed nothing was put into quarantine.
     """
     store.check_writable("repaired")
     store.fresh()
@@ -91,7 +91,7 @@ def _pack_heads(store: Store) -> Iterator[Healed]:
 
 
 def _relink(store: Store, policy: Policy, relinks: Relinks) -> list[Healed]:
-    """Rewrites the journal with the right predecessors of statements, proven by its order."""
+    """Rewrites the journal with the right predecessors of statements, by its order."""
     graph = read_records(store.snapshot)
     edits: dict[int, Entry | None] = {}
     for position, recorded in enumerate(graph.entries):
@@ -113,7 +113,7 @@ def _heal_objects(
     wrong: Collection[bytes] = (),
     progress: Progress | None = None,
 ) -> tuple[list[Healed], list[Quarantined]]:
-    """Heals objects in rounds: one may restore a base, or quarantine a record, that the next reads.
+    """Heals objects in rounds: a round may restore a base, or quarantine a record, for the next.
 
     ``wrong``: objects that decode to other bytes.
     """

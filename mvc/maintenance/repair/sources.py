@@ -1,8 +1,8 @@
 """Repair: sources for the bytes of an object that cannot be recovered normally.
 
-In this order: another path through the storage graph, the object's damaged record if it still
-decodes right, another repository (such as a backup), the files of the working folder. Bytes count
-only if they have the object's hash.
+The sources are tried in this order: another path through the storage graph, the object's damaged
+record (it may still decode to the right bytes), another repository such as a backup, and the files
+of the working folder. Bytes are accepted only if they have the object's hash.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from mvc.store.store import Store
 def folder_of(fs: FileSystem, path: Path) -> Path:
     """The folder with journal and packs: ``path`` itself, or the ``.mvc`` in it.
 
-    Raises NotARepository if neither is one, DubiousOwnership if it is another user's.
+    Raises NotARepository if neither folder has a journal, and DubiousOwnership if the folder
+    belongs to another user.
     """
     real = fs.realpath(path)
     for folder in (real / FOLDER, real):
@@ -77,9 +78,9 @@ def _open_other(folder: Path) -> Store:
 
 
 class _WorkingFiles:
-    """Contents of files in the working folder, by their ids.
+    """Finds contents of files in the working folder by their ids.
 
-    ``names``: the paths to search; they are hashed at the first request.
+    ``names``: the paths to search. These files are hashed at the first request.
     """
 
     def __init__(self, store: Store) -> None:
@@ -114,7 +115,9 @@ class _WorkingFiles:
         return printable(self._locate(id_)[0])
 
     def _locate(self, id_: bytes) -> tuple[str, int]:
-        """The file with an object, and the content's number; -1 for the skeleton."""
+        """The path of the file with an object, and the object's number in the file; -1 for the
+        skeleton.
+        """
         if self._locations is None:
             self._locations = {}
             for entry in filter(None, map(self._entry, self.names)):
@@ -123,7 +126,7 @@ class _WorkingFiles:
                 if entry.skeleton is not None:
                     self._locations.setdefault(entry.skeleton, (entry.path, -1))
         if id_ not in self._locations:
-            raise DamagedData("no file of the working folder has it")
+            raise DamagedData("no file of the working folder has the object")
         return self._locations[id_]
 
     def _file(self, name: str) -> ParsedFile:
@@ -140,10 +143,10 @@ class _WorkingFiles:
 
 
 class _DamagedRecords:
-    """Objects that readers still recover from records with a wrong checksum.
+    """Objects that can still be recovered from records with a wrong checksum.
 
-    The flipped bit may be in another member of a group, or in one that decoding ignores. ``specs``:
-    of the blobs to search.
+    The flipped bit may be in another member of the record, or decoding may ignore the bit.
+    ``specs``: maps each blob to search to its dtype and shape.
     """
 
     def __init__(self, recovery: Recovery) -> None:
@@ -160,7 +163,7 @@ class _DamagedRecords:
 
 
 class ObjectSources:
-    """All sources as one: each object is read from the source where its hash was right."""
+    """All sources as one. Each object is read from the source in which its hash was right."""
 
     def __init__(
         self, own: ObjectSource, readers: Recovery, working: _WorkingFiles, other: Store | None
@@ -178,7 +181,7 @@ class ObjectSources:
         self._chosen: dict[bytes, ObjectSource] = {}
 
     def find(self, id_: bytes, spec: TensorSpec | None) -> str | None:
-        """The name of a source that has an object, or None. ``spec`` None: it is a manifest."""
+        """The name of a source that has an object, or None. ``spec``: None for a manifest."""
         if spec is not None and spec.nbytes <= PIECE:
             self._damaged.specs[id_] = spec
         for name, source in self._sources.items():
@@ -206,7 +209,8 @@ class ObjectSources:
     def load(self, id_: ManifestId) -> Manifest | None:
         """A manifest from the first source that has it; None if it is lost.
 
-        Later searches for its objects also read the files that it names.
+        Adds the files that the manifest names to the working files in which objects are searched
+        later.
         """
         if self.find(id_, None) is None:
             return None
