@@ -1,1 +1,1 @@
-"""import: commits an existing folder of checkpoints as history."""
+"""Commits existing checkpoints as a history of versions (``mvc import``)."""

@@ -1,8 +1,8 @@
-"""import: commits the checkpoints of trainings in the order of their times.
+"""Commits the checkpoints of trainings in the order of their times (``mvc import``).
 
-Every version is durable at once, but no branch reaches it until the import ends: one operation then
-moves each branch to the end of its history. Imported checkpoints are recognised by time and
-content, so an import can be repeated, also after a crash.
+Every version is durable at once, but is on no branch until the import ends. One operation then
+moves each branch to the end of its history. A checkpoint that was imported before is recognised by
+time and content. So an import can be repeated, even after a crash.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from mvc.types import PathName, Progress
 
 
 class WithoutMetrics(MvcWarning):
-    """A trainer's state is too long to read metrics from it."""
+    """The file of a trainer's state is too long, so no metrics are read from it."""
 
 
 class Imported(Struct, frozen=True):
-    """One checkpoint. ``is_new``: it was committed now; False if ``commit`` existed before.
+    """One checkpoint. ``is_new``: whether it was committed now; False if ``commit`` existed before.
 
     ``branch``: the branch of its history; None for a detached HEAD.
     """
@@ -70,18 +70,19 @@ def import_checkpoints(
 ) -> list[Imported]:
     """Commits existing checkpoints, files or folders, each with its own time.
 
-    ``time``: ``mtime`` or ``name:FORMAT`` (strptime on the file's name; local time by default).
-    ``deploy``: record that each went live on that target at its time. ``path``: the tracked path of
-    files (default ``model`` and the extension), or the tracked folder of folders.
-    ``on_imported``: called with each version once it is durable. ``left_out``: receives files and
-    subfolders that are no models by name. ``broken``: receives checkpoints that are no valid
-    models; without it the first one raises BadModelFile. With ``deploy`` an incomplete model is
-    invalid, unless ``anyway``.
+    ``time``: the source of times: ``mtime`` or ``name:FORMAT`` (strptime on the file's name; local
+    time by default). ``deploy``: a target; each checkpoint is recorded as a deployment to it, at
+    the checkpoint's time. ``path``: the tracked path of files (default ``model`` and the
+    extension), or the tracked folder of folders. ``on_imported``: called with each version when it
+    is durable. ``left_out``: a list to which files and subfolders are added whose names are not
+    those of models. ``broken``: a list to which checkpoints are added that are not valid models;
+    without it, the first of these raises BadModelFile. With ``deploy``, an incomplete model is
+    invalid, unless ``anyway`` is true.
 
     A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is a training run: its
     versions go to a branch with its name. Metrics are read from ``trainer_state.json`` and from
-    names. Raises WrongUsage, InvalidTime and UnknownPath before anything is committed; RefConflict
-    if a branch has moved meanwhile: repeat the import to continue.
+    names. Raises WrongUsage, InvalidTime and UnknownPath before anything is committed. Raises
+    RefConflict if a branch has moved meanwhile; to continue, repeat the import.
     """
     fs, places = FileSystem(), [Path(source) for source in sources]
     histories = find_histories(fs, places, time, path, left_out=left_out)
@@ -91,7 +92,7 @@ def import_checkpoints(
     for tag in {tag.name for tag in repo.refs("tag")} & {history.branch for history in histories}:
         raise RefConflict(
             f"the run {tag} would be a branch, but a tag has that name",
-            hint="rename its folder, or import it alone: 'mvc import FOLDER'",
+            hint="rename the run's folder, or import only this folder: 'mvc import FOLDER'",
         )
     options = _Options(
         fs=fs,
@@ -135,9 +136,9 @@ class _Options(Struct, frozen=True, kw_only=True):
 
 
 class _Line:
-    """A history during its import. ``start``: the branch's tip before; ``end``: its newest version.
+    """A history during its import. ``start``: the branch's tip before the import.
 
-    ``done``: bytes of imported checkpoints.
+    ``end``: the newest version of the history. ``done``: bytes of imported checkpoints.
     """
 
     def __init__(
@@ -159,12 +160,12 @@ class _Line:
         for entry in () if self.start is None else repo.log(self.start):
             self._by_time[entry.commit.time_ns].add(entry.id)
             self._known_versions.add(entry.id)
-        if options.deploy is not None:  # versions of an import killed before it moved the branch
+        if options.deploy is not None:  # finds versions of an import that was killed before its end
             for deployed in repo.deployments():
                 self._by_time[deployed.time_ns].add(deployed.commit)
 
     def versions(self) -> Iterator[Imported]:
-        """Every checkpoint, once it is durable."""
+        """Yields every checkpoint when its version is durable."""
         for checkpoint in self._history.checkpoints:
             known = self._known(checkpoint)
             try:
@@ -177,7 +178,7 @@ class _Line:
             self.done += checkpoint.size
 
     def _note_broken(self, checkpoint: Checkpoint, error: BadModelFile) -> None:
-        """Notes an invalid checkpoint; raises the error with its path unless it may be skipped."""
+        """Notes an invalid checkpoint. Unless it may be skipped, raises the error with the path."""
         if self._options.broken is None:
             redundant = (
                 f"{next(iter(checkpoint.files))} is "
@@ -237,7 +238,7 @@ class _Line:
             self._options.progress(min(self.done + done, total), total, label)
 
     def _existing(self, checkpoint: Checkpoint, commit: CommitId) -> Imported:
-        """Reuses the version ``commit``; records its deployment if that is missing."""
+        """Uses the existing version ``commit``. Records its deployment if that is missing."""
         target, time_ns = self._options.deploy, checkpoint.time_ns
         if target is not None and time_ns not in {
             deployment.time_ns for deployment in self._repo.deployments(target, rev=commit)
@@ -248,9 +249,10 @@ class _Line:
     def _known(self, checkpoint: Checkpoint) -> CommitId | None:
         """A version of this history with these files and the checkpoint's time, or None.
 
-        A version that was deployed but is on no branch continues the history.
+        If a version was deployed but is on no branch, it becomes the next version of the history.
         """
-        # The commit detects a repetition of the end; checking it here would read the files twice.
+        # ``end`` is not compared here, because this would read the files twice. The commit detects
+        # that nothing has changed.
         due = [*self._by_time[checkpoint.time_ns], *filter(None, {self._previous} - {self.end})]
         wanted: dict[str, bytes] = {}
         for id_ in due:
@@ -282,7 +284,7 @@ class _Line:
 def _move_branches(repo: Repository, lines: Sequence[_Line]) -> None:
     """Moves every branch to the end of its history.
 
-    If HEAD has no version, it moves to the branch of the newest one.
+    If HEAD has no version, HEAD moves to the branch of the newest version.
     """
     moves = {
         line.branch: (line.start, line.end)

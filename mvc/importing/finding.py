@@ -1,8 +1,8 @@
-"""Finds checkpoints on disk, and decides which files form a version, and which versions a history.
+"""Finds checkpoints on disk. Decides which files form a version, and which versions a history.
 
 A file becomes a version of one tracked path. A folder of related files (``checkpoint-500``) becomes
-one version. A folder of numbered checkpoints is a training run with its own history; a model next
-to them is the run's final model.
+one version. A folder of numbered checkpoints is a training run, which becomes a separate history. A
+model next to the checkpoints is the run's final model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mvc.names import MODELS, check_path, check_ref, printable
 from mvc.system import FileIdentity, FileSystem
 from mvc.times import check_moment, parse_time
 
-# Files that a training writes next to a model; without a model they are no version.
+# Files that a training writes next to a model. Without a model, such files are no version.
 _TRAINING_FILES = re.compile(
     r"(optimizer|scheduler|scaler|training_args|rng_state|random_states).*"
 )
@@ -36,7 +36,10 @@ _TIME_RULES = "use 'mtime', or 'name:FORMAT' such as 'name:model-%Y%m%d-%H%M%S.p
 
 
 class Checkpoint(Struct, frozen=True):
-    """A version to commit: its files by tracked name; ``time_ns`` since 1970, ``size`` in bytes."""
+    """A version to commit. ``files``: maps tracked names to paths. ``time_ns``: since 1970.
+
+    ``size``: bytes of all files.
+    """
 
     source: Path
     time_ns: int
@@ -47,8 +50,8 @@ class Checkpoint(Struct, frozen=True):
 class FoundHistory(Struct, frozen=True):
     """Consecutive checkpoints, oldest first.
 
-    ``run``: the training's name, or empty. ``branch``: the branch to commit to; None: the current
-    one.
+    ``run``: the training's name, or empty. ``branch``: the branch to commit to; None for the
+    current branch.
     """
 
     branch: str | None
@@ -63,13 +66,12 @@ def find_histories(
     path: str | None,
     left_out: list[Path] | None = None,
 ) -> list[FoundHistory]:
-    """The histories in ``sources``; checkpoints of equal time are sorted by name.
+    """The histories in ``sources``. Checkpoints of equal time are sorted by name.
 
-    A folder means one history of its model files and subfolders with model files, and one more
-    history for each subfolder that is a training run. All other paths, links to folders included,
-    are added to ``left_out``, except hidden files. Raises UnknownPath for a missing source or a
-    dead link, WrongUsage if files of several formats would become one path, InvalidTime if a name
-    has no time.
+    A folder has one history of its model files and subfolders with model files. Each subfolder that
+    is a training run has another history. All other paths are added to ``left_out``, including
+    links to folders, but not hidden files. Raises UnknownPath for a missing source or a dead link;
+    WrongUsage if files of several formats would become one path; InvalidTime if a name has no time.
     """
     maker = _Maker(fs, _Clock(time), None if path is None else PurePosixPath(path).as_posix())
     sources = _each_once(fs, sources)
@@ -113,7 +115,9 @@ def find_histories(
 
 
 def _each_once(fs: FileSystem, sources: Sequence[Path]) -> list[Path]:
-    """``sources`` with each folder once; a link is omitted if its folder is named, too."""
+    """``sources`` without repeated folders. If a folder and a link to it are named, the link is
+    omitted.
+    """
     chosen: dict[Path | tuple[int, int], Path] = {}
     for source in sources:
         identity = fs.stat(source)
@@ -148,7 +152,9 @@ class _Found(Struct):
         return self.is_run and bool(self.folders and self.singles)
 
     def left_out(self, fs: FileSystem) -> list[Path]:
-        """Paths of no version. Files next to a final model belong to its version."""
+        """The paths that belong to no version. Files next to a final model belong to its
+        version.
+        """
         if not self.has_final_model:
             return self.skipped
         identities = ((place, fs.stat(place)) for place in self.skipped)
@@ -156,7 +162,7 @@ class _Found(Struct):
 
     @property
     def is_run(self) -> bool:
-        """Whether the folder has numbered checkpoints: two files, or a folder."""
+        """Whether the folder has numbered checkpoints: at least two files, or one folder."""
         files = [place for place in self.singles if _NUMBERED.fullmatch(place.name)]
         return len(files) > 1 or any(_NUMBERED.fullmatch(folder.name) for folder in self.folders)
 
@@ -180,7 +186,7 @@ def _search(fs: FileSystem, folder: Path, deep: int = 0) -> _Found:
 
 
 def _add_folder(fs: FileSystem, place: Path, files: _Found, deep: int) -> None:
-    """Adds a subfolder: as a version, a run, a folder of runs, or none of these."""
+    """Adds a subfolder as a version, a run, a folder of runs, or none of these."""
     inside = _Found() if deep > _DEEPEST else _search(fs, place, deep)
     if inside.is_run:
         files.runs.append((place, inside))
@@ -197,7 +203,7 @@ def _add_folder(fs: FileSystem, place: Path, files: _Found, deep: int) -> None:
 
 
 def _names_and_links(fs: FileSystem, folder: Path) -> tuple[list[str], list[Path]]:
-    """The files of a folder, and its links to folders, which belong to no version."""
+    """The names of the files of a folder; and its links to folders, which belong to no version."""
     linked: set[str] = set()
     names = [file.name for file in files_in(fs, folder, linked=linked)]
     return names, [folder / name for name in sorted(linked)]
@@ -222,7 +228,7 @@ def _branch_name(name: str, used_names: set[str]) -> str:
     wanted = wanted[: MAX_REF_BYTES - 10].rstrip("./-") or "run"
     try:
         check_ref("branch", wanted)
-    except InvalidName:  # similar to an id, or HEAD
+    except InvalidName:  # the name could be an id, or is HEAD
         wanted = f"run-{wanted.removesuffix('.lock')}"
     chosen, number = wanted, 1
     while chosen in used_names:
@@ -243,7 +249,7 @@ class _Maker(Struct, frozen=True):
     prefix: str | None
 
     def checkpoints(self, source: _Found) -> tuple[Checkpoint, ...]:
-        """The versions of a folder, oldest first. They include a run's final model."""
+        """The versions of a folder, including a run's final model, oldest first."""
         if self.prefix is not None:
             check_path(self.prefix)
         result = [self._folder(folder, self._inside(folder)) for folder in source.folders]
@@ -294,7 +300,7 @@ def _default_name(singles: Mapping[Path, FileIdentity]) -> str:
 
 
 class _Clock:
-    """The time of a checkpoint by the rule of ``--time``."""
+    """Determines the time of a checkpoint by the rule of ``--time``."""
 
     def __init__(self, rule: str) -> None:
         kind, _, self._format = rule.partition(":")

@@ -18,8 +18,8 @@ from mvc.names import check_key
 from mvc.system import FileSystem
 
 _STATE = "trainer_state.json"
-MOST_BYTES = 16 * MIB  # most bytes of a trainer's state; a long training writes several MiB
-_MOST = 100  # metrics
+MOST_BYTES = 16 * MIB  # maximum of a trainer's state; a long training writes several MiB
+_MOST = 100  # maximum number of metrics
 _NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _NAMED = re.compile(rf"([A-Za-z][A-Za-z0-9_/]*)=({_NUMBER})")
 _KNOWN = re.compile(
@@ -40,9 +40,9 @@ class _TrainerState(Struct):
 
 
 def metrics_of(fs: FileSystem, checkpoint: Checkpoint, too_long: list[Path]) -> dict[str, float]:
-    """At most 100 metrics by name; those of the trainer's state take precedence.
+    """Maps names to at most 100 metrics. Those of the trainer's state take precedence.
 
-    A file of more than MOST_BYTES is not read, but added to ``too_long``.
+    A trainer's state of more than MOST_BYTES is not read, but added to ``too_long``.
     """
     metrics: dict[str, float] = {}
     for name, number in (*_in_state(fs, checkpoint, too_long), *_in_name(checkpoint.source.name)):
@@ -52,7 +52,9 @@ def metrics_of(fs: FileSystem, checkpoint: Checkpoint, too_long: list[Path]) -> 
 
 
 def _in_name(name: str) -> Iterator[tuple[str, float]]:
-    """Metrics in ``epoch=3-val_loss=0.25.ckpt``, ``checkpoint-500`` or ``model_acc0.91.pt``."""
+    """Yields the metrics in names such as ``epoch=3-val_loss=0.25.ckpt`` or
+    ``model_acc0.91.pt``.
+    """
     yield from ((key, float(text)) for key, text in _NAMED.findall(name))
     for key, text in _KNOWN.findall(name):
         yield "step" if key.lower() in _STEPS else key.lower(), float(text)
@@ -61,7 +63,7 @@ def _in_name(name: str) -> Iterator[tuple[str, float]]:
 def _in_state(
     fs: FileSystem, checkpoint: Checkpoint, too_long: list[Path]
 ) -> Iterator[tuple[str, float]]:
-    """The last logged value of each metric, up to the checkpoint's step."""
+    """Yields the step, then all logged metrics, newest first."""
     place = next((p for p in checkpoint.files.values() if p.name == _STATE), None)
     identity = None if place is None else fs.stat(place)
     if place is None or identity is None:
@@ -81,7 +83,7 @@ def _in_state(
 
 
 def _read(fs: FileSystem, place: Path) -> _TrainerState:
-    """The state; empty for a file that is not the JSON of a trainer."""
+    """Reads a trainer's state. The result is empty for a file that is not JSON of a trainer."""
     try:
         data = _NO_JSON.sub(b"null", fs.read_bytes(place, MOST_BYTES))
         return msgspec.json.decode(data, type=_TrainerState)
@@ -90,7 +92,7 @@ def _read(fs: FileSystem, place: Path) -> _TrainerState:
 
 
 def _number(value: object) -> float | None:
-    """A number that fits a float64; None for anything else, also for booleans."""
+    """A number that fits a float64; None for any other value, including booleans."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1e300:
         return None
     return float(value)

@@ -1,7 +1,8 @@
-"""Pipelines: lines of text that name stages, and what a line does to tensors.
+"""Pipelines: lines of text that name stages, which encode and decode tensors.
 
-The lossless stages are in ``mvc.codecs``, all others in ``mvc.lossy``. No I/O, no threads; callers
-run chunks on a pool, and scratch buffers and zstd contexts belong to the thread that uses them.
+The lossless stages are in ``mvc.codecs``, all others in ``mvc.lossy``. This package does no I/O and
+starts no threads. Callers encode chunks in several threads. Each thread has its own scratch buffers
+and zstd contexts.
 """
 
 from __future__ import annotations

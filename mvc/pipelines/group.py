@@ -1,7 +1,9 @@
-"""Group scope: the words of all tensors of a record, coded together.
+"""Encodes all tensors of a record together (stages of scope ``group``).
 
-Either as byte planes, VSOL's ``ByByteSegments`` (thesis §3.2.6, form 2, whose bytes are those of
-form 3), or as positions and values (``sparse``). The bytes: docs/format.md, "Payload of a group".
+A word is an element of a tensor as an unsigned integer. The words of all tensors are joined, then
+encoded as byte planes or as positions and values (``sparse``). The byte planes are VSOL's
+``ByByteSegments`` (thesis §3.2.6, form 2, whose bytes are those of form 3). The bytes are described
+in docs/format.md, "Payload of a group".
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ Member: TypeAlias = tuple[memoryview, memoryview | None, int]  # new, base, widt
 
 
 def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes | memoryview]:
-    """One payload of the members, as parts to join.
+    """Encodes the members into one payload. Returns parts to join.
 
-    A member is its new bytes, its base of equal length (None if and only if the pipeline has no
-    operator) and the width of its elements.
+    A member is its new bytes, its base of equal length, and the width of its elements. The base is
+    None if and only if the pipeline encodes no deltas.
     """
     widths = [width for _, _, width in members]
     runs = ((len(list(run)), width) for width, run in groupby(widths))
@@ -42,9 +44,10 @@ def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes | 
 def decode_group(
     pipeline: Pipeline, data: memoryview, sizes: Sequence[int]
 ) -> list[tuple[memoryview, int]]:
-    """Each member's bytes, raw or those of its delta, and the width of its elements.
+    """For each member, its bytes and the width of its elements.
 
-    ``words.combine`` applies a delta. ``sizes``: the members' raw lengths. Raises DamagedData.
+    If the pipeline encodes deltas, the bytes are a delta, which ``words.combine`` applies to a
+    base. ``sizes``: the members' raw lengths. Raises DamagedData.
     """
     cursor = Cursor(data)
     widths = _read_widths(cursor, len(sizes))
@@ -64,7 +67,7 @@ def decode_group(
 
 
 def _joined(pipeline: Pipeline, members: Sequence[Member], width: int) -> Words:
-    """The words to code of one width's members, member after member."""
+    """The words of all members of one width, or of their deltas, member after member."""
     joined = np.empty(sum(len(new) // width for new, _, _ in members), word_type(width))
     at = 0
     for new, base, _ in members:
@@ -99,7 +102,7 @@ def _read_widths(cursor: Cursor, count: int) -> list[int]:
 
 
 def _read_words(pipeline: Pipeline, cursor: Cursor, count: int, width: int) -> Words:
-    """The words of all members of one width, joined."""
+    """Decodes the joined words of all members of one width."""
     words = np.zeros(count, word_type(width))
     pipeline.layout.decode_joined(cursor, words, pipeline.method)
     for start in range(0, count, BLOCK):

@@ -1,8 +1,9 @@
 """Pipelines: a line of text names the stages that encode and decode tensors, chunk by chunk.
 
-The line without its delta stages codes full records. It and the stored bytes are enough to decode.
-Decisions and lossy stages (docs/pipelines.md) act before storage; records name ``coding()``, the
-line without them. The shapes of a chunk: docs/format.md, "Payload of a single member".
+The line without its delta stages encodes full records. Decoding needs only the line and the stored
+bytes. Decisions and lossy stages (docs/pipelines.md) act before storage. Records name ``coding()``,
+the line without these two kinds of stages. The forms of a chunk are described in docs/format.md,
+"Payload of a single member".
 """
 
 from __future__ import annotations
@@ -40,22 +41,24 @@ from mvc.types import FIRST_RELEASE
 
 RAW, ZERO, CONSTANT, CODED, ELIDED, GRID = range(6)
 
-_ELIDE_SHARE = 0.92  # of changed words; above it the bitmap costs more than it saves
-# Of changed words; above it words of one byte are not elided: as small, and decoded twice as fast.
+_ELIDE_SHARE = 0.92  # if more words have changed, a bitmap costs more than it saves
+# If the first fraction of words has changed, but less than the second needs more than one byte, all
+# words are stored: the chunk is as small as with a bitmap, and decoded twice as fast.
 _DENSE_SHARE, _WIDE_SHARE = 0.6, 1 / 64
-_SAMPLES, _SAMPLE = 4, 1 << 15  # blocks from which a size is estimated, and their bytes
-_FEW = 64  # words
+_SAMPLES, _SAMPLE = 4, 1 << 15  # number of blocks from which a size is estimated, and bytes of each
+_FEW = 64  # words that are compared before all words
 _WHOLE = 2 * _SAMPLES * _SAMPLE  # smaller chunks are encoded whole, and the result is used
 
-_UNSPLIT = StreamLayout("")  # of pipelines without a stage for it
+_UNSPLIT = StreamLayout("")  # for pipelines without a layout stage
 
 
 class Pipeline(LossyPipeline, frozen=True, dict=True):
     """A checked order of stages. Equal texts are equal pipelines.
 
-    ``stages`` encode; ``decisions`` and ``lossy`` act before them. ``method`` compresses the
-    streams. ``maps``: the words are mapped before ``layout`` gets them; ``elides``: unchanged words
-    may be left out.
+    ``stages``: the stages that encode. ``decisions`` and ``lossy``: the stages that act before
+    encoding. A word is an element as an unsigned integer. ``maps``: stages that change each word.
+    ``layout``: then divides the words into streams. ``method``: compresses the streams. ``elides``:
+    whether unchanged words may be left out.
     """
 
     scope: Literal["tensor", "group"]
@@ -68,20 +71,25 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     @staticmethod
     @lru_cache(maxsize=256)
     def parse(text_or_preset: str) -> Pipeline:
-        """The pipeline of a line or preset; InvalidPipeline names the stage that does not fit."""
+        """The pipeline of a line or preset.
+
+        Raises InvalidPipeline, which names the stage that does not fit.
+        """
         if len(text_or_preset) > MAX_PIPELINE_TEXT:
             raise InvalidPipeline(f"a pipeline has at most {MAX_PIPELINE_TEXT} characters")
         return _build(read_stages(text_or_preset))
 
     def coding(self) -> Pipeline:
-        """The lossless part of the line, without decisions and lossy stages; itself if it has none.
+        """The line without decisions and lossy stages. It is this pipeline if there are none.
 
-        Records name this part, and only it encodes and decodes.
+        Records name this part, because only this part encodes and decodes.
         """
         return _build(self.stages) if self.decisions or self.lossy else self
 
     def levels(self) -> tuple[Pipeline, ...]:
-        """The line without decisions, then finer and finer forms; the last one is exact."""
+        """The line without decisions, then finer and finer forms, which lose less. The last form is
+        exact.
+        """
         levels = [_build(tuple(stage for stage in read_stages(self.text) if not stage.decides))]
         while lossy := levels[-1].lossy:
             finer = {stage.text: stage.finer() for stage in lossy}
@@ -90,7 +98,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         return tuple(levels)
 
     def full(self) -> Pipeline:
-        """The coding without its delta stages, for records without a base."""
+        """The result of ``coding()`` without its delta stages, for records without a base."""
         return self._full
 
     @cached_property
@@ -108,20 +116,23 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
     @property
     def features(self) -> frozenset[str]:
-        """Features of the repository's format that a reader needs beyond the first release."""
+        """Features of the repository's format that a reader needs, except those of the first
+        release.
+        """
         return frozenset(stage.feature for stage in self.stages) - {FIRST_RELEASE}
 
     def encode_chunk(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
-        """One chunk of a tensor; a base of equal length if and only if this is a delta pipeline.
+        """Encodes one chunk of a tensor. ``width``: the size of an element: 1, 2, 4 or 8 bytes.
 
-        ``width``: the size of an element: 1, 2, 4 or 8 bytes.
+        ``base``: bytes of equal length if this pipeline encodes deltas; otherwise None.
         """
         return b"".join(self.encode_parts(new, base, width))
 
     def encode_parts(self, new: memoryview, base: memoryview | None, width: int) -> Parts:
-        """``encode_chunk`` in parts, to be joined before anything else is encoded.
+        """As ``encode_chunk``, but returns parts to join.
 
-        They may be slices of ``new``, or of memory that this thread reuses.
+        Join the parts before this thread encodes anything else. They may be slices of ``new``, or
+        of memory that this thread reuses.
         """
         if len(new) <= width and self._keeps_single_words:
             return [self._encode_single(new, base, width)]
@@ -148,12 +159,13 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     def estimate(
         self, new: memoryview, base: memoryview | None, width: int
     ) -> tuple[float, bytes | None]:
-        """Estimated stored bytes per raw byte of ``new``: 0.0 for nothing, about 1.0 for no gain.
+        """Estimates the stored bytes per raw byte of ``new``: 0.0 for no bytes, about 1.0 for no
+        gain.
 
-        Up to 256 KiB are encoded whole, and the chunk is returned as well. Of larger tensors 128
-        KiB in evenly spread blocks are encoded: encoding a tensor twice to choose between delta and
-        full record would double the work of a commit. Without a base a delta pipeline is estimated
-        as its full form.
+        Up to 256 KiB are encoded completely, and the chunk is returned, too. Of a larger tensor,
+        only 128 KiB in evenly spread blocks are encoded. A commit estimates delta and full record
+        to choose one of these; to encode a large tensor twice would double its work. Without a
+        base, the estimate is for the pipeline without its delta stages.
         """
         total = len(new)
         if not total:
@@ -169,9 +181,9 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         return len(form.encode_chunk(sample, old, width)) / len(sample), None
 
     def decode_chunk(self, data: memoryview, out: memoryview, width: int) -> None:
-        """Decodes a full record's chunk into ``out``, which is as long as the raw chunk."""
+        """Decodes a full record's chunk into ``out``, which has the length of the raw chunk."""
         if self.operator != "none":
-            raise WrongUsage(f"pipeline {self.text} codes deltas, not full records")
+            raise WrongUsage(f"pipeline {self.text} encodes deltas, not full records")
         target = words_of(out, width)
         words, _, _, tail = self._decode(Cursor(data), len(out), target, target)
         if words is not target:
@@ -181,12 +193,13 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     def apply_chunk(
         self, data: memoryview, state: memoryview, width: int, *, reverse: bool
     ) -> None:
-        """Moves ``state`` along a delta's chunk in place: base to new, or back if ``reverse``.
+        """Applies a delta's chunk to ``state``, in place. Turns the base into the new bytes.
 
-        On DamagedData ``state`` is unchanged.
+        With ``reverse``, turns the new bytes into the base. If DamagedData is raised, ``state`` is
+        unchanged.
         """
         if self.operator not in {"sub", "xor"}:
-            raise WrongUsage(f"pipeline {self.text} codes no deltas chunk by chunk")
+            raise WrongUsage(f"pipeline {self.text} encodes no deltas chunk by chunk")
         target = words_of(state, width)
         words, marks, at, tail = self._decode(
             Cursor(data), len(state), target, None, reverse=reverse
@@ -207,15 +220,18 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
     @cached_property
     def _keeps_single_words(self) -> bool:
-        """Whether no stage makes one word smaller: each of its planes needs two bytes."""
+        """Whether no stage makes a single word smaller, because each of its planes needs two
+        bytes.
+        """
         layout = self.layout
         planes = self.method is not None and layout.splits and not layout.on_grid
         return planes or not self._coded
 
     def _encode_single(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
-        """A chunk of one word or less, in the same form as the stages would encode it.
+        """Encodes a chunk of at most one word, in the form in which the stages would encode it.
 
-        A model may have 100,000 such tensors: arrays would cost more than the work.
+        Arrays are avoided, because a model may have 100,000 such tensors, and arrays would take
+        longer than the work itself.
         """
         word_type(width)  # raises for an invalid width
         if self.operator == "none" and base is None and not (self.lossy or self.decisions):
@@ -228,10 +244,10 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     def delta(
         self, new: memoryview, base: memoryview | None, width: int
     ) -> tuple[Words, bytes | memoryview, Bytes | None, int]:
-        """The words to code, the tail, a bitmap of the nonzero words, and their number.
+        """Returns the words to encode, the tail, a bitmap of the nonzero words, and their number.
 
-        The words of a delta are in scratch memory. Without a delta there is no bitmap, and the
-        number is that of all words.
+        The tail is the bytes after the last complete word. The words of a delta are in scratch
+        memory. Without a delta, there is no bitmap, and the number is that of all words.
         """
         words = words_of(new, width)
         end = words.nbytes
@@ -241,7 +257,8 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
             return words, new[end:], None, len(words)
         if self.operator in {"none", "add"} or base is None or len(base) != len(new):
             raise WrongUsage(
-                f"pipeline {self.text} cannot code a chunk of {len(new)} bytes with these arguments"
+                f"pipeline {self.text} cannot encode a chunk of {len(new)} bytes with these "
+                "arguments"
             )
         out = scratch_words("delta", len(words), width)
         marks, count = changes(self.operator, words, words_of(base, width), out)
@@ -255,16 +272,18 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         parts: Parts = [bytes((CODED,))]
         stored_marks = marks if self.elides and self._gains_by_eliding(data, count) else None
         if stored_marks is not None:
-            # Idle units repeat in the bitmap at the length of a row.
+            # Units of a layer that did not change repeat in the bitmap, at the length of a row.
             parts = [bytes((ELIDED,)), *encode_stream(stored_marks, FAST, repeats=True)]
         if self.maps and self.operator == "none":
-            data = data.copy()  # the caller's
+            data = data.copy()  # the stages work in place, and ``data`` is the caller's
         for stage in self.maps:
             stage.forward(data)
         return parts + self.layout.encode(data, self.method, stored_marks)
 
     def _gains_by_eliding(self, data: Words, count: int) -> bool:
-        """Whether ``count`` changed words of ``data`` and a bitmap are better than all words."""
+        """Whether a bitmap and only the ``count`` changed words are better than all words of
+        ``data``.
+        """
         if not _DENSE_SHARE * len(data) < count <= _ELIDE_SHARE * len(data):
             return count <= _ELIDE_SHARE * len(data)
         if not self.layout.folds:
@@ -276,10 +295,11 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     def _decode(
         self, cursor: Cursor, size: int, state: Words, out: Words | None, *, reverse: bool = False
     ) -> tuple[Words, Bytes | None, Words | None, memoryview]:
-        """The words of a chunk of ``size`` raw bytes (in ``out`` or scratch), and its tail.
+        """Decodes a chunk of ``size`` raw bytes. Returns words, bitmap, positions and tail.
 
-        If not all words are stored, also a bitmap that marks them, or their positions. ``state``:
-        the words to combine with, or an array of their number and width.
+        The words are in ``out`` or in scratch memory. If not all words are stored, the bitmap marks
+        the stored words, or the positions name them. ``state``: the words with which to combine the
+        result, or an array of the same length and type.
         """
         marks: Bytes | None = None
         at: Words | None = None
@@ -316,7 +336,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
 
 def sample_of(data: memoryview, block: int = _SAMPLE, unit: int = 64) -> memoryview:
-    """Blocks of whole units, spread over ``data``; the whole if it is hardly longer."""
+    """Blocks of complete units, spread over ``data``. If ``data`` is hardly longer, all bytes."""
     block = block // unit * unit
     if len(data) <= 2 * _SAMPLES * block:
         return data
@@ -329,7 +349,7 @@ def _alike(data: Words) -> bool:
 
 
 def _build(stages: tuple[Stage, ...]) -> Pipeline:
-    """A pipeline of stages in an order that was checked, or InvalidPipeline."""
+    """A pipeline of these stages. Raises InvalidPipeline if their order is not allowed."""
     check_order(stages)
     lossy = tuple(s for s in stages if isinstance(s, LossyStage))
     decisions = tuple(s for s in stages if s.decides)

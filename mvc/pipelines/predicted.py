@@ -1,9 +1,11 @@
-"""Codes a chunk of a tensor by an optimizer's step: the missing signs, then the delta.
+"""Encodes a chunk of a tensor with a prediction, which repeats an optimizer's step.
 
-If a step knows only the square of a gradient, its precision differs between elements: the root of a
-small change of a second moment has few digits. A *graded* step sorts the elements by precision
-(``Prediction.fill``) and codes the deltas of each grade separately, so that exactly predicted
-elements cost nothing. Elements whose gradient is zero have no sign.
+First come the signs that the prediction lacks, then the delta from the predicted bytes. If only the
+square of a gradient is known (from a second moment), the precision differs between elements,
+because the root of a small change of a second moment has few digits. A *graded* step therefore
+sorts the elements by precision (``Prediction.fill``) and encodes the deltas of each grade
+separately. So exactly predicted elements take no space. Elements whose gradient is zero have no
+sign.
 """
 
 from __future__ import annotations
@@ -26,11 +28,12 @@ _Places = NDArray[np.int64]
 
 
 class Predicted(Struct, frozen=True):
-    """The prediction from base, inputs and signs of a chunk: the same whenever it is computed.
+    """The prediction for a chunk. Base, inputs and signs determine it completely.
 
-    ``state`` is in memory that the thread reuses. ``moving``: of a graded step the elements whose
-    gradient is not zero; ``places``: the same by grade, in ``cuts``. ``marks``: the signs, as
-    stored.
+    ``state``: the predicted bytes, in memory that the thread reuses. ``marks``: the signs, in
+    stored form. For a graded step, ``moving`` has the positions of elements whose gradient is not
+    zero, and ``places`` has the same positions sorted by grade. ``cuts``: the slice of each grade
+    in ``places``.
     """
 
     state: memoryview
@@ -48,9 +51,9 @@ def encode_predicted(
     sources: Sequence[memoryview],
     width: int,
 ) -> tuple[Parts, Predicted]:
-    """The chunk that leads from ``sources``, the base and then the inputs, to ``new``.
+    """Encodes the chunk ``new``. ``sources``: the base, then the inputs of the prediction.
 
-    In parts, as of ``Pipeline.encode_parts``; and the prediction.
+    Returns the parts, as ``Pipeline.encode_parts`` does, and the prediction.
     """
     (base, *inputs), count = sources, len(new) // prediction.width
     state = scratch_bytes("prediction", len(new)).data
@@ -83,10 +86,10 @@ def apply_predicted(
     width: int,
     known: Predicted | None = None,
 ) -> None:
-    """Decodes a chunk into ``out``, which may be the base's memory; ``sources`` as when encoded.
+    """Decodes a chunk into ``out``, which may be the base's memory. ``sources``: as when encoded.
 
-    ``known``: a prediction from these sources, used if its signs are equal; then ``out`` is its
-    state.
+    ``known``: an earlier prediction from these sources, used if its signs are equal. In this case,
+    ``out`` must contain its ``state``.
     """
     (base, *inputs), cursor, count = sources, Cursor(encoded), len(out) // prediction.width
     moving = _moving(prediction, inputs) if known is None else known.moving
@@ -114,14 +117,16 @@ def apply_predicted(
 
 
 def _moving(prediction: Prediction, inputs: Sequence[memoryview]) -> _Places | None:
-    """The elements whose gradient is not zero; None unless the prediction is graded."""
+    """The positions of elements whose gradient is not zero; None unless the prediction is
+    graded.
+    """
     return np.flatnonzero(prediction.moving(inputs)) if prediction.graded else None
 
 
 def _by_grade(
     moving: _Places | None, grades: Bytes | None
 ) -> tuple[_Places | None, Sequence[slice]]:
-    """The moving elements sorted by grade, and the slice of each grade that occurs."""
+    """The positions in ``moving`` sorted by grade, and the slice of each grade that occurs."""
     if moving is None or grades is None:
         return None, ()
     places, counts = by_key(moving, grades, GRADES)

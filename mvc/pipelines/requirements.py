@@ -1,11 +1,11 @@
-"""A user's requirements and the preset for them, chosen by measured losses of presets.
+"""A user's requirements, and the preset for these, chosen by measured losses of presets.
 
-``python examples/reproduce drift bounds`` measures the accuracy that production weights lose on the
-next batch, on the last one, and of the worst label. Without evaluation the smallest preset is
-chosen that exceeded the bound by no more than chance in 95 % of the trainings: ``frontier-0``. With
-evaluation a preset with a guard is chosen. The guard compares accuracies on the user's data, and
-stores more once a drop above the bound is significant. The thesis chooses among its own presets
-(VSOL, section 5.1).
+``python examples/reproduce drift bounds`` measures the accuracy that production weights lose: on
+the next batch, on the last batch, and for the worst label. Without evaluation, mvc chooses the
+smallest preset that exceeded the bound by no more than chance in 95 % of the trainings:
+``frontier-0``. With evaluation, mvc chooses a preset with a guard. The guard compares accuracies on
+the user's data, and stores more once a drop above the bound is significant. The thesis chooses
+among its own presets (VSOL, section 5.1).
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ _LOST: dict[tuple[str, float], tuple[int, int, float, float, float]] = {
     ("frontier-0.1-guarded", 0.1): (28, 3, 0.19, 0.96, 3.56),
     ("frontier-1-guarded", 1): (28, 4, 0.35, 2.37, 3.98),
 }
-"""By preset and bound: trainings on images and texts; in how many the bound was exceeded by more
-than chance; the most points lost in any: on the next batch, on the last one, by the worst label.
+"""Maps a preset and a bound to measurements: the number of trainings on images and texts; in how
+many of these the bound was exceeded by more than chance; and the most percentage points lost in any
+training: on the next batch, on the last batch, for the worst label.
 """
 
 
 class Requirements(Struct, frozen=True):
     """A user's requirements, as an alternative to a pipeline. ``pipeline``: the chosen preset.
 
-    ``max_recovery``: seconds to recover any version, more than 0. A commit uses it in place of the
-    setting ``store.max_recovery``. ``lossy``: production weights may differ from training weights;
-    if not, ``speed`` does not matter. ``speed``: ``slow`` compares the accuracy of every version
-    with that of the training weights, and needs ``evaluate`` and labelled data. ``accuracy_drop``:
-    0, 0.1 or 1, the per cent of accuracy that production weights may lose; only 0 unless ``lossy``.
-    Raises WrongUsage, which names the parameter.
+    ``max_recovery``: maximum seconds to recover any version, more than 0. A commit uses this in
+    place of the setting ``store.max_recovery``. ``lossy``: whether production weights may differ
+    from training weights. If not, ``speed`` does not matter. ``speed``: with ``slow``, the accuracy
+    of every version is compared with that of the training weights. This needs ``evaluate`` and
+    labelled data. ``accuracy_drop``: 0, 0.1 or 1, the per cent of accuracy that production weights
+    may lose. Unless ``lossy``, it must be 0. Raises WrongUsage, which names the parameter.
     """
 
     max_recovery: float = 10
@@ -83,15 +84,15 @@ class Requirements(Struct, frozen=True):
         return (
             f"in {exceeded} of mvc's {trainings} trainings on images and texts the loss exceeded "
             "the bound by more than chance; at most {:.2f} points on the next batch, "
-            "{:.2f} on the last, {:.2f} of the worst label".format(*most)
+            "{:.2f} on the last batch, {:.2f} for the worst label".format(*most)
         )
 
 
 def pipeline_and_bound(pipeline: object) -> tuple[str | None, float | None]:
-    """The pipeline and the recovery bound in seconds of the argument ``pipeline``.
+    """The pipeline and the recovery bound in seconds that the argument ``pipeline`` names.
 
-    It is text, Requirements, or None for the settings. Raises WrongUsage otherwise, and
-    InvalidPipeline for an empty text.
+    ``pipeline`` is text, Requirements, or None for the settings. Raises WrongUsage for any other
+    type, and InvalidPipeline for an empty text.
     """
     if pipeline == "":
         raise InvalidPipeline(

@@ -1,7 +1,7 @@
-"""The closed table of stages, the presets, and the parser of lines.
+"""The table of all stages, the presets, and the parser of lines.
 
-Stored data names a stage by its text; only stages of the table can be named. The order of stages is
-checked by their input and output kinds.
+Stored data name a stage by its text. Only stages of this table can be named. The order of stages is
+checked: each stage has kinds of data that it accepts, and a kind that it returns.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _STAGES: tuple[type[Stage], ...] = (
     lc.Packed,
     lc.Ans,
 )
-"""In the order that a line must have."""
+"""All stages, in the order that a line must have."""
 
 STAGES = {re.split("[:[]", kind.usage)[0]: kind for kind in _STAGES}
-"""By name."""
+"""Maps names to stages."""
 
 _GAPS = "gaps | zstd:huff"
 _STEPS = f"steps | {_GAPS}"
@@ -84,8 +84,9 @@ PRESETS = {
     "lc": lc.expand("lc:mean,budget=0.05"),
     "none": "raw",
 }
-"""Names for lines. ``vsol`` and ``vsol-BOUND-SPEED`` are the thesis's presets (§4.8.5, §5.1), by
-accuracy lost in per cent and by speed; ``lossless``, chosen by measurements, is the default.
+"""Maps names to lines. ``lossless`` is the default, chosen by measurements. ``vsol`` and
+``vsol-BOUND-SPEED`` are the presets of the VSOL thesis (§4.8.5, §5.1). BOUND is the accuracy that
+may be lost, in per cent.
 """
 
 _ENDS = {
@@ -95,13 +96,13 @@ _ENDS = {
     Kind.PAIR: "add a delta (sub or xor) after it",
     Kind.CHOSEN: "add a delta (sub or xor) after it",
 }
-"""Kinds that no line may end with, and the hint."""
+"""Maps each kind with which no line may end to a hint."""
 
 
 def read_stages(text: str) -> tuple[Stage, ...]:
-    """The stages of a line or preset, in an order that may not be allowed.
+    """The stages of a line or preset. Their order is not checked.
 
-    InvalidPipeline names an unknown stage.
+    Raises InvalidPipeline, which names an unknown stage.
     """
     words = [word.strip() for word in PRESETS.get(text.strip(), text).split("|")]
     line = " | ".join(lc.expand(w) if w.startswith(lc.PREFIX) else w for w in words)
@@ -124,13 +125,13 @@ def _unknown(word: str) -> InvalidPipeline:
     name = word.partition(":")[0].strip()
     names = [*STAGES, *PRESETS]
     hint = did_you_mean(name.lower(), names, "'mvc pipeline' lists stages and presets")
-    if name in STAGES:  # but its parameter after the colon is empty
+    if name in STAGES:  # the parameter after the colon is empty
         hint = f"write {STAGES[name].usage}"
     return InvalidPipeline(f"{word!r} is neither a stage nor a preset", hint=hint)
 
 
 def check_order(stages: Sequence[Stage]) -> None:
-    """Raises InvalidPipeline, which names the stage and its needs, unless every stage fits."""
+    """Raises InvalidPipeline if a stage does not fit. The error names the stage and its needs."""
     text = " | ".join(stage.text for stage in stages)
     first = next((s for s in stages if not s.decides), None)
     kind = Kind.PAIR if first and Kind.PAIR in first.accepts else Kind.TENSOR
@@ -146,4 +147,7 @@ def check_order(stages: Sequence[Stage]) -> None:
     if kind in _ENDS:
         raise InvalidPipeline(f"{text!r} ends with {kind.value}", hint=_ENDS[kind])
     if first is None:
-        raise InvalidPipeline(f"{text!r} only decides what is saved", hint="add a coding after it")
+        raise InvalidPipeline(
+            f"{text!r} only decides which versions are saved",
+            hint="add stages that encode after it",
+        )

@@ -1,4 +1,4 @@
-"""Serving: a Follower of a target's live version, sinks for versions, and a reader of weights.
+"""Serving: a Follower (follows the live version of a target), sinks, and a reader of weights.
 
-``mvc.lossy`` makes production weights; ``mvc.repo.statements.live`` determines the live version.
+``mvc.lossy`` makes production weights. ``mvc.repo.statements.live`` determines the live version.
 """

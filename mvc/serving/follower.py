@@ -28,18 +28,19 @@ from mvc.types import Closing, PathName, Unpicklable
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _PERMANENT = (WrongUsage, InvalidConfig, NotInstalled)
 """Errors of a remote that retrying cannot solve."""
-_STOPPABLE = 5.0  # seconds of one wait if the caller may stop it
+_STOPPABLE = 5.0  # maximum seconds of one wait if the caller passed ``stop``
 
 
 class Follower(Closing, Unpicklable):
     """Serves the live version of a target, and follows every change.
 
-    ``source`` is an open Repository or its path, and ``sinks`` are ModelSinks; or the only sink is
-    a ReplicaSink, and ``source`` may also be a URL (``remote``: its options, such as
-    ``token_file``). ``on_change`` is called last, with a ``Followed``; if it raises, the model is
-    restored and the change is retried. ``stop`` ends ``run`` as ``close`` does. ``note`` is called
-    with good news, such as that the target is followed again. Raises WrongUsage, InvalidName,
-    NotARepository, and for a replica IoFailed and Busy.
+    If ``sinks`` are ModelSinks, ``source`` is an open Repository or its path. If the only sink is a
+    ReplicaSink, ``source`` may be a URL, too, and ``remote`` has its options, such as
+    ``token_file``. ``on_change`` is called after all sinks, with a ``Followed``. If it raises an
+    error, the model is restored, and the next ``poll`` retries the change. ``run`` ends when
+    ``stop`` is set, or after ``close``. ``note`` is called with good news, such as that the target
+    is followed again. Raises WrongUsage, InvalidName, NotARepository; with a ReplicaSink IoFailed
+    and Busy.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Follower(Closing, Unpicklable):
         self._note = note
         self._stop = stop or Event()
         self._wait = wire.WAIT if stop is None else _STOPPABLE
-        self._warned = ""  # the last warning
+        self._warned = ""  # the newest warning
         self._lock = threading.RLock()
         replicas = [sink for sink in sinks if isinstance(sink, ReplicaSink)]
         models = [sink for sink in sinks if not isinstance(sink, ReplicaSink)]
@@ -71,26 +72,30 @@ class Follower(Closing, Unpicklable):
 
     @property
     def current(self) -> Followed | None:
-        """The last change that this Follower served. Before: with a ReplicaSink the version in its
-        file at the start, otherwise None.
+        """The newest change that this Follower served; None before the first.
+
+        With a ReplicaSink, it is at first the version that the sink's file has at the start.
         """
         return self._source.current
 
     @property
     def repo(self) -> Repository:
-        """The open repository. Raises WrongUsage with a ReplicaSink, which needs none."""
+        """The open repository. Raises WrongUsage with a ReplicaSink, because there is no open
+        repository.
+        """
         if isinstance(self._source, OpenSource):
             return self._source.repo
         raise WrongUsage(
-            "a Follower with a ReplicaSink has no open repository", hint="open it: mvc.visit(URL)"
+            "a Follower with a ReplicaSink has no open repository",
+            hint="open the remote: mvc.visit(URL)",
         )
 
     def poll(self) -> Followed | None:
-        """Serves the live version; returns the change, None if it is served already.
+        """Serves the live version. Returns the change, or None if this version is served already.
 
-        On an error the served version and ``current`` stay, and the next call retries. Raises
-        StateForgotten for a forgotten state, NoDeployment or UnknownTarget if nothing is live any
-        more, NotARepository or RemoteUnreachable while the source is missing, and the errors of
+        After an error, the served version and ``current`` stay, and the next call retries. Raises
+        StateForgotten for a forgotten state; NoDeployment or UnknownTarget if nothing is live any
+        more; NotARepository or RemoteUnreachable while the source is missing; and the errors of
         checkout and ``on_change``.
         """
         with self._lock:
@@ -107,11 +112,12 @@ class Follower(Closing, Unpicklable):
         return done
 
     def run(self, interval: float | None = None) -> None:
-        """Follows until it is closed, in this thread; checks every ``interval`` seconds.
+        """Follows the target in this thread until ``close`` is called. Checks every ``interval``
+        seconds.
 
-        The default is 0.1 for a model; a ReplicaSink waits for news. An error of mvc becomes one
-        warning (``NotFollowing``); the change is retried after 1 to 60 seconds, and at once if
-        another version goes live. Errors of ``on_change`` are raised.
+        The default is 0.1 with ModelSinks. With a ReplicaSink, the remote reports changes by
+        default. For an error of mvc, warns once (``NotFollowing``), and retries after 1 to 60
+        seconds, or at once if another version goes live. Errors of ``on_change`` are raised.
         """
         if interval is not None and not interval > 0:
             raise WrongUsage("the interval must be more than 0 seconds")
@@ -129,7 +135,7 @@ class Follower(Closing, Unpicklable):
                 self.poll()
                 pause = retry_at = 0.0
                 self._recovered()
-            except (NoDeployment, UnknownTarget) as error:  # only a deployment helps
+            except (NoDeployment, UnknownTarget) as error:  # no retry: only a deployment helps
                 pause = retry_at = 0.0
                 self._warn(error)
             except MvcError as error:
@@ -145,7 +151,9 @@ class Follower(Closing, Unpicklable):
                     self._stop.wait(retry_at - time.monotonic())
 
     def _news(self, mark: str, interval: float | None, retry_at: float) -> str | None:
-        """The mark of the live version if it differs; waits for a change."""
+        """Waits for a change. Returns a text that identifies the live version; None if it is
+        ``mark``.
+        """
         wait = self._wait if interval is None else interval
         if retry_at:
             wait = min(wait, max(0.0, retry_at - time.monotonic()))
@@ -157,7 +165,7 @@ class Follower(Closing, Unpicklable):
             return None if self._stop.is_set() else self._source.news(mark, 0)
 
     def _warn(self, error: MvcError) -> None:
-        """Warns that the target is not followed, unless the last warning was the same."""
+        """Warns that the target is not followed, unless the newest warning was the same."""
         if error.message == self._warned:
             return
         self._warned = error.message

@@ -1,4 +1,4 @@
-"""FileReader: loads the newest production weights in a serving process, swapped in one step."""
+"""FileReader: a serving process loads the newest production weights, and swaps them in one step."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mvc.types import PathName
 class FileReader:
     """Reads the file that a ``FileSink`` or ``mvc follow`` writes to ``path``.
 
-    ``production``: the version that this process serves, None before the first swap. The file need
-    not exist yet. Raises as ``Replica.check``.
+    ``production``: the version that this process serves; None before the first swap. The file need
+    not exist yet. Raises the errors of ``Replica.check``.
     """
 
     def __init__(
@@ -32,10 +32,12 @@ class FileReader:
         self.production: ServedVersion | None = None
 
     def swap(self) -> ServedVersion | None:
-        """Sets ``production`` to a newer version in the file and returns it; None if there is none.
+        """If the file has a newer version, sets ``production`` to it and returns it; otherwise
+        None.
 
-        Call it between two requests. The file's hash is verified first: on BadModelFile or
-        DamagedData ``production`` stays. Raises WrongUsage for a file that no sink has written.
+        Call this between two requests. The file's hash is verified before. If the file is damaged,
+        raises BadModelFile or DamagedData, and ``production`` stays. Raises WrongUsage for a file
+        that no sink has written.
         """
         newer = self._newer()
         if newer is not None:
@@ -44,7 +46,9 @@ class FileReader:
         return None
 
     def _newer(self) -> ServedVersion | None:
-        """The version in the file, if the file was replaced since the last call."""
+        """The version in the file, if the file was replaced since the preceding call; otherwise
+        None.
+        """
         if self._fs.stat(self._path) in (None, self._seen):
             return None
         with self._fs.open_read(self._path) as file:
@@ -56,7 +60,7 @@ class FileReader:
         try:
             version = decode_served(data, str(self._path), versions)
         except WrongUsage:
-            if self._fs.stat(self._path) != identity:  # file and note were replaced meanwhile
+            if self._fs.stat(self._path) != identity:  # the file was replaced meanwhile
                 return None
             raise
         self._seen = identity

@@ -1,9 +1,9 @@
-"""Reports of a node: the version that it serves, and since when.
+"""Reports of a node (a process that serves versions): which version it serves, and since when.
 
-Reports wait in a queue next to the node's file. The remote records each one as a deployment on
-``nodes/NAME/TARGET`` at the node's own time. A report whose answer was lost is sent again and
-counts once. The queue is a text file with a line for each waiting report, and for each target's
-newest.
+Reports wait in a queue next to the node's file. The remote records each report as a deployment on
+``nodes/NAME/TARGET``, at the time of the node's clock. If the answer to a report is lost, the node
+sends the report again, but the remote records it only once. The queue is a text file, with a line
+for each waiting report and for the newest report of each target.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from mvc.system import Clock, FileSystem
 from mvc.transport import NodeReport, Sent, Slice, Transport, encode_entries
 
 QUEUE = "reports"
-"""Name of the file, in the replica's folder."""
+"""Name of the queue's file in the replica's folder."""
 MOST = 10_000
-"""Limit of waiting reports; newer ones replace the oldest."""
+"""Maximum number of waiting reports. Beyond it, a new report replaces the oldest."""
 AT_ONCE = 256
-_REFUSALS = 32  # per call
+_REFUSALS = 32  # maximum in one call of ``send``
 _LARGEST = 8 * MIB
 _REFUSED = (HistoryMissing, InvalidName, InvalidTime, RemoteRefused)
 
@@ -38,7 +38,7 @@ _REFUSED = (HistoryMissing, InvalidName, InvalidTime, RemoteRefused)
 class _Report(Struct, frozen=True, array_like=True):
     """``commit`` is served for ``target`` (``nodes/NAME/TARGET``) from ``time_ns`` on.
 
-    ``refusals``: how often a remote refused it.
+    ``refusals``: how often a remote has refused this report.
     """
 
     target: str
@@ -49,7 +49,9 @@ class _Report(Struct, frozen=True, array_like=True):
 
 
 class Reports:
-    """The queue in ``folder`` of the node ``name``, for one process. Raises InvalidName."""
+    """The queue of the node ``name``, in ``folder``. Only one process may use it. Raises
+    InvalidName.
+    """
 
     def __init__(
         self,
@@ -64,20 +66,20 @@ class Reports:
 
     @property
     def waiting(self) -> list[str]:
-        """``nodes/NAME/TARGET`` of each waiting report."""
+        """The target (``nodes/NAME/TARGET``) of each waiting report."""
         return [row.target for row in self._read() if not row.delivered]
 
     def served(self, commit: CommitId, target: str, when_ns: int) -> None:
-        """Adds that ``commit`` is served since a time of this node's clock; durable on return.
+        """Adds a report that ``commit`` is served since ``when_ns`` of this node's clock.
 
-        Does nothing if the newest row of the target has this version already. Times of a target
-        ascend, even if the clock was set back.
+        It is durable on return. Nothing is added if the newest report of the target has this
+        version. Times of a target ascend, even if the clock was set back.
         """
         target = f"{NODES}{self.name}/{target}"
         rows = self._read()
         before = next((row for row in reversed(rows) if row.target == target), None)
         if before is not None and before.time_ns > when_ns + MAX_AHEAD_NS:
-            # The clock was far ahead: every remote refuses rows from then.
+            # The clock was far ahead. Every remote refuses reports with such times: delete these.
             rows = [row for row in rows if row.time_ns <= when_ns + MAX_AHEAD_NS]
             before = next((row for row in reversed(rows) if row.target == target), None)
         if before is not None:
@@ -89,8 +91,8 @@ class Reports:
     def send(self, transport: Transport) -> None:
         """Sends the waiting reports: those with the fewest refusals first, then the oldest.
 
-        Delivered reports leave the queue; refused ones are sent again after all others. Raises the
-        last refusal, and RemoteUnreachable.
+        Delivered reports leave the queue. The next call sends refused reports after all other
+        reports. Raises RemoteUnreachable, and at the end the newest refusal.
         """
         waiting = sorted(
             (row for row in self._read() if not row.delivered), key=lambda row: row.refusals
@@ -134,7 +136,7 @@ class Reports:
     # -- the file ------------------------------------------------------------------------
 
     def _read(self) -> list[_Report]:
-        """All valid rows, in the order in which they were added."""
+        """All valid reports, in the order in which they were added."""
         if self._fs.stat(self._file) is None:
             return []
         with self._fs.open_read(self._file) as file:

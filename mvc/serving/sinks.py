@@ -1,4 +1,4 @@
-"""Sinks: a Follower puts versions into a model, a file or a folder."""
+"""Sinks: the model, file or folder into which a Follower puts versions."""
 
 from __future__ import annotations
 
@@ -34,13 +34,16 @@ class Sink(Protocol):
     """Receives versions from a Follower of a repository."""
 
     def serving(self, repo: Repository, live: Deployed) -> AbstractContextManager[None]:
-        """Serves a live version, which may be served already; if the block fails, restores the one
-        before.
+        """Serves a live version, which may be served already.
+
+        If the block fails, restores the previous version.
         """
 
 
 class ModelSink:
-    """Loads weights into a module, in place; ``path``: the file, for versions with several."""
+    """Loads weights into a module, in place. ``path``: which file, if versions have several
+    files.
+    """
 
     def __init__(self, model: torch.nn.Module, *, path: str | None = None) -> None:
         self._model, self._path = model, path
@@ -48,7 +51,7 @@ class ModelSink:
 
     @contextmanager
     def serving(self, repo: Repository, live: Deployed) -> Iterator[None]:
-        """As ``Sink.serving``; copies the present weights for the block."""
+        """As ``Sink.serving``. Copies the present weights, to restore them if the block fails."""
         if self._loaded == live.commit:
             yield
             return
@@ -69,12 +72,12 @@ class ModelSink:
 
 
 class FileSink:
-    """A safetensors file with the newest version of a Recorder; use it as ``on_deploy``.
+    """Writes the newest version of a Recorder to a safetensors file. Use it as ``on_deploy``.
 
-    It is replaced atomically and durably: readers see the old or the new file. A path on a memory
-    file system, such as ``/dev/shm``, avoids the disk. Permissions are those of the present file,
-    or follow the umask. ``mvc.serving.reader.FileReader`` reads file and version. Raises as
-    ``Replica.check``.
+    The file is replaced atomically and durably: readers see the old or the new file. A path on a
+    memory file system, such as ``/dev/shm``, avoids the disk. An existing file's permissions stay;
+    those of a new file follow the umask. ``mvc.serving.reader.FileReader`` reads the file. Raises
+    the errors of ``Replica.check``.
     """
 
     def __init__(self, place: PathName, *, fs: FileSystem | None = None) -> None:
@@ -90,16 +93,16 @@ class FileSink:
 class ReplicaSink(Struct, frozen=True):
     """A file or folder that is synchronized with a target's live version.
 
-    Each version arrives as a delta, is verified, and replaces ``file`` in one step; then the shell
-    command ``command`` runs. If ``file`` ends in ``/`` or has no suffix, it is a link to a folder
-    with all files except training states, or with ``path`` and files below; otherwise ``path``
-    selects a file of a version with several. ``name``: the node reports its version under this
-    name.
+    Each version arrives as a delta, is verified, and replaces ``file`` in one step. Then the shell
+    command ``command`` runs. If ``file`` ends in ``/`` or has no suffix, it becomes a link to a
+    folder. The folder has all files of the version except training states. With ``path``, it has
+    only that file or the files below that folder. If ``file`` has a suffix, ``path`` selects a file
+    from a version with several files. ``name``: the name under which the node reports its version.
 
-    ``prepare``: a command that runs before anything visible changes; if it fails, nothing changes.
-    ``required``: if ``command`` fails, the previous version is served again. Both stop after
-    ``timeout`` seconds. ``full``: verifies all present bytes first. ``in_place``: overwrites only
-    changed bytes; no process may read the file meanwhile.
+    ``prepare``: a command that runs before anything visible changes. If it fails, nothing changes.
+    ``required``: whether the previous version is served again if ``command`` fails. Both commands
+    are ended after ``timeout`` seconds. ``full``: whether all present bytes are verified first.
+    ``in_place``: overwrite only changed bytes; no process may read the file meanwhile.
     """
 
     file: PathName

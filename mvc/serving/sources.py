@@ -44,21 +44,21 @@ from mvc.transport import (
 from mvc.types import PathName
 
 MIRROR = "mirror"
-"""The folder of a bucket's mirror, in the replica's folder."""
+"""Name of the folder with the mirror of a bucket, in the replica's folder."""
 _RETRY = "repair the command, then run mvc follow again"
 
 
 class NotFollowing(MvcWarning):
-    """The reason why a Follower cannot change its version, or cannot send its reports."""
+    """A Follower cannot change its version, or cannot send its reports. The text is the reason."""
 
 
 class Followed(Struct, frozen=True, kw_only=True):
-    """``commit``, live on ``target`` at ``time_ns``, is served since ``swapped_ns``.
+    """A change: ``commit``, live on ``target`` since ``time_ns``, is served since ``swapped_ns``.
 
-    ``previous``: the version served before, None if unknown. ``rollback``: the deployment returns
-    to an earlier one, or the version is older. ``deployed``: the record, from an open repository.
-    With a ReplicaSink: ``file`` contains the file ``path`` of the version, or is a folder with it,
-    for which ``received`` bytes arrived.
+    ``previous``: the version served before; None if unknown. ``rollback``: whether the deployment
+    returns to an earlier deployment, or the version is older. ``deployed``: the record; None with a
+    ReplicaSink. With a ReplicaSink, ``file`` is its file or folder. ``path``: the version's file
+    that ``file`` contains; empty for a folder. ``received``: the bytes received for this change.
     """
 
     target: str
@@ -77,7 +77,7 @@ OnChange = Callable[[Followed], object]
 
 
 class OpenSource:
-    """A repository that is open in this process; sinks read versions from it."""
+    """A repository that is open in this process. Sinks read versions from the repository."""
 
     interval: float | None = 0.1
     """Seconds between two checks; None if ``news`` waits."""
@@ -94,7 +94,7 @@ class OpenSource:
         self._target, self._sinks, self._on_change = target, sinks, on_change
         self._transport = serve(self.repo)
         self._is_sound = True  # False after an error of the open repository
-        self._live: tuple[str, Deployed | None] = "", None  # with its mark
+        self._live: tuple[str, Deployed | None] = "", None  # mark and live deployment
         self.current: Followed | None = None
 
     @property
@@ -108,15 +108,17 @@ class OpenSource:
         return self._transport.live(self._target, mark, seconds)
 
     def is_settled(self) -> bool:
-        """Whether ``poll`` can be skipped until another version goes live; here it is cheap."""
+        """Whether ``poll`` can be skipped until another version goes live. Never here: ``poll`` is
+        cheap.
+        """
         return False
 
     def _live_now(self) -> Deployed | None:
         """The live deployment; None before the first.
 
-        It costs a few system calls unless an entry was recorded or a dated deployment became due.
-        Raises NotARepository while the repository is missing, NoDeployment or UnknownTarget if
-        nothing is live any more, DamagedData, IoFailed.
+        The call takes a few system calls, unless an entry was recorded or a dated deployment became
+        due. Raises NotARepository while the repository is missing; NoDeployment or UnknownTarget if
+        nothing is live any more; DamagedData; IoFailed.
         """
         try:
             self._open()
@@ -137,7 +139,7 @@ class OpenSource:
             return None
 
     def _open(self) -> None:
-        """Opens the repository again if another one replaced it, or the caller closed it."""
+        """Opens the repository again if it was replaced or closed, or after an error."""
         if self.repo.closed or not self._transport.is_in_place() or not self._is_sound:
             fs, clock = self._transport.fs, self._transport.clock
             fresh = Repository.open(self.repo.root, discover=False, fs=fs, clock=clock)
@@ -146,18 +148,18 @@ class OpenSource:
             self._live, self._is_sound = ("", None), True
 
     def poll(self) -> Followed | None:
-        """Serves the live version; returns the change."""
+        """Serves the live version. Returns the change, or None if there is none."""
         live = self._live_now()
         if live is None or (self.current is not None and self.current.deployed == live):
             return None
-        self.repo.manifest(live.commit)  # raises an error if its state is absent
+        self.repo.manifest(live.commit)  # raises an error if the version's state is absent
         done = Followed(
             target=live.target, commit=live.commit, time_ns=live.time_ns,
             previous=None if self.current is None else self.current.commit,
             swapped_ns=self._transport.clock.now_ns(),
             rollback=live.returns_to is not None, deployed=live,
         )  # fmt: skip
-        with ExitStack() as served:  # if a sink fails, all are restored
+        with ExitStack() as served:  # if a sink fails, all sinks are restored
             for sink in self._sinks:
                 served.enter_context(sink.serving(self.repo, live))
             if self._on_change is not None:
@@ -166,7 +168,7 @@ class OpenSource:
         return done
 
     def reset(self) -> None:
-        """The next access opens the repository again."""
+        """Lets the next access open the repository again."""
         self._is_sound = False
 
     def close(self) -> None:
@@ -175,7 +177,9 @@ class OpenSource:
 
 
 class Replicated:
-    """A file or folder that is synchronized with a remote; the node reports its version."""
+    """A file or folder that is synchronized with a remote. A sink with a name reports its
+    version.
+    """
 
     interval: float | None = None
 
@@ -191,7 +195,7 @@ class Replicated:
         url = source.root if isinstance(source, Repository) else source
         self._remote = remote_at(os.fspath(url), options)
         self._target, self._sink, self._on_change = target, sink, on_change
-        self._report_warning = ""  # the last warning about reports
+        self._report_warning = ""  # the newest warning about reports
         self._transport: Transport | None = None
         name = check_node(sink.name) if sink.name else ""
         self._paths = (sink.path,) if isinstance(sink.path, str) else tuple(sink.path or ())
@@ -220,7 +224,7 @@ class Replicated:
         return self._transport
 
     def reset(self) -> None:
-        """Closes the connection; the next access opens a new one."""
+        """Closes the connection. The next access opens a new connection."""
         transport, self._transport = self._transport, None
         if transport is not None:
             with suppress(MvcError):
@@ -235,7 +239,7 @@ class Replicated:
         return self._connected().live(self._target, mark, seconds)
 
     def is_settled(self) -> bool:
-        """Whether the replica is complete and unchanged; sends waiting reports."""
+        """Whether the replica is complete and unchanged. If so, sends waiting reports."""
         current = self._file.current()
         if current is None or not current.commands_ran:
             return False
@@ -243,13 +247,13 @@ class Replicated:
         return True
 
     def poll(self) -> Followed | None:
-        """Serves the live version; returns the change."""
+        """Serves the live version. Returns the change, or None if there is none."""
         done = self._swap()
         self.report()
         return done
 
     def report(self) -> None:
-        """Sends waiting reports; warns once if that fails."""
+        """Sends waiting reports. If that fails, warns once."""
         if self._reports is None or not self._reports.waiting:
             return
         try:
@@ -258,7 +262,7 @@ class Replicated:
         except MvcError as error:
             unsent, refused = self._reports.waiting, error.message.rpartition(" deploy:")[2]
             if is_foreign := refused in unsent and refused.split("/")[1] != self._reports.name:
-                self._reports.drop(refused)  # this node can never send it
+                self._reports.drop(refused)  # the report of another name can never be sent
             if error.message != self._report_warning:
                 self._report_warning = error.message
                 text = (
@@ -269,12 +273,13 @@ class Replicated:
                 warnings.warn(text, NotFollowing, stacklevel=5)
 
     def _swap(self) -> Followed | None:
-        """Updates the replica; returns the change, None if it was up to date.
+        """Updates the replica. Returns the change, or None if the replica was up to date.
 
-        Raises CommandFailed for a required command; the previous version is served then.
+        Raises CommandFailed if a required command fails. In this case, the previous version is
+        served.
         """
         clock, old, sink = self._sink.clock, self._file.current(), self._sink
-        if old is not None:  # a killed process may not have reported it
+        if old is not None:  # a killed process may not have reported this version
             self._served(old, min(old.shown_ns, clock.now_ns()))
         update = self._file.update(
             self._connected(),
@@ -332,7 +337,7 @@ class Replicated:
             )
 
     def _go_back(self, update: Update, problem: str) -> NoReturn:
-        """Serves the previous version again; its command runs for that one, too."""
+        """Serves the previous version again, and runs the command for it. Raises CommandFailed."""
         failed, before = f"the command for {update.version.id.short} {problem}", update.before
         if before is None:
             raise CommandFailed(f"{failed}, and there is no previous version", hint=_RETRY)
@@ -349,7 +354,7 @@ class Replicated:
         raise CommandFailed(f"{self._file.shown} is {before.id.short} again: {failed}", hint=_RETRY)
 
     def _run(self, command: str, update: Update) -> str | None:
-        """Runs a command of the sink, if any; returns the problem, None after success."""
+        """Runs a command of the sink, if any. Returns the problem; None after success."""
         if not command:
             return None
         place, before = os.fspath(Path(self._sink.file).absolute()), update.before

@@ -1,7 +1,7 @@
-"""Helpers for tests of mvc and of programs that use it; no other package of mvc imports them.
+"""Helpers for tests of mvc and of programs that use mvc. No other package of mvc imports these.
 
-Faulty file systems, fixed clocks, and opening a repository as a new process would.
-``mvc.testing.fixtures`` has pytest fixtures.
+There are file systems that fail, fixed clocks, and functions that open a repository as a new
+process would. ``mvc.testing.fixtures`` has pytest fixtures.
 """
 
 from mvc.testing.files import (

@@ -1,7 +1,8 @@
-"""File systems that wrap another one and pass every call through one method.
+"""File systems for tests: each wraps another, and passes every call through one method.
 
-A wrapper overrides ``call`` (names) or ``handle_call`` (open files), and may wrap another wrapper.
-Combined methods, such as ``write_atomic``, run in the outermost wrapper, which sees each step.
+A wrapper overrides ``call`` (calls with a path) or ``handle_call`` (calls on open files), and may
+wrap another wrapper. Combined methods, such as ``write_atomic``, run in the outermost wrapper, so
+it receives each of their steps.
 """
 
 from __future__ import annotations
@@ -80,11 +81,13 @@ class WrappedFS(FileSystem):
     # -- methods to override -----------------------------------------------------------
 
     def call(self, op: str, path: Path, act: Callable[[], T], *detail: Any) -> T:
-        """Every call on names: ``op`` is the method's name, ``act`` performs it."""
+        """Receives every call with a path. ``op``: the method's name. ``act``: performs the
+        call.
+        """
         return act()
 
     def handle_call(self, file: Handle, op: str, act: Callable[[], T], *detail: Any) -> T:
-        """Every call on an open file: read, stat, write, truncate, set_mode, sync."""
+        """Receives every call on an open file: read, stat, write, truncate, set_mode, sync."""
         return self.call(op, file.path, act, *detail)
 
     def read(self, file: Handle, offset: int, length: int) -> bytes:
@@ -96,7 +99,7 @@ class WrappedFS(FileSystem):
         return self.handle_call(file, "read", lambda: file.inner.read_into(offset, view), *detail)
 
     def write(self, file: WrappedWriteFile, offset: int, views: Sequence[memoryview]) -> int:
-        """One system call; returns how many bytes of ``views`` were written."""
+        """Makes one system call. Returns how many bytes of ``views`` were written."""
         detail = offset, sum(map(len, views)), views
         self.handle_call(file, "write", lambda: file.inner.write_at(offset, views), *detail)
         return detail[1]
@@ -151,7 +154,7 @@ class WrappedFS(FileSystem):
     def is_network_filesystem(self, path: Path) -> bool:
         return self.inner.is_network_filesystem(path)
 
-    # Last, because inside the class the name hides the type.
+    # This method comes last, because its name hides the type ``list`` in the class.
     def list(self, path: Path) -> list[str]:
         return self.call("list", path, lambda: self.inner.list(path))
 
@@ -160,7 +163,8 @@ class WrappedFS(FileSystem):
 
 Error = int | Literal["short"] | type[MemoryError]
 
-# The calls that an error can affect and that are counted; other errors affect every call.
+# Maps an error to the calls that it affects; only these are counted. Errors that are not listed
+# affect every call.
 _STRIKES: dict[Error, frozenset[str]] = {
     errno.ENOSPC: frozenset(
         {"open_write", "write", "truncate", "sync", "make_dir", "link", "replace", "sync_dir"}
@@ -186,12 +190,14 @@ _VERBS = {
 
 
 class FailingFS(WrappedFS):
-    """Counts calls; the ``fail_at``-th (from 1) fails, with ``persistent`` all following ones, too.
+    """Counts calls. Call number ``fail_at`` (from 1) fails; with ``persistent`` all later calls,
+    too.
 
-    ``error``: an errno, MemoryError, or "short": the system call transfers half of the bytes, which
-    is no failure. A write that fails with an errno first writes half of its bytes, as on a full
-    disk. ``calls``: calls so far that the error could affect; ``failures``: those that it did.
-    ``fail_at=0`` disables failures. ``within``: only calls below this folder count and fail.
+    ``error``: an errno, MemoryError, or "short". With "short", the system call does not fail, but
+    transfers only half of the bytes. A write that fails with an errno first writes half of its
+    bytes, as on a full disk. ``calls``: number of calls so far that the error could affect.
+    ``failures``: number of calls that it did affect. ``fail_at=0`` disables failures. ``within``:
+    only calls below this folder count and fail.
     """
 
     def __init__(
@@ -233,12 +239,12 @@ class FailingFS(WrappedFS):
         return super().write(file, offset, part)
 
     def _transferred(self, op: str, file: Handle, length: int) -> int:
-        """How many of the bytes the system call transfers."""
+        """How many of ``length`` bytes the system call transfers."""
         is_short = self.error == "short" and self._due(op, file.path)
         return (length + 1) // 2 if is_short else length
 
     def _due(self, op: str, path: Path) -> bool:
-        """Counts the call; returns whether it fails."""
+        """Counts the call. Returns whether it fails."""
         if self.within is not None and not path.is_relative_to(self.within):
             return False
         strikes = _STRIKES.get(self.error)
@@ -275,11 +281,13 @@ class UnsyncedFS(WrappedFS):
 
 
 Hook = Callable[[int, str, Path], object]
-"""Number of the call (from 1), its name, the path."""
+"""Receives the number of the call (from 1), its name and the path."""
 
 
 class HookedFS(WrappedFS):
-    """Calls ``hook`` before every call on names and open files; ``calls`` counts them."""
+    """Calls ``hook`` before every call with a path or on an open file. ``calls`` counts these
+    calls.
+    """
 
     def __init__(self, hook: Hook, inner: FileSystem | None = None) -> None:
         super().__init__(inner)
@@ -296,13 +304,14 @@ class HookedFS(WrappedFS):
 
 
 class Killed(BaseException):
-    """Raised in a process that counts as killed."""
+    """Raised by the file system of a process that counts as killed."""
 
 
 class KilledFS(HookedFS):
     """From the first call for which ``when`` is true, no call has an effect, as after a kill.
 
-    All later calls, also in clean-up code, raise Killed. (Releasing locks works, as in the kernel.)
+    All later calls raise Killed, even those in clean-up code. Only locks can still be released, as
+    the kernel does it after a kill.
     """
 
     def __init__(self, when: Hook, inner: FileSystem | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Opens a repository as a new process would, with another clock, thresholds or no threads."""
+"""Opens a repository as a new process would. Clock, thresholds and threads can be replaced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class FixedClock(Clock):
-    """Starts at ``start_ns`` and advances by ``step_ns`` on each query."""
+    """A clock that starts at ``start_ns`` and advances by ``step_ns`` on each query."""
 
     def __init__(self, start_ns: int = 1_750_000_000_000_000_000, step_ns: int = 0) -> None:
         self.time_ns = start_ns
@@ -30,12 +30,12 @@ class FixedClock(Clock):
         return now
 
     def advance(self, ns: int) -> None:
-        """Sets it forward, or back."""
+        """Sets the clock forward, or back if ``ns`` is negative."""
         self.time_ns += ns
 
 
 class InThisThread(Executor):
-    """Runs a call at once: threads cost more than they save for small tensors."""
+    """Runs a call at once, because for small tensors threads would cost more than they save."""
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
@@ -67,15 +67,15 @@ def killed(act: Callable[[FileSystem], object], when: Hook) -> bool:
 
 
 def fresh_process() -> None:
-    """Drops all caches, as if the process had just started."""
+    """Clears all caches, as if the process had just started."""
     clear_caches()
 
 
 def open_repository(root: Path, *, tuning: Tuning | None = None, **options: Any) -> Repository:
-    """The repository of exactly this folder; ``options`` as of ``Repository.open``."""
+    """Opens the repository in exactly this folder. ``options`` are those of ``Repository.open``."""
     return Repository.open(root, discover=False, tuning=tuning, **options)
 
 
 def open_quietly(root: Path, **options: Any) -> Repository:
-    """The repository of exactly this folder, without threads."""
+    """Opens the repository in exactly this folder. Starts no threads for its work."""
     return open_repository(root, tuning=Tuning(pool=InThisThread()), **options)
