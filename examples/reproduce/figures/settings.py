@@ -70,7 +70,7 @@ _SAID = {
         "than 0.52 steps (`hold`)",
     ),
     "docs/production.md": (
-        "is 0.1 points of accuracy",
+        "is 0.1 percentage points of accuracy",
         "drop of 0.1 points needs thousands",
     ),
     "docs/provenance.md": ("(12 s, proven",),
