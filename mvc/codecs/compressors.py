@@ -30,7 +30,7 @@ from mvc.types import FIRST_RELEASE
 _HUFFMAN = "huff"
 _BLOCK_HEADER = 3
 _RLE, _RESERVED = 1, 3
-_LEAST_DICTIONARY = 4096  # of LZMA
+_LEAST_DICTIONARY = 4096  # bytes, in LZMA
 _STORED = 64 << 10  # bytes that fit into one block of a zstd frame
 _STORED_FRAME = struct.Struct("<IBI")  # magic number, a single segment with its size in 4 bytes
 
@@ -136,7 +136,7 @@ class Zstd(Compressor, frozen=True):
 
 
 class ZstdUltra(Zstd, frozen=True):
-    """The highest levels; the window is never larger than the data, a few MiB at most."""
+    """zstd above level 19. Its window is never larger than the data, a few MiB at most."""
 
     feature = STAGES
 

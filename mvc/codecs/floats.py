@@ -24,7 +24,7 @@ Numbers = NDArray[Any]  # float32 or float64
 
 
 class Format(Struct, frozen=True):
-    """An IEEE 754 binary format: bytes of a word, bits of its fraction."""
+    """An IEEE 754 binary format. ``width``: bytes of a word. ``fraction``: bits of the fraction."""
 
     name: str
     width: int
@@ -73,7 +73,7 @@ BY_CODE = tuple(FORMATS[name] for name in ("float32", "float64", "float16", "bfl
 def values_of(words: NDArray[Any], kind: Format) -> Numbers:
     """Converts words, or an array of the ``table_type``, to the format's ``number_type``.
 
-    Exact except for signalling NaNs.
+    The conversion is exact except for signalling NaNs.
     """
     if kind.name == "bfloat16":
         wide: Numbers = (words.view("<u2").astype("<u4") << np.uint32(16)).view("<f4")

@@ -144,7 +144,7 @@ class StreamLayout(Stage, frozen=True):
     def decode(
         self, cursor: Cursor, words: Words, method: Compressor | None
     ) -> tuple[Words, Words | None]:
-        """The words of a chunk, possibly in ``words``; and positions if only some are stored."""
+        """The words of a chunk, possibly in ``words``. If some are not stored, their positions."""
         words.view(np.uint8)[:] = decode_stream(cursor, words.nbytes, method, "plane")
         return words, None
 
@@ -269,7 +269,7 @@ class Blocks(StreamLayout, frozen=True):
 
 
 def _begins(blocks: NDArray[Any]) -> NDArray[np.bool_]:
-    """For each position, whether bytes of another kind begin there: codes of both are shorter."""
+    """For each position, whether to cut blocks there, because codes for both parts are shorter."""
     length = blocks.shape[1]
     sample = blocks[:: max(1, len(blocks) // _SAMPLE)].astype(np.intp)
     keys = sample * length + np.arange(length)

@@ -117,8 +117,8 @@ def decode(
 ) -> Words:
     """The words of a full record, or the pattern to combine with ``state`` by exclusive or.
 
-    ``state`` does not change. Raises DamagedData if an entry plus its steps is no exact word, or if
-    an entry of a full record is none.
+    ``state`` does not change. Raises DamagedData if an entry of a full record, or the sum of an
+    entry and its steps, has no exact word.
     """
     if full:
         return _decode_full(cursor, len(state), state.itemsize, method)

@@ -1,9 +1,9 @@
 """A stream of bytes of known length, stored in the smallest of four forms.
 
 The forms are: raw bytes; one value, if all bytes are equal; a compressed frame; or a bitmap of the
-nonzero bytes, and their values. docs/format.md defines them ("Payload of a single member"). The
-frame needs at least one bit for each byte. If most bytes are zero, a bitmap, which is a stream
-itself, needs less.
+nonzero bytes, and their values. docs/format.md defines them ("Payload of a single member"). A
+compressed frame needs at least one bit for each byte. If most bytes are zero, a bitmap, which is a
+stream itself, needs less.
 
 The form is chosen from a sample of the bytes, without trying all four. A pipeline without a
 compressor (``method`` None) stores only the raw bytes.

@@ -140,7 +140,7 @@ def move_at(operator: str, state: Words, at: Words, delta: Words, *, reverse: bo
 
 
 def move_marked(operator: str, state: Words, marks: Bytes, delta: Words, *, reverse: bool) -> None:
-    """As ``move``, only for the words that the bitmap ``marks`` has."""
+    """As ``move``, only for the words that are marked in the bitmap ``marks``."""
     if kernels is None:
         move_at(operator, state, positions(marks, len(state)), delta, reverse=reverse)
         return

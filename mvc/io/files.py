@@ -70,7 +70,8 @@ LOCK_SECONDS = 60.0
 POLLED = 1.0
 """Seconds before the deadline in which a lock is polled.
 
-Before that, a thread waits in the kernel's queue. It could acquire the lock after the deadline.
+Before that, a thread waits in the kernel's queue. Until the deadline, this thread could acquire the
+lock too late.
 """
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.008  # seconds between two attempts
@@ -99,7 +100,7 @@ class FileLock(AbstractContextManager["FileLock"]):
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             try:
-                # Unlocking also affects copies of the descriptor; closing would not.
+                # Unlocking ends the lock for copies of the descriptor, too. Closing would not.
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             finally:
                 os.close(descriptor)
@@ -442,8 +443,8 @@ class FileSystem:
     def write_atomic(self, path: Path, data: Bytes, *, mode: int | None = None) -> None:
         """Replaces the content of ``path`` by ``data``, durably and in one step.
 
-        Tries again if another process has deleted the temporary file, because it took the file for
-        the rest of a crash.
+        Tries again if another process has deleted the temporary file, which seemed to be left by a
+        crash.
         """
         for left in reversed(range(_TRIES)):
             try:
@@ -541,7 +542,7 @@ def _read_ahead(paths: Sequence[Path]) -> None:
 
 
 class LateFlushes(FileSystem):
-    """Flushes only when ``flush`` is called. For folders that a power loss may delete before."""
+    """A file system that flushes only in ``flush``. Before that, a power loss may delete files."""
 
     def _written(self, path: Path, descriptor: int) -> WriteFile:
         return _Unflushed(path, descriptor, 0)
@@ -659,7 +660,7 @@ def _open_lock(path: Path) -> int:
 
 
 def _wait(descriptor: int, path: Path, kind: int, deadline: float | None) -> bool:
-    """Waits until the deadline, or without one not at all; returns whether the lock is acquired."""
+    """Waits for a lock until the deadline, if there is one. Returns whether it is acquired."""
     pause = _FIRST_WAIT
     while True:
         try:

@@ -353,7 +353,7 @@ class WriteFile(_Handle):
         self._mode_changed = True
 
     def sync(self) -> None:
-        """Makes content and size durable. The name needs ``FileSystem.sync_dir``."""
+        """Makes content and size durable. ``FileSystem.sync_dir`` makes the name durable."""
         self._check()
         try:
             self._sync()

@@ -45,7 +45,7 @@ _BY_OTHERS = 0o077
 
 
 class ChangedFile(Struct, frozen=True):
-    """A file below a folder. With an empty ``name``, the "folder" is the only file itself.
+    """A file below a folder. With an empty ``name``, the path of the folder is that of the file.
 
     ``before`` and ``size``: bytes of the old and of the new file; None if there is no such file.
     """
@@ -102,7 +102,7 @@ class RedoJournal:
         self._fs.sync_dir(self._path.parent)
 
     def _write(self, part: bytes) -> int:
-        """Returns the offset of the part."""
+        """Writes a part; returns its offset."""
         self._check = zlib.crc32(part, self._check)
         self._file.write([_HEAD.pack(self._check, len(part)), part])
         return self._file.position - len(part)

@@ -1,11 +1,11 @@
 """Replaces several files of a folder together.
 
-All files are written, flushed and checked under temporary names. Only then they are renamed, one by
-one. A *plan* (``mvc.io.plans``) lists the temporary files from the start, and is locked while its
-process runs. After this process was killed, the next process calls ``finish_interrupted``: if all
-temporary files were ready and match the plan, it does the remaining renames. Otherwise it deletes
-the temporary files. It opens and deletes only regular files of this user, and for a ready plan only
-files of the planned size. Any other file with a temporary name is left unchanged.
+All files are written, flushed and checked under temporary names. Then they are renamed, one after
+another. A *plan* (``mvc.io.plans``) lists the temporary files from the start, and is locked while
+its process runs. After this process was killed, the next process calls ``finish_interrupted``. If
+all temporary files were ready and match the plan, this does the remaining renames. Otherwise it
+deletes the temporary files. It opens and deletes only regular files of this user, and for a ready
+plan only files of the planned size. Any other file with a temporary name is left unchanged.
 
 If no plan can be written, an interrupted replacement cannot be completed. Replacements of one path
 lock the same empty plan, so they run one at a time (``one_at_a_time``).
@@ -52,7 +52,7 @@ def replacing(
     then: Mapping[str, str] | None = None,
     version: str = "",
 ) -> Iterator[list[str]]:
-    """Replaces ``files`` of ``folder`` with the output of the functions, and deletes ``deletes``.
+    """Replaces ``files`` of ``folder`` by the output of their functions; deletes ``deletes``.
 
     If anything fails before all files are written and flushed, nothing has changed. Symbolic links
     below ``folder`` are not followed. New files get the permissions of the old files. Yields the
@@ -95,7 +95,7 @@ class Finish(Struct, frozen=True):
 
     ``root``: the folder that contains the repository. ``size(version, check)``: bytes of the file
     with this check in this version; None if there is no such file. ``holds(version, check, path)``:
-    whether ``path`` has the same bytes as this file. ``conclude``: does a plan's ``then``.
+    whether ``path`` has the same bytes as this file. ``conclude``: does what ``then`` describes.
     """
 
     root: Path
@@ -235,7 +235,7 @@ def _is_ours(fs: FileSystem, folder: Path, step: PlanStep, plan: Plan, finish: F
 
 @contextmanager
 def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
-    """Only one ``with`` block at a time runs with the file or folder ``place``.
+    """For a file or folder ``place``, only one ``with`` block of all processes runs at a time.
 
     If the folder ``plans`` cannot be written, several may run. Raises Busy after a minute.
     """

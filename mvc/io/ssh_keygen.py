@@ -87,7 +87,7 @@ class Signers(Struct, frozen=True):
 
 
 def sign(key: Path, namespace: str, message: bytes) -> bytes:
-    """The binary signature of ``message`` by ``key``, a file. The agent may have the key, too.
+    """The binary signature of ``message`` by the key of a file, which may be in the agent.
 
     Raises CannotSign, NotInstalled.
     """

@@ -64,17 +64,21 @@ def check_features(features: frozenset[str]) -> frozenset[str]:
 
 
 def _newer(unknown: str) -> UnsupportedFormat:
-    return UnsupportedFormat(f"this repository needs a newer mvc: it uses {unknown}", hint=_UPGRADE)
+    return UnsupportedFormat(
+        f"this repository uses {unknown}, which needs a newer mvc", hint=_UPGRADE
+    )
 
 
 def only_read(features: frozenset[str]) -> str:
     """Why a repository with these features can only be read; empty if it can be written, too."""
     unknown = ", ".join(sorted(features - KNOWN))
-    return unknown and f"this mvc can read the repository, but not write it: it uses {unknown}"
+    return unknown and (
+        f"this mvc can read the repository, but not write it: the repository uses {unknown}"
+    )
 
 
 def read_features(fs: FileSystem, folder: Path) -> frozenset[str]:
-    """Features of the repository folder ``folder``; errors as of ``parse_format``."""
+    """Features of the repository folder ``folder``. Raises as ``parse_format`` does."""
     return parse_format(fs.read_bytes(folder / FORMAT, _MAX_SIZE))
 
 

@@ -352,7 +352,8 @@ class Snapshot:
     def publishing(self, first: bytes, last: bytes | None = None) -> list[Recorded]:
         """Entries that published commits with ids from ``first`` to ``last``, in order of ids.
 
-        Only the first 8 bytes of ids are compared. Without ``last``, they must equal ``first``.
+        Only the first 8 bytes of ids are compared. Without ``last``, only commits with the first
+        bytes of ``first`` count.
         """
         low = keys.COMMIT + first[: keys.ID_BYTES]
         high = keys.after(keys.COMMIT + (first if last is None else last)[: keys.ID_BYTES])
@@ -433,10 +434,11 @@ class Snapshot:
 
     @_retried_on_rewrite
     def own_since(self, target: str, sequence: int) -> tuple[Recorded, bool] | None:
-        """The newest operation on a target that was recorded here, with ``sequence`` or later.
+        """The newest operation on a target that was recorded here, if its number is high enough.
 
-        None if there is no such operation. The flag says whether all operations on the target,
-        from the first of these on, were recorded here and in turn (``keys._is_in_turn``).
+        ``sequence``: the lowest number. None if there is no such operation. The flag says whether
+        all operations on the target from the first such operation on were recorded here and in turn
+        (``keys._is_in_turn``).
         """
         low, mixed = keys.OWN + keys.text(target), keys.MIXED + keys.text(target)
         start = self.first(keys.OPERATION + keys.number(sequence), keys.after(keys.OPERATION))

@@ -134,7 +134,7 @@ class Store:
         thresholds: IndexThresholds | None = None,
         pool: Executor | None = None,
     ) -> None:
-        """Opens ``folder``. ``pool`` runs hashing, encoding and decoding; by default threads.
+        """Opens ``folder``. ``pool`` runs hashing, encoding and decoding; by default a new pool.
 
         ``thresholds``: when the tail of the journal is indexed. Raises UnsupportedFormat,
         DamagedData, HistoryMissing, IoFailed.
@@ -293,7 +293,7 @@ class Store:
         return 0 if identity is None else identity.size
 
     def pack_writer(self, *, fresh: bool = False) -> PackWriter:
-        """Appends to packs; with ``fresh``, only to new packs. Imported late, as all writers."""
+        """Appends to packs; with ``fresh``, only to new packs. Imported late, like all writers."""
         from mvc.store.writing.pack_writer import PackWriter
 
         return PackWriter(

@@ -25,7 +25,7 @@ def test_what_bars_writing_lets_nothing_be_written(tmp_path: Path) -> None:
     with history.open() as early:
         state = early.checkout("HEAD")
         name(tmp_path, ONLY_READ)
-        with pytest.raises(ReadOnly, match=f"but not write it: it uses {ONLY_READ}"):
+        with pytest.raises(ReadOnly, match=f"but not write it: the repository uses {ONLY_READ}"):
             early.commit({"w": state["w"] + 1})  # also where it was open before
     with history.open() as repo:
         before = (tmp_path / ".mvc/journal").read_bytes()
@@ -40,7 +40,7 @@ def test_what_bars_writing_lets_nothing_be_written(tmp_path: Path) -> None:
             lambda: repo.storage.repair(),
             lambda: repo.undo(),
         ):
-            with pytest.raises(ReadOnly, match=f"it uses {ONLY_READ}") as caught:
+            with pytest.raises(ReadOnly, match=f"the repository uses {ONLY_READ}") as caught:
                 write()
             assert caught.value.hint == "upgrade mvc"
         assert repo.storage.fsck(full=True).sound
@@ -55,7 +55,7 @@ def test_a_checkout_that_may_not_move_head_writes_no_file(tmp_path: Path) -> Non
         repo.branch("side", "HEAD~1")
         name(tmp_path, ONLY_READ)
         for move in (lambda: repo.switch("side"), lambda: repo.checkout("HEAD~1", to=tmp_path)):
-            with pytest.raises(ReadOnly, match=f"it uses {ONLY_READ}"):
+            with pytest.raises(ReadOnly, match=f"the repository uses {ONLY_READ}"):
                 move()
             assert (tmp_path / "notes").read_text() == "two"
         repo.checkout("HEAD~1", to=tmp_path / "out")
@@ -66,7 +66,7 @@ def test_a_checkout_that_may_not_move_head_writes_no_file(tmp_path: Path) -> Non
 def test_other_features_are_refused(tmp_path: Path, feature: str) -> None:
     history = CheckedHistory(tmp_path, 1)
     name(tmp_path, feature)
-    with pytest.raises(UnsupportedFormat, match=f"needs a newer mvc: it uses {feature}"):
+    with pytest.raises(UnsupportedFormat, match=f"uses {feature}, which needs a newer mvc"):
         history.open()
 
 

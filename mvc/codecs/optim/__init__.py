@@ -4,8 +4,8 @@ Weights and second moments follow from first moments by the formula of the step.
 formulas, operation by operation. A ``Prediction`` is one rule with its numbers. ``kinds`` lists the
 optimizers and their possible rules. ``choice`` determines on a sample which rule was used.
 
-The difference between prediction and new values is stored. So a wrong prediction only makes it
-larger.
+The difference between prediction and new values is stored. So a wrong prediction only makes this
+difference larger.
 """
 
 from mvc.codecs.optim.choice import ChosenRule, choose_predictions

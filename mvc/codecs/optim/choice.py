@@ -22,7 +22,7 @@ _MOST = 1 << 14  # elements on which a candidate is tried
 class ChosenRule(Struct, frozen=True):
     """The rule that predicts a member from its base (its older version) and from inputs.
 
-    ``exact``: the share of the sample of which all bits are predicted.
+    ``exact``: the share of the sampled elements of which all bits are predicted.
     """
 
     prediction: Prediction

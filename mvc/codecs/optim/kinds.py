@@ -37,7 +37,7 @@ class RuleCandidate(Struct, frozen=True):
 class _GroupNumbers:
     """The values of a parameter group, and the scalars of its state, as numbers.
 
-    ``tensor``: ``lr`` is a float32 tensor. ``capturable``: the step and powers by it are, too.
+    ``tensor``: ``lr`` is a float32 tensor. ``capturable``: the step is a float32 tensor.
     """
 
     def __init__(self, values: Mapping[str, object], *, tensor: bool, capturable: bool) -> None:
@@ -184,7 +184,7 @@ def kinds_of(state_names: Collection[str], group: Mapping[str, object]) -> tuple
 def candidates(
     kinds: Sequence[str], groups: Sequence[Mapping[str, object]], dtype: str
 ) -> Iterator[RuleCandidate]:
-    """Candidates of all kinds, with the values of each group. The step is that of the first."""
+    """Candidates of all kinds, with the values of each group. The step is the first group's."""
     moved = {_STEP: groups[0][_STEP]} if groups and _STEP in groups[0] else {}
     for kind in (KINDS[name] for name in kinds if name in KINDS):
         for group in groups:

@@ -60,7 +60,7 @@ class Rule(Struct, frozen=True):
 
 
 def fma(a: Any, b: Numbers, c: Numbers) -> Numbers:
-    """``a * b + c``. For float32, computed in float64 and rounded; for float64, in exact parts."""
+    """``a * b + c``. float32 is computed in float64, float64 by exact product and sum."""
     if c.dtype != np.float64:
         wide: Numbers = np.multiply(b, a, dtype=np.float64)
         wide += c

@@ -23,7 +23,7 @@ class MemoryGraph(Graph):
     def name(self, id_: bytes) -> None:
         """Registers an id. Records name a base by the first bytes of its id.
 
-        If several registered ids begin with these bytes, they mean the first registered id.
+        If several ids have the same first bytes, these mean the id that was registered first.
         """
         self._named.setdefault(id_[:BASE_BYTES], id_)
 

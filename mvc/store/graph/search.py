@@ -2,7 +2,8 @@
 
 A path begins at a full record, which needs no base. A delta without a transform can be applied and
 undone, so it is an edge in both directions. So a version can be recovered from a full record of an
-earlier or of a later version (VSOL §3.2.8). A delta with a transform can only be applied.
+earlier or of a later version (VSOL §3.2.8). A delta with a transform, such as a change of dtype,
+can only be applied (``Coding``).
 """
 
 from __future__ import annotations

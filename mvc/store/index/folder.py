@@ -2,10 +2,10 @@
 
 ``index.lmdb/current`` contains the name of a sub-folder with one LMDB environment. A rebuilt index
 is a new environment in a new sub-folder. Then ``current`` gets the new name, and the old sub-folder
-is deleted. A process that has the old environment open can continue to use it, because deleted
-files stay readable, and the processes with the old lock file open lock each other out. The data
-file of an environment is never replaced: the new file would use the transaction counter in the old
-lock file, and a process could read an outdated snapshot unnoticed.
+is deleted. A process that has the old environment open can continue to use it: deleted files stay
+readable, and processes with the same lock file open still exclude each other. The data file of an
+environment is never replaced: the new file would use the transaction counter in the old lock file,
+and a process could read an outdated snapshot unnoticed.
 
 LMDB allows a process to open a file only once. So all users in a process share one environment, and
 a child process opens the file again after a fork. An environment is identified by device and inode
@@ -51,7 +51,7 @@ def current(fs: FileSystem, folder: Path) -> Path | None:
 
 
 def data_identity(fs: FileSystem, environment: Path) -> FileIdentity | None:
-    """The identity of the environment's data file; None if it, its folder or the lock is a link.
+    """The identity of an environment's data file; None if data, lock or folder is a link.
 
     LMDB maps its files for writing. Through a link, it could change a file of another owner.
     """
@@ -89,7 +89,7 @@ def _delete(fs: FileSystem, environment: Path) -> None:
         if identity is not None and not identity.is_dir:
             fs.unlink(environment, missing_ok=True)
             return
-        with suppress(MvcError):  # data first: a new lock file does not lock out present users
+        with suppress(MvcError):  # data first: present users would not see a new lock file
             for name in (DATA, LOCK):
                 fs.unlink(environment / name, missing_ok=True)
         fs.remove_dir(environment)

@@ -182,7 +182,7 @@ class Index:
 
         ``instead``: after a replacement of the journal, the present state of the index. Its runs
         are deleted, and ``old`` is used in its place. If another process has changed the index
-        meanwhile, nothing is added, and the state by that process is returned.
+        meanwhile, adds nothing and returns the state that this process wrote.
         """
         fresh = sorted(set(keys))
         while True:

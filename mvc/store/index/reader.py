@@ -36,7 +36,7 @@ _FEW = 64
 class IndexThresholds(Struct, frozen=True):
     """When the tail is added to the index.
 
-    ``tail``: entries in the tail that are enough to index it. ``far``: if so many bytes of the
+    ``tail``: the tail is indexed when it has this many entries. ``far``: if this many bytes of the
     journal are not indexed, their keys are not added to the tail, but directly to the index,
     ``batch`` entries at a time.
     """

@@ -87,7 +87,7 @@ class Entry(Struct, frozen=True, dict=True):
     ``author``, ``reason``: empty if statements or commits have them. In a received push, ``author``
     is the token or account that pushed. ``undoes``: number of the operation that is undone.
     ``marks``: first 8 bytes of content roots, to search versions by content. ``previous``: for each
-    statement the number of the entry with the previous one of its topic; ``publish`` fills it in.
+    statement, the number of the entry with the previous statement of its topic (``completed``).
     """
 
     operation: str
@@ -116,7 +116,7 @@ class Entry(Struct, frozen=True, dict=True):
 
     @property
     def done_by(self) -> str:
-        """The author of the operation. The entry, a statement or a commit has it."""
+        """The author. If the entry has none or was received, that of a statement or a commit."""
         authors = [s.author for s in self.statements] + [c.author for c in self.commits]
         first = next(filter(None, authors), "")
         return first if first and (self.is_received or not self.author) else self.author

@@ -126,7 +126,7 @@ def frame_of(data: bytes) -> _Frame | None:
 
 
 def single_frames(data: bytes, source: str) -> Iterator[_Frame]:
-    """(frame, sequence, chain, check) of consecutive frames, each entry in one copy.
+    """(frame, sequence, chain, check) of consecutive frames, of which each entry has only one.
 
     Raises DamagedData if ``data`` has other bytes; the message calls the data ``source``.
     """

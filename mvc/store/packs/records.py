@@ -1,8 +1,8 @@
 """Records: encoded objects in a pack, after a header that describes them (docs/format.md).
 
 The *members* of a record are objects or pieces of objects. The header has the ids of the members,
-their codings (how their bytes are encoded) and their bases. The header has a checksum, and every
-payload (the encoded bytes of a member) has one. So every byte is verified, and a pack can be read
+their codings (how their bytes are encoded) and their bases. The header has a checksum, and so has
+every payload (the encoded bytes of a member). So every byte is verified, and a pack can be read
 without an index.
 """
 
@@ -31,7 +31,7 @@ CHECK_SIZE = 16
 PAYLOAD_CHECK = 8
 _MAX_EXTRA = 1 << 20
 BASE_BYTES = 8
-"""Bytes of an id that name a base. They mean the first published object whose id has them."""
+"""How many first bytes of an id name a base: the first published object whose id has them."""
 
 BLOB, MANIFEST = 1, 2
 _HAS_BASE, _STARTS_LATER, _HAS_INPUTS = 4, 8, 16
@@ -51,9 +51,9 @@ _MOST_JOINT_DIGITS = 4
 class Coding(Struct, frozen=True, dict=True):
     """How payload bytes become an object. ``text`` is ``[transform |] pipeline``.
 
-    Deltas without a transform can be undone. The exception are lossy deltas (``mvc.lossy.lc``),
-    which add floats to the base. ``joint:M`` before their pipeline: the members are M consecutive
-    lossy deltas of the same objects. Deltas with a transform cannot be undone:
+    Deltas without a transform can be undone, except lossy deltas (``mvc.lossy.lc``), which add
+    floats to the base. ``joint:M`` before their pipeline: the members are M consecutive lossy
+    deltas of the same objects. Deltas with a transform cannot be undone:
 
     - ``resize``: the base is cut or zero-filled first.
     - ``cast:A>B``: the base is converted to another dtype first.

@@ -141,7 +141,7 @@ def _comparable(entry: Entry) -> tuple[object, ...]:
 
 
 def completed(snapshot: Snapshot, entry: Entry) -> Entry:
-    """The entry with ``previous``, and with node and times of new statements.
+    """Adds ``previous`` to an entry, and node and times to its new statements.
 
     Call it under the journal's lock.
     """

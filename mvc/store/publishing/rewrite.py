@@ -93,7 +93,7 @@ class Rewrite:
                 self._file.identity(),
             )
             return present is None or (present.inode, present.device) == (ours.inode, ours.device)
-        return True  # unknown; gc deletes packs that no entry names later
+        return True  # unknown; later, gc deletes packs that no entry names
 
     def keep(self, recorded: Recorded, entry: Entry | None) -> None:
         """Appends ``entry``, the new form of the old journal's next entry. None leaves it out."""
@@ -145,7 +145,7 @@ class Rewrite:
         return known and self._snapshot.entry(last.offset).check == last.check
 
     def meanwhile(self) -> Iterator[Recorded]:
-        """Yields the entries that other processes append to the old journal. ``keep`` each.
+        """Yields entries that other processes append to the old journal. Call ``keep`` for each.
 
         Before the last entries are yielded, the old journal is locked, until ``publish``. Raises
         ConcurrentRewrite if another process has replaced the journal.

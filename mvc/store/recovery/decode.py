@@ -83,7 +83,7 @@ def short_name(step: PathStep) -> str:
 
 
 def pipeline_of(step: PathStep) -> Pipeline:
-    """The pipeline that a payload names; DamagedData unless it exists and fits the payload."""
+    """The pipeline that a payload names. Raises DamagedData unless it exists and fits."""
     member = step.member
     try:
         pipeline = Pipeline.parse(member.coding.pipeline)
@@ -103,7 +103,7 @@ def pipeline_of(step: PathStep) -> Pipeline:
 
 
 def _prediction_of(step: PathStep, pipeline: Pipeline) -> Prediction:
-    """The prediction that a payload names; DamagedData unless it exists and fits the payload."""
+    """The prediction that a payload names. Raises DamagedData unless it exists and fits."""
     try:
         prediction = Prediction.parse(step.member.coding.transform)
     except InvalidPipeline as error:

@@ -31,7 +31,8 @@ from mvc.store.recovery.decode import apply_steps, in_order, pipeline_of, short_
 MOST_GROUPED = 4 * (RECORD + PIECE)
 """The most raw bytes of a group that readers accept.
 
-A writer ends a record with the piece that reaches ``RECORD``, so a group has at most a quarter.
+A writer ends a record with the piece that reaches ``RECORD``. So it writes at most a quarter of
+these bytes.
 """
 
 MOST_JOINT = 16 * (RECORD + PIECE)

@@ -21,7 +21,8 @@ from mvc.store.recovery.walk import Walker, room_for
 
 _T = TypeVar("_T")
 MOST_PIECES = 12 * PIECE
-"""The most bytes, at one time, of pieces that the caller did not request, but actions need."""
+"""The most bytes in memory at a time of pieces that actions need, but the caller did not request.
+"""
 
 
 def carry_out(
@@ -33,7 +34,7 @@ def carry_out(
     parallel: bool = False,
     check: bool = True,
 ) -> None:
-    """Fills ``outs``: for the id of each requested object, the buffer for its piece.
+    """Fills ``outs``, which maps the id of each requested object to a buffer for its piece.
 
     ``available``: pieces that are in memory already, at which the plan begins. ``parallel`` and
     ``check``: as for ``Walker.walk``. Raises DamagedData.
@@ -85,7 +86,7 @@ def _by_windows(
     parallel: bool,
     check: bool,
 ) -> None:
-    """Executes a part on whole pieces, or to save memory on a few chunks at a time.
+    """Executes a part on whole pieces, or, to save memory, on a few chunks at a time.
 
     ``pieces``: buffers that the caller or other parts use, too.
     """

@@ -48,7 +48,7 @@ _FILE = 100e-6  # seconds to create a file and rename it
 _FLUSH = 5e-3  # seconds for one round of parallel flushes
 _RUNS = 50  # repetitions of a calibration
 _SERIAL = 0.15  # share of decoding that does not run in parallel
-_SMALL = 64 << 10  # raw bytes below which the overhead of calls dominates, which is serial
+_SMALL = 64 << 10  # raw bytes below which calls take most of the time, and threads take turns
 
 Part: TypeAlias = tuple[float, Hashable | None]
 """CPU seconds of a payload on a path, and the group to which the payload belongs, if any."""

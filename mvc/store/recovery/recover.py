@@ -45,7 +45,7 @@ class Request(Struct, frozen=True):
 
 
 def by_chunks(nbytes: int, total: int, threads: int) -> bool:
-    """Whether to decode an object by several threads, each some chunks, instead of by one thread.
+    """Whether several threads decode an object, each some of its chunks, instead of one thread.
 
     ``total``: raw bytes of all objects that are recovered together. One thread would need more time
     for a large object than the remaining threads need for the remaining objects.
@@ -242,7 +242,7 @@ class Recovery:
             walk(plan(self.graph, [id_], start, self._provided))
 
     def _begin(self, origin: bytes | None, start: int, out: memoryview) -> None:
-        """Fills ``out`` with the bytes of ``origin``, a provided object where a path begins."""
+        """Fills ``out`` from ``origin``, the provided object where a path begins, if any."""
         source = None if origin is None else self._provided[origin]
         if isinstance(source, InFile):
             source.read_into(start, out)

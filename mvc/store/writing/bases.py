@@ -26,7 +26,7 @@ class Base(Protocol):
 
     @property
     def spec(self) -> TensorSpec:
-        """Its shape and dtype."""
+        """The object's shape and dtype."""
 
     def chain(self, start: int) -> tuple[Link, ...]:
         """The objects to decode for the piece at ``start`` (``Graph.chain``).

@@ -69,7 +69,7 @@ class ContentWriter:
     def put(self, storing: Storing) -> list[BlobId]:
         """Stores every content of a file; returns the ids of the contents.
 
-        Afterwards ``storing.last``, unless it is None, is the new version. Raises SourceChanged.
+        Afterwards ``storing.last``, unless it is None, has the new version. Raises SourceChanged.
         """
         file, last, ids = storing.file, storing.last, storing.ids
         specs = [content.spec for content in file.contents]
@@ -115,8 +115,8 @@ class ContentWriter:
     ) -> dict[str, UnitMember]:
         """The contents of a unit; empty if they cannot be predicted together.
 
-        All must be in ``files`` and not stored yet, and both versions of all must have one length
-        and one dtype, which predictions support.
+        All contents must be in ``files``, and none may be stored yet. In both versions, all must
+        have one length and one dtype, which predictions support.
         """
         members, before = dict[str, UnitMember](), parent.by_path
         for name, (path, i) in unit.members.items():

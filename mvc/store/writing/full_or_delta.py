@@ -103,7 +103,7 @@ class Choice(Struct, frozen=True, gc=False):
 
     @property
     def cost(self) -> float:
-        """``share``, increased by the error of an estimate where it matters: to compare codings."""
+        """``share`` for comparing codings: with ``blocks`` increased by the error of estimates."""
         return self.share * (_ERROR if "blocks:" in self.text else 1.0)
 
     @property
@@ -141,7 +141,7 @@ def choose(
 
 
 def _most(full: float, policy: Policy) -> float:
-    """The largest share of the raw size of a delta, if the full record has the share ``full``."""
+    """The largest share of the raw size for a delta, if the full record has the share ``full``."""
     return min(WORTH * full, full - policy.saving)
 
 

@@ -66,7 +66,7 @@ class Layout(Struct, frozen=True, dict=True):
 
     @classmethod
     def parse(cls, text: str, interval: int | None = None) -> Layout:
-        """From a text that matches ``PATTERN``; ``interval`` is used if the text has none."""
+        """A layout from a text that matches ``PATTERN``; ``interval`` is used if that has none."""
         if not re.fullmatch(PATTERN, text):
             raise ValueError(text)
         kind, _, number = text.partition(":")
@@ -106,9 +106,9 @@ class Layout(Struct, frozen=True, dict=True):
     def ends(self, chain: Sequence[Link], sequence: int) -> bool:
         """Whether the version after ``chain`` must be stored in full.
 
-        With ``skip`` and versions at regular distances, it must after ``interval`` versions. At
-        irregular distances the number of versions is unknown. Then it must if the chain has
-        ``deepest`` deltas, too.
+        With ``skip`` and versions at regular distances, a chain ends after ``interval`` versions.
+        At irregular distances the number of versions is unknown. Then, in addition, the chain must
+        have ``deepest`` deltas.
         """
         if not chain:
             return False

@@ -282,7 +282,7 @@ class ObjectWriter:
     ) -> None:
         """Adds a whole content. ``source`` recovers the content and its base.
 
-        Raises DamagedData if its bytes do not match its hash.
+        Raises DamagedData if the bytes of the content do not match its hash.
         """
         under = None
         if base is not None:

@@ -1,7 +1,7 @@
-"""Finds the master of a copy in lower precision: the fp32 tensor of which it is the rounded value.
+"""Finds the *master* of a copy in lower precision, for example the fp32 tensor of a bf16 copy.
 
-If a commit has a bf16 tensor and its master, the copy is stored as a delta from the rounded master.
-This delta is all zeros, which take almost no space.
+The copy must equal the rounded master. If a commit has both, the copy is stored as a delta from the
+rounded master. This delta is all zeros, which take almost no space.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ _TRIES = 4  # the most different rules for units with equal hyperparameters
 _SAMPLED = 4096  # bytes of each of four blocks of a tensor, on which rules are compared
 _SHORT = 256  # bytes of a tensor below which the bytes that name its inputs matter
 _MOST_NAMED = 0.5
-_GRADED = 4096  # bytes of a tensor from which grades save more than their lengths cost
+_GRADED = 4096  # bytes of a tensor from which grades save more bytes than they need
 _AS_GOOD = 0.5  # share of the exact predictions that a rule must reach in another unit
 
 
@@ -100,7 +100,7 @@ class Rules(Struct, frozen=True):
 
     @property
     def graded(self) -> Rules:
-        """The same rules, with graded elements where possible."""
+        """The same rules, in their graded form where there is one (``Prediction.finer``)."""
         finer = {n: replace(c, prediction=c.prediction.finer) for n, c in self.chosen.items()}
         return Rules(finer)
 

@@ -191,7 +191,7 @@ def test_older_programs_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert "lc" not in store_format.read_features(repo.handle.store.fs, tmp_path / ".mvc")
         repo.commit(moved(first()), pipeline="lc")
     monkeypatch.setattr(store_format, "KNOWN", store_format.KNOWN - {"lc"})
-    with pytest.raises(UnsupportedFormat, match="it uses lc"):
+    with pytest.raises(UnsupportedFormat, match="repository uses lc"):
         mvc.Repository.open(tmp_path)
 
 
