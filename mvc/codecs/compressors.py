@@ -277,7 +277,7 @@ def _check_header(frame: memoryview, size: int) -> None:
     except zstandard.ZstdError as error:
         raise DamagedData("a compressed part has no valid header") from error
     if declared.content_size != size or declared.dict_id or declared.has_checksum:
-        raise DamagedData(f"a compressed part does not declare the recorded {size} bytes alone")
+        raise DamagedData(f"the header of a compressed part does not fit the recorded {size} bytes")
     if declared.window_size > ZSTD_MAX_WINDOW:
         raise DamagedData("a compressed part requires too large a window")
 

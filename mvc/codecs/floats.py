@@ -114,7 +114,7 @@ def subnormals() -> Iterator[None]:
         raise MvcError(
             "this thread rounds subnormal numbers to zero, and so cannot compute versions that "
             "are on a grid, approximated or predicted by an optimizer's steps",
-            hint="switch that processor mode off before using mvc in this thread",
+            hint="switch this mode of the CPU off before using mvc in this thread",
         )
     try:
         yield

@@ -246,7 +246,7 @@ class FileSystem:
         if block:
             raise Busy(
                 f"{lock_holder(path)} has been locking {path} for more than {timeout:g} s",
-                hint="wait until it has finished, then retry",
+                hint="wait until the process has finished, then retry",
             )
         return None
 

@@ -19,7 +19,7 @@ _READING = frozenset({"read", "list", "inspect"})
 
 _HINTS = {
     errno.EFBIG: "the file system or 'ulimit -f' allows no larger file",
-    errno.EIO: "the disk reports a fault: check it before you continue",
+    errno.EIO: "the disk reports a fault: check the disk before you continue",
     errno.ESTALE: "the network file system lost this file: retry",
     errno.ELOOP: "replace the symbolic link at this path by a file",
     errno.ENOLCK: "this file system has no locks: keep the repository on a local disk",
@@ -93,7 +93,7 @@ def sync_failure(path: Path, error: OSError | None = None) -> SyncFailed:
     if error is None:
         return SyncFailed(
             f"cannot use {path}: an earlier flush to disk failed",
-            hint="open it again: writes since the last flush may be missing",
+            hint="open the file again: writes since the last flush may be missing",
         )
     full = error.errno in _FULL
     return SyncFailed(

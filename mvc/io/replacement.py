@@ -249,7 +249,7 @@ def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
     except Busy:
         raise Busy(
             f"another checkout has been writing {place} for more than {LOCK_SECONDS} s",
-            hint="wait until it has finished, then retry",
+            hint="wait until the other checkout has finished, then retry",
         ) from None
     try:
         yield
@@ -285,7 +285,7 @@ def make_folder(
         for path in (folder, *folder.parents):
             identity = fs.stat(path) or fs.stat(path, follow=False)
             if identity is not None and not identity.is_dir:
-                raise IoFailed(f"{path} is not a folder", hint="rename or move it") from None
+                raise IoFailed(f"{path} is not a folder", hint="rename or move this file") from None
         if isinstance(error, IoFailed):
             raise
         raise IoFailed(f"{folder} exists and is not a folder") from error
@@ -384,7 +384,7 @@ def _refuse_temporary(steps: Sequence[PlanStep]) -> None:
         if any(map(is_temporary, Path(step.name).parts)):
             raise WouldOverwrite(
                 f"{step.name} has the name of a temporary file of mvc and cannot be written",
-                hint="commit it under another name, or read it with 'mvc show'",
+                hint="commit the file under another name, or read the file with 'mvc show'",
             )
 
 
@@ -405,7 +405,7 @@ def _refuse_folded(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> N
         if fs.stat(path.with_name(path.name.upper())) is not None:
             raise WouldOverwrite(
                 f"{step.name} and {other.name} are the same file: this file system ignores case",
-                hint="check them out one at a time with -o, or on a case-sensitive file system",
+                hint="check out one file at a time with -o, or all on a case-sensitive file system",
             )
 
 

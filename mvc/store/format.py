@@ -49,7 +49,8 @@ def parse_format(data: bytes) -> frozenset[str]:
     if name != _NAME:
         raise UnsupportedFormat(
             f"mvc cannot read the repository's format, {printable(name[:_LONGEST])!r}",
-            hint="check its versions out with the program that wrote it, and commit them with mvc",
+            hint="check the versions out with the program that wrote the repository, and commit "
+            "them with mvc",
         )
     if version != str(_VERSION):
         raise _newer(f"format {version}")

@@ -24,8 +24,8 @@ class proof_of:  # noqa: N801 (named as ``contextlib.suppress`` is)
             raise EncodingFailed(
                 f"{self._subject} does not decode to its original bytes, so nothing was "
                 f"published: {error.message}",
-                hint="retry; if it fails twice, use another pipeline, such as lossless, and "
-                "report it: this is a fault of mvc or of this machine's memory",
+                hint="retry; if the error occurs again, use another pipeline, such as lossless, "
+                "and report the error: mvc or this machine's memory has a fault",
             ) from error
 
 

@@ -175,7 +175,7 @@ class Snapshot:
         later = [gap for gap in self.gaps if gap.start.offset > offset]
         if later:
             raise DamagedData(
-                f"it is unknown {question}: {later[-1].told}, which may have changed it",
+                f"it is unknown {question}: {later[-1].told}, which may have changed this",
                 hint=LOST,
             )
 
@@ -187,7 +187,7 @@ class Snapshot:
         if self.gaps:
             raise DamagedData(
                 f"nothing can be written: {self.gaps[0].told}, and a new operation might "
-                "contradict it",
+                "contradict lost entries",
                 hint=LOST,
             )
         head = self.newest(keys.REF + keys.text("HEAD"))
@@ -542,7 +542,7 @@ class Snapshot:
         if before != last and not self.is_lost(before):
             raise DamagedData(
                 f"the index and the journal differ on a {kind.name}",
-                hint="run 'mvc fsck --rebuild-index', and if that does not help "
+                hint="run 'mvc fsck --rebuild-index'; if the error remains, run "
                 "'mvc fsck --repair'",
             )
 

@@ -347,7 +347,7 @@ def _deployed(
 def _bad_index(target: str) -> DamagedData:
     return DamagedData(
         f"the index and the journal differ on the deployments of {target}",
-        hint="run 'mvc fsck --rebuild-index', and if that does not help 'mvc fsck --repair'",
+        hint="run 'mvc fsck --rebuild-index'; if the error remains, run 'mvc fsck --repair'",
     )
 
 

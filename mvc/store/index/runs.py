@@ -104,7 +104,7 @@ def _verified(data: bytes, check: bytes, limit: int) -> bytes:
     try:
         size = zstandard.frame_content_size(data)
         if not 0 <= size <= limit:
-            raise DamagedData("a block of the index has no size or too large a one")
+            raise DamagedData("a block of the index has no valid size")
         return zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW).decompress(
             data, allow_extra_data=False
         )

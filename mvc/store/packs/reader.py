@@ -191,7 +191,7 @@ class PackReader:
                 raise DamagedData(
                     f"object {member.id.hex()[:10]} in pack {pack} (byte {offset}) does not "
                     "match its checksum",
-                    hint="run 'mvc fsck' in the sending repository: it is damaged",
+                    hint="run 'mvc fsck' in the sending repository, which is damaged",
                 )
         return head, body
 

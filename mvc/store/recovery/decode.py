@@ -109,7 +109,7 @@ def _prediction_of(step: PathStep, pipeline: Pipeline) -> Prediction:
     except InvalidPipeline as error:
         raise DamagedData(f"{short_name(step)} names an unknown coding") from error
     if len(step.member.inputs) != prediction.inputs or pipeline.scope == "group":
-        raise DamagedData(f"{short_name(step)} names a prediction that does not fit it")
+        raise DamagedData(f"{short_name(step)} names a prediction that does not fit its record")
     return prediction
 
 

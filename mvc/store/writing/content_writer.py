@@ -386,7 +386,7 @@ class ContentWriter:
 def _source_changed(path: str) -> SourceChanged:
     return SourceChanged(
         f"{path} changed while it was being read",
-        hint="wait until the program that writes it has finished, then commit again",
+        hint="wait until the program that writes the file has finished, then commit again",
     )
 
 

@@ -143,7 +143,7 @@ def prove_group(pipeline: Pipeline, body: Sequence[Bytes], members: Sequence[Gro
 
 def proven_steps(pipeline: Pipeline, steps: Sequence[Addition]) -> list[Bytes]:
     """As ``encode_steps``; decodes the result and compares it with ``steps``."""
-    with proof_of(f"approximate steps coded by {pipeline.text}"):
+    with proof_of(f"a group of lossy deltas coded by {pipeline.text}"):
         body: list[Bytes] = [*encode_steps(pipeline, steps)]
         sizes = [step.nbytes for step in steps]
         prove_alike(decode_steps(pipeline, memoryview(b"".join(body)), sizes), steps)
@@ -167,7 +167,7 @@ def prove_patch(patch: Bytes, new: memoryview, base: memoryview, extra: bytes = 
 def prove_chunks(payload: Sequence[Bytes], nbytes: int, width: int) -> None:
     """Verifies the container of a tensor's chunks. ``payload``: its head, then every chunk."""
     head, *chunks = payload
-    with proof_of("the chunks of a tensor"):
+    with proof_of("the list of a tensor's chunks"):
         read = _container(bytes(head), nbytes, sum(map(len, payload)))
         prove_equal(read, (width, [len(chunk) for chunk in chunks]))
 

@@ -159,4 +159,4 @@ def test_damage_in_a_remote_is_not_to_be_repaired_here(mvc: Mvc, tmp_path: Path,
         said = mvc("-C", here, "fetch", code=4).err
     else:
         said = mvc("clone", mvc.folder, here, code=4).err
-    assert "run 'mvc fsck' in the sending repository: it is damaged" in said
+    assert "run 'mvc fsck' in the sending repository, which is damaged" in said
