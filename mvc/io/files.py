@@ -70,8 +70,8 @@ LOCK_SECONDS = 60.0
 POLLED = 1.0
 """Seconds before the deadline in which a lock is polled.
 
-Before that, a thread waits in the kernel's queue. Until the deadline, this thread could acquire the
-lock too late.
+With more time left, a thread waits in the kernel's queue. After a time-out, this thread could still
+acquire the lock for a moment.
 """
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.008  # seconds between two attempts

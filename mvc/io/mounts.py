@@ -44,7 +44,7 @@ def type_of(path: Path, table: str | None = None) -> str:
         if not dash or len(fields) < 5:
             continue
         point = Path(_ESCAPE.sub(lambda m: chr(int(m[1], 8)), fields[4])).parts
-        # A later mount on the same point hides the earlier one, hence >=.
+        # The comparison is >=, because a later mount on the same point hides the earlier one.
         if len(point) >= best and parts[: len(point)] == point:
             best, kind = len(point), kinds[0]
     return kind

@@ -56,8 +56,8 @@ def replacing(
 
     If anything fails before all files are written and flushed, nothing has changed. Symbolic links
     below ``folder`` are not followed. New files get the permissions of the old files. Yields the
-    names of the deleted files. If the file system ignores case, a name in ``deletes`` may mean a
-    new file; this file is not deleted.
+    names of the deleted files. If the file system ignores case, a name in ``deletes`` may lead to a
+    new file. This file is not deleted.
 
     ``plans``: the folder of plans in a repository, None for no plan. ``inside``: ``folder``
     contains the repository. For ``finish_interrupted``, ``checks`` identify the contents of the
@@ -412,7 +412,7 @@ def _refuse_folded(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> N
 def _carry_out(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> list[str]:
     """Renames and deletes files, durably; returns the deleted names. Errors list finished steps.
 
-    If the file system ignores case, a name to delete may mean a file that was just written. This
+    If the file system ignores case, a name to delete may lead to a file that was just written. This
     file is not deleted.
     """
     done, deleted, written = 0, [], set()

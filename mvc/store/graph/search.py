@@ -143,13 +143,13 @@ class Graph:
         return self._damaged
 
     def was_rewritten(self, generation: int) -> bool:
-        """Whether maintenance has replaced the journal since ``generation`` was read."""
+        """Whether gc or repack has replaced the journal since ``generation`` was read."""
         self._snapshot.refresh()
         return self._snapshot.generation != generation
 
     @property
     def generation(self) -> int:
-        """How many times maintenance has replaced the journal."""
+        """How many times gc or repack has replaced the journal."""
         return self._snapshot.generation
 
     def entries_holding(self, id_: bytes) -> list[int]:

@@ -128,7 +128,10 @@ def _is_in_turn(entry: Entry, target: str) -> bool:
 
 
 def topic(statement: Statement) -> bytes:
-    """Prefix of the keys of a topic's statements. Subjects with equal first bytes share it."""
+    """Prefix of the keys of a topic's statements: of a target, or of one kind and one subject.
+
+    Subjects with equal first bytes share a prefix.
+    """
     if statement.target:
         return on(statement.target)
     return about(statement.code, statement.subject)
@@ -145,7 +148,10 @@ def about(code: int, subject: bytes) -> bytes:
 
 
 def ordered(code: int, target: str) -> bytes:
-    """Prefix of the keys of the statements of one kind on a target, by hybrid time."""
+    """Prefix of the keys of the statements of one kind on a target, by hybrid time.
+
+    This is the clock's time, or more if the clock was set back (docs/format.md, "Statements").
+    """
     return ORDER + bytes((code,)) + text(target)
 
 

@@ -128,7 +128,7 @@ class _Check:
             raise DamagedData("the index file is damaged: a tree lacks entries")
 
     def _mark(self, number: int, count: int = 1) -> None:
-        """Marks pages as reached; DamagedData if a page is reached twice or is not in the file."""
+        """Marks pages as reached. Raises DamagedData if one is reached twice or not in the file."""
         if number < 2 or number + count - 1 > self._header.last or count > self._header.last:
             raise _wrong(number)
         pages = range(number, number + count)

@@ -194,7 +194,7 @@ def _newest_hybrid(snapshot: Snapshot, statement: Statement) -> int:
 def heal(snapshot: Snapshot, file: WriteFile) -> None:
     """Removes an interrupted write, or completes it if one copy is whole. Flushes the journal."""
     if not snapshot.journal.settled:
-        snapshot.fs.sync_dir(snapshot.folder)  # maintenance may have been killed before its flush
+        snapshot.fs.sync_dir(snapshot.folder)  # gc or repack may have been killed before its flush
         snapshot.journal.settled = True
     end = snapshot.position.offset
     size = file.size()
