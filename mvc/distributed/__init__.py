@@ -1,9 +1,8 @@
-"""Distributed training of one model: workers at several sites communicate only when it is
-necessary.
+"""Distributed training of one model: workers communicate only if their models changed enough.
 
-It is necessary when their copies of the model have changed enough. This package contains the
-protocols (pure state machines), the codecs of their messages, a simulator in one process, and the
-runner on ``torch.distributed``. The runner stores global models as versions.
+This package contains the protocols (pure state machines), the codecs of their messages, a simulator
+in one process, and the runner on ``torch.distributed``. The runner stores global models as
+versions.
 """
 
 from __future__ import annotations

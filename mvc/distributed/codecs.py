@@ -133,8 +133,8 @@ class Exponent(DriftCodec):
 class LargestEntries(DriftCodec):
     """The numbers with the largest magnitudes, as float32; all other numbers become zero.
 
-    ``share``: the fraction of numbers that is encoded. Their positions are one bit for each number
-    of the vector, compressed by zlib.
+    ``share``: the fraction of numbers that is encoded. The positions of these numbers are stored as
+    one bit for each number of the vector, compressed by zlib.
     """
 
     name = "topk"

@@ -24,9 +24,7 @@ Vector = NDArray[np.float64]
 
 
 def norm_of(vector: Vector) -> float:
-    """The Euclidean norm. Unlike that of BLAS, its order of summation does not depend on
-    threads.
-    """
+    """The Euclidean norm. Unlike BLAS, it is summed in an order that does not depend on threads."""
     return math.sqrt(float(np.sum(np.square(vector))))
 
 
@@ -56,14 +54,16 @@ class SafeFunction(ABC):
 
 
 class Norm(SafeFunction):
-    """``|X| - r``."""
+    """``|X| - r`` for the drift X."""
 
     def reach(self, drift: Vector) -> float:
         return norm_of(drift)
 
 
 class Variance(SafeFunction):
-    """``|X|^2 - r^2``. The sum is at most 0 if and only if the mean square of the drifts is at most
+    """``|X|^2 - r^2`` for the drift X.
+
+    The sum over the workers is at most 0 if and only if the mean square of the drifts is at most
     r^2.
     """
 
@@ -76,8 +76,8 @@ class Variance(SafeFunction):
 class Cap(SafeFunction):
     """The spherical cap ``max(-r - <X,E>/|E|, |X+E| - |E| - r)`` with ``r = T|E|``.
 
-    The safe zone contains the ball of radius r around the reference E, and models whose norm is
-    about that of E. The cap is undefined if E is zero.
+    X is the drift, E the reference. The safe zone contains the ball of radius r around E, and
+    models whose norm is about that of E. The cap is undefined if E is zero.
     """
 
     def __init__(self, reference: Vector, radius: float) -> None:

@@ -73,8 +73,9 @@ class Simulation:
         return True
 
     def run(self, train: Train, ticks: int | None = None) -> Coordinator:
-        """Ticks until all have ended, or ``ticks`` times; then finishes. Returns the
-        coordinator.
+        """Makes ticks until all workers have ended, or until there were ``ticks`` ticks.
+
+        Then calls ``finish``, and returns the coordinator.
         """
         while (ticks is None or self.ticks < ticks) and self.tick(train):
             pass

@@ -69,7 +69,7 @@ def find_histories(
     """The histories in ``sources``. Checkpoints of equal time are sorted by name.
 
     A folder has one history of its model files and subfolders with model files. Each subfolder that
-    is a training run has another history. All other paths are added to ``left_out``, including
+    is a training run has a separate history. All other paths are added to ``left_out``, including
     links to folders, but not hidden files. Raises UnknownPath for a missing source or a dead link;
     WrongUsage if files of several formats would become one path; InvalidTime if a name has no time.
     """

@@ -79,7 +79,9 @@ SETTINGS = {
 
 
 class EnvironmentDifference(Struct, frozen=True):
-    """A field that differs, with both values as text. None: an environment lacks the field."""
+    """A field that differs. ``recorded`` and ``other``: the values as text; None if there is
+    none.
+    """
 
     field: str
     grade: Grade
@@ -337,8 +339,8 @@ def _torch_build() -> dict[str, Value]:
 
 
 def _setting(read: Callable[[], Any]) -> Any:
-    """Reads a setting. None if this torch does not have the setting, or if its values
-    contradict.
+    """Reads a setting. None if this torch lacks the setting, or if its values contradict each
+    other.
     """
     try:
         return read()

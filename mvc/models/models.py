@@ -137,7 +137,10 @@ def describe_model(
 def describe(
     model: object, state: Mapping[str, Any] | None, path: str
 ) -> tuple[StoredModel, Mapping[str, bytes]]:
-    """Describes the model of ``state``, stored at ``path``. Returns its source files, too."""
+    """Returns the description of a model, and its source files.
+
+    ``state``: the model's state, which is stored at ``path``.
+    """
     live = _live(model)
     architecture = model if isinstance(model, Architecture) else Architecture(live)
     if state is None and live is not None:

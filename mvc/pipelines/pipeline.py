@@ -42,8 +42,8 @@ from mvc.types import FIRST_RELEASE
 RAW, ZERO, CONSTANT, CODED, ELIDED, GRID = range(6)
 
 _ELIDE_SHARE = 0.92  # if more words have changed, a bitmap costs more than it saves
-# If the first fraction of words has changed, but less than the second needs more than one byte, all
-# words are stored: the chunk is as small as with a bitmap, and decoded twice as fast.
+# If more than the first fraction of words has changed, but at most the second fraction needs more
+# than one byte, all words are stored: as small as with a bitmap, and decoded twice as fast.
 _DENSE_SHARE, _WIDE_SHARE = 0.6, 1 / 64
 _SAMPLES, _SAMPLE = 4, 1 << 15  # number of blocks from which a size is estimated, and bytes of each
 _FEW = 64  # words that are compared before all words
@@ -336,7 +336,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
 
 def sample_of(data: memoryview, block: int = _SAMPLE, unit: int = 64) -> memoryview:
-    """Blocks of complete units, spread over ``data``. If ``data`` is hardly longer, all bytes."""
+    """Blocks of complete units, spread over ``data``; ``data`` itself if it is hardly longer."""
     block = block // unit * unit
     if len(data) <= 2 * _SAMPLES * block:
         return data

@@ -149,5 +149,5 @@ def check_order(stages: Sequence[Stage]) -> None:
     if first is None:
         raise InvalidPipeline(
             f"{text!r} only decides which versions are saved",
-            hint="add stages that encode after it",
+            hint="add a stage that encodes, such as zstd:1, at the end",
         )

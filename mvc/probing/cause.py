@@ -27,7 +27,7 @@ _STATE = "search for a layer that keeps state between calls, reads a clock or ha
 
 class Cause(Struct, frozen=True):
     """A likely cause. ``kind``: inputs, target, weights, randomness, seed, threads, kernel,
-    environment or unknown. ``hint``: the next step.
+    environment or unknown. ``hint``: what the user can do.
     """
 
     kind: str

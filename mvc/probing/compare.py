@@ -180,10 +180,10 @@ def _differing_gradients(a: Summary, b: Summary) -> dict[str, bool]:
 
 
 class _Moment(Struct, frozen=True):
-    """Tensors of a run at one point in time. The moment of another run has this ``part`` and
-    ``key``.
+    """Tensors of a run at one point in time.
 
-    ``values``: the tensors, or the id of a weight.
+    The same moment in another run has the same ``part`` and ``key``. ``values``: the tensors, or
+    the id of a weight.
     """
 
     part: str
@@ -258,14 +258,17 @@ def _described(
         pass  # some layers were not recorded, so it is unknown where the difference arose
     elif part == "input" and call is not None:
         inside = _enclosing(a, call)
-        why = f", which arose between layers, in the forward of {inside}"
+        why = f"; the difference arose between layers, in the forward of {inside}"
     elif part == "output" and call is not None:
         if any(call.began < inner.began < call.ended for inner in a.calls):
-            why = ", which arose in its own forward: the layers inside agree"
+            why = "; the difference arose in the layer's own forward: the layers inside agree"
     elif part == "model output":
-        inside, why = "the model", ", which arose in its own forward: the layers agree"
+        inside, why = (
+            "the model",
+            "; the difference arose in the model's own forward: the layers agree",
+        )
     elif part == "grad_output":
-        why = ", which arose after the layer: in the loss or between layers"
+        why = "; the difference arose after the layer: in the loss or between layers"
     return FirstDifference(
         part,
         _TEXTS[part].format(subject) + why,

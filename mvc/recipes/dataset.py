@@ -179,7 +179,7 @@ class Used(Struct, frozen=True):
     """The data sets of a training. ``places``: maps each name to the path on this machine.
 
     ``argument``: the value that the training function receives as ``data``. ``seen``: the size and
-    modification time of each file when the training started.
+    modification time of each file at the call of ``used``.
     """
 
     data: tuple[Data, ...]
@@ -202,8 +202,8 @@ class Used(Struct, frozen=True):
 def used(repo: Repository, argument_: DataArgument) -> Used:
     """Stores new and changed data sets of a training.
 
-    If a data set was added as a reference, its files are compared with the reference instead.
-    Raises CannotRecord if they differ.
+    For a data set that was added as a reference, compares the files with the reference instead.
+    Raises CannotRecord for a difference.
     """
     named: dict[str, Path] = {}
     if isinstance(argument_, Mapping):

@@ -166,8 +166,8 @@ class Run:
 
         A function is called as ``service(model, optimizer=..., data=..., **arguments)``, with the
         optimizer and data that were passed to ``record``. An object is called as
-        ``service.train(model, **arguments)``. The model's gradients are cleared before. If an
-        argument cannot be recorded, raises CannotRecord before the call. Raises WrongUsage for
+        ``service.train(model, **arguments)``. The model's gradients are cleared before the call. If
+        an argument cannot be recorded, raises CannotRecord before the call. Raises WrongUsage for
         arguments that the service does not accept.
         """
         keywords = self._keywords(arguments)
@@ -261,9 +261,7 @@ class Run:
                 with replaying(self._repo, self.result.id, replay) as replayed:
                     seconds = replayed.seconds
             self.proof_seconds = time.monotonic() - began
-            with suppress(
-                CannotRetrain
-            ):  # for references, or if the recipe of a base is not proven
+            with suppress(CannotRetrain):  # for references, or if a base is not proven
                 substitute = alternative(self._repo, self.result.id, seconds)
                 drops |= options.drop_weights is None and is_cheaper(
                     self._repo, self.result.id, substitute
@@ -329,7 +327,9 @@ def _file(state: Mapping[str, Any]) -> StateFile:
 
 
 def _base(repo: Repository, model: torch.nn.Module, options: RunOptions) -> BaseState:
-    """A version and a path with the model's current weights, preferably of the newest version."""
+    """A version and a path with the model's current weights, preferably the newest of the
+    branch.
+    """
     entry = _file(dict(model.state_dict())).entry
     if not entry.tensors:
         raise CannotRecord("the model has no tensors")

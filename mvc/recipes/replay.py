@@ -157,7 +157,7 @@ def replaying(
 
     During the block, the version can be read like a stored one. If the repository is writable, each
     version that was reproduced bit for bit is recorded as proven. Raises NotTrusted for an
-    untrusted version and CannotRetrain if a training is impossible, both before any code runs; and
+    untrusted version, before any code runs; CannotRetrain if a training is impossible or fails;
     RetrainingDiffers if the weights differ. ``worker``: an existing process to use.
     """
     need_torch("training a version again")
@@ -235,7 +235,9 @@ def _refuse_untrusted(recipes: Mapping[CommitId, Recipe], trusted: Collection[Co
         )
     error = NotTrusted(
         f"retraining {commit.short} would run code{of}: " + "; ".join(would),
-        hint=_among("read it with ", [f"'mvc show --code {version.short}'" for version in unnamed])
+        hint=_among(
+            "read the code with ", [f"'mvc show --code {version.short}'" for version in unnamed]
+        )
         + f", then {allow}",
     )
     error.versions = tuple(unnamed)
@@ -469,7 +471,7 @@ def _among(prefix: str, texts: Sequence[str], between: str = ", ") -> str:
 class ReplayProcess:
     """The process that runs jobs. It is reused while the environment variables stay the same.
 
-    Jobs and events go through a pipe. The process ends when this side closes the pipe. After
+    Jobs and events go through a pipe. The process ends when this object closes the pipe. After
     ``deadline``, no more events are read. ``folder`` contains the log of the process, and data
     sets.
     """

@@ -148,7 +148,7 @@ class Describer:
         return self._built(call, [], named)
 
     def constructed_model(self) -> Any:
-        """The value that builds the model by the call that ``constructed`` remembers."""
+        """The value that builds the model with the call by which ``constructed`` created it."""
         return self._built(*self._making(self._model, "model"))
 
     def _built(self, call: str, args: list[Any], keywords: Mapping[str, Any]) -> Any:
@@ -552,8 +552,8 @@ class Rebuilt:
 
 
 class _Value(Struct, frozen=True):
-    """A kind of argument. ``matches``: whether an argument that no earlier kind matched is of this
-    kind.
+    """A kind of argument. An argument is of the first kind in ``_VALUES`` whose ``matches`` is
+    true.
 
     ``describe`` turns an argument into the content of ``tag`` in a recipe. ``rebuild`` turns the
     content into an argument.

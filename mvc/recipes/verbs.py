@@ -109,8 +109,8 @@ def retrain(
     This runs code attached to the version, and so needs ``trust=True``. If the weights of a base
     are not stored, the base is trained first. In this case, ``trust`` must be a list of all
     versions to train. ``anyway`` trains even if the environment differs in settings that affect
-    bits. ``threads`` overrides the recorded number of threads, one of these settings. With a
-    ``tolerance``, weights are accepted, too, if they differ from the stored ones by at most this
+    bits. ``threads`` overrides the recorded number of threads, which is one of these settings. With
+    a ``tolerance``, weights are accepted, too, if they differ from the stored ones by at most this
     number (``Retrained.distance``). Such a replay is recorded in a note of the version, but is no
     proof of the recipe.
 
@@ -241,7 +241,7 @@ def store_weights(
     The arguments and errors are those of ``retrain``.
     """
     commit = repo.find(rev)
-    with suppress(WeightsDropped):  # only a replay restores them
+    with suppress(WeightsDropped):  # only a replay restores the weights
         repo.storage.store_weights(commit)
         return
     with retraining(

@@ -18,7 +18,7 @@ from mvc.recipes.recipe import STEPS, Recipe, StepRecipe, missing_weights, recip
 
 
 def alternatives(repo: Repository) -> dict[CommitId, Alternative]:
-    """Maps the versions whose weights a proven recipe reproduces to how it does so.
+    """Maps versions to Alternatives, if a proven recipe reproduces the version's weights.
 
     Leaves out full states of a training by steps, versions trained on data outside of the
     repository, and versions whose recipe cannot be read.
@@ -136,8 +136,9 @@ def recovery(repo: Repository, commit: CommitId, seconds: float) -> float:
 def _lineage(
     repo: Repository, commit: CommitId
 ) -> Iterator[tuple[CommitId, Recipe, Dropped | None]]:
-    """Yields a version with its recipe. While the base's weights are dropped, yields the base, too,
-    with its recipe and how its weights were dropped.
+    """Yields a version, then each base whose weights are dropped.
+
+    Each comes with its recipe and (None for the first) how its weights were dropped.
     """
     dropped = None
     while True:

@@ -195,7 +195,7 @@ def _is_finite(value: Any) -> bool:
         return True
     narrow = (
         value.is_floating_point() and value.dtype.itemsize == 1
-    )  # torch.isfinite does not support types of 8 bits
+    )  # torch.isfinite does not support 8-bit floats
     return bool(torch.isfinite(value.float() if narrow else value).all())
 
 

@@ -35,7 +35,7 @@ class Follower(Closing, Unpicklable):
     """Serves the live version of a target, and follows every change.
 
     If ``sinks`` are ModelSinks, ``source`` is an open Repository or its path. If the only sink is a
-    ReplicaSink, ``source`` may be a URL, too, and ``remote`` has its options, such as
+    ReplicaSink, ``source`` may be a URL, too. ``remote``: options of the URL's remote, such as
     ``token_file``. ``on_change`` is called after all sinks, with a ``Followed``. If it raises an
     error, the model is restored, and the next ``poll`` retries the change. ``run`` ends when
     ``stop`` is set, or after ``close``. ``note`` is called with good news, such as that the target
@@ -115,8 +115,8 @@ class Follower(Closing, Unpicklable):
         """Follows the target in this thread until ``close`` is called. Checks every ``interval``
         seconds.
 
-        The default is 0.1 with ModelSinks. With a ReplicaSink, the remote reports changes by
-        default. For an error of mvc, warns once (``NotFollowing``), and retries after 1 to 60
+        The default is 0.1 with ModelSinks. By default, a ReplicaSink waits until the remote reports
+        a change. For an error of mvc, warns once (``NotFollowing``), and retries after 1 to 60
         seconds, or at once if another version goes live. Errors of ``on_change`` are raised.
         """
         if interval is not None and not interval > 0:

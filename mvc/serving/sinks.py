@@ -95,9 +95,10 @@ class ReplicaSink(Struct, frozen=True):
 
     Each version arrives as a delta, is verified, and replaces ``file`` in one step. Then the shell
     command ``command`` runs. If ``file`` ends in ``/`` or has no suffix, it becomes a link to a
-    folder. The folder has all files of the version except training states. With ``path``, it has
-    only that file or the files below that folder. If ``file`` has a suffix, ``path`` selects a file
-    from a version with several files. ``name``: the name under which the node reports its version.
+    folder. The folder has all files of the version except training states. With ``path``, the
+    folder has only these files, or the files below these folders. If ``file`` has a suffix,
+    ``path`` selects a file from a version with several files. ``name``: the name under which the
+    node reports its version.
 
     ``prepare``: a command that runs before anything visible changes. If it fails, nothing changes.
     ``required``: whether the previous version is served again if ``command`` fails. Both commands

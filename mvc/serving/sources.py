@@ -177,8 +177,9 @@ class OpenSource:
 
 
 class Replicated:
-    """A file or folder that is synchronized with a remote. A sink with a name reports its
-    version.
+    """A file or folder that is synchronized with a remote.
+
+    If the sink has a name, the node reports its version.
     """
 
     interval: float | None = None
@@ -262,7 +263,7 @@ class Replicated:
         except MvcError as error:
             unsent, refused = self._reports.waiting, error.message.rpartition(" deploy:")[2]
             if is_foreign := refused in unsent and refused.split("/")[1] != self._reports.name:
-                self._reports.drop(refused)  # the report of another name can never be sent
+                self._reports.drop(refused)  # a report under another name can never be sent
             if error.message != self._report_warning:
                 self._report_warning = error.message
                 text = (
@@ -337,7 +338,9 @@ class Replicated:
             )
 
     def _go_back(self, update: Update, problem: str) -> NoReturn:
-        """Serves the previous version again, and runs the command for it. Raises CommandFailed."""
+        """Serves the previous version again, and runs the command for that version. Raises
+        CommandFailed.
+        """
         failed, before = f"the command for {update.version.id.short} {problem}", update.before
         if before is None:
             raise CommandFailed(f"{failed}, and there is no previous version", hint=_RETRY)

@@ -310,8 +310,8 @@ class Killed(BaseException):
 class KilledFS(HookedFS):
     """From the first call for which ``when`` is true, no call has an effect, as after a kill.
 
-    All later calls raise Killed, even those in clean-up code. Only locks can still be released, as
-    the kernel does it after a kill.
+    All later calls raise Killed, even those in clean-up code. Only locks can still be released,
+    because the kernel releases these after a kill, too.
     """
 
     def __init__(self, when: Hook, inner: FileSystem | None = None) -> None:

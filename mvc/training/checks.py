@@ -135,7 +135,9 @@ def check_objects(model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> No
         hint = "pass the module itself, not its state_dict" if isinstance(model, Mapping) else None
         raise _wrong("model", model, "a torch.nn.Module", hint)
     if optimizer is not None and not hasattr(optimizer, "param_groups"):
-        raise _wrong("optimizer", optimizer, "an optimizer of torch", "pass the model before it")
+        raise _wrong(
+            "optimizer", optimizer, "an optimizer of torch", "pass the model before the optimizer"
+        )
     for name, value in (("optimizer", optimizer), ("scheduler", scheduler), ("scaler", scaler)):
         if value is not None and not all(
             callable(getattr(value, method, None)) for method in ("state_dict", "load_state_dict")

@@ -25,7 +25,7 @@ from mvc.text import did_you_mean
 from mvc.training.approximator import newest, stored
 
 _DECISIONS = "decisions"
-_PART = 4  # a file with the memory of decisions may have a quarter of the machine's memory
+_PART = 4  # a file of decisions is read only up to a quarter of the machine's memory
 
 
 class StateReducer:

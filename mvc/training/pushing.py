@@ -71,7 +71,7 @@ class Pusher(threading.Thread):
         self._pushed = 0
         self._failure: str | None = None  # why the last push failed
         self._denied: tuple[str, ...] = ()  # scopes that the token lacked at the last push
-        self._refused: tuple[object, ...] = ()  # deployments that the last push was refused
+        self._refused: tuple[object, ...] = ()  # deployments that the remote refused at that push
         self.start()
 
     @property
@@ -135,10 +135,10 @@ class Pusher(threading.Thread):
                     return
 
     def _await_work(self, pause: float) -> bool:
-        """Waits until a version is not pushed, and at least ``pause`` seconds. ``finish`` ends the
-        wait.
+        """Waits until a version is not pushed, and at least ``pause`` seconds.
 
-        Returns False if all versions are pushed and ``finish`` was called.
+        ``finish`` ends both waits. Returns False if all versions are pushed and ``finish`` was
+        called.
         """
         with self._changed:
             if pause:

@@ -63,10 +63,9 @@ class Report(Struct, frozen=True):
 
 
 class StateRecorder(Unpicklable):
-    """Records the states of a source. ``mvc.Recorder`` is a subclass; ``mvc.watch`` returns
-    another.
+    """Records the states of a source. ``mvc.Recorder`` is a subclass, and explains the arguments.
 
-    ``mvc.Recorder`` explains the arguments.
+    ``mvc.watch`` returns an object of another subclass.
     """
 
     def __init__(
@@ -306,9 +305,7 @@ class StateRecorder(Unpicklable):
         return self._writer.production
 
     def on_close(self, act: Callable[[], object]) -> None:
-        """Registers a function for ``close`` to call. ``close`` calls the function registered last
-        first.
-        """
+        """Registers a function for ``close``, which calls these functions in reverse order."""
         self._left.callback(act)
 
     def deploy_again(self) -> None:

@@ -48,7 +48,7 @@ class RecordedBy(Struct, frozen=True):
 
 
 class Resumed(Struct, frozen=True):
-    """Where the training continues: ``step`` steps are done, and the newest used this ``batch``.
+    """Where the training continues: ``step`` steps are done, and the last of these used ``batch``.
 
     ``differs`` lists changed conditions that affect the bits of the next step, such as ``threads:
     4, not 2``. On the same machine with the same settings, ``differs`` is empty.
@@ -114,9 +114,8 @@ def load(
 
 
 def resumed_since(repo: Repository, model: torch.nn.Module | None) -> Resumed | None:
-    """The newest result of ``resume`` for this model and repository since the previous call.
-
-    None if there was no such ``resume``.
+    """The newest result of ``resume`` for this model and repository since the previous call of this
+    function; None if there is none.
     """
     noted = _resumed.pop(model, None) if _resumed and model is not None else None
     return noted[1] if noted is not None and noted[0] == repo.root else None
@@ -230,14 +229,14 @@ def training_state(
         )
         raise CannotResume(
             f"{path} of {commit.short} belongs to another version of {name}: "
-            "this version was committed without its training state",
+            "the current one was committed without its training state",
             hint=f"resume from that version: mvc.resume(repo, ..., rev={next(whole, 'REV')!r})",
         )
     if recorded["schema"] == parts.PRODUCTION and recorded["weights"] is None:
         raise CannotResume(
             f"{commit.short} holds production weights of {recorded['pipeline']!r}, without the "
             "training weights",
-            hint="record with keep_training=True; for the production weights alone use "
+            hint="record with keep_training=True; to load only the production weights, use "
             + by.weights,
         )
     if recorded.get("rng") is None:
@@ -251,7 +250,9 @@ def training_state(
 def training_weights(
     repo: Repository, commit: CommitId, name: str, recorded: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The weights with which to continue. ``recorded`` is the result of ``training_state``."""
+    """The weights with which a training continues. ``recorded`` is the result of
+    ``training_state``.
+    """
     own = recorded["schema"] == parts.PRODUCTION
     weights: Mapping[str, Any] = recorded["weights"] if own else repo.checkout(commit, path=name)
     return weights
@@ -267,7 +268,7 @@ def _check_part(commit: CommitId, part: str, recorded: Any, passed: Any) -> None
         raise CannotResume(
             f"{commit.short} has the state of {an(part)}, but none was passed: "
             "training would not continue identically",
-            hint=f"pass the {part}; for the weights alone use {_WEIGHTS}",
+            hint=f"pass the {part}; to load only the weights, use {_WEIGHTS}",
         )
 
 
@@ -319,7 +320,7 @@ def load_model(
 ) -> None:
     """Loads weights and buffers.
 
-    The model's modules have version numbers, which mvc does not store. They stay unchanged.
+    The model's modules have version numbers, which mvc does not store. These stay unchanged.
     """
     state = OrderedDict(weights)
     state._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]

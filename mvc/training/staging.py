@@ -69,7 +69,7 @@ class Slot:
         return sum(b.numel() * b.element_size() for b in self._buffers.values())
 
     def fill(self, live: Mapping[str, Any]) -> None:
-        """Copies ``live`` to ``state``. Call ``measure`` before, which checks ``live``."""
+        """Copies ``live`` to ``state``. Before, call ``measure``, which checks ``live``."""
         done: dict[object, torch.Tensor] = {}
         self._used = {}
 

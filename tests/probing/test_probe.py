@@ -204,7 +204,7 @@ def test_what_arises_between_layers_is_told() -> None:
     assert "between layers, in the forward of the model" in str(first)
     inner = mvc.probe(nn.Sequential(Net(at_the_end=False)), X).difference
     assert inner.inside == "0"
-    assert "in its own forward" in str(mvc.probe(nn.Sequential(Net(True)), X).difference)
+    assert "own forward" in str(mvc.probe(nn.Sequential(Net(True)), X).difference)
     last = mvc.probe(Net(at_the_end=True), X).difference
     assert (last.part, last.direction) == ("model output", "forward")
 

@@ -1,9 +1,9 @@
 """The common parts of all protocols: rounds, the average, and checks of messages and numbers.
 
-In a round, each worker trains a copy of the global model. At its end, the coordinator adds the mean
-drift to the global model. A drift is the difference between a worker's model and the global model.
-Coordinator and worker take and return messages, without I/O and clock. The network must deliver all
-messages between the two, in order. Nothing else is assumed.
+In a round, each worker trains a copy of the global model. At the end of the round, the coordinator
+adds the mean drift to the global model. A drift is the difference between a worker's model and the
+global model. Coordinator and worker take and return messages, without I/O and clock. The network
+must deliver all messages between coordinator and worker, in order. Nothing else is assumed.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Protocol(Struct, frozen=True):
     """The options of a protocol. ``protocol_named`` creates a protocol and checks its options.
 
     In the protocols gm, fgm and fda, the radius r limits the distance of a model from the global
-    model. It has one of four units. ``radius``: the distance r. ``relative``: T, where ``r = T|E|``
-    is computed for each round from the norm of the global model E. ``rho``: ``r = rho * rate *
-    sqrt(n)``, with the learning rate and the number n of parameters. So rho is roughly a number of
-    steps in one direction, and the same rho is useful for other rates and networks. ``period``: r
-    is measured in the training, as the distance of the workers' models after this many updates
+    model. It is set in one of four units. ``radius``: the distance r. ``relative``: T, where ``r =
+    T|E|`` is computed for each round from the norm of the global model E. ``rho``: ``r = rho * rate
+    * sqrt(n)``, with the learning rate and the number n of parameters. So rho is roughly a number
+    of steps in one direction, and the same rho is useful for other rates and networks. ``period``:
+    r is measured in the training, as the distance of the workers' models after this many updates
     (default ``PERIOD``).
 
     ``safe``: the safe function of gm and fgm, as a name or as the user's function (``Own``).
@@ -56,8 +56,8 @@ class Protocol(Struct, frozen=True):
     functions. ``barrier``: a round ends when psi is above this fraction of its first value, which
     is negative. ``rebalance``: a fraction c_r, or None for no rebalancing. The round continues
     after a flush if psi is at most c_r times its first value. ``outer_rate``, ``outer_momentum``:
-    of the coordinator's step; 1 and 0 mean plain averaging. ``up``: codec of drifts. ``down``:
-    codec of changes of the global model.
+    rate and momentum of the coordinator's step; 1 and 0 mean plain averaging. ``up``: codec of
+    drifts. ``down``: codec of changes of the global model.
     """
 
     name: str
@@ -186,7 +186,7 @@ class Coordinator(Side):
     """Makes the global model ``reference``, a vector in the model's element type.
 
     Pass messages to ``on_messages``, and send the messages that it returns. ``counts.rounds``:
-    number of global models, of which one call creates at most one. ``finished``: whether all
+    number of global models. One call creates at most one global model. ``finished``: whether all
     workers are done and the last average is complete. ``averaged``: the drifts of the preceding
     round. This base class averages when all workers have sent their drifts. Raises BadMessage,
     which names the worker of an invalid message. Raises CannotDistribute if the next model would
@@ -272,7 +272,7 @@ class Coordinator(Side):
         return 0.0
 
     def _measure(self, drifts: Sequence[Vector]) -> float:
-        """The radius that belongs to these drifts of parameters."""
+        """The radius at which a round would end with these drifts of the parameters."""
         return self._safe_function(1.0).radius_of(drifts)
 
     # ---- used by protocols
@@ -373,8 +373,9 @@ class Coordinator(Side):
             )
 
     def _begin(self, change: bytes) -> None:
-        """Starts a round: sends ``change``, the encoded change of the model, or the model if it is
-        empty.
+        """Starts a round. Sends ``change``, the encoded change of the model.
+
+        If ``change`` is empty, sends the whole model.
         """
         self.round += 1
         self.subrounds.clear()

@@ -18,7 +18,9 @@ from mvc.errors import WrongUsage
 
 
 class NamedProtocol(Protocol, frozen=True):
-    """A protocol that creates its coordinator and its workers. ``protocol_named`` creates one."""
+    """A protocol that creates its coordinator and its workers. Use ``protocol_named`` to create
+    it.
+    """
 
     def coordinator(
         self,
@@ -60,7 +62,7 @@ _KINDS: dict[str, tuple[type[Coordinator], type[Worker], dict[str, Any], set[str
     "local-sgd": (*_PERIODIC, {"every": 16}, {"every"}),
     "diloco": (*_PERIODIC, {"every": 16, **_NESTEROV}, {"every"} | _OUTER),
 }
-"""For each protocol: coordinator, worker, preset options, and the options that only some have."""
+"""For each protocol: coordinator, worker, preset options, and options in addition to ``_ALL``."""
 
 PROTOCOLS = tuple(_KINDS)
 

@@ -143,8 +143,8 @@ class Service:
     def begin(self, vector: Vector, carried: Carried, steps: int) -> list[int]:
         """Starts the training. Unless it resumes, it starts with this model.
 
-        ``steps``: the number of steps that worker 0 has trained this model. Returns the number of
-        steps of each worker.
+        ``steps``: for how many steps worker 0 has trained this model. Returns the number of steps
+        of each worker.
         """
         VectorLayout.of(vector)  # raises WrongUsage for numbers that are not finite
         if not self.resumes:

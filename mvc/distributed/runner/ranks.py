@@ -188,8 +188,10 @@ class Ranks:
             self._until = before
 
     def _failure(self, error: RuntimeError) -> CannotDistribute:
-        """Why a collective operation failed. In all live processes it fails, so all live processes
-        come here, and the processes that do not come are missing.
+        """Finds out why a collective operation failed.
+
+        The operation fails in all live processes, so all of these call this method. The processes
+        that do not call it are missing.
         """
         self._hang_up()
         until, store = time.monotonic() + _ROLL_CALL, self._store

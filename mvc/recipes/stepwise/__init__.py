@@ -1,6 +1,7 @@
-"""Trainings by steps: a Recorder that records the rows of each batch, and replays that prove it.
+"""Trainings by steps: a Recorder records the rows of each batch, and replays prove the versions.
 
-A version is proven if a replay reproduced its weights bit for bit. The modules import torch.
+A version is proven if a replay reproduced its weights bit for bit. The modules of this package
+import torch.
 """
 
 from mvc.errors import need_torch

@@ -1,4 +1,4 @@
-"""Replays the versions of a training by steps, to prove that a replay reproduces their weights.
+"""Proves the versions of a training by steps: replays these, and compares the weights bit for bit.
 
 A segment is the versions after a full state, up to the next full state. Segments are replayed one
 after another.

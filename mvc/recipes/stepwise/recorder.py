@@ -49,12 +49,12 @@ class Recorder(StateRecorder):
 
     Versions are committed to ``branch``. By default this is the branch that is current at the
     start, even if you switch to another branch later. If HEAD is detached at the start, HEAD moves
-    to each new version. Every version is deployed to the target ``deploy``. The deployment of an
-    exact version has the time of the call of ``step``. Versions are committed but no longer
-    deployed when another client deploys to the target or rolls it back, or when the setting
-    ``deploy.protect`` names the target. ``deploy_again`` resumes the deployments. ``push`` is a
-    remote to which the branch is pushed after the commits. An unreachable remote does not stop the
-    training; a later push sends the missing versions.
+    to each new version. If ``deploy`` names a target, every version is deployed to it. The
+    deployment of an exact version has the time of the call of ``step``. Versions are committed but
+    no longer deployed when another client deploys to the target or rolls it back, or when the
+    setting ``deploy.protect`` names the target. ``deploy_again`` resumes the deployments. ``push``
+    is a remote to which the branch is pushed after the commits. An unreachable remote does not stop
+    the training; a later push sends the missing versions.
 
     ``metrics`` and ``params`` are added to every version. Each is a mapping, or a function that
     returns a mapping. ``message`` is put before the message of each version. ``author`` is as for
@@ -153,7 +153,10 @@ class _Step(Struct, frozen=True):
 
 
 class _Full(Struct, frozen=True):
-    """The attachments of a full state. ``fresh``: no step of this training led to this state."""
+    """The attachments of a full state.
+
+    ``fresh``: whether recording starts from this state, so that no recorded step led to it.
+    """
 
     attached: Mapping[str, Any]
     fresh: bool
@@ -164,10 +167,8 @@ class _Notes:
 
     def __init__(self, stepping: Stepping, path: str, every: int, *, prove: bool) -> None:
         self._stepping, self._path, self._every, self._prove = stepping, path, every, prove
-        self._trained: dict[
-            int, _Step
-        ] = {}  # maps position to step, after the last durable version
-        self._full: dict[int, _Full] = {}  # maps position to full state, until it is durable
+        self._trained: dict[int, _Step] = {}  # position to step, since the last durable version
+        self._full: dict[int, _Full] = {}  # position to full state, until the state is durable
         self._position, self._versions, self._fresh = 0, 0, True
         self._after: Mapping[str, Any] | None = None  # states of the generators after the last step
         self._start: CommitId | None = None

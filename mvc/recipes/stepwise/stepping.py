@@ -1,4 +1,4 @@
-"""A training by steps: a function called with a model, an optimizer and a batch."""
+"""A training by steps: each step calls a function with a model, an optimizer and a batch."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ def check_type(part: str, recorded: Mapping[str, Any] | None, obj: Any) -> tuple
     if recorded["kind"] != current["kind"]:
         raise CannotResume(
             f"the {part} was {recorded['kind']}, not {current['kind']}",
-            hint=f"pass a {part} of the recorded type; to continue with another one load "
-            "the weights alone: model.load_state_dict(repo.checkout(rev))",
+            hint=f"pass a {part} of the recorded type; to continue with another type, load "
+            "only the weights: model.load_state_dict(repo.checkout(rev))",
         )
     return tuple(
         f"{part}: {new}, not {old}"

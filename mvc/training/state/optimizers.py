@@ -51,7 +51,7 @@ def _kind(optimizer: torch.optim.Optimizer) -> str:
 def _other_kind(optimizer: torch.optim.Optimizer) -> str:
     if isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         return "this optimizer wraps another one: pass its .optimizer"
-    return "create an optimizer of the recorded type; for the weights alone use " + _WEIGHTS
+    return "create an optimizer of the recorded type; to load only the weights, use " + _WEIGHTS
 
 
 def _names(
