@@ -139,7 +139,7 @@ def root(drift, reference):
         ),
         (
             faulty(lambda *at: math.sin(NORM.value(*at)), lambda *at: at[0] * 0),
-            "the safe function has",
+            "the safe (function|zone) has",
         ),
         (faulty(lambda drift, _: 0.0, lambda drift, _: drift * 0), "has no end: a drift of length"),
         (faulty(lambda drift, _: drift.sum(), lambda d, _: np.ones(60)), "has no end"),
