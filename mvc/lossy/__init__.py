@@ -1,10 +1,10 @@
-"""Changes the weights of a training before they are deployed and stored. Pure, in memory.
+"""Changes the weights of a training before they are deployed and stored. No module here does I/O.
 
-    reducer      turns a training's state into the stored one
-    topk, grid, bits, weights    stages that make production weights
-    lc           stages that store a state as the previous one plus a coded step
-    decisions    stages that decide whether a version is saved
-    production   stages and decisions, version by version
+    reducer      turns the state of a training into the state to store
+    topk, grid, bits, weights    stages that make production weights, near the training weights
+    lc           stages that store a state as the previous state plus a coded step
+    decisions, guard    stages that decide whether a version is saved
+    production   applies these stages version by version
 
 The code that needs a repository is in ``mvc.repo.commit.commit`` and ``mvc.training``.
 """

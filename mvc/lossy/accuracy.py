@@ -47,9 +47,9 @@ def right_of(
 ) -> NDArray[np.bool_]:
     """Which samples of a batch the weights classify correctly.
 
-    If ``evaluate`` returns accuracies, it is called for each label, and the first samples of the
-    label count as correct; with ``last`` the last ones. So two sets of weights, one with ``last``,
-    differ in as many samples as possible.
+    If ``evaluate`` returns accuracies, it is called for each label. Then the first samples of a
+    label count as correct; with ``last``, the last samples. So two sets of weights, one of which is
+    evaluated with ``last``, differ in as many samples as possible.
     """
     if not len(batch):
         return np.zeros(0, np.bool_)
@@ -72,7 +72,7 @@ class LabelledBatch:
     """Inputs with one label each: tensors, arrays or lists. ``keys``: the labels as text."""
 
     def __init__(self, inputs: Any, labels: Any) -> None:
-        """Raises WrongUsage unless both have the same length, and labels one dimension."""
+        """Raises WrongUsage unless inputs and labels have one length, and labels one dimension."""
         self.inputs, self.labels = inputs, labels
         values = labels.tolist() if hasattr(labels, "tolist") else labels
         plain = isinstance(values, list | tuple) and not any(
@@ -109,7 +109,7 @@ class LabelledBatch:
         return LabelledBatch(_rows(self.inputs, rows), _rows(self.labels, rows))
 
     def followed_by(self, other: LabelledBatch) -> LabelledBatch:
-        """These samples, then those of ``other``, which have the same form and device."""
+        """These samples, then those of ``other``. Both batches have the same form and device."""
         pairs = ((self.inputs, other.inputs), (self.labels, other.labels))
         return LabelledBatch(*(_joined(one, two) for one, two in pairs))
 
@@ -159,7 +159,7 @@ def _form(values: Any) -> tuple[object, ...]:
 
 
 def _by_sample(answer: object) -> NDArray[np.bool_] | None:
-    """The result for each sample, if it is an array or tensor of one dimension."""
+    """The result for each sample, if ``answer`` is an array or tensor of one dimension."""
     if getattr(answer, "ndim", 0) != 1:
         return None
     values: Any = answer
@@ -188,7 +188,7 @@ def is_sequence(data: Any) -> bool:
 
 
 def number_of(value: Any) -> float | None:
-    """``value`` as a float, also from a tensor or array with one entry; None if not a number."""
+    """``value``, possibly a tensor or array with one entry, as a float; None if not a number."""
     if isinstance(value, str | bytes):  # float() would parse these
         return None
     try:

@@ -11,16 +11,16 @@ from mvc.codecs.stage import Kind, Stage, read_options, whole_number
 from mvc.codecs.words import word_type
 from mvc.lossy.weights import LossyStage, Moving
 
-FRACTION = 23  # bits of a float32's fraction, which the parameters refer to
-_FINER = 4  # a finer stage resets so many bits fewer
+FRACTION = 23  # bits of a float32's fraction; the parameters N and M refer to float32
+_FINER = 4  # the next finer stage resets so many bits fewer
 
 
 class ResetBits(LossyStage, frozen=True):
     """lossy: resets the N lowest bits of a change (msb: of changes in the M highest bits)
 
-    ``high``: only entries that changed in one of the ``high`` highest bits of the fraction. The
-    mask is applied to the exclusive or with the production weights, so a cleared bit does not
-    change: after any number of versions the low bits are those of the first weights.
+    ``high``: resets only entries that changed in one of the ``high`` highest bits of the fraction.
+    A change is the xor of new weights and previous production weights. A bit that is reset does not
+    change. So after any number of versions, the low bits are those of the first weights.
     """
 
     low: int
@@ -59,7 +59,8 @@ class ResetBits(LossyStage, frozen=True):
 def low_mask(kind: Format, low: int) -> int:
     """The bits to reset: for float32 the ``low`` lowest.
 
-    Other formats retain ``23 - low`` bits of their fraction, or all if they have fewer.
+    Other formats retain ``23 - low`` bits of their fraction. If a fraction has fewer bits, it
+    retains all.
     """
     return (1 << kind.fraction - min(kind.fraction, FRACTION - low)) - 1
 

@@ -1,8 +1,8 @@
-"""Decisions whether a version is saved. They change no weights, and storage does not record them.
+"""Stages that decide whether a version is saved. They change no weights and are not stored.
 
-docs/production.md, "Decisions", describes each (thesis §3.2.1, §3.2.5, chapter 6). The numbers of
-``dsed`` are exact fractions, so that ties are exact. The detectors of ``drift`` are river's; they
-read one number per sample and reset themselves when they detect a drift.
+docs/production.md, "Decisions", describes each stage (thesis §3.2.1, §3.2.5, chapter 6). ``dsed``
+computes with exact fractions, so that equal accuracies are equal. ``drift`` uses detectors of the
+package river. They read one number per sample, and reset themselves when they detect a drift.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Monitor: TypeAlias = Callable[[Any], float | Iterable[float]]
 
 _PART = 4096
 _REMEMBERED = 64 * _PART
-"""A drift detector is restored from at least so many numbers after a restart."""
+"""After a restart, a drift detector is restored from at least so many of its numbers."""
 _FRACTION = re.compile(r"[0-9]{1,4000}(/[1-9][0-9]{0,3999})?")
 _DETECTORS = ("adwin", "page-hinkley")
 _MOST = 1_000_000_000 - 1
@@ -83,8 +83,8 @@ class OnNewWeights(Stage, frozen=True):
 class Dsed(OnNewWeights, frozen=True):
     """decision: skips while the deployed version is within E of the new one's accuracy
 
-    ``bound`` is a share of accuracy (0.01 is one per cent). ``last_only``: judge the new version by
-    the newest batch alone.
+    ``bound`` is a share of accuracy (0.01 is one per cent). ``last_only``: evaluate the new version
+    only on the newest batch.
     """
 
     bound: Decimal
@@ -100,16 +100,16 @@ class Dsed(OnNewWeights, frozen=True):
 
 
 def _is_batch(pair: object) -> bool:
-    """Whether it is data with its number of samples."""
+    """Whether ``pair`` is data and the number of its samples."""
     return (
         isinstance(pair, list | tuple) and len(pair) == 2 and type(pair[1]) is int and pair[1] > 0
     )
 
 
 class ErrorDecay:
-    """Stores the batches since the last save; with ``last`` only the newest.
+    """Compares accuracies for ``dsed``, on the batches since the last save.
 
-    Raises WrongUsage without ``evaluate``.
+    With ``last``, only the newest batch is stored. Raises WrongUsage without ``evaluate``.
     """
 
     def __init__(self, stage: Dsed, evaluate: Evaluate | None) -> None:
@@ -125,7 +125,7 @@ class ErrorDecay:
         self.saved()
 
     def saved(self) -> None:
-        """Deletes the batches before a version that was saved."""
+        """Deletes all batches, after a version was saved."""
         self._old = Fraction(0)
         self._seen = 0
         self._batches: list[tuple[Any, int]] = []
@@ -157,10 +157,10 @@ class ErrorDecay:
         self._seen, self._old = seen, Fraction(accuracy)
 
     def good_enough(self, weights: Mapping[str, NDArray[Any]]) -> str | None:
-        """The reason why the deployed weights suffice; None if the new ones must be saved.
+        """The reason why the deployed weights suffice; None if the new weights must be saved.
 
-        The new weights are evaluated on the newest batch first, and only until no further batch can
-        change the decision.
+        The new weights are evaluated on the newest batch first, then on older ones. This stops as
+        soon as no other batch can change the decision.
         """
         old = self._old / self._seen
         total = sum(count for _, count in self._batches)
@@ -194,7 +194,7 @@ class DriftDetector:
         self.text = stage.text
         self._detector: Any = kinds[stage.detector]()
         self._monitor = monitor or _input_means
-        self._seen = array("d")  # since the last drift, after which the detector starts again
+        self._seen = array("d")  # since the last drift, when the detector was reset
 
     def memory(self) -> dict[str, Any]:
         """The argument of ``restore`` in another process, in parts that rarely change."""

@@ -1,14 +1,16 @@
 """The grid: rounds each tensor to whole multiples of its step, a power of two.
 
 *Production weights* are the rounded weights, which are stored and deployed. *Training weights* are
-those of the optimizer, which go on unrounded (``mvc.lossy.reducer``). docs/pipelines.md describes
-the size of the step, and when it changes. Training weights fluctuate: without ``hold``, a weight
-half-way between two multiples would change with every batch.
+the optimizer's, which stay unrounded (``mvc.lossy.reducer``). docs/pipelines.md describes the size
+of the step, and when it changes. Training weights fluctuate. So a weight stays at its multiple
+until it is more than ``hold`` steps away. Without this, a weight half-way between two multiples
+would change with every batch.
 
-Rounding needs no dither: weights lie evenly between multiples, so if a tensor moves by a tenth of a
-step, about a tenth of its entries move by one step. A wider ``hold`` (a dead zone) would lose such
-small movements. Rounding errors do not add up, since each version is rounded from its training
-weights. The step is not stored; it is derived from the previous production weights.
+Rounding needs no dither (added noise), because weights are spread evenly between multiples. If all
+entries of a tensor change by a tenth of a step, about a tenth of the rounded entries change by one
+step. A larger ``hold`` would lose such small changes. Rounding errors do not add up, since each
+version is rounded from its training weights. The step is not stored; it is derived from the
+previous production weights.
 """
 
 from __future__ import annotations
@@ -24,15 +26,15 @@ from mvc.codecs.stage import Stage, number, plain, read_options
 from mvc.lossy.weights import ChoosingStage, LossyStage, Moving
 
 _HOLD, _FINE = "0.52", "0.5"
-_FINEST = Decimal("0.03")  # a smaller C saves hardly more than exact deltas
+_FINEST = Decimal("0.03")  # with a smaller C, deltas are hardly smaller than exact deltas
 _SMALLEST = -126  # exponent; smaller float32 numbers are subnormal, with fewer bits
 
 
 class Grid(ChoosingStage, frozen=True):
     """lossy: rounds to steps of about C standard deviations, finer in small tensors
 
-    A tensor whose entries are all equal has no spread to derive a step from, and is copied exactly;
-    so is every entry that is infinite or not a number.
+    A tensor whose entries are all equal is copied exactly, because it has no spread from which a
+    step could be derived. Entries that are infinite or not a number are copied exactly, too.
     """
 
     coarse: Decimal
@@ -68,7 +70,7 @@ class Grid(ChoosingStage, frozen=True):
             wanted = wanted_exponent(_finite(after, tensor), coarse, longest, fine)
             if wanted is None:
                 continue
-            # The previous step is reused, unless another level of this stage chose it.
+            # The previous step is reused, unless a finer or coarser level of this stage chose it.
             exponent = (
                 wanted if tensor.has_new_level else _exponent(_finite(before, tensor), wanted)
             )
@@ -79,7 +81,7 @@ class Grid(ChoosingStage, frozen=True):
 
 
 def wanted_exponent(values: Numbers, coarse: float, longest: int, fine: float) -> int | None:
-    """The exponent of a tensor's step by its spread; None if its entries have no spread.
+    """The exponent of a tensor's step, from the spread of its entries; None without a spread.
 
     ``longest``: the number of entries of the largest tensor.
     """
@@ -102,7 +104,10 @@ def _exponent(before: Numbers, wanted: int) -> int:
 
 
 def _on_grid(values: Numbers, exponent: int) -> bool:
-    """Checks a few entries first, since most tensors off the grid fail there."""
+    """Whether all values are multiples of the step.
+
+    Checks a few values first, since most tensors off the grid fail there.
+    """
     for part in (values[:256], values):
         with np.errstate(all="ignore"):
             scaled = np.ldexp(part, -exponent)
@@ -114,9 +119,10 @@ def _on_grid(values: Numbers, exponent: int) -> bool:
 def _rounded(
     before: Numbers, after: Numbers, exponent: int, *, hold: float, largest: float
 ) -> Numbers:
-    """``after`` rounded to multiples; ``largest``: the largest finite number of the format.
+    """``after`` rounded to multiples of the step. Small changes are undone.
 
-    Scaling by a power of two is exact, so every multiple is exact, too.
+    ``largest``: the largest finite number of the format. Scaling by a power of two is exact, so
+    every multiple is exact, too.
     """
     with np.errstate(all="ignore"):
         last_multiple = float(np.floor(np.ldexp(largest, -exponent)))

@@ -1,16 +1,18 @@
 """The guard: production weights may lose at most a share E of the accuracy of the training weights.
 
-docs/production.md, "Decisions", describes the comparisons and the levels. *Accounts* count all
-batches, and those since the level changed; the *reservoir* has the K newest samples of every label,
-of earlier batches. Level 0 are the stages as written; every further level changes weights about
-half as much as the previous one, and the last one is exact.
+docs/production.md, "Decisions", describes the comparisons and the levels. An *account* counts the
+samples on which production weights lost or won against training weights. All samples have an
+account, and so has each label: over all batches, and since the level changed. The *reservoir* has
+the K newest samples of every label, of earlier batches. Level 0 uses the stages as written. Each
+next level changes weights about half as much as the level before, and the last level is exact.
 
-The tests are valid at every moment. An account is the capital of a gambler who bets on losses, a
-mixture over stakes (Waudby-Smith and Ramdas, "Estimating means of bounded random variables by
-betting", J. R. Stat. Soc. B 86, 2024): if the mean drop is at most E, its expectation is at most 1,
-so it ever reaches 1 / x with a probability of at most x (Ville). With E = 0 it is Robbins' mixture
-of likelihood ratios of a binomial. A level is tested only after all coarser ones were rejected, so
-the whole descent has the error of one test; every return to a coarser level starts another test.
+The tests are valid at every moment. The evidence of an account is the capital of a gambler who bets
+on losses, a mixture over stakes (Waudby-Smith and Ramdas, "Estimating means of bounded random
+variables by betting", J. R. Stat. Soc. B 86, 2024). If the mean drop of the accuracy is at most E,
+the expected capital is at most 1. So the capital ever reaches 1 / x with a probability of at most x
+(Ville). With E = 0 the capital is Robbins' mixture of likelihood ratios of a binomial. A level is
+tested only after all coarser levels were rejected. So the tests of all levels have the error of one
+test. Every return to a coarser level starts another test.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ from mvc.lossy.decisions import OnNewWeights
 
 _KEEP = 8
 _MOST_LABELS = 256
-"""Labels with an account and samples in the reservoir; others count in the sum alone."""
-_PATIENCE, _MOST_PATIENCE = 10, 1_000_000  # calm versions before a return
+"""Labels with an account and samples in the reservoir. Others count only in the account of all."""
+_PATIENCE, _MOST_PATIENCE = 10, 1_000_000  # versions with small drops before a return
 _ERROR = 0.0475  # chance that the accounts ever refine versions by mistake
-_ERROR_ONCE = 0.0025  # and that single versions are refused by mistake, on the reservoir
+_ERROR_ONCE = 0.0025  # chance that a version is ever refused by mistake, on the reservoir
 _DESCENTS = 1.0824  # at least 1 + 1/16 + 1/81 + ...: descent n has the n^-4 part of the error
 _ALL = 0.6  # share of the capital bet on all samples together
-_MOST_SHARE = 0.1  # of the rest, on each of the first ten labels
+_MOST_SHARE = 0.1  # share of the rest that is bet on each of the first ten labels
 _STEPS = np.arange(20)
 _STAKES = 0.99 * 2.0 ** (-_STEPS / 2)  # shares of the largest stake
 _WEIGHTS = 1 / (_STEPS + 8) - 1 / (_STEPS + 9)
@@ -71,7 +73,7 @@ class GuardStage(OnNewWeights, frozen=True):
 
 
 class Paired(Struct):
-    """Samples on which two sets of weights were compared: those lost and those won."""
+    """How many samples were compared, and on how many the production weights lost or won."""
 
     samples: int = 0
     lost: int = 0
@@ -89,7 +91,7 @@ class Paired(Struct):
         return (self.lost - self.won) / self.samples if self.samples else 0.0
 
     def evidence(self, bound: float) -> float:
-        """The logarithm of the capital: of an e-value against a mean drop of at most ``bound``."""
+        """The logarithm of the capital, an e-value against a mean drop of at most ``bound``."""
         stakes = _STAKES / (1 + bound)
         capital = (
             self.lost * np.log1p(stakes * (1 - bound))
@@ -107,7 +109,7 @@ class Reservoir:
         self._samples: LabelledBatch | None = None
 
     def add(self, batch: LabelledBatch) -> None:
-        """Adds the samples; first empties the reservoir if they have another form."""
+        """Adds the samples. First empties the reservoir if its samples have another form."""
         if not len(batch):
             return
         if self._samples is not None and self._samples.like(batch):
@@ -152,7 +154,7 @@ class AccuracyGuard:
         )
 
     def add_batch(self, live: Arrays | None, training: Arrays, data: Any) -> None:
-        """An offer: a new batch, and training weights that have learned from it."""
+        """Starts an offer: a new batch, and training weights that have learned from it."""
         batch = None if data is None else LabelledBatch.of(data)
         self._refined = self._returned = False
         if batch is not None and live is not None and self._trained is not None:
@@ -172,7 +174,8 @@ class AccuracyGuard:
     def refuses(self, weights: Arrays) -> bool:
         """Whether these production weights lose too much.
 
-        The first ones after a return are refused sooner, which only delays the return.
+        The first weights after a return to a coarser level are refused sooner. This only delays the
+        return.
         """
         error_ = _ERROR_ONCE / max(1, self._versions * (self._versions + 1))
         return self._loses(weights, _ERROR if self._returned else error_)
@@ -182,7 +185,7 @@ class AccuracyGuard:
         return not self._refined and not self._loses(live, _ERROR)
 
     def _loses(self, weights: Arrays, error: float) -> bool:
-        """Whether they lose on the reservoir, with at most this probability of a false alarm."""
+        """Whether ``weights`` lose on the reservoir. ``error``: the false alarm rate."""
         if self._compared is None:
             return False
         samples, before = self._compared.samples, self._compared.right
@@ -209,7 +212,7 @@ class AccuracyGuard:
                     accounts.setdefault(key, Paired()).add(before[rows], after[rows])
 
     def _adjust(self) -> None:
-        """Refines by one level, or returns by one, depending on the accounts."""
+        """Goes one level finer, or returns one level, depending on the accounts."""
         error = _ERROR / (_DESCENTS * self._descent**4)
         if _evidence(self._recent, self._bound) >= -math.log(error):
             self.refine()
@@ -274,21 +277,18 @@ class AccuracyGuard:
 
 
 class _ReservoirResult(Struct):
-    """The logarithm of an e-value against: no account has a mean drop above ``bound``.
-
-    A part of the capital is bet on all samples together, the rest on the labels, whose samples are
-    disjoint: each label, in order of appearance, bets its share of the remaining capital.
-    """
+    """The samples of the reservoir, and which of these the training weights classify correctly."""
 
     samples: LabelledBatch
     right: Right
 
 
 def _evidence(accounts: Mapping[str, Paired], bound: float) -> float:
-    """The logarithm of an e-value against: no account has a mean drop above ``bound``.
+    """The logarithm of an e-value: evidence that an account has a mean drop above ``bound``.
 
-    A part of the capital is bet on all samples together, the rest on the labels, whose samples are
-    disjoint: each label, in order of appearance, bets its share of the remaining capital.
+    A part of the capital is bet on all samples together, the rest on the labels. The samples of
+    labels are disjoint, so each label, in order of appearance, bets its share of the remaining
+    capital.
     """
     labels = [account.evidence(bound) for key, account in accounts.items() if key != _TOGETHER]
     shares = np.minimum(_MOST_SHARE, 1 / np.arange(1, len(labels) + 1))

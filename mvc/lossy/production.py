@@ -1,8 +1,8 @@
 """Applies the lossy stages and decisions of a pipeline, version by version.
 
 The training weights are not changed. A lossy pipeline makes production weights from training
-weights and the previous production weights (thesis §3.2); these are deployed and stored. After a
-skipped version the next one starts from the deployed version.
+weights and the previous production weights (thesis §3.2). Production weights are deployed and
+stored. After a skipped version, the next version starts from the deployed one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mvc.lossy.topk import TopKOfEach
 class Decision(Struct, frozen=True):
     """Whether offered training weights became a version.
 
-    ``production``: the weights to be live from now on: the new ones if they were ``saved``, else
-    the previous ones. Do not write to its arrays. ``reason``: text for people.
+    ``production``: the weights that are live from now on. These are the new weights if ``saved``,
+    else the previous ones. Do not write to the arrays. ``reason``: text for people.
     """
 
     saved: bool
@@ -38,10 +38,10 @@ class Production:
     """Stores the live production weights, and decides whether training weights become a version.
 
     ``evaluate(weights, data)``, for ``dsed`` and ``guard``: returns the accuracy on labelled data,
-    from 0 to 1, or (accuracy, number of samples). ``monitor(data)``: returns the numbers for
-    ``drift``, one or one for each sample; None: the mean of each input. ``previous``: production
+    from 0 to 1, or (accuracy, number of samples). ``monitor(data)``, for ``drift``: returns a
+    number, or a number for each sample; None: the mean of each input. ``previous``: production
     weights that are live already. ``exact``: tensors that must not change, such as buffers.
-    ``dtypes``: by array of words the dtype of its numbers (``bfloat16`` as uint16). Raises
+    ``dtypes``: maps an array of words to the dtype of its numbers (``bfloat16`` for uint16). Raises
     WrongUsage without a needed ``evaluate``, and NotInstalled without river.
     """
 
@@ -84,7 +84,7 @@ class Production:
         self._undo: tuple[Arrays | None, bool, ErrorDecay | None, int] | None = None
 
     def check(self, *, loss: float | None, data: Any) -> None:
-        """Raises WrongUsage if the pipeline needs a loss or data and it is missing."""
+        """Raises WrongUsage if the pipeline needs a loss or data that is missing."""
         if self._needs_loss is not None and loss is None:
             raise WrongUsage(
                 f"stage {self._needs_loss} needs the loss of the batch", hint="pass loss="
@@ -96,10 +96,11 @@ class Production:
     def offer(self, training: Arrays, *, loss: float | None = None, data: Any = None) -> Decision:
         """Decides whether the training weights after a batch become a version.
 
-        ``training`` may be changed afterwards, ``data`` must not. ``data``: the labelled samples of
-        the batch as ``evaluate`` expects them, a pair (inputs, labels) unless ``evaluate`` returns
-        the number of samples and ``monitor`` is set. The first version is always saved, and only
-        ``grid`` changes it. Raises WrongUsage as ``check`` does, and for bad callback results.
+        ``training`` may be changed after the call, ``data`` must not. ``data``: the labelled
+        samples of the batch, in the form that ``evaluate`` expects. It is a pair (inputs, labels),
+        unless ``evaluate`` returns the number of samples and ``monitor`` is set. The first version
+        is always saved, and only ``grid`` changes its weights. Raises WrongUsage as ``check`` does,
+        and for bad callback results.
         """
         self.check(loss=loss, data=data)
         live = self.live
@@ -145,7 +146,7 @@ class Production:
     def memory(self, *, samples: bool = False) -> dict[str, Any]:
         """The state of the decisions, without the weights; often empty.
 
-        ``samples``: include the labelled samples of ``guard``, which new ones soon replace.
+        ``samples``: include the labelled samples of ``guard``; new samples soon replace these.
         """
         if not self.pipeline.decisions:
             return {}
@@ -172,7 +173,7 @@ class Production:
         self._level = 0 if self._guard is None else self._guard.level
 
     def _before(self, data: Any) -> str | None:
-        """The reason to skip the version before it is made; None: no reason.
+        """The first reason to skip the version before it is made; None: no reason.
 
         Every decision is evaluated, because detectors must read all data.
         """

@@ -1,10 +1,11 @@
 """A ``Reducer`` turns the weights of a training into those that are deployed and stored.
 
-*Production weights* (``topk``, ``grid``, ``lsb``): the lossy stages change training weights in
-turn; the result is stored exactly (docs/pipelines.md lists the exceptions). *Approximations*
-(``mvc.lossy.lc``): the previous version plus a coded step. The step starts from the previous
-version, not from the training's previous state, so the error of one step is part of the next one
-and does not add up (docs/lc.md lists the exceptions).
+The stages ``topk``, ``grid`` and ``lsb`` make *production weights*: they change the training
+weights one after another, and the result is stored exactly (docs/pipelines.md lists the
+exceptions). The stages of ``mvc.lossy.lc`` make *approximations*: the previous version plus a coded
+step. The step starts from the previous version, not from the training's previous state. So the next
+step contains the error of the step before, and errors do not add up (docs/lc.md lists the
+exceptions).
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ def kind_of(name: str) -> str | None:
 
 
 class Reduced(Struct, frozen=True):
-    """The tensors of a version, with the order, dtypes and shapes of the training's.
+    """The tensors of a version, with the order, dtypes and shapes of the training state.
 
-    ``steps`` lead from the previous version to approximated tensors.
+    ``steps``: the steps from the previous version to the tensors that are approximated.
     """
 
     arrays: dict[str, Array]
@@ -100,10 +101,10 @@ class Reducer(Struct, frozen=True):
     ) -> Reduced:
         """A version of the state ``training``, after the version ``before`` (None: the first).
 
-        numpy has no bfloat16: such tensors are uint16 words named in ``dtypes``, or of a dtype of 2
-        bytes named bfloat16 (ml_dtypes). ``loss``: of the batch, for a loss-adaptive stage. An
-        approximation returns its exact arrays uncopied; production weights are new arrays. Raises
-        WrongUsage.
+        numpy has no bfloat16: such a tensor is an array of uint16 words named in ``dtypes``, or has
+        a dtype of 2 bytes with the name bfloat16 (ml_dtypes). ``loss``: the loss of the batch, for
+        a stage that depends on it. Of approximations, the arrays that stay exact are not copied.
+        Production weights are new arrays. Raises WrongUsage.
         """
         if self.pipeline.forward_only:
             return self._approximated(before or {}, training, dtypes or {})
@@ -118,10 +119,9 @@ class Reducer(Struct, frozen=True):
         dtypes: Mapping[str, str] | None = None,
         new_level: bool = False,
     ) -> dict[str, Array]:
-        """Production weights, see ``reduce``. Arrays with the same memory (tied weights) stay
-        equal.
+        """Production weights, see ``reduce``. Arrays that share memory (tied weights) stay equal.
 
-        A pipeline without lossy stages copies. ``new_level``: another level of the stages made
+        Without lossy stages the result is a copy. ``new_level``: stages of another level made
         ``before``.
         """
         firsts: dict[object, str] = {}
@@ -133,7 +133,7 @@ class Reducer(Struct, frozen=True):
             if kind is None or name in self.exact:
                 continue
             old = None if before is None else _alike(before, name, array)
-            # 'array' is new and contiguous, so these words are those of the result
+            # ``array`` is new and contiguous, so ``after`` shares the memory of the result
             after = _words(array, kind)
             if old is None:
                 new.append(Moving.pair(kind, np.zeros_like(after), after))

@@ -1,12 +1,13 @@
 """Top-K: stores only the entries that changed most, per tensor or over all tensors (thesis §3.2.2).
 
-docs/pipelines.md describes how many are stored. The thesis's printed Eq. 3.3 does not pass through
-(0, 0) and (1, 1). With b = |l| and m the positive root of b m (1 + m) = 1,
+docs/pipelines.md describes how many entries are stored. The share may follow the loss, along a
+curve from (0, 0) to (1, 1). Eq. 3.3 as printed in the thesis does not pass through these points, so
+another curve is used. With b = |l| and m the positive root of b m (1 + m) = 1,
 
     g(x) = 1 / (b (x + m)) - m = m (1 - x) / (x + m)
 
-falls from 1 to 0; the second form has no difference of near-equal numbers. The curve is 1 - g(x)
-for l < 0, g(1 - x) for l > 0, and linear, the limit of both, for l = 0.
+falls from 1 to 0. The second form is computed, because it does not subtract almost equal numbers.
+The curve is 1 - g(x) for l < 0 and g(1 - x) for l > 0. For l = 0 it is linear, the limit of both.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from mvc.errors import InvalidPipeline, WrongUsage
 from mvc.lossy.weights import ChoosingStage, LossyStage, Moving
 
 LOUB = Decimal("0.5")
-"""The thesis's loss upper bound: from this loss on the whole share is stored."""
+"""The loss upper bound of the thesis: from this loss on, the full share P is stored."""
 
 _SAMPLE = 1 << 13
 _MARGIN = 5  # standard deviations of the sample's quantile
@@ -46,8 +47,8 @@ class _TopK(ChoosingStage, frozen=True):
 class TopKOfEach(_TopK, frozen=True):
     """lossy: per tensor, stores only the share P of entries that changed most
 
-    ``share`` and ``least`` are shares of entries; ``curve`` is None without adaptation to the loss,
-    else the l of the curve (0 for linear). ``loub``: see ``LOUB``.
+    ``share`` and ``least`` are shares of entries. ``curve``: None if the share does not depend on
+    the loss, else the l of the curve (0 for linear). ``loub``: see ``LOUB``.
     """
 
     curve: Decimal | None
@@ -89,9 +90,9 @@ class TopKOfEach(_TopK, frozen=True):
 class TopKOfAll(_TopK, frozen=True):
     """lossy: of all tensors together, stores only the share P that changed most
 
-    Every tensor changes at least ``least`` times the largest tensor's size, chosen from its own
-    largest changes, so that small tensors change, too. Of equal distances the earlier tensor and
-    index win.
+    In each tensor at least ``least`` times the largest tensor's size of entries are stored, those
+    that changed most in this tensor. So small tensors change, too. Of equal distances those of the
+    earlier tensor and index are stored.
     """
 
     usage = "topk-all:P[,min=M]"
@@ -127,8 +128,8 @@ def _shares(name: str, first: str, options: dict[str, str]) -> tuple[Decimal, De
 def counts(sizes: Sequence[int], share: Decimal | Fraction, least: Decimal | Fraction) -> list[int]:
     """The number of changed entries of every tensor.
 
-    min(size, max(ceil(share * size), floor(largest size * least))), where Eq. 3.1 prints min for
-    the max. Shares are exact numbers: 0.1 of 10 is 1, not 2.
+    It is min(size, max(ceil(share * size), floor(largest size * least))). Eq. 3.1 of the thesis has
+    min in place of this max. Shares are exact fractions: 0.1 of 10 is 1, not 2.
     """
     floor = math.floor(Fraction(least) * max(sizes, default=0))
     exact = Fraction(share)
@@ -136,7 +137,7 @@ def counts(sizes: Sequence[int], share: Decimal | Fraction, least: Decimal | Fra
 
 
 def largest(distance: NDArray[Any], k: int) -> NDArray[np.bool_]:
-    """Marks the ``k`` largest of ``distance``; of equal ones the first."""
+    """Marks the ``k`` largest of ``distance``. If several are equal, the first are marked."""
     if not 0 < k < len(distance):
         return np.full(len(distance), k > 0)
     bound = _bound(distance, k)
@@ -147,7 +148,7 @@ def largest(distance: NDArray[Any], k: int) -> NDArray[np.bool_]:
 
 
 def _bound(distance: NDArray[Any], k: int) -> Any:
-    """The k-th largest. A sample gives a bound near it, so that fewer entries are partitioned."""
+    """The k-th largest. A sample gives a lower bound, so that fewer entries are partitioned."""
     if len(distance) > 4 * _SAMPLE:
         sample = np.sort(distance[:: len(distance) // _SAMPLE])
         below = len(sample) * (1 - k / len(distance))
@@ -177,7 +178,7 @@ def curve(x: float, bend: float) -> float:
 def share_at(
     loss: float, share: Decimal, least: Decimal, bend: Decimal, *, loub: Decimal = LOUB
 ) -> Fraction:
-    """p: ``least`` at a loss of 0, ``share`` from ``loub`` on.
+    """The share of entries to store: ``least`` at a loss of 0, ``share`` from ``loub`` on.
 
     A loss that is not a number counts as high. Seven digits of the loss and of the curve count, as
     many as a float32 has, so that a loss of 0.1 counts as exactly a tenth.

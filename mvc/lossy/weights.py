@@ -1,6 +1,6 @@
-"""Tensors from training weights to production weights, and the stages that change them.
+"""Tensors that change from training weights to production weights, and the stages that change them.
 
-These stages act when a version is made; their result is stored exactly.
+These stages act when a version is made. The result is stored exactly.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from mvc.codecs.words import Words
 
 
 class Moving(Struct):
-    """One tensor on its way from training to production weights. All arrays are flat.
+    """One tensor that changes from training to production weights. All arrays are flat.
 
-    ``before``: words of the previous production weights, not to be written to. ``after``: words of
-    the new ones, changed in place. ``exact``: entries that stages must not change, because one side
-    is infinite or not a number; None if there are none. ``has_new_level``: stages
-    with another step (``LossyStage.finer``) computed ``before``, which must not be reused.
+    *Words* are numbers as unsigned integers. ``before``: words of the previous production weights;
+    do not write to them. ``after``: words of the new weights, changed in place. ``exact``: entries
+    that stages must not change, because the old or new number is infinite or not a number; None if
+    there are none. ``has_new_level``: stages with another step (``LossyStage.finer``) computed
+    ``before``, so its step must not be reused.
     """
 
     format: Format
@@ -41,7 +42,7 @@ class Moving(Struct):
         return cls(kind, before, after, exact, has_new_level=new_level)
 
     def distance(self) -> NDArray[Any]:
-        """|before - after| by entry (float32, or float64 for float64); -1 at ``exact``."""
+        """|before - after| of each entry (float32, or float64 for float64); -1 at ``exact``."""
         with np.errstate(all="ignore"):
             distance_: NDArray[Any] = np.subtract(
                 values_of(self.before, self.format), values_of(self.after, self.format)
@@ -62,7 +63,7 @@ class LossyStage(Stage, frozen=True):
     """Makes production weights from training weights and the previous production weights."""
 
     lossy = True
-    rounds_first: ClassVar[bool] = False  # reduces also tensors without a predecessor
+    rounds_first: ClassVar[bool] = False  # changes tensors without a predecessor, too
 
     @abstractmethod
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:

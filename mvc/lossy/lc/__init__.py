@@ -1,12 +1,13 @@
-"""LC-Checkpoint (seed 001): a training's state as a chain of lossy deltas that are added to it.
+"""LC-Checkpoint (docs/lc.md): a training's state as a series of lossy deltas that are added up.
 
     step       one tensor's delta: symbols, their values, and the addition
-    quantise   from two states of a model to steps, by ``buckets`` or ``levels``
+    quantise   makes steps from two states of a model, by ``buckets`` or ``levels``
     payload    encodes and decodes the steps of many tensors, of one or several times
     coders     how symbols are stored: huffman, packed, ans
-    stages     common parts of the stages, and the short form of a line
+    stages     base classes of the stages, and the short form of a pipeline
 
-A delta starts from the decoder's state, not from the training's previous state: the error of one
-delta is part of the next one. So the encoder must add each step to its own copy of that state, with
-``Addition.apply``, as the decoder does. No module here does I/O or starts threads.
+A delta starts from the decoder's state, not from the training's previous state. So the next delta
+contains the error of the delta before. For this the encoder must have a copy of the decoder's
+state, and add each step to the copy with ``Addition.apply``. No module here does I/O or starts
+threads.
 """

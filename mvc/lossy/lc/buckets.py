@@ -1,9 +1,9 @@
-"""Buckets by sign and exponent (``expq``), and the choice of stored buckets (``promote``):
-docs/lc.md.
+"""The stages ``expq`` (buckets by sign and exponent) and ``promote`` (stored buckets).
 
-Representatives are computed in float64 and rounded to the tensor's dtype. Exact zeros, subnormal
-changes and changes in dropped buckets are symbol 0, and so part of the next delta. Symbols number
-the buckets, the largest exponents first, from 1.
+docs/lc.md describes both. The numbers of buckets are computed in float64 and rounded to the
+tensor's dtype. Exact zeros, subnormal changes and changes in dropped buckets have symbol 0. They
+are part of the next delta. The buckets have the symbols 1, 2, ..., those with the largest exponents
+first.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ExpQ(Quantiser, frozen=True):
 
 
 class _Ranked:
-    """A group's buckets by priority, the rank of every entry, and the representatives."""
+    """A group's buckets in the order of their symbols; the symbol of every entry."""
 
     def __init__(self, group: Group, bits: int, *, mean: bool, errors: bool) -> None:
         self.group = group
@@ -104,11 +104,10 @@ class _Ranked:
         return filled
 
     def least(self, error: float) -> int:
-        """The number of buckets that keeps the relative error of the group's delta within
-        ``error``.
+        """The least number of buckets that keeps the group's relative error within ``error``.
 
-        The error is the norm of the loss, divided by the norm of the delta. All buckets, if even
-        these lose more.
+        The relative error is the norm of the lost part of the delta, divided by the norm of the
+        delta. If even all buckets lose more, returns the number of all.
         """
         lost = self.numbers.squares - np.cumsum(self.numbers.explained(self.table, self.counts))
         within = np.flatnonzero(lost <= error**2 * self.numbers.squares)
@@ -122,7 +121,7 @@ def _steps(ranked: Sequence[_Ranked], count: int) -> list[tuple[TensorChange, Ad
 def _within_budget(
     pipeline: LossyPipeline, ranked: Sequence[_Ranked], allowed: int
 ) -> list[tuple[TensorChange, Addition]]:
-    """As many buckets as fit into ``allowed`` bytes, at least one; first guess: the entropy."""
+    """As many buckets as fit into ``allowed`` bytes, at least one. First guess: by entropy."""
     count = max((len(ranking.counts) for ranking in ranked), default=0)
     if not count:
         return _steps(ranked, 0)

@@ -20,15 +20,15 @@ from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 Data = memoryview | bytes | bytearray
 
 _TOO_LARGE = {"float64": 1023 + 480, "float32": 255, "bfloat16": 254, "float16": 31}
-"""The biased exponent of a change from which on no step is made: all ones for infinities.
+"""If a change has this biased exponent or a larger one, its tensor gets no step.
 
-For bfloat16 it is smaller by one, because a sum may round to infinity; for float64 so small that a
-sum of squares fits into a float64.
+All ones mean infinity. For bfloat16 the bound is one less, because a sum may round to infinity. For
+float64 it is so small that a sum of squares fits into a float64.
 """
 
 
 class TensorChange(Struct, frozen=True):
-    """The change of one tensor: words of both states, flat."""
+    """The change of one tensor. ``before``, ``after``: its numbers as flat unsigned words."""
 
     index: int
     kind: Format
@@ -81,13 +81,13 @@ class TensorChange(Struct, frozen=True):
 class Group:
     """Tensors that share a table, and how often each key occurs among their changes.
 
-    So the least and the largest of a bucket are searched among few entries, and the sizes of equal
-    steps can be estimated.
+    With these counts, the least and the largest number of a bucket are searched among few entries,
+    and the sizes of equal steps can be estimated.
     """
 
     def __init__(self, kind: Format) -> None:
         self.kind = kind
-        single = kind.name == "bfloat16"  # its changes are those of float32
+        single = kind.name == "bfloat16"  # its changes are computed as float32
         self.pattern_width = 4 if single else kind.width
         self._fraction = 23 if single else kind.fraction
         self.finer = 4 if kind.width == 8 else 5
@@ -96,7 +96,7 @@ class Group:
         self.counts = np.zeros(1 << 8 * self.pattern_width - self.shift, np.int64)
 
     def add(self, change: TensorChange) -> None:
-        """Adds a tensor, unless one of its changes is infinite, not a number, or about as large."""
+        """Adds a tensor, unless a change is infinite, not a number, or almost as large."""
         counts = np.zeros_like(self.counts)
         for _, _, patterns in change.blocks():
             counts += np.bincount(patterns >> self.shift, minlength=len(counts))
@@ -119,7 +119,9 @@ class Group:
         return exponents
 
     def steps(self, rows: Sequence[Symbols], table: Numbers) -> list[tuple[TensorChange, Addition]]:
-        """Every change with its step: a row of symbols, of which ``table`` has the numbers."""
+        """Every change with its step. ``rows``: the symbols of each change. ``table``: their
+        numbers.
+        """
         words = words_of_values(table.astype(self.kind.number_type), self.kind)
         words = words.view(self.kind.table_type)
         return [
@@ -134,9 +136,10 @@ def self_information(counts: Any) -> Any:
 
 
 class Representatives:
-    """The number of each symbol: the middle between least and largest, or the mean.
+    """The number of each symbol: the middle between the least and the largest change, or the mean.
 
-    For the middle, the symbols of entries that may be either are flagged in their highest bit.
+    For the middle, the symbols of entries that may be the least or the largest are flagged in their
+    highest bit.
     """
 
     def __init__(self, symbols: int, kind: Format, *, mean: bool, errors: bool) -> None:
@@ -166,7 +169,9 @@ class Representatives:
             self.squares += float(wide @ wide)
 
     def table(self, counts: NDArray[Any]) -> Numbers:
-        """A float64 for each symbol, 0 for symbol 0; the others occur ``counts`` times."""
+        """A float64 for each symbol, 0 for symbol 0. ``counts``: how often each other symbol
+        occurs.
+        """
         if self.mean:
             numbers_of = self.sums[1:] / counts
         else:
@@ -175,6 +180,6 @@ class Representatives:
         return np.append(0.0, numbers_of)
 
     def explained(self, table: Numbers, counts: NDArray[Any]) -> NDArray[np.float64]:
-        """How much each symbol's number, except that of 0, reduces the sum of squares."""
+        """How much the number of each symbol except symbol 0 reduces the sum of squares."""
         explained: NDArray[np.float64] = table[1:] * (2 * self.sums[1:] - table[1:] * counts)
         return explained

@@ -1,7 +1,7 @@
-"""Equal steps around zero (``uniform``; docs/lc.md); zero's level is two steps wide.
+"""The stage ``uniform`` (docs/lc.md): equal steps around zero. The level of zero is two steps wide.
 
-A level's number is the mean of its entries, rounded to the upper half of its bits (float32 and
-float64); only these bits are stored.
+The number of a level is the mean of its entries. For float32 and float64, the mean is rounded to
+the upper half of its bits, and only these bits are stored.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Uniform(Quantiser, frozen=True):
 class _Levels:
     """A group's changes in equal steps. Sizes and errors are first estimated from counts.
 
-    The fineness of a step is log2 of the changes' root mean square divided by the step.
+    The fineness of a step is log2 of (root mean square of the changes / step).
     """
 
     def __init__(self, group: Group) -> None:
@@ -173,7 +173,7 @@ def _within_budget(
         return sum(group_levels.size(fineness) for group_levels in levels)
 
     best, target = None, float(allowed)
-    low, high = _COARSEST, _FINEST  # low fits, or is used at any cost
+    low, high = _COARSEST, _FINEST  # ``low`` fits, or is the coarsest
     for _ in range(_TRIES):
         fineness = _bisect(lambda f: estimate(f) <= target, low, high)  # noqa: B023
         if best is not None and fineness - low < _NARROWER / 4:

@@ -1,9 +1,10 @@
 """Encodes and decodes the steps of many tensors, of one or several times.
 
-The bytes: docs/format.md, "Payload of steps" and "Payload of joint steps". A *joint* payload (a
-super-step) decodes to every step, so the states in between are recovered by as many additions, bit
-for bit. It is smaller than single steps, because a weight that moves far once does so again: the
-symbols of one weight at several times are one letter with its own frequency.
+docs/format.md, "Payload of steps" and "Payload of joint steps", describes the bytes. A *joint*
+payload (a super-step) has the steps of several times, and decodes to each of these steps. So every
+state in between is recovered, bit for bit. It is smaller than single steps, because a weight that
+changes much at one time often does so again. The symbols of a weight at several times form one
+*letter*, which has its own frequency.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _MOST_SYMBOLS = 1 << 16
 def encode_steps(pipeline: LossyPipeline, steps: Sequence[Addition]) -> list[bytes | memoryview]:
     """One payload of all steps, as parts to join.
 
-    The pipeline names the coder. The numbers of a table count in full: a step that uses few symbols
-    should have a smaller table.
+    The pipeline names the coder. A table is stored with all its numbers, so a step that uses few
+    symbols should have a smaller table.
     """
     return _encode(_coding_of(pipeline), [steps], joint=False)
 
@@ -47,8 +48,8 @@ def encode_joint(
 ) -> list[bytes | memoryview]:
     """One payload of consecutive steps: ``steps[t][i]`` is added to tensor i at time t.
 
-    Parts as of ``encode_steps``. Raises WrongUsage unless there are 1 to ``MAX_JOINT`` times, all
-    with the same tensors.
+    Returns parts to join. Raises WrongUsage unless there are 1 to ``MAX_JOINT`` times, all with the
+    same tensors.
     """
     shapes = [[(step.dtype, step.nbytes) for step in at] for at in steps]
     if any(shape != shapes[0] for shape in shapes) or not 0 < len(steps) <= MAX_JOINT:
@@ -57,7 +58,7 @@ def encode_joint(
 
 
 def decode_steps(pipeline: LossyPipeline, data: memoryview, sizes: Sequence[int]) -> list[Addition]:
-    """The steps of a payload; ``sizes``: the raw bytes of its members, in order.
+    """The steps of a payload. ``sizes``: the raw bytes of its members, in order.
 
     Raises DamagedData unless every byte fits. Allocates at most a fixed multiple of the members'
     raw bytes and of the data.
@@ -69,7 +70,7 @@ def decode_steps(pipeline: LossyPipeline, data: memoryview, sizes: Sequence[int]
 def decode_joint(
     pipeline: LossyPipeline, data: memoryview, sizes: Sequence[int]
 ) -> list[list[Addition]]:
-    """The steps of a joint payload by time, see ``decode_steps``.
+    """For each time of a joint payload its steps, see ``decode_steps``.
 
     A step has one or two bytes for each element.
     """
@@ -131,7 +132,7 @@ def _decode(
 
 
 class CodeTable(Struct, frozen=True):
-    """The common properties of a class's members: dtype, scale, and the bytes of the table."""
+    """The common properties of a class (members with equal tables): dtype, scale, and the table."""
 
     dtype: str
     root: bool
@@ -159,7 +160,7 @@ def _row(rows: Sequence[Symbols]) -> Symbols:
 
 
 def encode_table(table: CodeTable) -> bytes:
-    """The stored form of a table. Raises WrongUsage for one that readers refuse."""
+    """The stored form of a table. Raises WrongUsage for a table that readers refuse."""
     width = table.format.width
     if len(table) > _MOST_SYMBOLS or any(table.data[:width]):
         raise WrongUsage("a table has up to 65,536 numbers, and the first is +0.0")
@@ -198,7 +199,10 @@ def encode_runs(members: Sequence[int]) -> bytes:
 
 
 class _Members(Struct, frozen=True):
-    """By member its class and its part of the class's row; by class the length of its row."""
+    """``parts``: for each member its class, and its slice of the class's row of symbols.
+
+    ``totals``: for each class the length of its row.
+    """
 
     parts: list[tuple[int, slice]]
     totals: list[int]
@@ -223,7 +227,9 @@ class _Members(Struct, frozen=True):
 
 
 def _smallest(coding: SymbolCoding, rows: Sequence[Symbols], alphabets: Sequence[int]) -> Parts:
-    """The symbols of a class by time, with the limit that makes them smallest."""
+    """Encodes the symbols of a class at all times, with the limit of letters that needs fewest
+    bytes.
+    """
     best: Parts = []
     tried: list[list[list[int]]] = []
     for position, limit in enumerate(_LIMITS):
@@ -242,7 +248,7 @@ def _smallest(coding: SymbolCoding, rows: Sequence[Symbols], alphabets: Sequence
 
 
 def _letters(alphabets: Sequence[int], limit: int) -> Iterator[list[int]]:
-    """The numbers of symbols of the times that share a letter, letter after letter."""
+    """Divides the times into letters. Yields the numbers of symbols of the times in each letter."""
     run: list[int] = []
     for alphabet in alphabets:
         if run and prod(run) * alphabet > limit:

@@ -1,9 +1,9 @@
-"""From two states of a model to steps: buckets by exponent, or equal steps around zero.
+"""Makes steps from two states of a model: by buckets of exponents, or equal steps around zero.
 
 Tensors of one dtype and one kind share a table (the paper's flattened vector), unless the pipeline
-has the flag ``tensor``. Kinds separate weights from an optimizer's moments, which differ by orders
-of magnitude. ``quantise`` returns None for a tensor that no step can express (docs/lc.md, "What is
-not promised"): the caller stores it exactly.
+has the flag ``tensor``. Weights and an optimizer's moments differ by orders of magnitude, so they
+have different kinds. ``quantise`` returns None for a tensor that no step can express (docs/lc.md,
+"What is not promised"). The caller stores such a tensor exactly.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def quantise(
 ) -> list[Addition | None]:
     """A step for each tensor of a model; None for a tensor that must be stored exactly.
 
-    ``before``: raw bytes and dtypes of the decoder's state; ``after``: of the training's state, in
-    the same order. ``kinds``: empty for weights, or the name of an optimizer's slot; ``exp_avg_sq``
-    and ``max_exp_avg_sq`` are quantised on the scale of their square root, and never become
-    negative. Changes nothing: the caller applies the steps to ``before``.
+    ``before``: raw bytes and dtypes of the decoder's state. ``after``: those of the training's
+    state, in the same order. ``kinds``: empty for weights, or the name of an optimizer's slot;
+    ``exp_avg_sq`` and ``max_exp_avg_sq`` are quantised on the scale of their square root, and never
+    become negative. Changes nothing: the caller applies the steps to ``before``.
 
-    A budget is a share of the raw bytes of the tensors that get a step, and counts all bytes of
-    ``encode_steps``. It is exceeded only if not even one bucket, or one level on each side, fits.
+    A budget limits the bytes of ``encode_steps`` to a share of the raw bytes of the tensors that
+    get a step. It is exceeded only if not even one bucket fits, or one level on each side of zero.
     Raises MvcError if this thread cannot compute with subnormal numbers.
     """
     kinds = kinds or [""] * len(before)

@@ -1,7 +1,7 @@
-"""Common parts of the stages of LC-Checkpoint, the coders, and the short form of a line.
+"""Base classes of the stages of LC-Checkpoint, the coders, and the short form of a pipeline.
 
-Such a delta leads from a state to a later one and never back. The stored version is the encoder's
-state after the addition, not the training's state (docs/lc.md).
+A delta of such a pipeline leads from a state to a later one and never back. The stored version is
+the encoder's state after the addition, not the training's state (docs/lc.md).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mvc.lossy.weights import LossyStage
 
 PREFIX = "lc:"
 MAX_BITS = 8
-"""The largest X of ``promote:X``: 255 buckets, about all that a training has."""
+"""The largest X of ``promote:X``: 255 buckets, about as many as occur in a training."""
 
 _LEAST_SHARE = "0.0001"
 
@@ -44,7 +44,7 @@ class Quantiser(Stage, frozen=True):
     own: bool
 
     def full(self) -> Stage:
-        """Full records are exact: byte planes."""
+        """The stage of full records, which are exact."""
         return Planes("planes")
 
     @abstractmethod
@@ -73,15 +73,16 @@ class Coder(Stage, frozen=True):
     coding: ClassVar[SymbolCoding]
 
     def full(self) -> Stage:
-        """The coder of the planes of full records."""
+        """The coder of full records, for their byte planes."""
         return HUFFMAN
 
 
 class Promote(Stage, frozen=True):
     """lossy: keeps the 2^X - 1 largest exponents, or as many as a bound allows
 
-    Exactly one number is set. ``bits``: 2^bits - 1 buckets. ``budget``: as many as fit into this
-    share of the raw bytes. ``error``: as few as keep the delta's relative error within it.
+    Exactly one number is set. ``bits``: 2^bits - 1 buckets. ``budget``: as many buckets as fit into
+    this share of the raw bytes. ``error``: as few buckets as keep the delta's relative error within
+    this number.
     """
 
     bits: int
@@ -123,16 +124,16 @@ class LossyPipeline(Struct, frozen=True):
 
     @property
     def forward_only(self) -> bool:
-        """Whether its deltas are added to a state, and cannot be undone (``mvc.lossy.lc``).
+        """Whether deltas are added to a state, and cannot be undone (``mvc.lossy.lc``).
 
-        They are lossy: the stored version is the state after the addition. ``mvc.lossy.lc.payload``
-        encodes them, not chunk by chunk.
+        Such deltas are lossy: the stored version is the state after the addition. They are encoded
+        by ``mvc.lossy.lc.payload``, not chunk by chunk.
         """
         return self.operator == "add"
 
     @abstractmethod
     def levels(self) -> Sequence[LossyPipeline]:
-        """The line without decisions, then finer and finer forms; the last one is exact."""
+        """The pipeline without decisions, then finer and finer forms; the last form is exact."""
 
 
 class Huffman(Coder, frozen=True):

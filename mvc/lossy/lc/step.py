@@ -1,9 +1,9 @@
 """One tensor's step: a symbol for each element, and for each symbol the number that is added.
 
 Every element gets an addition, even of zero: a decoder that skips zeros would get other bits
-(docs/format.md, "Payload of steps"). With ``root`` a step adds on the scale of the square root:
-Adam's second moment spans many orders of magnitude and must not become negative; the optimizer
-divides by its root.
+(docs/format.md, "Payload of steps"). With ``root`` a step adds on the scale of the square root.
+This is for Adam's second moment, which spans many orders of magnitude and must not become negative.
+The optimizer divides by its root.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from mvc.lossy.lc.packing import check_below, index_of
 
 Symbols = NDArray[Any]  # uint8 or uint16
 
-BLOCK = 1 << 16  # elements processed at once, to stay in the processor's cache
+BLOCK = 1 << 16  # elements that are computed at once, to fit into the CPU's cache
 
 
 class Addition(Struct, frozen=True):
     """The numbers to add to one tensor.
 
-    ``symbols``: one uint8 or uint16 for each element, in flat order. ``table[s]``: the number of
-    symbol s, in the tensor's dtype, for bfloat16 its bits as uint16. Symbol 0 adds +0.0. ``dtype``:
+    ``symbols``: one uint8 or uint16 for each element, in flat order. ``table[s]``: the number that
+    symbol s adds, in the tensor's dtype; for bfloat16 as uint16. Symbol 0 adds +0.0. ``dtype``:
     float64, float32, float16 or bfloat16. ``root``: the addition is on the scale of the square
     root.
     """
@@ -45,9 +45,9 @@ class Addition(Struct, frozen=True):
     def apply(self, state: memoryview) -> None:
         """Adds the step to a tensor's raw bytes, in place, in every element.
 
-        Encoder and decoder call this on equal states and get equal bits. WrongUsage if the state
-        has another length; DamagedData if a symbol has no number; MvcError if this thread cannot
-        compute with subnormal numbers, because it would get other bits.
+        Encoder and decoder call this on equal states and get equal bits. Raises WrongUsage if the
+        state has another length; DamagedData if a symbol has no number; MvcError if this thread
+        cannot compute with subnormal numbers, because it would get other bits.
         """
         kind = FORMATS[self.dtype]
         if state.nbytes != self.nbytes:
@@ -76,7 +76,7 @@ def _add(words: NDArray[Any], values: Numbers, kind: Format, *, root: bool) -> N
 
 
 class _LookUp:
-    """From symbols to their numbers, two or four at a time if the table is small."""
+    """Looks up the numbers of symbols, two or four symbols at a time if the table is small."""
 
     def __init__(self, table: Numbers) -> None:
         self.table, self.width = table, table.itemsize

@@ -1,10 +1,11 @@
 """Asymmetric numeral systems (Duda 2013; the range variant): nearly the entropy of the symbols.
 
-The bytes, and how they are read: docs/format.md, "Payload of steps". Letters are coded from the
-last to the first. One state would be a loop over letters, so there are many, *lanes*: each row of
-letters is then a few array operations. Lanes cost about 3 bytes each, which bounds their number;
-small rows of symbols have few lanes, and are slow. Letters are single symbols, or bytes of 2, 4 or
-8 symbols if that costs no more: it is faster, and also uses correlations of neighbours.
+docs/format.md, "Payload of steps", describes the bytes and how they are read. Letters are coded
+from the last to the first. With one state this would be a loop over letters. So there are many
+states, *lanes*, and a row of letters, one for each lane, takes a few array operations. Each lane
+costs about 3 bytes, which limits their number. Few symbols have few lanes, and are slow. A letter
+is one symbol, or a byte of 2, 4 or 8 symbols if that costs no more bytes. A letter of several
+symbols is faster, and uses correlations of neighbours.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ Letters = NDArray[Any]
 
 CONSTANT, RAW, CODED, PACKED = range(4)
 _WORD = 16  # bits
-_SPARE = 4  # bits of a state above p: the loss is below a tenth of a per cent
+_SPARE = 4  # bits of a state above the precision: the loss is below a tenth of a per cent
 _PRECISION = (12, 16)
 _LANE_SHARE = 0.0125  # of the bytes, for the states of lanes
 _ROWS = (256, 8192)  # letters of a lane, if the number of lanes is free
-_LANES = (4, 2048)  # at least; and at most, unless a lane would have more letters than that
-_WORTH = 1.005  # of the least bytes: the cost allowed for speed
-_DEAR = 1.05  # of the bytes without lanes: above it another coder may be smaller
+_LANES = (4, 2048)  # at least; at most, unless a lane would have too many letters
+_WORTH = 1.005  # of the least bytes: letters of several symbols may cost so much
+_DEAR = 1.05  # of the bytes without lanes: if lanes cost more, another coder may be smaller
 
 
 def encode(symbols: Symbols, alphabet: int) -> Parts:

@@ -1,9 +1,10 @@
 """A canonical Huffman code of single symbols: at least one bit for each.
 
-The bytes: docs/format.md, "Payload of steps". A word begins at the end of the previous one, so
-reading is sequential. But a table gives for all bits at once the end of a word that would begin
-there. Following these jumps from a known begin gives one word, then two, then four, and so on: a
-few array operations for a block of bits, without an index in the data.
+docs/format.md, "Payload of steps", describes the bytes. A code word begins at the end of the
+previous word, so words are found one after another. But for all bits of a block at once, a table
+gives the end of a word that would begin at this bit: a jump. From one known word, these jumps give
+two words, then four, and so on. So a block of bits takes a few array operations, without an index
+in the data.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def _codes(lengths: Lengths) -> NDArray[np.int64]:
 
 
 def _write(symbols: Symbols, lengths: Lengths, alphabet: int, total: int) -> bytes:
-    """The words of all symbols, joined; a table has the words of a whole byte."""
+    """The words of all symbols, joined. A table has the joined words of each byte of symbols."""
     together = {8: 4, 4: 4, 2: 2}.get(per_byte(alphabet), 1)
     codes, sizes = _codes(lengths), lengths.astype(np.int64)
     rest = len(symbols) % together
@@ -149,10 +150,10 @@ def _write(symbols: Symbols, lengths: Lengths, alphabet: int, total: int) -> byt
 def _place(
     letters: Symbols, codes: NDArray[np.int64], sizes: NDArray[np.int64], out: Any, *, at: int
 ) -> int:
-    """Writes the letters' words from bit ``at`` on; returns the end.
+    """Writes the letters' words from bit ``at`` on. Returns the end.
 
-    A word of up to 30 bits is in at most two words of 32. Those that begin in the same one are
-    joined first.
+    A word of up to 30 bits is in at most two units of 32 bits. Words that begin in the same unit
+    are joined first.
     """
     for first in range(0, len(letters), BLOCK):
         block = letters[first : first + BLOCK]
@@ -195,7 +196,7 @@ def _read(data: Bytes, total: int, lengths: Lengths, out: Symbols) -> Symbols:
 
 
 def _follow(sizes: NDArray[np.int64], start: int, most: int) -> tuple[NDArray[np.int64], int]:
-    """The first bits of at most ``most`` words from ``start`` on, and the end of the last one."""
+    """The first bits of at most ``most`` words from ``start`` on, and the end of the last word."""
     jump = np.arange(len(sizes))
     jump += sizes
     last = len(sizes) - 1

@@ -1,9 +1,9 @@
-"""Symbols packed eight, four or two to a byte, under Huffman codes of zlib or zstd.
+"""Packs eight, four or two symbols into a byte, under Huffman codes of zlib or zstd.
 
-A Huffman code needs at least a bit for each letter. If that is a byte of four symbols, it is a
-quarter of a bit per symbol, and both libraries code bytes faster than single symbols. zlib searches
-no repetitions and has codes for every 32,768 bytes; zstd finds runs of zeros as well. The smaller
-result is stored. The bytes: docs/format.md, "Payload of steps".
+A Huffman code needs at least one bit for each letter. If a letter is a byte of four symbols, that
+is a quarter of a bit per symbol. Both libraries code bytes faster than single symbols. zlib does
+not search repetitions here, and has a code for every 32,768 bytes. zstd finds runs of zeros, too.
+The smaller result is stored. docs/format.md, "Payload of steps", describes the bytes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _encode(data: Bytes) -> Parts:
     if len(data) < _SMALL:
         return [bytes((RAW,)), data.tobytes()]
     frames = {ZSTD: HUFFMAN.compress(data)}
-    if len(frames[ZSTD]) > len(data) // 8:  # below a bit a byte no Huffman code is smaller
+    if len(frames[ZSTD]) > len(data) // 8:  # from a bit per byte on, zlib may be smaller
         code = zlib.compressobj(1, zlib.DEFLATED, memLevel=9, strategy=zlib.Z_HUFFMAN_ONLY)
         frames[ZLIB] = code.compress(data.data) + code.flush()
     form = min(frames, key=lambda f: len(frames[f]))
