@@ -16,7 +16,7 @@ from mvc.types import Counted, Progress
 
 
 def hash_file(parsed: ParsedFile, path: str, progress: Progress | None = None) -> FileEntry:
-    """The entry that a commit of this file would have; ``parsed`` remembers the content ids.
+    """The manifest entry that a commit of this file would have. Sets ``parsed.ids``.
 
     Needs memory for one piece, or for one storage that views refer to. ``progress`` counts bytes.
     """
@@ -29,7 +29,7 @@ def hash_file(parsed: ParsedFile, path: str, progress: Progress | None = None) -
 
 
 def entry_from(parsed: ParsedFile, path: str, ids: Sequence[BlobId], skeleton: bytes) -> FileEntry:
-    """An entry from the contents' ids; contents with views are read."""
+    """The entry of a file with known ids of its contents. Reads only contents that have views."""
     contents = tuple(
         Content(c.offset, c.spec, id_) for c, id_ in zip(parsed.contents, ids, strict=True)
     )
@@ -57,6 +57,6 @@ def _logical(parsed: ParsedFile, contents: Sequence[Content]) -> Iterator[Logica
 
 
 def content_bytes(parsed: ParsedFile, i: int) -> memoryview:
-    """One content in memory, without a copy if it is already there."""
+    """One content in memory, without a copy if it is in memory already."""
     borrowed = parsed.borrow(i)
     return parsed.copied(i) if borrowed is None else borrowed

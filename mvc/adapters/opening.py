@@ -56,10 +56,10 @@ def open_file(
     like: FileEntry | None = None,
     unless: Callable[[], bool] = lambda: False,
 ) -> Iterator[StateFile]:
-    """The open file. Raises SourceChanged at the end if it was modified meanwhile.
+    """Opens and parses a file. Raises SourceChanged at the end if it was modified meanwhile.
 
-    ``strict``: as ``parse``; otherwise a truncated model file is one without tensors. ``like`` as
-    for ``parse_beside``.
+    ``strict``: raises BadModelFile as ``parse`` does; otherwise a truncated model file has no
+    tensors. ``like``: see ``parse_beside``.
     """
     with fs.open_read(path) as file:
         identity_before = file.identity()
@@ -80,10 +80,10 @@ def open_file(
 def parse_beside(
     fs: FileSystem, path: Path, file: Source, name: str, *, like: FileEntry | None = None
 ) -> ParsedFile:
-    """``parse_file``; for an opaque file also searches ONNX graphs in its folder for tensors.
+    """``parse_file``. If the format is unknown, searches ONNX graphs in the folder for tensors.
 
-    If the file's bytes equal those of ``like``, a stored file, it has that file's tensors, also
-    those that graphs described before.
+    ``like``: a stored file. If the file has the same bytes, it has the tensors of ``like``, even
+    those that a graph described at that time.
     """
     parsed = parse_file(file, name, like)
     if parsed.format == "opaque":
@@ -128,7 +128,7 @@ def _graphs(fs: FileSystem, folder: Path, _now: FileIdentity | None) -> list[Pat
 def _external(
     fs: FileSystem, graph: Path, _now: FileIdentity | None
 ) -> Mapping[str, Sequence[GraphTensor]]:
-    """Tensors of a graph in external files, by the names of these files."""
+    """Maps the names of external files to the tensors of a graph that are in these files."""
     by_name = defaultdict[str, list[GraphTensor]](list)
     with suppress(MvcError, LookupError), fs.open_read(graph) as file:
         for tensor in filter(attrgetter("location"), tensors(FileCursor(file))):

@@ -1,8 +1,9 @@
 """A parsed file: the positions of its tensors, and its bytes on demand.
 
-Invariant: contents are sorted by offset and do not overlap, check fields are outside of contents,
-and contents, check fields and skeleton make up every byte of the file. So the file is restored
-exactly even if the parser misread the rest.
+A *content* is a range with tensors or other large data, a *check field* a checksum of a range. The
+*skeleton* is the rest of the file. Invariant: contents are sorted by offset and do not overlap,
+check fields are outside of contents, and contents, check fields and skeleton have every byte of the
+file. So the file is restored exactly, even if the parser misread the skeleton.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class StoredSource(Source):
 
 
 class ParsedContent(Struct, frozen=True, gc=False):
-    """A blob that fills ``spec.nbytes`` bytes of the file from ``offset``."""
+    """A blob that fills ``spec.nbytes`` bytes of the file, beginning at ``offset``."""
 
     offset: int
     spec: TensorSpec
@@ -77,7 +78,7 @@ class ParsedContent(Struct, frozen=True, gc=False):
 
 
 class ParsedTensor(Struct, frozen=True, gc=False):
-    """A named tensor, like ``manifest.LogicalTensor`` before hashing."""
+    """A named tensor, as ``manifest.LogicalTensor`` but not hashed yet."""
 
     key: str
     spec: TensorSpec
@@ -95,7 +96,9 @@ class FileParts(NamedTuple):
 
 
 class StepFrom(Struct, frozen=True):
-    """A content is the stored blob ``base`` plus ``step``, coded by the pipeline ``coding``."""
+    """A content that is the stored blob ``base`` plus ``step``. ``coding``: the pipeline of the
+    step.
+    """
 
     base: BlobId
     step: Addition
@@ -121,9 +124,9 @@ class ParsedFile(ABC):
     ids: Sequence[BlobId] | None = None
     """Ids of the contents, if they were hashed and not modified since."""
     stored: Mapping[int, BlobId] = MappingProxyType({})
-    """Ids of contents that are already stored, and need not be read."""
+    """Maps a content that is stored already, and need not be read, to its id."""
     steps: Mapping[int, StepFrom] | None = None
-    """Contents that are stored values plus approximate steps, with these steps."""
+    """Maps a content that is stored as a blob plus an approximate step to this step."""
 
     @abstractmethod
     def read(self, content: int, start: int, out: memoryview) -> None:
@@ -223,14 +226,16 @@ def gaps(spans: list[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
 def skeleton_places(
     contents: Sequence[ParsedContent | Content], positions: Iterable[int]
 ) -> Iterator[int]:
-    """Positions in the skeleton of the bytes at these positions of the file."""
+    """Converts positions in the file to positions in the skeleton."""
     starts = [content.offset for content in contents]
     before = list(accumulate((content.spec.nbytes for content in contents), initial=0))
     return (at - before[bisect(starts, at)] for at in positions)
 
 
 def read_exactly(source: Source, name: str, offset: int, out: memoryview) -> None:
-    """Fills ``out`` from ``offset``, or raises SourceChanged: the size was known before."""
+    """Fills ``out`` with the bytes from ``offset`` on. Raises SourceChanged if the file ends
+    earlier.
+    """
     if source.read_into(offset, out) != len(out):
         raise SourceChanged(
             f"{name} became shorter while it was read",

@@ -8,7 +8,7 @@ from mvc.adapters.parsed import ParsedFile, StepFrom
 
 
 class ReplacedFile(ParsedFile):
-    """``replaced`` has the new contents by index. ``steps`` as in ``ParsedFile``."""
+    """``replaced``: maps the index of a content to its new bytes. ``steps``: see ``ParsedFile``."""
 
     def __init__(
         self, parsed: ParsedFile, replaced: Mapping[int, memoryview], steps: Mapping[int, StepFrom]

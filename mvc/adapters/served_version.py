@@ -1,8 +1,8 @@
-"""A version for the process that serves it, and its form as a safetensors file.
+"""A version for a process that serves a model, and its form as a safetensors file.
 
 The file's metadata name the version (``mvc.commit``) and when it went live (``mvc.time``).
-``mvc.check`` is a hash over both, the state's structure and the Merkle root of the tensors, so that
-a reader detects any damage.
+``mvc.check`` is a hash over these two values, the structure of the state and the Merkle root of the
+tensors, so that a reader detects any damage.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class NotedVersion(Struct, frozen=True):
 class ServedVersion(Struct, frozen=True):
     """A version to serve: bit for bit the state that ``checkout`` of ``commit`` returns.
 
-    ``state`` maps names to weights, in memory of their own. ``time_ns``, in nanoseconds since 1970,
-    is when the version went live: for a Recorder the time of its deployment, or else of its commit;
-    for a reader the moment of its own swap.
+    ``state`` maps names to weights; no other object uses their memory. ``time_ns``: when the
+    version went live, in nanoseconds since 1970. For a Recorder this is the time of the deployment,
+    or without a deployment the time of the commit. For a reader it is when the reader switched to
+    the version.
     """
 
     state: Mapping[str, Any]

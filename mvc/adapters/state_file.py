@@ -30,8 +30,8 @@ Specs: TypeAlias = Mapping[str, TensorSpec]
 class FileArrays(Struct, frozen=True):
     """Tensors of a file as arrays, by name.
 
-    A tensor whose dtype numpy lacks is an array of unsigned integers, and ``dtypes`` has its dtype.
-    ``contents`` has the index of each tensor's content in the file.
+    If numpy lacks the dtype of a tensor, its array has unsigned integers, and ``dtypes`` has its
+    dtype. ``contents``: maps a tensor to the index of its content in the file.
     """
 
     arrays: dict[str, Array]
@@ -40,7 +40,9 @@ class FileArrays(Struct, frozen=True):
 
     @classmethod
     def of(cls, parsed: ParsedFile) -> FileArrays:
-        """Non-empty tensors that are whole contents, not views of a raw storage."""
+        """The non-empty tensors that fill a content. Views are left out; of tied tensors all but
+        the first.
+        """
         result = cls({}, {}, {})
         seen: set[int] = set()
         for tensor in parsed.tensors:
@@ -66,8 +68,8 @@ def array_of(spec: TensorSpec, data: memoryview) -> Array:
 class StateFile:
     """A file that ``Repository.commit({path: file})`` stores unchanged.
 
-    It is hashed at most once, and shares the memory of the original state: do not modify that
-    memory before the commit.
+    The file is hashed at most once. It shares the memory of the original state: do not modify the
+    state before the commit.
     """
 
     def __init__(self, parsed: ParsedFile) -> None:
@@ -93,7 +95,7 @@ class StateFile:
 
     @property
     def root(self) -> Root:
-        """The Merkle root of its tensors."""
+        """The Merkle root of the file's tensors."""
         return self.entry.state.root
 
     @property
@@ -103,7 +105,9 @@ class StateFile:
         return frozenset(t.key for t in self.parsed.tensors if t.content in steps)
 
     def arrays(self) -> FileArrays:
-        """Its tensors as arrays, which share the file's memory if possible; do not modify them."""
+        """The file's tensors as arrays, which share its memory if possible. Do not modify the
+        arrays.
+        """
         return FileArrays.of(self.parsed)
 
     def with_arrays(self, arrays: Arrays) -> StateFile:
@@ -122,8 +126,9 @@ class StateFile:
     ) -> StateFile:
         """The file reduced by ``reducer``, as a successor of a stored version.
 
-        ``before`` returns that version's tensors with these names and specs, as far as it has them;
-        ``ids`` are the ids of all its tensors. Approximated tensors are stored as steps from these.
+        ``before`` gets names and specs, and returns the tensors of the stored version that match.
+        ``ids``: the ids of all tensors of that version. Approximated tensors are stored as steps
+        from these tensors.
         """
         current = self.arrays()
         specs = {name: self.parsed.contents[i].spec for name, i in current.contents.items()}
@@ -141,19 +146,19 @@ class StateFile:
 
     @property
     def specs(self) -> dict[str, TensorSpec]:
-        """The dtypes and shapes of its tensors, by name."""
+        """The dtypes and shapes of the file's tensors, by name."""
         return {tensor.key: tensor.spec for tensor in self.parsed.tensors}
 
     @property
     def in_memory(self) -> bool:
-        """Whether it is already in memory, instead of being read, assembled or computed on
-        demand.
+        """Whether the file is already in memory, so that it need not be read, assembled or
+        computed.
         """
         borrowed = (self.parsed.borrow(i) is not None for i in range(len(self.parsed.contents)))
         return self.parsed.steps is None and any(borrowed)
 
     def nested(self) -> Any:
-        """The state as ``checkout`` returns it; only replaced contents share memory."""
+        """The state as ``checkout`` returns it. It shares memory only with replaced contents."""
         return to_state(self.parsed, self.parsed.skeleton(), self.parsed.copied)
 
     def tensor_bytes(self, tensor: LogicalTensor) -> memoryview:

@@ -1,7 +1,7 @@
 """Tensors inside raw content: row-major bytes from offset and strides.
 
-Strides count elements and are not negative (torch has no others). Bounds are checked again, because
-arguments may come from a damaged repository.
+Strides count elements. They are not negative, since torch has no negative strides. Bounds are
+checked again, because arguments may come from a damaged repository.
 """
 
 from __future__ import annotations

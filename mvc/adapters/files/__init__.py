@@ -1,5 +1,4 @@
-"""Parsers of model files: safetensors, torch zip files, numpy files and more; any other file is
-opaque.
+"""Parsers of model files, such as safetensors, torch zip files and numpy files.
 
-For states from Python see ``python``.
+Any other file is opaque. For states from Python see ``python``.
 """

@@ -1,7 +1,7 @@
-"""Reassembles a file: contents in order, the skeleton between them, and computed CRCs.
+"""Reassembles a file: contents in order, the skeleton between contents, and computed CRCs.
 
-One pass, with one piece in memory at a time. The manifest may come from a damaged repository, so
-the layout is checked.
+Contents are read and written once, with one piece in memory at a time. The manifest may come from a
+damaged repository, so the layout is checked.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def assemble(
     """Writes every byte of the file that ``entry`` describes.
 
     ``content(i, length)`` yields that many bytes of content i and of the contents ``joined`` to it,
-    in pieces of any size. They are written in file order, the skeleton last. Raises DamagedData if
-    skeleton or contents have another length than the entry says, or if a checksum or its range is
-    outside the file.
+    in pieces of any size. Contents are written in file order, then the skeleton. Raises DamagedData
+    if the skeleton or a content has another length than the entry says, or if a checksum field or
+    the range of a checksum is outside the file.
     """
     if len(skeleton) != entry.skeleton_size:
         raise DamagedData(f"the skeleton of {entry.path} has a wrong length")
@@ -64,9 +64,7 @@ def assemble(
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """Contents of a file without empty ones; short ones are joined to the one directly before
-    them.
-    """
+    """The non-empty contents of a file. Short contents are joined to the previous content."""
     spans_, last = list[Span](), -1
     for start, length, i in sorted(span for span in spans if span[1]):
         if length < CHUNK and i > last >= 0 and start == spans_[-1][0] + spans_[-1][1]:

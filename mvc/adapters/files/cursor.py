@@ -1,4 +1,4 @@
-"""Reads a file of any format forward, by the lengths that it states.
+"""Reads a file of any format forward, by the lengths that the file states.
 
 One window of the file is in memory. The number of reads is limited, because a small file can state
 a huge number of parts.
@@ -16,7 +16,7 @@ _READS = 4_000_000
 
 
 class FileCursor:
-    """``at`` is the next byte, ``end`` the length of the file; numbers have the byte ``order``."""
+    """``at``: position of the next byte. ``end``: length of the file. ``order``: byte order."""
 
     def __init__(self, source: Source, order: Literal["little", "big"] = "little") -> None:
         self.source, self.order = source, order

@@ -38,18 +38,18 @@ HOW_TO_SAVE = {
     ".safetensors": "save it with safetensors",
     ".gguf": "write it in version 3, little-endian, as llama.cpp does",
 }  # fmt: skip
-"""By suffix of a model file, how to save it so that mvc can read its tensors."""
-# A parser rejects a file with these errors, which exclude failures of the operating system and
-# files that change while they are read.
+"""Maps the suffix of a model file to how to save the file so that mvc can read its tensors."""
+# Errors with which a parser rejects a file. Failures of the operating system, and files that change
+# while they are read, raise other errors.
 _NOT_UNDERSTOOD = (BadModelFile, DamagedData, InvalidName, NotInstalled, UnsupportedTensor)
 
 
 def parse_file(source: Source, name: str, like: FileEntry | None = None) -> ParsedFile:
     """Parses a file by its magic bytes; a file of unknown format is opaque.
 
-    ``name`` is only for messages. ``like`` is a stored file to compare with: if both are equal, or
-    if h5py is not installed, the tensors that h5py found in ``like`` are used. Raises IoFailed and
-    SourceChanged.
+    ``name`` is only for messages. ``like``: a stored file to compare with. If the file has the same
+    bytes, or if h5py is not installed, the tensors that h5py found in ``like`` are used. Raises
+    IoFailed and SourceChanged.
     """
     parsed = None
     if like is not None and FORMATS[like.format] == _NEEDS_H5PY and like.size == source.size():
@@ -68,7 +68,7 @@ def parse_file(source: Source, name: str, like: FileEntry | None = None) -> Pars
 
 
 def parse_as(like: FileEntry, source: Source, name: str) -> SourceFile:
-    """The file with the parts of ``like``; both are the same file if all hashes are equal."""
+    """The file with the parts of ``like``. If all hashes are equal, the two files are equal."""
     checks = find_checks(source, name, read_members(source, name)) if like.checks else ()
     contents = tuple(ParsedContent(c.offset, c.spec) for c in like.contents)
     tensors = tuple(ParsedTensor(t.key, t.spec, t.content, view=t.view) for t in like.tensors)
@@ -81,7 +81,7 @@ def _known(source: Source, name: str) -> SourceFile | None:
 
 
 def why_opaque(source: Source, name: str) -> tuple[str, str]:
-    """Why the tensors of an opaque file are unknown, and how to save it so that mvc can read
+    """Why the tensors of an opaque file are unknown, and how to save the file so that mvc reads
     them.
     """
     why = "mvc does not know its format"
@@ -153,4 +153,4 @@ _PARSERS: dict[bytes | tuple[bytes, ...], Callable[[Source, str], FileParts]] = 
     _HDF5: _parse_hdf5,
     _PICKLE: _parse_pickle,
 }
-"""By the first bytes of a file; safetensors files begin with a number instead."""
+"""Maps the first bytes of a file to its parser. safetensors files begin with a number instead."""

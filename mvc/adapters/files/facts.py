@@ -20,7 +20,9 @@ _KERAS_HEAD = 512
 
 
 class FileFacts(NamedTuple):
-    """Metadata by name; quantization types by key, such as ``Q4_K``."""
+    """``metadata`` by name. ``types``: maps the key of a quantized tensor to its type, such as
+    ``Q4_K``.
+    """
 
     metadata: Mapping[str, Setting]
     types: Mapping[str, str]
@@ -40,5 +42,5 @@ def file_facts(file: PlacedFile, skeleton: Callable[[], bytes]) -> FileFacts:
             matches = _KERAS.findall(skeleton()[:_KERAS_HEAD])
             return FileFacts({name.decode(): value.decode() for name, value in matches}, {})
     except (BadModelFile, LookupError, struct.error):
-        pass  # a stranger may have recorded any skeleton
+        pass  # the skeleton may come from an untrusted source
     return FileFacts({}, {})

@@ -57,7 +57,7 @@ class GgufTensor(NamedTuple):
 
 
 class GgufHeader(NamedTuple):
-    """Settings with long texts truncated; arrays as type and length."""
+    """``settings``: long texts are truncated, and an array is shown as its type and length."""
 
     settings: dict[str, Setting]
     tensors: list[GgufTensor]

@@ -1,10 +1,10 @@
 """HDF5 files, and Keras's zip files that contain one.
 
-A contiguous dataset of little-endian numbers is a tensor; for a chunked dataset, each run of
-adjacent chunks is one. Compressed datasets and small ones in headers stay literal bytes.
+A contiguous dataset of little-endian numbers is a tensor. Of a chunked dataset, each run of
+adjacent chunks is a tensor. Compressed datasets and small ones in headers stay literal bytes.
 
-h5py finds the datasets in a process of its own (``hdf5_child``), whose answer is checked like any
-file. Only reading a file for a commit needs h5py.
+h5py runs in a separate process (``hdf5_child``) and sends the positions of the datasets, which are
+checked as those of any file. h5py is needed to commit a file, but not to check it out.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Read(Struct, tag=True, frozen=True):
 
 
 class DatasetPlace(Struct, frozen=True):
-    """A contiguous dataset, or a run of its chunks; ``dtype`` is numpy's name."""
+    """A contiguous dataset, or a run of its chunks. ``dtype``: the name that numpy uses."""
 
     key: str
     dtype: str
@@ -65,8 +65,9 @@ Message: TypeAlias = Read | DatasetPlaces
 
 
 def parse_hdf5(source: Source, name: str) -> FileParts:
-    """Tensors by the paths of datasets; several runs of chunks of one dataset end in ``#NUMBER``.
+    """The tensors of a file, named by the paths of their datasets.
 
+    If a dataset has several runs of chunks, each run is a tensor, and its name ends in ``#NUMBER``.
     Raises BadModelFile, NotInstalled.
     """
     size = source.size()
@@ -86,8 +87,9 @@ def parse_keras(source: Source, name: str, members: tuple[ZipMember, ...]) -> Fi
 def laid_out(
     places: Iterable[DatasetPlace], name: str, start: int, size: int
 ) -> tuple[tuple[ParsedContent, ...], tuple[ParsedTensor, ...]]:
-    """Contents and tensors of the ``size`` bytes at ``start``, in file order. Raises
-    BadModelFile.
+    """Contents and tensors of the ``size`` bytes at ``start``, in file order.
+
+    Raises BadModelFile.
     """
     rows = list[tuple[int, TensorSpec, str]]()
     for place in places:
@@ -105,13 +107,13 @@ def laid_out(
 
 
 def query_h5py(source: Source, name: str, start: int, size: int) -> list[DatasetPlace]:
-    """Datasets that h5py finds in the ``size`` bytes at ``start``. Raises BadModelFile,
-    NotInstalled.
+    """The datasets that h5py finds in the ``size`` bytes at ``start``.
 
-    Stored files are not read by h5py again: a version could have many that were made to be slow.
+    Raises NotInstalled; BadModelFile. A file that is read from a version (``StoredSource``) raises
+    BadModelFile at once: a version could have many files that were made to keep h5py busy.
     """
     if find_spec("h5py") is None:
-        raise NotInstalled("reading it needs h5py", hint=how_to_install("hdf5"))
+        raise NotInstalled("reading an HDF5 file needs h5py", hint=how_to_install("hdf5"))
     if isinstance(source, StoredSource):
         raise BadModelFile(f"{name}: it has no uncompressed dataset of plain numbers")
     parent, child = Pipe()

@@ -1,8 +1,8 @@
 """Sends the positions of datasets to ``hdf5``: ``python -m mvc.adapters.files.hdf5_child PIPE
 SIZE``.
 
-libhdf5 is C code and reads files of strangers. This separate process has little memory and time and
-can open no files; it reads through the pipe.
+libhdf5 is C code, and files may come from untrusted sources. So h5py runs in this separate process,
+which has little memory and time and cannot open files. It reads the file through the pipe.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class _RemoteFile(io.RawIOBase):
 
 def main(pipe: Connection[Any, Any], size: int) -> None:
     """Reads the structure of the file and sends its ``DatasetPlaces``."""
-    codecs.lookup("ascii")  # h5py needs it later, and loading it would then open a file
+    codecs.lookup("ascii")  # h5py needs this codec later, when no file can be opened
     for name, most in _LIMITS.items():
-        with suppress(ValueError, OSError):  # macOS lacks some
+        with suppress(ValueError, OSError):  # macOS lacks some limits
             resource.setrlimit(getattr(resource, name), (most, most))
     places = list[DatasetPlace]()
     with h5py.File(_RemoteFile(pipe, size), "r") as file:

@@ -21,8 +21,8 @@ from mvc.limits import MAX_PICKLE, MAX_SAFETENSORS_HEADER
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _FIELD = re.compile(rb"'[<>|=]([a-zA-Z])(\d{1,9})(?:\[\w{1,9}\])?'(?:, \(([\d, ]+)\))?[,)\]]")
 _SHAPE = re.compile(rb"'shape': \(([\d, ]*)\)")
-# By the first byte of a msgpack value: bytes of its count, and the bytes and further values per
-# counted item. Values without a count have one item.
+# Maps the first byte of a msgpack value to the bytes of its count, and to the bytes and nested
+# values of each counted item. Values without a count have one item.
 _MSGPACK = {
     **dict.fromkeys((*range(128), 192, 194, 195, *range(224, 256)), (0, 0, 0)),
     **{0x80 + n: (0, 0, 2 * n) for n in range(16)},
@@ -56,7 +56,7 @@ def check_safetensors(file: FileCursor) -> None:
 
 
 def check_zip(file: FileCursor) -> None:
-    """A truncated end loses the directory, missing bytes in the middle move it."""
+    """A truncated end loses the directory. Missing bytes in the middle move it."""
     try:
         read_directory(file.source, "it")
     except BadModelFile as error:
@@ -64,7 +64,7 @@ def check_zip(file: FileCursor) -> None:
 
 
 def check_dcp(file: FileCursor) -> None:
-    """Concatenated zip files of single tensors: the file ends with the last one."""
+    """The file consists of zip files, one per tensor. It must end with the end of a zip file."""
     if file.source.read(max(file.end - 22, 0), 4) != b"PK\x05\x06":
         raise BadModelFile("it is truncated: it ends inside a zip file")
 

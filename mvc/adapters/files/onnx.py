@@ -1,7 +1,7 @@
 """ONNX graphs: the positions of their tensors, in the same file or in external files.
 
-An ONNX file is a protocol buffers message, read by the lengths of its fields. Numbers coded one by
-one (varints) and constants of small nodes stay in the skeleton.
+An ONNX file is a message of protocol buffers. It is read by the lengths of its fields. Numbers
+coded one by one (varints) and constants of small nodes stay in the skeleton.
 
 Format: https://github.com/onnx/onnx (onnx.proto).
 """
@@ -61,8 +61,8 @@ _DTYPES = {
 class GraphTensor(Struct, frozen=True):
     """A tensor in the graph's own file, or in the file ``location``.
 
-    ``key``: its name, or the name of the node whose constant it is. ``spec``: of its stored bytes;
-    None if their number is unknown.
+    ``key``: the tensor's name, or the name of the node that has it as a constant. ``spec``: dtype
+    and shape of the stored bytes; None if their number is unknown.
     """
 
     key: str
@@ -85,7 +85,7 @@ def parse_onnx(source: Source, name: str) -> FileParts:
 def laid_out(tensors: Iterable[GraphTensor], size: int) -> FileParts:
     """A file of ``size`` bytes with these tensors, without tensors that overlap earlier ones.
 
-    If two have the same name, as in two subgraphs, only the first keeps it.
+    If two tensors have the same name, as in two subgraphs, only the first gets this name.
     """
     contents, named, end = list[ParsedContent](), dict[str, ParsedTensor](), 0
     placed = [
@@ -106,7 +106,7 @@ def laid_out(tensors: Iterable[GraphTensor], size: int) -> FileParts:
 
 
 def tensors(file: FileCursor) -> list[GraphTensor]:
-    """Tensors of a graph whose bytes are unencoded, in its file or in external files.
+    """The tensors of a graph that are not encoded, in the graph's file or in external files.
 
     Raises BadModelFile for a truncated or invalid file, LookupError after too many fields.
     """
@@ -188,8 +188,9 @@ def _tensor(fields: dict[str, Any]) -> GraphTensor:
 
 
 def _spec(fields: dict[str, Any], size: int) -> TensorSpec | None:
-    """The spec of a tensor; bytes if its size contradicts dtype and shape. ``size``: -1 if
-    unknown.
+    """The spec of a tensor. ``size``: its bytes, or -1 if unknown.
+
+    If the size contradicts dtype and shape, the spec is one of plain bytes.
     """
     with suppress(KeyError, DamagedData):
         spec = shared_spec(_DTYPES[fields["dtype"]], tuple(fields["shape"]))

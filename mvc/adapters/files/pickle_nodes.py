@@ -1,8 +1,8 @@
 """A pickle as a tree of inert nodes: opcodes are read, nothing is imported or called.
 
-A global becomes its two names, a call its function and arguments. All opcodes of protocols 0 to 5
-are known, except out-of-band buffers, which files cannot contain. Opcodes: CPython,
-Lib/pickletools.py. Neither pickle nor pickletools is used.
+A global (a class or function) becomes its two names. A call becomes its function and arguments. All
+opcodes of protocols 0 to 5 are known, except out-of-band buffers, which files cannot contain.
+CPython describes the opcodes in Lib/pickletools.py. Neither pickle nor pickletools is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mvc.errors import BadModelFile
 from mvc.limits import MAX_PICKLE
 
 _MAX_OPCODES = 5_000_000
-"""Limits time (a microsecond each) and memory (0.7 GB at worst); a tensor needs about 40."""
+"""Limits time (a microsecond per opcode) and memory (0.7 GB at worst). A tensor needs about 40."""
 
 
 class Global(Struct, eq=False):
@@ -52,8 +52,8 @@ class Persistent(Struct, eq=False):
 def read_pickle(data: bytes) -> Any:
     """The value of the first pickle in ``data``.
 
-    Lists, tuples, texts, bytes, numbers, booleans and None are themselves; everything else is a
-    node of this module. Raises BadModelFile.
+    Lists, tuples, texts, bytes, numbers, booleans and None are returned unchanged. Every other
+    value is a node of this module. Raises BadModelFile.
     """
     return read_pickles(data, 1)[0][0]
 
@@ -61,7 +61,7 @@ def read_pickle(data: bytes) -> Any:
 def read_pickles(
     data: bytes, count: int, references: list[Persistent] | None = None
 ) -> tuple[list[Any], int]:
-    """The values of the first ``count`` pickles in ``data``, and the end of the last one.
+    """The values of the first ``count`` pickles in ``data``, and the end of the last pickle.
 
     All external references are appended to ``references``, in order.
     """
@@ -81,7 +81,7 @@ def read_pickles(
 
 
 class _Machine:
-    """The stack machine. ``stack`` starts at the last mark; ``at`` is the next byte.
+    """The stack machine. ``stack``: values above the last mark. ``at``: position of the next byte.
 
     ``steps``: the remaining steps, which several machines may share.
     """

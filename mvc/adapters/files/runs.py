@@ -1,10 +1,9 @@
-"""Finds where runs of numbers begin in a file of unknown format, without a parser.
+"""Finds where runs (sequences) of floats begin in a file of unknown format, without a parser.
 
-One byte of a float contains most of its exponent, which resembles the exponents of nearby floats.
-The similarity of each byte to the byte 8 positions later therefore shows the alignment of words. A
-file is split where the alignment changes, so that each content is coded in aligned words. A cut
-depends only on nearby bytes: it moves with its run, and does not change between states of a
-training.
+One byte of a float has most bits of the exponent, and nearby floats have similar exponents. So
+bytes that are similar to the byte 8 positions later show how floats are aligned. A file is split
+where the alignment changes, so that each content is coded in whole floats. A split depends only on
+nearby bytes. So it moves with its run, and does not change between states of a training.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ class RunFinder:
         return [cut for cut in cuts if cut > 0]
 
     def _similar(self, places: Sequence[int], length: int = _SAMPLE) -> Numbers:
-        """For each byte after these positions, 1 if it is similar to the one a period later,
-        else 0.
+        """For each byte after these positions: 1 if it is similar to the byte a period later, else
+        0.
         """
         data = np.empty((len(places), length + _PERIOD), np.uint8)
         for at, row in zip(places, data, strict=True):
@@ -72,7 +71,9 @@ class RunFinder:
         return ((data[:, :-_PERIOD] - data[:, _PERIOD:] + _NEAR) & 0x7F <= 2 * _NEAR).view(np.uint8)
 
     def _labels(self, places: Sequence[int]) -> list[int]:
-        """One bit for each byte of a period that is mostly similar. 0: all or none are."""
+        """For each sample: one bit for each byte of a period that is mostly similar; 0 if all or
+        none are.
+        """
         # No sum exceeds a byte, so eight bytes are added as one number.
         alike = self._similar(places).view(np.uint64).sum(1, keepdims=True).view(np.uint8)
         most = alike.max(1, keepdims=True)

@@ -1,7 +1,7 @@
 """safetensors files: an 8-byte header length, a JSON header, and contiguous tensors.
 
-Stricter than the reference reader, which accepts duplicate names: the header must name each tensor
-once, and the tensors must cover the rest of the file exactly. Format:
+This parser is stricter than the reference reader, which accepts duplicate names. The header must
+name each tensor once, and the tensors must cover the rest of the file exactly. Format:
 https://github.com/huggingface/safetensors ("Format").
 """
 
@@ -51,7 +51,7 @@ def parse_safetensors(source: Source, name: str) -> FileParts:
 def _describes(structure: str, entries: dict[str, Any]) -> bool:
     """Whether a state's structure names exactly the tensors of its file.
 
-    This makes a state written to a file the same state when it is read again.
+    If so, a state that was written to a file is the same state when the file is read.
     """
     names: list[str] = []
     try:

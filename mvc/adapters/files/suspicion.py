@@ -37,7 +37,7 @@ _CHECKS: dict[bytes, Callable[[FileCursor], object]] = {
     _DCP: lengths.check_dcp,
     **dict.fromkeys((_TFLITE, _ANYTHING), lambda _: None),  # these headers state no length
 }
-"""By the pattern of the first bytes: the check that the file is complete."""
+"""Maps a pattern of the first bytes to the check that the file is complete."""
 
 _ANY = (_SAFETENSORS, _ZIP, _NPY, _TAR, _GGUF, _HDF5, _LEGACY_TORCH)
 _MODELS = {
@@ -54,7 +54,7 @@ _MODELS = {
     ".distcp": (_DCP, _ANYTHING),
     ".bin": (),
 }
-"""First bytes of files with these suffixes; empty: any."""
+"""Maps a suffix to the first bytes that such a file may have; empty: any."""
 
 _POINTERS = {
     rb"version https://(?:git-lfs|hawser)\.github\.com/spec/": "git-lfs ('git lfs pull' loads it)",
@@ -70,7 +70,7 @@ _ANSWERS = (
 
 
 def suspicion(source: Source, name: str) -> str | None:
-    """Why the file is an incomplete or wrong file for its name; None if nothing is suspicious.
+    """Why the file is incomplete or wrong for its name; None if nothing is suspicious.
 
     Call it only for files that no parser understood.
     """

@@ -1,9 +1,9 @@
 """Files of torch.save: zip archives, and the older format of five pickles and storages.
 
-Both are read from their structure and the pickle's opcodes alone. If contiguous tensors cover a
-storage exactly, each becomes one content, shared by tensors at the same position (tied weights).
-Any other storage (views, strides, gaps) is one raw content, and its tensors are views of this
-content. Everything else, code and pickle included, stays literal bytes.
+Both formats are read only from their structure and the pickle's opcodes. If contiguous tensors
+cover a storage exactly, each tensor becomes one content. Tensors at the same position (tied
+weights) share a content. Any other storage (views, strides, gaps) is one raw content, and its
+tensors are views of this content. Everything else, code and pickle included, stays literal bytes.
 """
 
 from __future__ import annotations
@@ -72,13 +72,15 @@ OLD_HEAD = rb"\x80.{1,16}" + re.escape(b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
 
 _COUNT = 8  # bytes before a storage of the old format: the number of its elements
 _BIG_MEMBER = MIB
-"""Members without tensors of at least this size are contents, not skeleton."""
+"""Members without tensors that have at least this size are contents, not skeleton."""
 
 Children = Iterable[tuple[str | None, Any]]
 
 
 class StoredTensor(Struct, frozen=True):
-    """A tensor in a storage: ``offset`` and ``strides`` in elements; ``node`` is its call."""
+    """A tensor in a storage. ``offset``, ``strides``: in elements. ``node``: the call that builds
+    it.
+    """
 
     key: str
     spec: TensorSpec
@@ -95,7 +97,7 @@ class StoredTensor(Struct, frozen=True):
 
 
 def find_tensors(root: Any) -> list[StoredTensor]:
-    """All tensors in the order of the pickle. Raises BadModelFile for invalid ones."""
+    """All tensors in the order of the pickle. Raises BadModelFile for an invalid tensor."""
     tensors: list[StoredTensor] = []
     names = Names()
     stack: list[tuple[Iterator[tuple[str | None, Any]], Any]] = [(iter([(None, root)]), None)]
@@ -173,12 +175,12 @@ def _paired(path: str | None, pairs: Iterable[Any]) -> Iterator[tuple[str | None
 
 
 def _join(path: str | None, part: str) -> str:
-    """``join``, truncated: a name that is too long stays too long but does not grow."""
+    """``join``, truncated. A name too long to be stored stays too long, but does not grow."""
     return join(path, part)[:_MAX_PATH]
 
 
 def _name_in(node: Any, *modules: str) -> str:
-    """The last part of a global of these modules, else empty."""
+    """The last part of a global's name if the global is in one of these modules; else empty."""
     return node.name if isinstance(node, Global) and node.module in modules else ""
 
 
@@ -255,7 +257,7 @@ def _naturals(node: Any) -> tuple[int, ...]:
 def _place_tensors(
     tensors: list[StoredTensor], storages: Mapping[str | int, ParsedContent], size: int, name: str
 ) -> tuple[tuple[ParsedContent, ...], tuple[ParsedTensor, ...]]:
-    """Contents and tensors of a file of ``size`` bytes, with its ``storages`` by key.
+    """Contents and tensors of a file of ``size`` bytes. ``storages``: maps keys to storages.
 
     Raises BadModelFile for tensors outside of their storages.
     """
@@ -310,7 +312,7 @@ def _tiles(size: int, tensors: list[StoredTensor]) -> bool:
 
 
 def archive_name(members: Iterable[ZipMember]) -> str | None:
-    """The folder in the archive with ``data.pkl``; None if it is not a torch file."""
+    """The folder in the archive with ``data.pkl``; None if the archive is not a torch file."""
     names = [m.name for m in members]
     folder = names[0].split("/")[0] if names else ""
     return folder if f"{folder}/data.pkl" in names else None
@@ -367,7 +369,7 @@ def parse_torch_old(source: Source, name: str) -> FileParts:
 
 
 def read_old(source: Source) -> tuple[Any, dict[str, tuple[int, int]], int]:
-    """The nodes of an old-format file, its storages in order, and the start of the first one.
+    """The nodes of an old-format file, its storages in order, and the start of the first storage.
 
     For each storage: the bytes of an element and of the storage. Raises BadModelFile.
     """
@@ -412,8 +414,8 @@ UNKNOWN = object()
 def nested(file: PlacedFile, skeleton: bytes, tensor: Callable[[str], Any]) -> tuple[Any, bool]:
     """A torch file's nested value, and whether it is a dictionary of plain data only.
 
-    ``tensor`` returns a tensor by its key. Plain are dictionaries, lists, tuples, numbers, texts,
-    bytes, booleans, None and dense tensors. Parameters become tensors; a ``Counter`` or
+    ``tensor`` returns a tensor by its key. Plain data are dictionaries, lists, tuples, numbers,
+    texts, bytes, booleans, None and dense tensors. Parameters become tensors; a ``Counter`` or
     ``defaultdict`` becomes a dictionary. All other values become UNKNOWN.
     """
     source, name = _SkeletonSource(file, skeleton), "the file"
@@ -424,7 +426,7 @@ def nested(file: PlacedFile, skeleton: bytes, tensor: Callable[[str], Any]) -> t
     except BadModelFile:
         return UNKNOWN, False
     if not {t.key for t in file.tensors}.issuperset(keys.values()):
-        return UNKNOWN, False  # its tensors were not read, for example in another byte order
+        return UNKNOWN, False  # the tensors were not read, for example for their byte order
     builder = _Builder(keys, tensor)
     value = builder.value(root, 0)
     return value, builder.plain and isinstance(value, dict)
@@ -467,7 +469,7 @@ class _Builder:
         self._values: dict[int, Any] = {}
 
     def value(self, node: Any, depth: int) -> Any:
-        """UNKNOWN for values that are not plain, too deeply nested, or contain themselves."""
+        """The value of a node; UNKNOWN if not plain, too deeply nested, or inside itself."""
         if type(node) in _VALUES:
             return node
         if depth > MAX_DEPTH:
@@ -519,7 +521,7 @@ class _Builder:
 
 
 def _as_key(node: Any) -> Any:
-    """A plain value or a tuple of plain values; hashing deeper ones could take forever."""
+    """A plain value or a tuple of plain values; hashing deeper values could take forever."""
     if not all(type(item) in _VALUES for item in (node if type(node) is tuple else (node,))):
         raise _NotPlain
     return node

@@ -33,7 +33,10 @@ _LOCAL_CRC, _CENTRAL_CRC = 14, 16
 
 
 class ZipMember(Struct, frozen=True):
-    """``size`` bytes at ``start``, after a header; ``fields`` are positions of their CRC-32."""
+    """A member: ``size`` bytes at ``start``. ``header``: where its header begins.
+
+    ``stored``: the bytes are not compressed. ``fields``: positions of the member's CRC-32.
+    """
 
     name: str
     header: int
@@ -97,7 +100,9 @@ def read_directory(source: Source, name: str) -> tuple[int, int, int]:
 def _members(
     source: Source, directory: bytes, start: int, *, count: int, name: str
 ) -> Iterator[ZipMember]:
-    """The members by the directory, which begins at ``start``, and by their own headers."""
+    """The members that the directory lists, which begins at ``start``. Each has its own header,
+    too.
+    """
     at = 0
     for _ in range(count):
         row = _CENTRAL.unpack_from(directory, at)
@@ -159,7 +164,7 @@ def _data_start(source: Source, header: int, entry: tuple[int, int, bytes], name
 
 
 def find_checks(source: Source, name: str, members: Iterable[ZipMember]) -> tuple[Check, ...]:
-    """CRC-32 fields of members that contain the correct value; others stay literal bytes.
+    """The CRC-32 fields that have the correct value. Fields with other values stay literal bytes.
 
     Reads the members once, through one buffer.
     """

@@ -1,7 +1,6 @@
-"""Optimizers of a version: which tensors are states of which weights, and the hyperparameters of a
-step.
+"""Finds the optimizers of a version: the weights of each state, and the hyperparameters of a step.
 
-Everything is read from the structure of a file; no class is looked up. This package finds
-optimizers, and pairs them with weights and with the previous version. Formulas are in
+Everything is read from the structure of a file; no class is looked up. Each optimizer is paired
+with its weights, and with the same optimizer in the previous version. Formulas are in
 ``mvc.codecs.optim``.
 """

@@ -1,8 +1,8 @@
 """Matches optimizer states to weights by their data.
 
-A step moves weights along their first moment, scaled by the second. If a sample of the weights
-moved in the direction that a state predicts, they belong together. Optimizers without a first
-moment predict only sizes, not signs.
+A step changes weights along their first moment, scaled by the second. If a sample of the weights
+changed in the direction that a state predicts, the state belongs to these weights. A state without
+a first moment predicts only sizes of changes, not signs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SAMPLE = 256
 SAMPLE_BYTES = 8 * _SAMPLE
 _LEAST = 8
 _SURE = 0.7
-"""Required share of a squared move that is in the predicted directions."""
+"""At least this share of a squared change must be in the predicted directions."""
 
 Numbers = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ _SECOND = ("max_exp_avg_sq", "exp_avg_sq", "square_avg")
 
 
 def sample(spec: TensorSpec, data: memoryview) -> Numbers | None:
-    """The first numbers of a tensor; None if too few to distinguish tensors.
+    """The first numbers of a tensor; None if it has too few to be distinguished from other tensors.
 
     ``data``: at least its first ``SAMPLE_BYTES``.
     """
@@ -47,7 +47,7 @@ def sample(spec: TensorSpec, data: memoryview) -> Numbers | None:
 
 
 class Expected(NamedTuple):
-    """Directions of which a step is a mixture; ``signed``: False if only sizes are known."""
+    """A step is a mixture of ``directions``. ``signed``: False if only sizes are known."""
 
     directions: tuple[Numbers, ...]
     signed: bool
@@ -56,9 +56,10 @@ class Expected(NamedTuple):
 def expected(
     new: Mapping[str, Numbers], old: Mapping[str, Numbers], values: Mapping[str, object]
 ) -> Expected | None:
-    """The expected direction of a step, by the states after and before it and its group's values.
+    """The expected direction of a step. ``new``, ``old``: the states after and before the step.
 
-    It uses the first moments before and after, because the gradient is a mixture of both.
+    ``values``: the hyperparameters of its group. The first moments of both states are used, because
+    the gradient is a mixture of the two.
     """
     first = next((name for name in _FIRST if name in new), None)
     second = next((name for name in _SECOND if name in new), None)
@@ -77,9 +78,9 @@ def expected(
 
 
 def matches(went: Sequence[Numbers], expectations: Sequence[Expected]) -> dict[int, int]:
-    """For each of ``expectations`` the matching index in ``went``, if any.
+    """Maps the index of an expectation to the matching index in ``went``.
 
-    All have the same length, and all expectations as many directions.
+    All arrays have the same length, and all expectations have the same number of directions.
     """
     if not went or not expectations:
         return {}

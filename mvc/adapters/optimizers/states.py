@@ -1,8 +1,8 @@
 """Optimizers and mappings of weights in a file, found in its structure.
 
 An optimizer is a mapping with ``state`` and ``param_groups``, as torch's ``state_dict`` returns, or
-with ``state`` and ``groups`` of names, as a Recorder stores. It may be anywhere in a file. The file
-is untrusted.
+with ``state`` and ``groups`` of names, as a Recorder stores. An optimizer may be anywhere in a
+file. The file is untrusted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ParameterId = int | str
 
 
 class TensorRef(Struct, frozen=True):
-    """A tensor of the file instead of its value; ``whole`` if it fills its content."""
+    """A tensor of the file, in place of its value. ``whole``: whether it fills its content."""
 
     content: int
     spec: TensorSpec
@@ -42,7 +42,7 @@ class TensorRef(Struct, frozen=True):
 
 
 class Parameter(Struct, frozen=True):
-    """The state of one parameter: tensors of its shape by name, and its scalars."""
+    """The state of one parameter: tensors of the parameter's shape by name, and scalars by name."""
 
     spec: TensorSpec
     members: Mapping[str, int]
@@ -50,7 +50,7 @@ class Parameter(Struct, frozen=True):
 
 
 class ParameterGroup(Struct, frozen=True):
-    """Parameters that share hyperparameters; ``names`` in the model, if known."""
+    """Parameters that share hyperparameters. ``names``: their names in the model, if known."""
 
     values: Mapping[str, object]
     parameters: tuple[ParameterId, ...]
@@ -58,7 +58,7 @@ class ParameterGroup(Struct, frozen=True):
 
 
 class OptimizerState(Struct, frozen=True):
-    """``place`` is its path in the file."""
+    """An optimizer in a file. ``place``: the path of its mapping in the file."""
 
     place: str
     groups: tuple[ParameterGroup, ...]
@@ -66,7 +66,7 @@ class OptimizerState(Struct, frozen=True):
 
 
 WeightKey = tuple[str, str, str]
-"""File, path of the mapping in it, and name of the weights."""
+"""File, path of the mapping in the file, and name of the weights."""
 
 
 class Weight(NamedTuple):
@@ -83,10 +83,10 @@ class Weight(NamedTuple):
 
 
 class FileState(Struct, frozen=True):
-    """The training data of one file of a version; ``step`` is its step number, if recorded.
+    """The optimizers and weights in a file of a version. ``step``: its step number, if recorded.
 
-    ``weights``: of each mapping or list, in order. ``ordered``: whether mappings keep insertion
-    order.
+    ``weights``: one tuple for each mapping or list, in order. ``ordered``: whether the file has the
+    insertion order of mappings.
     """
 
     path: str
@@ -120,7 +120,7 @@ def parsed_state(path: str, parsed: ParsedFile) -> FileState:
 def file_state(
     path: str, file: PlacedFile, skeleton: bytes, scalars: Mapping[int, bytes]
 ) -> FileState:
-    """The training data of a file; empty if its structure cannot be read."""
+    """The optimizers and weights of a file; empty if its structure cannot be read."""
     if file.format == "safetensors":
         weights = tuple(Weight(path, "", t.key, _ref(t)) for t in file.tensors)
         return FileState(path, weights=(weights,) if weights else (), ordered=False)
@@ -143,7 +143,7 @@ def _ref(tensor: Any) -> TensorRef:
 def _search(
     path: str, value: Any, scalars: Mapping[int, bytes]
 ) -> tuple[list[OptimizerState], list[tuple[Weight, ...]]]:
-    """Optimizers in a nested value, and its other weights, by container."""
+    """The optimizers in a nested value, and the other weights of each container."""
     optimizers, weights = list[OptimizerState](), list[tuple[Weight, ...]]()
     waiting, seen = [("", value, 0)], set[int]()
     while waiting and len(seen) <= _MAX_VISITS:

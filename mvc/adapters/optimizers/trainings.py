@@ -1,4 +1,4 @@
-"""Caches the training data of a repository's last versions, so that none is read twice."""
+"""Caches optimizers and weights of a repository's newest versions, so that none is read twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _Value = TypeVar("_Value")
 
 
 class Trainings(Struct):
-    """``states`` of files by path and ``content_id``; ``matched``: weights by ``Step.key``."""
+    """``states``: maps path and ``content_id`` of a file to its state.
+
+    ``matched``: maps ``Step.key`` to the weights of an optimizer's parameters.
+    """
 
     states: dict[tuple[str, bytes], FileState] = {}
     matched: dict[Hashable, Mapping[ParameterId, WeightKey]] = {}

@@ -1,8 +1,8 @@
-"""Units of a version: parameters of an optimizer that are exactly one step later.
+"""Units of a version: parameters of an optimizer, exactly one step after the previous version.
 
 A unit names the tensors of one parameter, its states and its weights, in the new and in the
-previous version, and candidate hyperparameters of the step: those of the new and of the old state,
-because a scheduler changes them before or after the state is recorded.
+previous version. It has candidates for the hyperparameters of the step, from the new and from the
+old state. For a scheduler changes hyperparameters before or after the state is recorded.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class ContentPlace(NamedTuple):
 class Unit(Struct, frozen=True):
     """One parameter of one optimizer, one step after the previous version.
 
-    ``members``: its contents by their names in torch's state, and ``param`` for its weights, if
-    known; ``older``: those of the previous version. ``hypers``: candidate hyperparameters, the
+    ``members``: maps names in torch's state to contents, and ``param`` to the weights, if known.
+    ``older``: the same for the previous version. ``hypers``: candidate hyperparameters, the
     likeliest first.
     """
 
@@ -51,7 +51,7 @@ class Unit(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """One optimizer step between two versions; ``guess``: the weights that it moved.
+    """One optimizer step between two versions. ``guess``: the weights that it probably changed.
 
     ``newer`` and ``older``: all weights of the two versions.
     """
@@ -75,7 +75,10 @@ class Step(Struct, frozen=True):
 
 
 def steps(new: Sequence[FileState], old: Sequence[FileState]) -> list[Step]:
-    """Optimizers in both a version with the files ``new`` and the previous one."""
+    """The steps of optimizers that both a version and the previous version have.
+
+    ``new`` and ``old``: the files of these two versions.
+    """
     before = {(f.path, optimizer.place): (f, optimizer) for f in old for optimizer in f.optimizers}
     newer, older = _by_key(new), _by_key(old)
     result = []
@@ -90,7 +93,7 @@ def steps(new: Sequence[FileState], old: Sequence[FileState]) -> list[Step]:
 
 
 def units(step: Step, weights: Mapping[ParameterId, Weight]) -> Iterator[Unit]:
-    """The units of a step that moved these ``weights``."""
+    """The units of a step that changed these ``weights``."""
     groups = {id_: group for group in step.old.groups for id_ in group.parameters}
     shared = dict[object, _Numbers]()
     for group in step.new.groups:

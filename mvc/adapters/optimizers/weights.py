@@ -1,9 +1,9 @@
 """Matches the states of an optimizer to weights.
 
-By name if names are known: a Recorder stores states by parameter name, and so does torch for an
-optimizer of named parameters. Otherwise by order and shape: torch numbers parameters in the order
-passed, which within a group is the model's order. Such a match is a guess, which the coder checks
-on the data.
+If names are known, states are matched by name: a Recorder stores names, and so does torch for an
+optimizer of named parameters. Otherwise states are matched by order and shape: torch numbers
+parameters in the order passed, which within a group is the model's order. Such a match is a guess,
+which the encoder checks on the data.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Unsure(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """The weights of an optimizer's parameters, and the uncertain ones."""
+    """``weights``: the weights of an optimizer's parameters. ``unsure``: uncertain matches."""
 
     weights: Mapping[ParameterId, Weight]
     unsure: Sequence[Unsure] = ()
@@ -58,11 +58,11 @@ def weights_of(file: FileState, optimizer: OptimizerState, files: Sequence[FileS
 def _candidates(
     file: FileState, files: Sequence[FileState]
 ) -> Iterator[tuple[bool, Sequence[Weight]]]:
-    """Lists of weights, likeliest first: those of one mapping, then all of a file.
+    """Lists of weights, likeliest first: for each file those of one mapping, then all of the file.
 
-    Each with whether its order is the original one, which safetensors files lose. The first file is
-    the optimizer's own; then the model of this training state, files of the same folder, and all
-    others.
+    Each list comes with whether its order is the original one, which safetensors files lose. The
+    first file is the optimizer's own. Then follow the model of this training state, files of the
+    same folder, and other files.
     """
     folder = PurePosixPath(file.path).parent
 
@@ -112,8 +112,8 @@ def _by_order(
 ) -> Guess:
     """Matches each group's parameters to weights of their shapes in the same order, with gaps.
 
-    A match is certain if ``ordered`` and a shape has as many weights as parameters, all of one
-    group; or if it has one of each.
+    A match is certain if the shape has only one weight. With ``ordered``, it is certain if the
+    shape has as many weights as parameters, and these parameters are all of one group.
     """
     places = _by_shape(weights)
     every = {spec: tuple(weights[i] for i in indices) for spec, indices in places.items()}
@@ -140,7 +140,7 @@ def _by_order(
 
 
 def _by_shape(weights: Sequence[Weight]) -> dict[TensorSpec, list[int]]:
-    """Indices of weights that may be parameters; of tied ones the first."""
+    """For each shape the indices of weights that may be parameters; of tied weights the first."""
     places: dict[TensorSpec, list[int]] = {}
     seen: set[int] = set()
     for i, weight in enumerate(weights):

@@ -1,7 +1,7 @@
 """numpy arrays and torch tensors to and from tensor specs and bytes.
 
-torch is imported only for torch tensors. Without it, they are returned as numpy arrays; bfloat16
-and 8-bit floats, which numpy lacks, use ml_dtypes.
+torch is imported only for torch tensors. If torch is not installed, tensors are returned as numpy
+arrays. bfloat16 and 8-bit floats, which numpy lacks, use ml_dtypes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ def has_torch() -> bool:
 
 
 def array_spec(array: np.ndarray[Any, Any] | np.generic[Any], place: str) -> TensorSpec:
-    """Raises UnsupportedTensor naming ``place`` for a dtype without an exact name."""
+    """The spec of an array.
+
+    Raises UnsupportedTensor, which names ``place``, for a dtype that mvc cannot store.
+    """
     name = DESCRIPTIONS.get(array.dtype.str)
     if name is None and array.dtype.name in _EXTENSIONS:
         name = array.dtype.name
@@ -95,8 +98,9 @@ def _shaped(spec: TensorSpec, library: str) -> Iterator[None]:
 
 
 def tensor_spec(tensor: torch.Tensor, place: str) -> TensorSpec:
-    """Raises UnsupportedTensor, naming ``place`` and the reason, for anything but a plain
-    tensor.
+    """The spec of a plain tensor.
+
+    Raises UnsupportedTensor, which names ``place`` and the reason, for any other tensor.
     """
     import torch
 
@@ -146,7 +150,7 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """Its row-major bytes in this process's memory, without a copy if possible."""
+    """The tensor's row-major bytes in this process's memory, without a copy if possible."""
     return _bytes(contiguous(tensor))
 
 

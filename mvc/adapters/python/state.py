@@ -1,10 +1,10 @@
 """Python states (nested dictionaries of torch tensors and numpy arrays) as virtual files.
 
-A state has the layout of a safetensors file: tensors by their keys joined with '.', sorted by
-descending item size for alignment, and the nesting with all other values as JSON in
-``__metadata__["mvc"]`` (``mvc.structure``). Every safetensors reader can read that file, unless a
-tensor is complex32 or complex128: the format has no names for these, and mvc writes ``C32`` and
-``C128``.
+A state has the layout of a safetensors file. Keys are joined with '.' to the name of a tensor.
+Tensors are sorted by descending item size, for alignment. The nesting and all other values are JSON
+in ``__metadata__["mvc"]`` (``mvc.structure``). Every safetensors reader can read that file, unless
+a tensor is complex32 or complex128. The format has no names for these dtypes, so mvc writes ``C32``
+and ``C128``.
 
 Tied tensors are stored under each of their names, with equal content. Devices, Parameter types, and
 attributes of dictionaries such as ``_metadata`` are not stored.
@@ -50,7 +50,7 @@ from mvc.names import check_key, printable
 from mvc.structure import Names, decode, encode
 
 Buffers = Callable[[int], Any]
-"""Returns the bytes of a content as a memoryview or an array; writable ones are not copied."""
+"""Returns the bytes of a content as a memoryview or an array. Writable memory is not copied."""
 
 
 class LazyTensor(Struct, frozen=True):
@@ -80,7 +80,7 @@ class _Array(Struct, frozen=True):
         return array_bytes(self.value) if self.value.flags.c_contiguous else None
 
     def rows(self) -> memoryview:
-        """Its row-major bytes, copied if necessary."""
+        """The array's row-major bytes, copied if necessary."""
         if self.is_torch:
             return tensor_bytes(self.value)
         return array_bytes(np.ascontiguousarray(self.value))
@@ -113,7 +113,9 @@ class _Collector:
 
 
 class _ParsedState(ParsedFile):
-    """The virtual file; reads from the arrays themselves, so they must not change meanwhile."""
+    """The virtual file of a state. It reads from the state's arrays, which must not change
+    meanwhile.
+    """
 
     format = "state"
     checks = ()
@@ -149,9 +151,9 @@ class _ParsedState(ParsedFile):
 
 
 def from_state(obj: Mapping[Any, Any]) -> ParsedFile:
-    """A state as a virtual safetensors file; contiguous arrays in memory are not copied.
+    """A state as a virtual safetensors file. Contiguous arrays in memory are not copied.
 
-    Raises UnsupportedTensor naming the keys of a value that cannot be stored exactly, and
+    Raises UnsupportedTensor, which names the keys of a value that cannot be stored exactly;
     InvalidName for an invalid name.
     """
     if not isinstance(obj, Mapping):
@@ -171,9 +173,9 @@ def from_state(obj: Mapping[Any, Any]) -> ParsedFile:
 def combined_header(
     file: FileEntry, skeletons: Sequence[bytes], tensors: Mapping[str, TensorSpec]
 ) -> bytes | None:
-    """The header of a file with these tensors, in this order, from two files.
+    """The header of a file that has ``tensors``, in this order, from two files.
 
-    It has the metadata of ``file``, the first of the two. None for states that contain more than
+    It has the metadata of ``file``, the first of the two. None if a state has other values than
     tensors by name.
     """
     metadata = safetensors_header(skeletons[0], file.path).get("__metadata__", {})
@@ -217,9 +219,9 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 def to_state(entry: PlacedFile, skeleton: bytes, content: Buffers) -> Any:
     """The nested state, or {key: tensor} for a file of another format.
 
-    A torch file with a dictionary of plain data is nested, too. Tensors are torch's if the state
-    had torch's, and for torch and safetensors files; else numpy's. Without torch all are numpy's.
-    Strided views become contiguous. Raises DamagedData.
+    A torch file with a dictionary of plain data is nested, too. Tensors are torch tensors if the
+    state had torch tensors, and for torch and safetensors files. Otherwise, or if torch is not
+    installed, they are numpy arrays. Strided views become contiguous. Raises DamagedData.
     """
     reader = _Reader(entry, content)
 
@@ -239,8 +241,7 @@ def nested_state(
 ) -> tuple[Any, bool]:
     """The nested value of a state or torch file, and whether it is a dictionary of plain data.
 
-    ``leaf`` as for ``decode_state``. Files of other formats have no nested value. Raises
-    DamagedData.
+    ``leaf``: see ``decode_state``. Files of other formats have no nested value. Raises DamagedData.
     """
     if file.format == "torch":
         from mvc.adapters.files.torch_files import nested  # only torch's users need it
