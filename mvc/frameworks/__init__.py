@@ -1,1 +1,1 @@
-"""Integrations with other frameworks, one package each; each is imported only when it is used."""
+"""Integrations with frameworks, one package each. A package is imported only when used."""

@@ -1,4 +1,4 @@
-"""MLflow: if enabled, tags every run with the version of the weights that it started from.
+"""MLflow: if enabled, tags every run with the version of the weights that the run started from.
 
 MLflow loads ``VersionTags`` through the entry point ``mlflow.run_context_provider``. The setting
 ``mlflow.tags`` enables the tags.
@@ -26,7 +26,7 @@ class VersionTags(RunContextProvider):
         return True  # ``tags`` is empty if it does not apply
 
     def tags(self) -> dict[str, str]:
-        """``mvc.commit``, ``mvc.root`` and ``mvc.branch`` of HEAD; warns if unreadable."""
+        """``mvc.commit``, ``mvc.root`` and ``mvc.branch`` of HEAD. Warns if HEAD cannot be read."""
         try:
             with Repository.open(config=_settings) as repo:
                 if not repo.config.get(_SETTING):

@@ -1,5 +1,5 @@
 """report: the history as one page.
 
-It only collects and draws: storage figures come from ``mvc.maintenance.stats``, distances from
-``mvc.repo.diff``.
+This package only collects and draws. Storage figures come from ``mvc.maintenance.stats``, distances
+from ``mvc.repo.diff``.
 """

@@ -74,7 +74,7 @@ class Axis(Struct, frozen=True):
     def bins(self, points: Iterable[Point], count: int) -> dict[int, list[float]]:
         """The finite values in each of ``count`` equal parts of the axis, in order.
 
-        A part with only other values is empty.
+        A part that has values, but no finite ones, has an empty list.
         """
         bins: dict[int, list[float]] = {}
         for position, value in points:

@@ -14,15 +14,15 @@ from mvc.ids import CommitId
 from mvc.times import Time
 
 Predict = Callable[[Any, Any], Any]
-"""From a version's state and a sample to a label: a comparable value, or an array of one."""
+"""Called with a version's state and a sample. Returns a comparable value, or an array of one."""
 
 
 class FirstChange(Struct, frozen=True):
     """The first version whose label differs from the previous version's.
 
     ``time_ns``: when it went live on the target, or without a target when it was committed.
-    ``previous``: the version before it, with the label ``before``. ``evaluated``: number of
-    evaluated versions.
+    ``previous``: the previous version, with the label ``before``. ``evaluated``: how many versions
+    were evaluated.
     """
 
     commit: CommitId
@@ -45,10 +45,10 @@ def first_change(
     """The first version that labels a sample differently; None if the label never changes.
 
     ``predict(state, sample)`` returns a label: a comparable value, or an array or tensor of one
-    element. With ``target`` the versions are those that were live there, including the one live at
-    ``since``; without it HEAD and its ancestors, by commit time. Each version is decoded once.
-    Raises NoDeployment (with ``target``) or UnknownRevision if there is no version in that time,
-    and errors of ``predict``.
+    element. With ``target``, the versions are those that were live there, including the version
+    that was live at ``since``. Without ``target``, they are HEAD and its ancestors, by commit time.
+    Each version is decoded once. Raises NoDeployment (with ``target``) or UnknownRevision if there
+    is no version in that time, and errors of ``predict``.
     """
     if target is not None and since is not None:
         with suppress(NoDeployment):  # nothing was live then

@@ -29,7 +29,7 @@ _PLACES, _FEW, _CROWDED = 400, 5, 4  # _CROWDED versions for each used position 
 
 
 class Charts(Struct, frozen=True, dict=True):
-    """Draws the charts of ``shown``; ``links``: versions with an anchor on the page."""
+    """Draws the charts of ``shown``. ``links``: versions with an anchor on the page."""
 
     shown: Overview
     links: Collection[CommitId] = ()
@@ -48,10 +48,12 @@ class Charts(Struct, frozen=True, dict=True):
 
     @property
     def note(self) -> str | None:
-        """The axis, if it was selected automatically and is not time."""
+        """Names the axis, if it was selected automatically and is not time."""
         if self.by == "time" or self.shown.view.by is not None:
             return None
-        return "the axis shows version numbers, because many versions are close in time (--by time)"
+        return (
+            "many versions are close in time, so the axis shows version numbers (or use --by time)"
+        )
 
     @cached_property
     def legend(self) -> list[Legend]:
@@ -122,7 +124,7 @@ class Charts(Struct, frozen=True, dict=True):
         return commit.time_ns if self.by == "time" else self._numbers[commit.id]
 
     def _moment(self, time_ns: int) -> int:
-        """The position of a time; with version numbers, that of the last version until then.
+        """The position of a time. With version numbers, that of the last version until then.
 
         The present is after the last version.
         """
@@ -142,7 +144,7 @@ class Charts(Struct, frozen=True, dict=True):
 
     @cached_property
     def _colours(self) -> dict[str, int]:
-        """The colour of each line; those with the newest versions have their own."""
+        """The colour of each line. The lines with the newest versions have their own colours."""
         names = [self.shown.lines[c.id] for c in reversed(self.shown.versions)]
         head = self.shown.history.head.commit
         first = None if head is None else self.shown.lines.get(head)
@@ -164,7 +166,7 @@ class Charts(Struct, frozen=True, dict=True):
         return sorted(curves, key=lambda curve: curve.colour)
 
     def _fork(self, commit: Commit, value: Callable[[Commit], float | None]) -> list[Point]:
-        """The first point of a branch: the value of the version where it leaves another one."""
+        """The first point of a branch: the value of the version at which it forks."""
         parent = self.shown.history.versions.get(commit.parents[0]) if commit.parents else None
         if parent is None or commit.run or parent.run or not self.shown.view.shows(parent):
             return []

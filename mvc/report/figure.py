@@ -23,7 +23,7 @@ _COLUMNS, _BARS = 400, 120  # parts of the axis: of lines (extremes), of bars (s
 _LETTER = 6.6  # width of a letter
 _NOISE = 0.01  # the shortest scale, as a share of its values
 NAMED = 7
-"""Number of lines with their own colour and name; further ones share the last colour."""
+"""How many lines have their own colour and name. All other lines share the last colour."""
 
 STYLE = """
 :root{--bg:#fff;--ink:#1b1f24;--dim:#57606a;--rule:#d0d7de;--c0:#0969da;--c1:#bc4c00;--c2:#6e7781;
@@ -43,7 +43,9 @@ svg .r{stroke:var(--c1);stroke-width:3}
 
 
 class Curve(Struct, frozen=True):
-    """The values of one branch or run. ``colour``: 0 to ``NAMED``, which unnamed ones share."""
+    """The values of one branch or run. ``colour``: from 0 to ``NAMED``; unnamed lines have
+    ``NAMED``.
+    """
 
     name: str
     points: Sequence[Point]
@@ -60,7 +62,7 @@ class BestVersion(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """A value with gaps for infinite and missing numbers; ``unit`` formats it.
+    """A chart of a value, with gaps for infinite and missing numbers. ``unit`` formats the value.
 
     ``links``: versions with an anchor on the page.
     """
@@ -109,7 +111,7 @@ class Line(Struct, frozen=True):
 
 
 class Bars(Struct, frozen=True):
-    """Amounts by kind, summed over parts of the axis, and stacked."""
+    """A chart of amounts by kind, summed over parts of the axis, and stacked."""
 
     title: str
     kinds: Mapping[str, Sequence[Point]]
@@ -264,7 +266,7 @@ def _drawn(curve: Curve, axis: Axis, y_of: Callable[[float], float]) -> str:
 
 
 def _groups(axis: Axis, lanes: Iterable[Lane]) -> list[list[Lane]]:
-    """Wide lanes alone, adjacent narrow ones together."""
+    """Groups lanes: a wide lane is a group of its own, adjacent narrow lanes are one group."""
 
     def place(lane: Lane) -> tuple[bool, float]:
         start = _x(axis, lane.start)
@@ -287,7 +289,9 @@ def _linked(drawn: str, commit: CommitId, links: Collection[CommitId]) -> str:
 
 
 def _part(value: float, low: float, high: float) -> float:
-    """The position of a value on a scale, from 0 to 1; values that hardly differ do not fill it."""
+    """The position of a value on a scale, from 0 to 1. Values that hardly differ do not fill the
+    scale.
+    """
     half = max(high / 2 - low / 2, _NOISE / 2 * max(abs(low), abs(high)))
     return 0.5 + (value / 2 - (low / 4 + high / 4)) / half if half else 0.5
 

@@ -19,7 +19,7 @@ from mvc.types import Counted, Progress
 class Excerpt(Struct, frozen=True):
     """The selected period, from ``since`` to ``until`` inclusive, in ns since 1970.
 
-    ``by``: the axis, time or version numbers; None selects the one that shows more.
+    ``by``: the axis, time or version numbers. None selects the axis that shows more.
     """
 
     since: int | None = None
@@ -32,8 +32,10 @@ class Excerpt(Struct, frozen=True):
 
 
 class Overview(Struct, frozen=True):
-    """``versions``: those in the period. ``lines``: the run of each version, else its branch, else
-    its tag.
+    """``versions``: the versions in the period.
+
+    ``lines``: maps each version to the name of its training (run), else of its branch, else of a
+    tag.
     """
 
     history: History
@@ -56,9 +58,9 @@ def overview(repo: Repository, view: Excerpt) -> Overview:
 
 
 def _lines(history: History, remote: Collection[str]) -> dict[CommitId, str]:
-    """By version its run, else the branch whose first parents include it, else a tag.
+    """Maps a version to its run, else to the branch whose first parents include it, else to a tag.
 
-    The current branch has priority; ``remote``, names of tracking refs, come last.
+    The current branch has priority. ``remote``: names of tracking refs, which come last.
     """
     known, branch = history.versions, history.head.branch
     tips = sorted((name, id_) for id_, names in history.names.items() for name in names)
@@ -75,9 +77,9 @@ def _lines(history: History, remote: Collection[str]) -> dict[CommitId, str]:
 class VersionChange(Struct, frozen=True):
     """The distance of ``commit`` from its first parent.
 
-    ``layers``: L2 norm of the change and number of elements, by tensor of a model; None for one
-    that was added, removed or reshaped. ``training``: tensors of optimizers, schedulers and random
-    generators.
+    ``layers``: maps a tensor of a model to the L2 norm of its change and its number of elements, or
+    to None if it was added, removed or reshaped. ``training``: tensors of optimizers, schedulers
+    and random generators.
     """
 
     commit: Commit
@@ -97,10 +99,10 @@ def changes(
     most: int,
     progress: Progress | None = None,
 ) -> tuple[list[VersionChange], int]:
-    """The changes along first parents from HEAD, within ``seconds``, and their total number.
+    """The changes along first parents from HEAD, within ``seconds``, and the number of all changes.
 
-    Oldest first, in the period. Versions are left out if their state or their parent's is
-    forgotten, dropped or damaged.
+    The changes are those in the period, oldest first. A version is left out if its state or that of
+    its parent is forgotten, dropped or damaged.
     """
     deadline, known = time.monotonic() + seconds, shown.history.versions
     missing = shown.history.forgotten | shown.history.absent  # their states are not fetched

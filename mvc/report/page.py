@@ -1,6 +1,6 @@
 """report: the history as one HTML file, without scripts or network access.
 
-Parts that grow with the history are truncated or summed, and the page shows it: see the limits
+Parts that grow with the history are truncated or summed, and the page says so. The limits are
 below.
 """
 
@@ -25,7 +25,7 @@ from mvc.text import seconds as duration
 from mvc.times import Time, check_seconds, format_time, whole_second
 from mvc.types import PathName, Progress
 
-_ROWS, _DEPLOYMENTS = 1000, 500  # of the tables
+_ROWS, _DEPLOYMENTS = 1000, 500  # rows of the two tables
 _LANES, _METRICS, _COLUMNS = 20, 12, 4  # targets, charts of metrics, columns of metrics
 _LAYERS, _CHANGES = 48, 120  # rows and columns of the heat map
 _SHADES, _LEAST = 9, math.log(10) / 2  # the shades span at least a factor of ten
@@ -68,9 +68,9 @@ def write_report(
 ) -> str:
     """The history as one HTML page, written atomically to ``path`` if one is named.
 
-    Charts go from ``since`` to ``until``, inclusive. ``by="version"`` places versions by number;
-    None does so if too many would share a position in time. Distances between layers take at most
-    about ``layer_seconds``; ``progress`` counts them.
+    Charts go from ``since`` to ``until``, inclusive. ``by="version"`` places versions by number.
+    None does so if too many versions would share a position in time. Computing distances between
+    layers takes at most about ``layer_seconds``; ``progress`` counts the versions.
     """
     fs = FileSystem()
     if path is not None:
@@ -126,8 +126,8 @@ def page(
         _figure(axis, drawn, "Metrics") if metrics else "<p>No version has a metric.</p>",
         _left_out(len(metrics) - _METRICS, "less frequent metrics"),
         _section("storage", "Storage"),
-        f"<p>{sizes}. Bars: bytes that the versions of a period added. Deltas to apply: length of "
-        "a version's chain from its full record.</p>",
+        f"<p>{sizes}. Bars: bytes that the versions of a period added. Deltas to apply: how many "
+        "deltas lead from a full record to a version.</p>",
         _figure(axis, storage, "Bytes and deltas"),
         _storage_curve(repo, len(stats)),
         _section("layers", "Layers"),
@@ -160,7 +160,7 @@ def _counts(overview_: Overview, stats: Mapping[CommitId, VersionStats]) -> str:
 
 
 def _listed(shown: Overview) -> list[Commit]:
-    """The versions of the table, newest first: the newest ones, and all with a name."""
+    """The versions of the table, newest first: the newest ``_ROWS``, and all that have a name."""
     newest = shown.versions[::-1]
     named = shown.history.names.keys() | shown.history.live.keys()
     return [c for i, c in enumerate(newest) if i < _ROWS or c.id in named]
@@ -242,7 +242,7 @@ def _storage_curve(repo: Repository, versions: int) -> str:
     low, high = points[0][0], points[-1][0]
     drawn = Line("worst recovery", [Curve("", points)], duration)
     return (
-        "<p>Each point is a layout that 'mvc repack' can choose. The present one has "
+        "<p>Each point is a layout that 'mvc repack' can choose. The present layout has "
         f"{size(curve.today.bytes)} and a worst recovery of {duration(curve.today.worst_seconds)}."
         f"</p>{_figure(ByteAxis(low, high), [drawn], 'Recovery time against bytes')}"
     )
@@ -268,9 +268,9 @@ def _heat(measured: Sequence[VersionChange], total: int, anchors: Collection[Com
     merged = " Layers of one prefix are one row." if len(set(groups.values())) < len(groups) else ""
     return (
         f"<p>Distance of each layer from the previous version, along first parents from HEAD: the "
-        f"root mean square of the change of its elements. 0: no bit changed; empty: the layer is "
-        f"missing on one side or has another shape.{merged} Shown: the newest {len(measured):,} of "
-        f"{total:,} changes.</p>"
+        f"root mean square of the changes of its elements. 0: no bit changed. Empty: the layer is "
+        f"missing in one version or has another shape.{merged} Shown: the newest {len(measured):,} "
+        f"of {total:,} changes.</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Distance of layers">'
         f'<table class="heat"><thead><tr><th scope="col">layer</th>{ids}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"

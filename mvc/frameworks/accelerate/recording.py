@@ -1,8 +1,9 @@
 """``attach(accelerator, repo)``: every ``accelerator.save_state`` also commits a version.
 
 Accelerate calls its hook before it writes files, so the version has the states in memory: models,
-optimizers, schedulers, scaler, random generators, positions in the data, registered objects.
-Version and folder have the same content, unless a lossy pipeline makes production weights.
+optimizers, schedulers, scaler, random generators, positions in the data, registered objects. The
+version and the saved folder have the same content, unless a lossy pipeline makes production
+weights.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ _BY = resume.RecordedBy(name="accelerate", part="accelerate")
 
 
 class Attached(Records):
-    """Commits a version on every ``save_state`` until ``close``; ``load`` restores one.
+    """Commits a version on every ``save_state`` until ``close``. ``load`` restores a version.
 
-    ``repo`` is an open Repository, or the path of an existing one. With ``wait`` the version is
-    durable when ``save_state`` returns; without it a thread commits it. The other options are those
-    of ``mvc.Recorder``, which also calls ``exact``, ``model_state`` and ``training_state``. Raises
-    WrongUsage if no process holds the whole model, or if the pipeline may skip versions.
+    ``repo`` is an open Repository, or the path of an existing one. With ``wait``, the version is
+    durable when ``save_state`` returns. Otherwise a thread commits the version later. The other
+    options are those of ``mvc.Recorder``. The Recorder calls ``exact``, ``model_state`` and
+    ``training_state``. Raises WrongUsage if no process has the whole model, or if the pipeline may
+    skip versions.
     """
 
     weights = True
@@ -57,7 +59,7 @@ class Attached(Records):
         refuse_sharded()
         chosen = self._set_options(repo, options)
         _check_stages(chosen)
-        # Use the branch current now, not at the first save.
+        # Use the branch that is current now, not the one that is current at the first save.
         self._options = replace(chosen, branch=self.repo.head(chosen.branch).branch)
         self.saves = 0
         self._origin: CommitId | None = None
@@ -68,7 +70,7 @@ class Attached(Records):
         self._hook = accelerator.register_save_state_pre_hook(self._on_save)
 
     def _on_save(self, _models: Any, _weights: Any, _output_dir: Any) -> None:
-        """Accelerate's hook; every process calls it, only the first one writes."""
+        """Accelerate's hook. Every process calls it, but only the first process writes."""
         self.saves += 1
         self._other_rngs = rng_of_other_processes()
         if not self._accelerator.is_main_process:
@@ -88,7 +90,7 @@ class Attached(Records):
         return dict(model_of(self._accelerator).state_dict())
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """All but the model; ``step`` is the number of the save."""
+        """The training state except the model. ``step``: the number of the save."""
         accelerator = self._accelerator
         model, schedulers = model_of(accelerator), prepared(accelerator, "schedulers")
         states = [optimizer_state(model, one) for one in optimizers_of(accelerator)]
@@ -126,11 +128,10 @@ class Attached(Records):
         super().close()
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        """One epoch of a prepared loader; after ``load`` the remaining batches of the recorded
-        epoch.
+        """The batches of one epoch of a prepared loader.
 
-        An epoch left by ``break`` counts as started: the next call starts another one. After
-        ``load``, its remaining batches come first.
+        An epoch that is left by ``break`` counts as started: the next call starts another epoch.
+        After ``load``, the remaining batches of the recorded epoch come first.
         """
         return self._epochs.batches(loader)
 
@@ -139,11 +140,11 @@ class Attached(Records):
         return self._epochs.epoch(loader)
 
     def load(self, rev: str | CommitId | None = None) -> Resumed:
-        """Restores everything that ``save_state`` saves from a version, by default the branch's
-        newest.
+        """Restores everything that ``save_state`` saves from a version.
 
-        ``Resumed.step`` is the number of the save. Raises CannotResume, before anything changes, if
-        the version does not match the prepared and registered objects.
+        ``rev``: by default the newest version of the branch. ``Resumed.step``: the number of the
+        save. Raises CannotResume, before anything changes, if the version does not match the
+        prepared and registered objects.
         """
         commit, name = self._find(rev), self._options.name
         recorded = resume.training_state(self.repo, commit, name, by=_BY)
@@ -153,7 +154,7 @@ class Attached(Records):
         return Resumed(commit, recorded["step"], recorded["batch"], tuple(differs))
 
     def _restore(self, commit: CommitId, recorded: Any, weights: Mapping[str, Any]) -> list[str]:
-        """Restores a version, after all checks; returns the differences."""
+        """Restores a version, after all checks. Returns the differences."""
         saved, accelerator, epochs = recorded["accelerate"], self._accelerator, self._epochs
         states = {
             **saved,
@@ -245,18 +246,18 @@ def _check_stages(options: RecorderOptions) -> None:
         )
 
 
-# -- position in the data, so that training can resume inside an epoch Accelerate draws the order of
-# an epoch and a seed for the workers when the epoch starts. To reproduce them, the generators are
-# set to their state at that moment, the done batches are skipped without loading them, and the
-# generators are set to their state at the save.
+# -- position in the data, so that training can resume inside an epoch -----------------------
+# Accelerate draws the order of an epoch and a seed for the workers when the epoch starts. To
+# reproduce these, the generators are set to their state at that moment, the done batches are
+# skipped without being loaded, and the generators are set to their state at the save.
 
 
 class _Position(Struct):
-    """Position of one loader: epochs started before, and batches ``done`` of the current one.
+    """Position of one loader: complete epochs, and batches ``done`` of the current epoch.
 
     ``rng``: global generators at the start of the epoch; None between epochs. ``order``: the state
-    of the loader's own generator then. ``restored``: the global generators to set after the done
-    batches of a recorded epoch were skipped.
+    of the loader's own generator at that moment. ``restored``: the global generators to set after
+    the done batches of a recorded epoch were skipped.
     """
 
     epoch: int = 0
@@ -322,7 +323,7 @@ class Epochs:
         }
 
     def check_sizes(self, recorded: list[Mapping[str, Any]]) -> list[str]:
-        """Differences in the amount of data. Raises CannotResume for those inside an epoch."""
+        """Differences in the amount of data. Inside an epoch, they raise CannotResume."""
         loaders = prepared(self._accelerator, "dataloaders")
         return [
             line
@@ -333,7 +334,7 @@ class Epochs:
         ]
 
     def restore(self, recorded: list[Any], rng: Mapping[str, Any], *, draws: bool) -> None:
-        """Sets the positions; ``rng``: the generators at the save."""
+        """Sets the positions. ``rng``: the generators at the save."""
         for loader, position in zip(
             prepared(self._accelerator, "dataloaders"), recorded, strict=True
         ):

@@ -1,9 +1,9 @@
 """The data of a training: its amount, how its order is drawn, and whether it draws random numbers.
 
-With another number of rows or another batch size, the rows that an interrupted epoch has used are
+If the number of rows or the batch size changes, the rows that an interrupted epoch has used are
 unknown. If samples or collators draw from the global generators (random masks), a batch depends on
-numbers drawn long before its use, because loaders prefetch. When resuming skips batches without
-loading them, the later ones differ.
+numbers that were drawn long before its use, because loaders prefetch. If batches are then skipped
+without being loaded, later batches differ.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class Drawing:
         self._before: tuple[object, ...] | None = None
 
     def watch(self) -> None:
-        """Call it when from now on only the data can draw."""
+        """Call it at the moment from which on only the data can draw."""
         self._before = None if self.seen else _generators()
 
     def forget(self) -> None:
-        """Call it before anything else draws."""
+        """Call it before other code draws."""
         self._before = None
 
     def check(self) -> None:
@@ -96,7 +96,9 @@ def _generators() -> tuple[object, ...]:
 def compare(
     recorded: Sequence[Mapping[str, Any]], loaders: Sequence[Any], *, middle: bool
 ) -> list[str]:
-    """Differences in the loaders' amounts of data; with ``middle`` raises as ``refuse_middle``."""
+    """Differences in the loaders' amounts of data. With ``middle``, raises as ``refuse_middle``
+    does.
+    """
     pairs = zip(recorded, loaders, strict=False)  # a version may have no sizes
     differences = [line for then, loader in pairs for line in changed(then, sizes(loader))]
     if middle:

@@ -33,10 +33,10 @@ _SIGNATURE = re.compile(r"(?<![a-z])sig(?:nature)?(?![a-z])", re.IGNORECASE)
 
 
 def hyper_parameters(*sources: tuple[str, object]) -> dict[str, str]:
-    """Params of several sources, each with a prefix for its names; the first source of a name wins.
+    """Params of several sources, each with a prefix for names. The first source of a name counts.
 
-    A source is a mapping, a namespace or a dataclass. Numbers, truth values, None and their
-    lists become JSON; an enumeration member becomes its value.
+    A source is a mapping, a namespace or a dataclass. Numbers, truth values, None and their lists
+    become JSON; an enumeration member becomes its value.
     """
     params: dict[str, str] = {}
     for prefix, source in sources:
@@ -84,7 +84,7 @@ def _plain(value: object) -> object:
 
 
 def _is_secret(name: str, value: object) -> bool:
-    """Whether name or text mark a secret; everything nested in a secret name is secret."""
+    """Whether name or text mark a secret. Everything nested in a secret name is secret, too."""
     if _holds_login(value):
         return True
     above, _, last = name.rpartition(".")

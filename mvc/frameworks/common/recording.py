@@ -43,7 +43,9 @@ class Records:
 
     @property
     def report(self) -> Report | None:
-        """The Recorder's counts for this training, or else the last one; None before the first."""
+        """The Recorder's counts for this training, or else for the previous one; None if there is
+        none.
+        """
         return self._report if self._recorder is None else self._recorder.report
 
     def _find(self, rev: str | CommitId | None) -> CommitId:
@@ -77,7 +79,9 @@ class Records:
         metrics: Metrics | None = None,
         data: Any = None,
     ) -> bool:
-        """``Recorder.step``. Its error ends the training, and ``close`` does not raise it again."""
+        """Calls ``Recorder.step``. Its error ends the training, and ``close`` does not raise it
+        again.
+        """
         assert self._recorder is not None
         with self._noting_failure():
             return self._recorder.step(loss, batch, metrics, number=number, data=data)
@@ -136,7 +140,7 @@ def stage_by_loss(options: RecorderOptions) -> str | None:
 
 
 def refuse_data(options: RecorderOptions, why: str) -> None:
-    """Raises WrongUsage naming the option that needs the batch's data; ``why`` is the reason."""
+    """Raises WrongUsage naming an option that needs the batch's data. ``why`` is the reason."""
     stage = stage_by_data(options)
     functions = {"evaluate": options.evaluate, "monitor": options.monitor}
     users = [f"stage {stage}"] if stage is not None else []

@@ -13,7 +13,9 @@ from mvc.training.state.optimizers import Placement
 
 
 def alone(states: list[Any]) -> tuple[Any, list[Any]]:
-    """Stores a single state as the Recorder does, and several ones as a list."""
+    """``(state, [])`` for a single state, as the Recorder stores it; ``(None, states)`` for
+    several.
+    """
     return (states[0], []) if len(states) == 1 else (None, states)
 
 
@@ -34,7 +36,7 @@ def load_with_optimizers(
     buffers: Mapping[str, Any],
     optimizers: Iterable[tuple[torch.optim.Optimizer, Any]],
 ) -> None:
-    """Loads weights, buffers and optimizers; raises CannotResume before anything changes."""
+    """Loads weights, buffers and optimizers. Raises CannotResume before anything changes."""
     placements = [Placement(model, optimizer, state) for optimizer, state in optimizers]
     load_model(model, weights, buffers)
     for placement in placements:

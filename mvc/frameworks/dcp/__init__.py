@@ -1,6 +1,6 @@
-"""torch.distributed.checkpoint: a sharded state becomes one commit of whole tensors, and back.
+"""torch.distributed.checkpoint: saves a sharded state as one commit of whole tensors, and loads it.
 
-It uses only public names of torch. For plain files through ``mvc://`` see
+This package uses only public names of torch. For plain files through ``mvc://`` see
 ``mvc.frameworks.fsspec``.
 """
 

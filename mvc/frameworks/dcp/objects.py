@@ -1,4 +1,4 @@
-"""Values of a checkpoint that are not tensors: safe decoding of ``torch.save`` bytes."""
+"""Decodes the values of a checkpoint that are not tensors, without running its code."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def objects_path(path: str) -> str:
 def plain_value(data: bytes) -> Any:
     """The number, text, list, tuple or dictionary in bytes of ``torch.save``.
 
-    The pickle is parsed without running it; then the value is saved and the bytes are compared.
-    Raises MvcError, TypeError or ValueError for anything else.
+    The pickle is parsed without running it. Then the value is saved again, and the bytes are
+    compared. Raises MvcError, TypeError or ValueError for another value, or if the bytes differ.
     """
     members = {m.name.partition("/")[2]: m for m in read_members(MemorySource(data), "an object")}
     pickle = members.get("data.pkl")

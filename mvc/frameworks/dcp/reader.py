@@ -1,4 +1,4 @@
-"""``dcp.load`` from a version: any number of ranks reads its parts of whole tensors."""
+"""``dcp.load`` from a version: each of any number of ranks reads its parts of the whole tensors."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _GROUP_BYTES = 64 * MIB  # approximate bytes of tensors recovered at once
 class MvcReader(StorageReader):
     """``dcp.load(state, storage_reader=MvcReader(repo, "HEAD~3"))``, with any number of ranks.
 
-    ``repo`` is an open Repository or its folder, ``rev`` any revision, ``path`` any file with
-    tensors, not only of ``dcp.save``; ``checkpoint_id`` of ``dcp.load`` overrides ``path``. Errors
-    in the version's description arrive as torch's AssertionError or CheckpointException, with mvc's
-    text.
+    ``repo`` is an open Repository or its folder. ``rev`` is any revision. ``path`` is any file with
+    tensors, not only one of ``dcp.save``; ``checkpoint_id`` of ``dcp.load`` overrides ``path``. If
+    the description of the version cannot be read, torch raises AssertionError or
+    CheckpointException with the text of mvc's error.
     """
 
     def __init__(
@@ -139,14 +139,14 @@ class _State:
         planner.set_up_planner(file.nested(self._placeholder), is_coordinator=True)
         self._flat: dict[str, Any] = planner.state_dict
         _, self.metadata = planner.create_global_plan([planner.create_local_plan()])
-        # Keys of the objects by torch's names: an empty name has another key.
+        # Maps torch's name of an object to its key, which differs for an empty name.
         self._saved = {} if objects is None else objects.nested(lambda _, key: key)
         for name in self._saved:
             self.metadata.state_dict_metadata[name] = BytesStorageMetadata()
             self.metadata.planner_data.setdefault(name, (name,))
 
     def _placeholder(self, tag: str, key: str) -> Any:
-        """A tensor without content for torch's tensors; numpy arrays are objects to DCP."""
+        """A tensor without content, in place of a torch tensor. Numpy arrays are objects to DCP."""
         if key not in self._by_key:
             raise DamagedData(f"{self._file.entry.path} lacks the tensor {key}")
         if tag != "torch":
@@ -169,7 +169,7 @@ class _State:
         return bytes(self._objects.tensors([key], "numpy")[key].tobytes())
 
     def _filled(self, value: Any) -> Any:
-        """An object with the content of its tensors, as in a tuple of tensors."""
+        """An object with tensors in place of its placeholders, for example a tuple of tensors."""
         if id(value) in self._keys:
             key = self._keys[id(value)][0]
             return self._file.tensors([key])[key]

@@ -1,11 +1,11 @@
 """``dcp.save`` into a repository: the shards of all ranks become one commit of whole tensors.
 
-A shard is a file in ``.mvc/staging``, one per rank and save, until the coordinator commits it. It
-contains row-major bytes of chunks (boxes of tensors) and bytes of objects. A tensor is assembled
-from its chunks part by part, so it is never whole in memory.
+In a save each rank writes a *shard*, a file in ``.mvc/staging`` that exists until the coordinator
+has committed. A shard contains row-major bytes of chunks (boxes of tensors) and bytes of objects. A
+tensor is assembled from its chunks part by part, so that it is never in memory as a whole.
 
-The process that wrote a shard has a shared lock on it until the process ends. A shard without a
-lock is left over from a crash; the next save removes it.
+The process that wrote a shard has a shared lock on the shard, at the longest until it ends. A shard
+without a lock is left over from a crash; the next save removes it.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ _SHARD = ".shard"
 class MvcWriter(StorageWriter):
     """``dcp.save(state, storage_writer=MvcWriter(repo))``: one commit for all ranks.
 
-    ``repo`` is an open Repository or its folder (use the folder for ``dcp.async_save``); every rank
-    needs the same repository. The state is written to ``path``; ``checkpoint_id`` of ``dcp.save``
-    overrides it. ``branch`` is the current branch by default.
+    ``repo`` is an open Repository or its folder (use the folder for ``dcp.async_save``). Every rank
+    needs the same repository. ``path`` is the file for the state; ``checkpoint_id`` of ``dcp.save``
+    overrides ``path``. ``branch`` is the current branch by default.
 
-    ``deploy`` is a target that each version is deployed to; a version is then made even without
-    changes. ``push`` is a remote to which the branch is pushed before the save returns; a failed
-    push is a warning (NotPushed), and the next save pushes the missing versions.
+    ``deploy`` is a target that each version is deployed to. With ``deploy``, a version is made even
+    without changes. ``push`` is a remote to which the branch is pushed before the save returns. A
+    failed push is a warning (NotPushed), and the next save pushes the missing versions.
 
-    torch wraps errors in a CheckpointException; then nothing was committed. The methods are torch's
-    interface, in the order of its calls.
+    If a save fails, nothing is committed, and torch wraps the error in a CheckpointException. The
+    methods are torch's interface, in the order of torch's calls.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class MvcWriter(StorageWriter):
         self._coordinator = False
         self._shard: Shard | None = None
         self.committed: CommitId | None = None
-        """The last save's commit, on the coordinator; None if the state had not changed."""
+        """On the coordinator, the commit of the last save; None if the state had not changed."""
 
     def reset(self, checkpoint_id: str | PathLike[str] | None = None) -> None:
         """Sets another path for the state. Raises InvalidName."""
@@ -247,7 +247,7 @@ class _Saved:
         )
 
     def objects(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-        """All other values: plain ones decoded, the rest as bytes of ``torch.save``."""
+        """All values except tensors: plain values, and others as bytes of ``torch.save``."""
         plain: dict[str, Any] = {}
         encoded: dict[str, np.ndarray[Any, Any]] = {}
         for name, entry in self._entries.items():
@@ -268,8 +268,8 @@ class _Saved:
         return self._records[index]
 
     def names_read(self, tensors: Iterable[str], plain: Mapping[str, Any]) -> set[str]:
-        """Flat names that a reader sees; not those inside lists without tensors and
-        dictionaries.
+        """The flat names that a reader sees. A list without tensors and dictionaries has only one
+        name.
         """
         state = self.nested({**dict.fromkeys(tensors, torch.empty(0)), **plain})
         planner = DefaultSavePlanner()
@@ -390,10 +390,10 @@ class Chunk(Struct, frozen=True):
 
 
 def assembled(name: str, spec: TensorSpec, chunks: list[Chunk]) -> LazyTensor:
-    """A tensor assembled from its chunks, which the planner keeps from overlapping.
+    """A tensor assembled from its chunks. The planner ensures that these do not overlap.
 
-    Raises BadModelFile if the chunks do not cover the tensor, exceed it or their shard, or have a
-    length that contradicts their sizes.
+    Raises BadModelFile if the chunks do not cover the tensor, exceed the tensor or their shard, or
+    have a length that contradicts their sizes.
     """
     for chunk in chunks:
         if not len(spec.shape) == len(chunk.offsets) == len(chunk.sizes) or any(

@@ -4,10 +4,10 @@ REPOSITORY is a folder, absolute (``mvc:///home/me/models``) or relative to the 
 ends before the first ``@`` or ``/`` that follows the path of a repository. REVISION is a revision
 as for ``mvc show``, with ``/`` written as ``%2F``; the default is HEAD.
 
-Any revision can be read. Only branches can be written: closing a file commits it, and ``with
-fs.transaction`` commits all its files at the end. Until then data is in an unnamed temporary file,
-which disappears if the process dies. Checkpoints of torch.distributed.checkpoint are refused: use
-``mvc.frameworks.dcp``.
+Any revision can be read. Only branches can be written: closing a file commits it. With
+``fs.transaction``, the end of the transaction commits all files in one commit. Until then data is
+in an unnamed temporary file, which disappears if the process dies. Checkpoints of
+torch.distributed.checkpoint are refused: use ``mvc.frameworks.dcp``.
 """
 
 # ruff: noqa: ARG002 (fsspec prescribes the parameters)
@@ -53,7 +53,7 @@ _FORM = "write mvc://REPOSITORY@REVISION/PATH, for example mvc://models@main/mod
 
 
 class NotABranch(WrongUsage, PermissionError):
-    """Only a branch can be written to."""
+    """The error for writing to a revision that is not a branch."""
 
 
 @cache
@@ -214,11 +214,11 @@ def _commit_plans(plans: Iterable[_Planned]) -> None:
 
 
 class Spool(io.RawIOBase):
-    """A file being written to ``place``; closing it commits it.
+    """A file that is being written to ``place``. ``close`` commits it.
 
-    With a ``transaction``, the end of the transaction commits it; until ``discard`` the data
-    remains. An exception that leaves the ``with`` block or is active when the file is closed
-    discards it.
+    With a ``transaction``, the end of the transaction commits the file; its data remains until
+    ``discard``. An exception that leaves the ``with`` block, or is active when the file is closed,
+    discards the file.
     """
 
     mode = "wb"
@@ -321,10 +321,10 @@ class OneCommit(Transaction):
 
 
 class MvcFileSystem(AbstractFileSystem):
-    """fsspec's interface to versions; names are absolute, ``/models@main/model.safetensors``.
+    """fsspec's interface to versions. Names are absolute, as in ``/models@main/model.safetensors``.
 
-    Errors are ``mvc.MvcError``. A missing path is also a FileNotFoundError, and writing to anything
-    but a branch a PermissionError.
+    Errors are ``mvc.MvcError``. The error for a missing path is a FileNotFoundError, too. The error
+    for writing to a revision that is not a branch is a PermissionError, too.
     """
 
     protocol = "mvc"
@@ -405,7 +405,7 @@ class MvcFileSystem(AbstractFileSystem):
         self.rm(path)
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: Any = None) -> None:
-        """Commits the removal of these paths; with ``recursive`` also of folders."""
+        """Commits the removal of these paths. With ``recursive``, folders are removed, too."""
         names = [path] if isinstance(path, str) else path
         self._apply([p for name in names for p in self._removals(name, recursive, maxdepth)])
 

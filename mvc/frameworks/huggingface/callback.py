@@ -1,8 +1,8 @@
 """A callback for the Trainer of Hugging Face transformers: a version of every step.
 
-``MVCCallback(repo)`` records; ``callback.resume(trainer)`` continues from a version with the same
-bits. A version is taken between two steps: after the logging, evaluation and saving of a step,
-which also draw random numbers, and before the next step.
+``MVCCallback(repo)`` records. ``callback.resume(trainer)`` continues from a version with the same
+bits. A version is made between two steps: after the logging, evaluation and saving of a step, which
+draw random numbers, too, and before the next step.
 
 Names and formats of files in a checkpoint folder are those of transformers
 (``Trainer._save_checkpoint``). Files in torch's format are only written here; the Trainer reads
@@ -66,15 +66,16 @@ class MVCCallback(Records, TrainerCallback):
     """Records a Trainer's steps; ``Trainer(callbacks=[MVCCallback(repo)])``.
 
     ``repo`` is an open Repository, or the path of an existing one. Every ``every_n_steps``-th step
-    of the optimizer makes a version, the last step included only if n divides it. None makes
-    versions when the Trainer saves a checkpoint, and warns if ``save_strategy`` is ``no``.
+    of the optimizer makes a version. So the last step makes one only if its number is divisible by
+    ``every_n_steps``. If ``every_n_steps`` is None, a version is made when the Trainer saves a
+    checkpoint; a warning is shown if ``save_strategy`` is ``no``.
 
-    ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``; the other
+    ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``. The other
     options are those of ``mvc.Recorder``. Only the first process writes. A pipeline that needs the
     data of a batch is refused, since the Trainer does not provide it.
 
     Queued versions are committed at the end of training, by ``close``, by the next training, or
-    when the interpreter ends; also after an exception.
+    when the interpreter ends. This is so after an exception, too.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class MVCCallback(Records, TrainerCallback):
     # -- resuming ----------------------------------------------------------------------------
 
     def resume(self, trainer: Any, rev: str | CommitId | None = None, **options: Any) -> Any:
-        """Continues training from a version, bit for bit; returns the result of ``trainer.train``.
+        """Continues training from a version, bit for bit. Returns the result of ``trainer.train``.
 
         ``rev`` is by default the newest version of ``branch`` or of HEAD. ``options`` go to
         ``trainer.train``. Afterwards ``self.resumed`` has the version and the differences. Raises
@@ -247,7 +248,7 @@ def _parts(live: Mapping[str, Any], include: Sequence[str] | None) -> TrainingPa
 class _TrainerSource:
     """States for the Recorder. ``epoch_rng``: the generators at the start of the epoch.
 
-    ``others``: the current generators of the processes after the first.
+    ``other_rngs``: the current generators of all processes but the first.
     """
 
     def __init__(self, parts: TrainingParts, args: Any, state: Any, loader: Any) -> None:
@@ -314,9 +315,7 @@ def _in_the_middle(recorded: Mapping[str, Any]) -> bool:
 
 
 def _hyper(args: Any) -> dict[str, str]:
-    """TrainingArguments that differ from their defaults, and those that trainings are compared
-    by.
-    """
+    """TrainingArguments that are not defaults, or by which trainings are compared."""
     chosen = {
         field.name: value
         for field in dataclasses.fields(args)
@@ -328,7 +327,7 @@ def _hyper(args: Any) -> dict[str, str]:
 
 
 def _processing(live: Mapping[str, Any], loader: Any) -> Any:
-    """The tokenizer or processor; the Trainer uses the collator's if it has none itself."""
+    """The tokenizer or processor. If the Trainer has none, the tokenizer of the collator."""
     own = live.get("processing_class")
     return own or getattr(getattr(loader, "collate_fn", None), "tokenizer", None)
 
@@ -375,10 +374,10 @@ def _text(value: Any) -> str:
 def _write_checkpoint(
     repo: Repository, commit: CommitId, folder: Path, name: str, *, recorded: Mapping[str, Any]
 ) -> None:
-    """Writes the files that the Trainer needs into ``folder``: weights, generators, its own state.
+    """Writes to ``folder`` what the Trainer needs: weights, generators, the Trainer's state.
 
-    ``recorded``: the version's training state. For a version with production weights, these are the
-    training weights.
+    ``recorded``: the version's training state. If the version has production weights, the training
+    weights are written in their place.
     """
     state = json.dumps(recorded["trainer"], indent=2, sort_keys=True, default=lambda n: n.item())
     files = {"trainer_state.json": f"{state}\n".encode(), **_generators(recorded)}
@@ -394,7 +393,7 @@ def _write_checkpoint(
 
 
 def _generators(recorded: Mapping[str, Any]) -> dict[str, bytes]:
-    """One file, or one for every process."""
+    """The files with the states of the random generators, one for each process."""
     if recorded["run"]["processes"] == 1:
         own = _rng(recorded["rng"])
         if "cuda" in own:

@@ -35,11 +35,11 @@ class MVCCallback(Records, keras.callbacks.Callback):
     """Records a training; list it last, so that the versions include changes by other callbacks.
 
     ``repo`` is an open Repository, or the path of an existing one. ``every`` is ``batch`` or
-    ``epoch``; with batches, every ``every_n_batches``-th is recorded. ``resume`` is the version
-    from which the first ``fit`` continues. ``include`` names any of ``model``, ``optimizer``,
-    ``rng``, by default all. The other options are those of ``mvc.Recorder``. A pipeline that needs
-    the data of a batch is refused, since Keras does not provide it; one that needs the loss uses
-    the one that Keras logs.
+    ``epoch``. With ``batch``, every ``every_n_batches``-th batch is recorded. ``resume`` is the
+    version from which the first ``fit`` continues. ``include`` names any of ``model``,
+    ``optimizer``, ``rng``, by default all. The other options are those of ``mvc.Recorder``. A
+    pipeline that needs the data of a batch is refused, since Keras does not provide it. A pipeline
+    that needs the loss uses the loss that Keras logs.
     """
 
     def __init__(
@@ -182,9 +182,9 @@ class MVCCallback(Records, keras.callbacks.Callback):
 def load(
     model: Any, repo: Repository, rev: str | CommitId = "HEAD", *, name: str = DEFAULT_STATE
 ) -> CommitId:
-    """Loads the weights of a version into ``model``, which must be built; returns the version's id.
+    """Loads the weights of a version into ``model``, which must be built. Returns the version's id.
 
-    Raises CannotResume, before anything changes, naming the first weight that is missing,
+    Raises CannotResume, before anything changes. The error names the first weight that is missing,
     unexpected, or of another shape or dtype.
     """
     _check_backend()
@@ -223,7 +223,7 @@ def _check_backend() -> None:
 
 
 class Skip:
-    """Replaces the model's train function for ``count`` batches, which report ``logs`` instead."""
+    """Replaces the model's train function for ``count`` batches, which only return ``logs``."""
 
     def __init__(self, model: Any, count: int, logs: Mapping[str, float]) -> None:
         self._model = model

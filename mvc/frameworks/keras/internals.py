@@ -1,8 +1,8 @@
 """Private names of Keras 3.15; only this module uses them.
 
-Keras does not show callbacks the data of a ``fit``. ``fit`` creates an ``EpochIterator`` for the
-data before it calls any callback, so this module wraps the constructor of that class to note the
-newest one of each thread.
+Keras does not show callbacks the data of a ``fit``. But ``fit`` creates an ``EpochIterator`` for
+the data before it calls any callback. So this module wraps the constructor of that class, to note
+the newest iterator of each thread.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def data_of_fit() -> FitData:
     adapter = iterator.data_adapter
     why = None
     if type(adapter).__name__ == "GeneratorDataAdapter":
-        why = "it comes from a generator"
+        why = "the data comes from a generator"
     elif getattr(adapter, "enqueuer", None) is not None:
         # Batches that its threads have read ahead are used later.
-        why = "it comes from a PyDataset with workers"
+        why = "the data comes from a PyDataset with workers"
     elif iterator.steps_per_epoch is not None:
         why = "with steps_per_epoch an epoch continues the iterator of the previous one"
     count, size = getattr(adapter, "num_batches", None), getattr(adapter, "batch_size", None)

@@ -1,12 +1,12 @@
 """The full state of a Keras training, and resuming from it, bit for bit on the same machine.
 
-The model's file of a version contains its weights alone. The training state has the optimizer's
+The model's file of a version contains only its weights. The training state has the optimizer's
 variables, the seed generators of layers, running metrics, random generators, and the position in
 ``fit``.
 
 Keras draws the order of an epoch when the epoch begins. The state of the generators before that
-draw reproduces the order; a digest of the state after it verifies this. Keras also has its own
-generator for layers without a seed generator.
+draw reproduces the order. A digest of their state after the draw verifies this. Keras also has its
+own generator for layers without a seed generator.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _BY = RecordedBy(_SCHEMA, "state of a Keras training", "MVCCallback", _WEIGHTS)
 class TrainingSource:
     """States of a model in ``fit``, for a Recorder.
 
-    ``batch`` batches of epoch ``epoch`` (from 0) are done, out of ``batches`` if Keras knows;
-    ``logs`` are those of the last one. ``digest``: of the generators after the epoch's order was
-    drawn.
+    ``batch`` batches of epoch ``epoch`` (from 0) are done. ``batches``: how many the epoch has;
+    None if Keras does not know. ``logs``: those of the last done batch. ``digest``: a digest of the
+    generators after the epoch's order was drawn.
     """
 
     def __init__(self, model: Any, include: Sequence[str], data: FitData) -> None:
@@ -114,10 +114,10 @@ class RestoredFit:
         data: FitData,
         epochs: Any,
     ) -> None:
-        """Compares, then restores; raises CannotResume with the reason before any change.
+        """Compares, then restores. Raises CannotResume with the reason before any change.
 
-        ``data``: result of ``data_of_fit`` for the ``fit`` that resumes; ``epochs``: its last
-        epoch.
+        ``data``: result of ``data_of_fit`` for the ``fit`` that resumes. ``epochs``: the last epoch
+        of that ``fit``.
         """
         self._recorded = recorded = training_state(repo, commit, name, by=_BY)
         self.epoch, self.batch = int(recorded["batch"]["epoch"]), int(recorded["batch"]["batch"])
@@ -162,9 +162,7 @@ class RestoredFit:
         _set_random_state(self._recorded["rng"])
 
     def _check(self, why: str | None, sizes: list[str]) -> None:
-        """``why``: the reason why the data cannot be read again, or None; ``sizes``:
-        differences.
-        """
+        """``why``: why the data cannot be read again, or None. ``sizes``: differing amounts."""
         recorded, commit = self._recorded, self.resumed.commit
         _check_random(recorded["rng"])
         if not self.batch:

@@ -116,11 +116,13 @@ def _with_inner(optimizer: Any) -> list[Any]:
 
 
 class Filling:
-    """Recorded tensors with their variables. The constructor checks, ``apply`` copies."""
+    """Recorded tensors and their variables. The constructor checks that they match; ``apply``
+    copies.
+    """
 
     def __init__(self, owner: str, recorded: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-        """Raises CannotResume naming a tensor that is missing, unexpected or of another shape or
-        dtype.
+        """Raises CannotResume, which names a tensor that is missing, unexpected or of another shape
+        or dtype.
         """
         names = list(recorded)
         if recorded.keys() == current.keys():

@@ -74,8 +74,8 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
         """The ``ckpt_path`` for ``trainer.fit``, to resume from a version.
 
         ``rev`` is by default the newest version of ``branch`` or of HEAD. Raises CannotResume if
-        the version lacks a needed part; ``fit`` raises it if model, optimizers or loaders do not
-        match.
+        the version lacks a needed part. ``fit`` raises CannotResume if model, optimizers or loaders
+        do not match.
         """
         self._resume = Resume(self.repo, self._find(rev), self._options.name)
         return self._resume.path
@@ -90,7 +90,7 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
                 f"MVCCallback does not work with {type(trainer.strategy).__name__}",
                 hint="train on one device or with DDP; sharded states are not supported",
             )
-        # Last, so that a version includes changes by other callbacks after a batch.
+        # This callback is last, so that a version includes changes by other callbacks.
         trainer.callbacks = [*(c for c in trainer.callbacks if c is not self), self]
         self.resumed = None
         if self._resume is not None:

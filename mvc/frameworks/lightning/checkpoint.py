@@ -1,7 +1,7 @@
 """A checkpoint plugin: checkpoints of ModelCheckpoint become versions.
 
-A checkpoint is two files of one commit: the model's ``state_dict``, and the rest. At the path where
-Lightning expects a file is a *marker*, a short text that names the commit. Listing, linking,
+A checkpoint is two files of one commit: the model's ``state_dict``, and the rest. A *marker*, a
+short text that names the commit, is at the path where Lightning expects a file. Listing, linking,
 renaming and deleting checkpoints work on markers as on any other file.
 """
 
@@ -43,8 +43,9 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
     """``Trainer(plugins=[MVCCheckpointIO(repo)])`` stores every checkpoint in a repository.
 
     ``repo`` is an open Repository, or the path of an existing one. A checkpoint is durable when
-    ``save_checkpoint`` returns. ``deploy``: the target to deploy each to. ``branch``: by default
-    the current branch at the first checkpoint. ``run``: the name of the training.
+    ``save_checkpoint`` returns. ``deploy``: the target to which each checkpoint is deployed.
+    ``branch``: by default the branch that is current at the first checkpoint. ``run``: the name of
+    the training.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
     ) -> None:
         """Commits a checkpoint, then writes the marker at ``path``.
 
-        Raises UnsupportedTensor naming a value that cannot be stored exactly; then nothing is
+        Raises UnsupportedTensor, which names a value that cannot be stored exactly. Then nothing is
         written.
         """
         if storage_options is not None:
@@ -155,7 +156,9 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
             return _loaded(repo, path, map_location)
 
     def remove_checkpoint(self, path: str | PathLike[str]) -> None:
-        """Removes the marker; the next version omits the checkpoint, older ones still have it."""
+        """Removes the marker. The next version does not have the checkpoint; older versions still
+        have it.
+        """
         files = FileSystem()
         file = _local(files, path)
         info = files.stat(file, follow=False)
@@ -198,7 +201,7 @@ def _loaded(repo: Repository, path: Any, map_location: Any) -> dict[str, Any]:
 
 
 def _read_marker(files: FileSystem, path: str | PathLike[str]) -> tuple[CommitId, str]:
-    """Commit and path in the marker. Raises UnknownPath or WrongUsage if it is none."""
+    """Commit and path in a marker. Raises UnknownPath, or WrongUsage for another file."""
     file = _local(files, path)
     if files.stat(file) is None:
         raise NoSuchFile(f"there is no checkpoint at {file}")
@@ -233,7 +236,8 @@ def _local(files: FileSystem, path: str | PathLike[str]) -> Path:
 def _tracked(repo: Repository, file: Path) -> str:
     """The model's path in a version, relative to the repository, the current folder, or the root.
 
-    It differs from the marker's path, so that ``commit -a`` does not commit a marker as a model.
+    The model's path differs from the marker's, so that ``commit -a`` does not commit a marker as a
+    model.
     """
     files = FileSystem()
     folder = files.realpath(file.parent)

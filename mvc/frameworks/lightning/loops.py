@@ -1,13 +1,13 @@
 """Lightning's loops: the next event, the order of an epoch, and drawing that order again.
 
 A loader that shuffles draws from a generator when the epoch begins: a base seed when its iterator
-is created, the order when the first batch is fetched. To resume inside an epoch, the generators are
-set to their states at these two moments, the done batches are skipped, and the generators are set
-to their states after the last of these.
+is created, and the order when the first batch is fetched. To resume inside an epoch, the generators
+are set to their states at these two moments, and the done batches are skipped. Then the generators
+are set to their states after the last done batch.
 
-Only this module uses private names of Lightning (of 2.6). Lightning has no hook at either moment,
-so two methods of the loops are wrapped during a ``fit``: the one called just before the first
-iterator is created, and the start of an epoch's loop, which creates the later ones.
+Only this module uses private names of Lightning (of 2.6). Lightning has no hook at these moments,
+so two methods of the loops are wrapped during a ``fit``: the method called just before the first
+iterator is created, and the start of an epoch's loop, which creates the later iterators.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class Order:
         return [] if combined is None else list(combined.flattened)
 
     def state(self) -> dict[str, Any]:
-        """The data for ``resume``: generators now and at both moments, and the loaders'
-        properties.
+        """The data for ``resume``: generators now and at the two moments, and properties of the
+        loaders.
         """
         loaders = self._loaders()
         return {
@@ -141,7 +141,7 @@ class Order:
         return {"batches that the Trainer takes": limit if isinstance(limit, int) else None}
 
     def check_sizes(self, recorded: Mapping[str, Any], *, middle: bool) -> list[str]:
-        """Differences in the amount of data. Raises CannotResume with ``middle``."""
+        """Differences in the amount of data. With ``middle``, they raise CannotResume."""
         differences = compare(recorded.get("sizes", []), self._loaders(), middle=middle)
         return differences or changed(recorded.get("limit", {}), self._limit())
 

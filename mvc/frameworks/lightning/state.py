@@ -53,7 +53,7 @@ class TrainerSource:
         trainer, module, include = self._trainer, self._trainer.lightning_module, self._include
         configs = trainer.lr_scheduler_configs
         kinds = [component_type(config.scheduler) for config in configs]
-        # A training with one of each can also be resumed without Lightning.
+        # A training with one optimizer and one scheduler can be resumed without Lightning, too.
         included = trainer.optimizers if "optimizer" in include else []
         optimizer, optimizers = common.alone([optimizer_state(module, one) for one in included])
         included = configs if "scheduler" in include else []
@@ -127,7 +127,7 @@ class Resume:
         self.resumed = Resumed(commit, recorded["step"], recorded["batch"], differs)
 
     def checkpoint(self, trainer: Any) -> dict[str, Any]:
-        """The dictionary that Lightning would have loaded, without the optimizers."""
+        """The dictionary that Lightning would load from a file, without the optimizers."""
         if trainer.world_size > 1:
             raise CannotResume(
                 f"{self.resumed.commit.short} has the random generators of one process, "
@@ -166,8 +166,7 @@ class Resume:
         common.load_with_optimizers(module, self._weights, self._recorded["buffers"], optimizers)
 
     def on_train_start(self, trainer: Any, order: Order) -> None:
-        """Starts a whole epoch as if training had never stopped; call it after the loops are
-        restored.
+        """Makes the restored loops continue as if training had never stopped.
 
         Raises CannotResume if training resumes inside an epoch and the data have changed.
         """

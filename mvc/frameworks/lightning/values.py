@@ -1,9 +1,9 @@
 """Values of Lightning's checkpoints as plain values of a state, and back.
 
 A checkpoint has values that a state of mvc cannot contain: paths, counters, hyper-parameters in an
-``AttributeDict``. Each becomes a plain value, and a list of kinds records its type. The kinds are a
-closed table. A value of any other type is refused, because only running code of the file could
-restore it.
+``AttributeDict``. Each of these becomes a plain value, and a list of kinds records its type. The
+table ``_KINDS`` has all kinds. A value of any other type is refused, because only running code of
+the file could restore it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ _NAMES = {kind.type: name for name, kind in _KINDS.items() if name != "state-dic
 def plain(value: Any, name: str) -> dict[str, Any]:
     """``value`` in types that a state can contain, with the original types of converted values.
 
-    Tensors are the same objects. Raises UnsupportedTensor naming the keys below ``name``.
+    Tensors are not copied. Raises UnsupportedTensor, which names the keys of a value below
+    ``name``.
     """
     kinds: list[list[Any]] = []
     return {"value": _out(value, (), name, kinds), "kinds": kinds}
