@@ -83,7 +83,7 @@ def parse_beside(
     """``parse_file``. If the format is unknown, searches ONNX graphs in the folder for tensors.
 
     ``like``: a stored file. If the file has the same bytes, it has the tensors of ``like``, even
-    those that a graph described at that time.
+    tensors that a graph described when ``like`` was stored.
     """
     parsed = parse_file(file, name, like)
     if parsed.format == "opaque":

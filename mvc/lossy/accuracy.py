@@ -183,7 +183,7 @@ def sample_count(data: Any) -> int:
 
 
 def is_sequence(data: Any) -> bool:
-    """Whether it is a sequence other than text."""
+    """Whether ``data`` is a sequence other than text."""
     return isinstance(data, Sequence) and not isinstance(data, str | bytes)
 
 

@@ -3,7 +3,7 @@
 *Production weights* are the rounded weights, which are stored and deployed. *Training weights* are
 the optimizer's, which stay unrounded (``mvc.lossy.reducer``). docs/pipelines.md describes the size
 of the step, and when it changes. Training weights fluctuate. So a weight stays at its multiple
-until it is more than ``hold`` steps away. Without this, a weight half-way between two multiples
+until it is more than ``hold`` steps away. Without ``hold``, a weight half-way between two multiples
 would change with every batch.
 
 Rounding needs no dither (added noise), because weights are spread evenly between multiples. If all

@@ -1,10 +1,11 @@
 """The guard: production weights may lose at most a share E of the accuracy of the training weights.
 
 docs/production.md, "Decisions", describes the comparisons and the levels. An *account* counts the
-samples on which production weights lost or won against training weights. All samples have an
-account, and so has each label: over all batches, and since the level changed. The *reservoir* has
-the K newest samples of every label, of earlier batches. Level 0 uses the stages as written. Each
-next level changes weights about half as much as the level before, and the last level is exact.
+samples on which production weights lost or won against training weights. There are accounts of all
+samples and of each label. They count all batches, and the batches since the level changed. The
+*reservoir* has the K newest samples of every label, of earlier batches. Level 0 uses the stages as
+written. Each next level changes weights about half as much as the level before, and the last level
+is exact.
 
 The tests are valid at every moment. The evidence of an account is the capital of a gambler who bets
 on losses, a mixture over stakes (Waudby-Smith and Ramdas, "Estimating means of bounded random

@@ -103,7 +103,7 @@ class Reducer(Struct, frozen=True):
 
         numpy has no bfloat16: such a tensor is an array of uint16 words named in ``dtypes``, or has
         a dtype of 2 bytes with the name bfloat16 (ml_dtypes). ``loss``: the loss of the batch, for
-        a stage that depends on it. Of approximations, the arrays that stay exact are not copied.
+        a stage that depends on it. In an approximation, arrays that stay exact are not copied.
         Production weights are new arrays. Raises WrongUsage.
         """
         if self.pipeline.forward_only:

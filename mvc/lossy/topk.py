@@ -90,9 +90,9 @@ class TopKOfEach(_TopK, frozen=True):
 class TopKOfAll(_TopK, frozen=True):
     """lossy: of all tensors together, stores only the share P that changed most
 
-    In each tensor at least ``least`` times the largest tensor's size of entries are stored, those
-    that changed most in this tensor. So small tensors change, too. Of equal distances those of the
-    earlier tensor and index are stored.
+    Each tensor stores at least (``least`` times the size of the largest tensor) entries, those that
+    changed most in this tensor. So small tensors change, too. If distances are equal, the earlier
+    tensor and index come first.
     """
 
     usage = "topk-all:P[,min=M]"

@@ -38,7 +38,7 @@ from mvc.store.store import Store
 from mvc.types import Counted, Progress
 
 _LOCK = f"{COPY}.lock"
-_LOCKS = ".lock"  # names of lock files end so
+_LOCKS = ".lock"  # names of lock files end with this
 _OWN = {JOURNAL, FORMAT, HIGH_WATER_MARK, COPY}
 """Files that ``_copy_small_files`` leaves out, because a backup writes them itself."""
 _WAIT = 1.0  # seconds to wait for another backup to the same folder
@@ -153,7 +153,8 @@ class _Copying:
         new = _CopyMark(identity, self._restores)
         existing = fs.stat(folder, follow=False)
         names = fs.list(folder) if existing is not None and existing.is_dir else [COPY]
-        if existing is None or all(name.startswith(TEMPORARY) for name in names):  # killed early
+        # A first backup that was killed early leaves only temporary files.
+        if existing is None or all(name.startswith(TEMPORARY) for name in names):
             self._write(new)
             return new
         if not existing.is_dir or fs.stat(folder / COPY, follow=False) is None:
@@ -316,9 +317,7 @@ class _Copying:
                 self._count.add(region.length, "packs")
 
     def _damaged(self, pack: int, at: int, end: int, why: str) -> DamagedData:
-        """The error for damaged bytes of a pack. It says whether the repository or the copy is
-        damaged.
-        """
+        """The error for damaged bytes of a pack. The error names the damaged file."""
         store, name = self._store, pack_path(Path(), pack).name
         copy = self._fs.open_read(pack_path(self._folder / PACKS, pack))
         with store.fs.open_read(pack_path(store.folder / PACKS, pack)) as original, copy:

@@ -42,7 +42,7 @@ from mvc.store.packs.reader import PACK_HEADER
 from mvc.store.packs.records import RecordHeader
 from mvc.store.store import DiskUse
 
-_WORTH = 0.05  # a pack or the journal is rewritten if at least this share is garbage
+_WORTH = 0.05  # a pack or the journal is rewritten if this share of its bytes is garbage
 _SMALL = 8 * MIB  # packs of fewer bytes are joined if there are more than _SCATTERED
 _SCATTERED = 64
 _BLOCK = 4096  # bytes; the journal is not rewritten to save less
@@ -89,8 +89,8 @@ class CollectionPlan(Struct, kw_only=True):
     def fully_deleted(self) -> tuple[CommitId, ...]:
         """Forgotten states of which the plan leaves no byte, except those recorded before.
 
-        If ``residue`` is true, only states forgotten by name are returned. For bytes of states
-        forgotten by rule may remain, as bases of other contents or in packs that are not rewritten.
+        If ``residue`` is true, only states forgotten by name are returned, because bytes of states
+        forgotten by rule may remain: as bases of other contents or in packs that are not rewritten.
         """
         forgotten = self.reach.forgotten.items()
         fresh = (id_ for id_, named in forgotten if named or not self.residue)
@@ -362,8 +362,9 @@ def _pack_uses(graph: StorageGraph, leaves: Flags, sizes: Mapping[int, int]) -> 
 def _packs_to_move(
     graph: StorageGraph, reach: Reachable, leaves: Flags, packs: Mapping[int, _PackUse]
 ) -> set[int]:
-    """The packs to rewrite: with much garbage, bytes to purge or weights to delete; many small
-    packs.
+    """The packs to rewrite: those with much garbage, with bytes to purge or with dropped weights.
+
+    Small packs are included if there are many.
     """
     moved = {n for n, use in packs.items() if use.garbage >= _WORTH * use.size}
     small = {n for n, use in packs.items() if use.size < _SMALL}
@@ -440,7 +441,7 @@ class _CutOff(Struct, frozen=True):
 
 
 class _Reconnecting:
-    """Adds paths to needed objects that lost theirs to ``retained``.
+    """Adds to ``retained`` the paths of needed objects that have lost their paths.
 
     ``_named``: for each object whether one of its codings is retained. The base of a retained delta
     needs a coding, too: a delta names its base by 8 bytes of the id, and only a coding has the full
@@ -596,7 +597,7 @@ class _Reconnecting:
         return (id_, 0) in self._reached and self._reach.needs(id_)
 
     def _path(self, id_: bytes) -> tuple[bytes, list[StoredCoding]] | None:
-        """The nearest needed object from which dropped codings lead to ``id_``; these codings."""
+        """The nearest needed object with a path of dropped codings to ``id_``; these codings."""
         graph, seen = self._graph, {id_}
         waiting: deque[tuple[bytes, list[StoredCoding]]] = deque([(id_, [])])
         while waiting:

@@ -72,8 +72,8 @@ def choose(store: Store, revs: Iterable[Rev] = (), rules: Retention | None = Non
     """The versions that ``revs`` name, or those that ``rules`` select.
 
     A version forgotten by rule may be forgotten again by name. Raises WrongUsage, UnknownRevision,
-    UnknownTarget, UnknownMetric. A named version raises RefConflict if HEAD is on it, or if it is
-    needed to retrain dropped weights that no third version stores. Rules skip such versions.
+    UnknownTarget, UnknownMetric; RefConflict if HEAD is on a named version, or if a named version
+    is needed to retrain dropped weights that no third version stores. Rules skip such versions.
     """
     store.fresh()
     revs = list(revs)
@@ -170,9 +170,9 @@ def _refuse_head(store: Store, going: Iterable[Commit]) -> None:
 
 
 def _restored_by(store: Store, going: Iterable[Commit]) -> list[StateMark]:
-    """Marks to store weights again whose retraining needs ``going``, if a third version has them.
+    """For each version whose retraining needs one of ``going``: a mark that its weights are stored.
 
-    Raises RefConflict if no third version has the weights.
+    Raises RefConflict if no third version has these weights.
     """
     marks: dict[CommitId, StateMark] = {}
     ids = {commit.id for commit in going}

@@ -121,7 +121,7 @@ def _plan_now(
     """The plan, and the quarantined files to delete."""
     disk = (
         store.disk_use()
-    )  # read before the graph: bytes that others write meanwhile must not count as garbage
+    )  # read before the graph: bytes that other processes write meanwhile are not garbage
     graph = read(store, progress)
     graph.refuse_damage()
     reach = reachable(graph, cutoff_of(store.now_ns(), grace), in_use=all_in_use(store))

@@ -100,7 +100,7 @@ _TYPES = {"B": np.uint8, "I": np.uint32, "Q": np.uint64, "q": np.int64, "d": np.
 
 
 def column(values: array[Any]) -> NDArray[Any]:
-    """An array that shares the memory of ``values``: append to these only after it is deleted."""
+    """An array that shares the memory of ``values``. Delete it before appending to ``values``."""
     return np.frombuffer(values, _TYPES[values.typecode]) if values else np.empty(0, np.int64)
 
 
@@ -533,7 +533,7 @@ class StorageGraph:
     # -- codings ---------------------------------------------------------------------------
 
     def codings(self, id_: bytes) -> list[StoredCoding]:
-        """The codings of an object except deltas whose base is lost. Empty if it is unknown."""
+        """The codings of an object except deltas whose base is lost. Empty for an unknown id."""
         return list(map(self.coding, self.rows_of(id_)))
 
     def all_codings(self) -> Iterator[StoredCoding]:
@@ -639,7 +639,7 @@ class Contents:
         self._numbers: dict[TensorSpec, int] = {}
         self._shapes: dict[int, Shape] = {}  # by length, the newest shape
         self._shape: tuple[Shape | None, list[int]] = None, []
-        self._recent: dict[bytes, int] = {}  # slots
+        self._recent: dict[bytes, int] = {}  # slots by id
 
     def read_manifests(self, records: Iterable[Placed], packs: PackReader) -> None:
         """Reads the manifests of an entry whose bases were read just before."""

@@ -25,12 +25,12 @@ from mvc.store.snapshot import Snapshot
 class VersionHistory:
     """Facts about versions. Add every entry in the order of the journal, then query.
 
-    ``numbers``: numbers all versions that entries name, by first mention. ``published``: the
-    numbers of published versions. ``homes``: for each entry the number of the last version that it
-    published, or -1. ``forgotten``: maps versions without state to True (forgotten by name) or
-    False. ``absent``: the forgotten versions that were received without state. ``without_residue``:
-    forgotten versions of which no byte is left. ``dropped``: maps versions to the path of their
-    dropped weights.
+    ``numbers``: maps every version that entries name to its number, in the order of first mention.
+    ``published``: the numbers of published versions. ``homes``: for each entry the number of the
+    last version that it published, or -1. ``forgotten``: maps versions without state to True
+    (forgotten by name) or False. ``absent``: the forgotten versions that were received without
+    state. ``without_residue``: forgotten versions of which no byte is left. ``dropped``: maps
+    versions to the path of their dropped weights.
     """
 
     def __init__(self) -> None:
@@ -171,14 +171,14 @@ class VersionHistory:
     def shortened(
         self, entries: Sequence[Recorded], stay: Set[CommitId], cutoff_ns: int
     ) -> tuple[dict[int, Entry | None], int]:
-        """The entries that a collection changes, and the bytes saved.
+        """The new forms of the entries that a collection changes, by position, and the bytes saved.
 
-        Maps the position of an entry to its new form, or to None if the entry is dropped.
-        ``entries``: those that were added. ``stay``: the versions that are not collected. Regions
-        are ignored. Entries from ``cutoff_ns`` on only lose marks and statements of collected
-        versions. Older entries lose the collected versions, too. If all versions of an older entry
-        stay, it keeps its changes of refs and can be undone. Otherwise it keeps only the new
-        values, so that no undo is partial or repeated.
+        None is the new form of an entry that is dropped. ``entries``: those that were added.
+        ``stay``: the versions that are not collected. Regions are ignored. Entries from
+        ``cutoff_ns`` on only lose marks and statements of collected versions. Older entries lose
+        the collected versions, too. If all versions of an older entry stay, the entry keeps its
+        changes of refs and can be undone. Otherwise it keeps only the new values of refs, so that
+        no undo is partial or repeated.
         """
         numbers = {self.numbers[id_] for id_ in stay}
         undoable: set[int] = set()  # sequence numbers of older entries

@@ -1,4 +1,4 @@
-"""The quarantine: damaged stored bytes, retained for a later repair or for people.
+"""The quarantine: damaged stored bytes, retained for a later repair or for people to examine.
 
 A file has the header of a pack and one damaged range of a pack, unchanged. The name of the file
 consists of the pack's number and the range's offset. Only repair reads these files. Only gc deletes

@@ -131,10 +131,10 @@ def rewrite(
 ) -> Recorded:
     """Executes a plan and replaces the journal. ``operation`` makes the last entry.
 
-    Operations published since the graph was read are included if ``allows`` returns true. It is
-    called with each such operation and the headers of its records. Pass it if the plan deletes
-    objects. Raises DamagedData if bytes to copy are damaged, and ConcurrentRewrite. Then nothing
-    has changed.
+    Operations published since the graph was read are included if ``allows`` returns true, which
+    gets each such operation and the headers of its records. Pass ``allows`` if the plan deletes
+    objects. Raises DamagedData if bytes to copy are damaged, and ConcurrentRewrite. After these
+    errors nothing has changed.
     """
     snapshot = store.snapshot
     if snapshot.generation != plan.graph.generation:
@@ -198,8 +198,8 @@ class _Execution:
         """Replaces the journal. ``last`` records this operation. Call it under the journal's lock.
 
         Regions of length zero record up to where each pack was written. Bytes before that position
-        are never written again: after a power loss the old journal may return, which names these
-        bytes.
+        are never written again, because after a power loss the old journal may return and name
+        these bytes.
         """
         deleted, highest = self._plan.packs, max(self._ends, default=0)
         marks = [

@@ -124,9 +124,10 @@ class Charts(Struct, frozen=True, dict=True):
         return commit.time_ns if self.by == "time" else self._numbers[commit.id]
 
     def _moment(self, time_ns: int) -> int:
-        """The position of a time. With version numbers, that of the last version until then.
+        """The position of a time.
 
-        The present is after the last version.
+        With version numbers, it is the number of the last version until that time. The present is
+        after the last version.
         """
         if self.by == "time":
             return time_ns

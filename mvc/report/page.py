@@ -68,9 +68,9 @@ def write_report(
 ) -> str:
     """The history as one HTML page, written atomically to ``path`` if one is named.
 
-    Charts go from ``since`` to ``until``, inclusive. ``by="version"`` places versions by number.
-    None does so if too many versions would share a position in time. Computing distances between
-    layers takes at most about ``layer_seconds``; ``progress`` counts the versions.
+    Charts go from ``since`` to ``until``, inclusive. ``by="version"`` places versions by number;
+    ``by=None`` does so if too many versions would share a position in time. Computing distances
+    between layers takes at most about ``layer_seconds``; ``progress`` counts the versions.
     """
     fs = FileSystem()
     if path is not None:

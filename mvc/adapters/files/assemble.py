@@ -64,7 +64,10 @@ def assemble(
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """The non-empty contents of a file. Short contents are joined to the previous content."""
+    """The non-empty contents of a file.
+
+    A short content is joined to another content that ends where the short one begins.
+    """
     spans_, last = list[Span](), -1
     for start, length, i in sorted(span for span in spans if span[1]):
         if length < CHUNK and i > last >= 0 and start == spans_[-1][0] + spans_[-1][1]:

@@ -100,9 +100,7 @@ def read_directory(source: Source, name: str) -> tuple[int, int, int]:
 def _members(
     source: Source, directory: bytes, start: int, *, count: int, name: str
 ) -> Iterator[ZipMember]:
-    """The members that the directory lists, which begins at ``start``. Each has its own header,
-    too.
-    """
+    """The members of the directory at ``start``, by the directory and by their own headers."""
     at = 0
     for _ in range(count):
         row = _CENTRAL.unpack_from(directory, at)

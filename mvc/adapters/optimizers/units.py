@@ -2,7 +2,7 @@
 
 A unit names the tensors of one parameter, its states and its weights, in the new and in the
 previous version. It has candidates for the hyperparameters of the step, from the new and from the
-old state. For a scheduler changes hyperparameters before or after the state is recorded.
+old state, because a scheduler may change these before or after the state is recorded.
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ def _candidates(
     """Lists of weights, likeliest first: for each file those of one mapping, then all of the file.
 
     Each list comes with whether its order is the original one, which safetensors files lose. The
-    first file is the optimizer's own. Then follow the model of this training state, files of the
-    same folder, and other files.
+    first file is the optimizer's own. The model of this training state comes next, then files of
+    the same folder, then other files.
     """
     folder = PurePosixPath(file.path).parent
 

@@ -1,6 +1,6 @@
 """Python states (nested dictionaries of torch tensors and numpy arrays) as virtual files.
 
-A state has the layout of a safetensors file. Keys are joined with '.' to the name of a tensor.
+A state has the layout of a safetensors file. The name of a tensor is its keys, joined with '.'.
 Tensors are sorted by descending item size, for alignment. The nesting and all other values are JSON
 in ``__metadata__["mvc"]`` (``mvc.structure``). Every safetensors reader can read that file, unless
 a tensor is complex32 or complex128. The format has no names for these dtypes, so mvc writes ``C32``
@@ -56,8 +56,8 @@ Buffers = Callable[[int], Any]
 class LazyTensor(Struct, frozen=True):
     """A torch tensor of a state whose bytes are produced on demand.
 
-    ``read(start, out)`` fills ``out`` with its row-major bytes from ``start``; it is called from
-    several threads.
+    ``read(start, out)`` fills ``out`` with the tensor's row-major bytes from ``start``. It is
+    called from several threads.
     """
 
     spec: TensorSpec

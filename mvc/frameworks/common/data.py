@@ -56,7 +56,7 @@ def changed(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> list[str
 
 
 def refuse_middle(version: str, differs: list[str]) -> None:
-    """Raises CannotResume if the data differ, for a version inside an epoch."""
+    """Raises CannotResume if the amount of data differs, for a version inside an epoch."""
     if differs:
         raise CannotResume(
             f"{version} is inside an epoch, and the data have changed: " + ", ".join(differs),

@@ -20,8 +20,9 @@ def is_path(text: object) -> bool:
 
 
 def check_new_path(manifest: Manifest, path: str) -> None:
-    """Raises WrongUsage if ``path`` is a folder of the version or below a file; InvalidName
-    otherwise.
+    """Raises WrongUsage if ``path`` is a folder of the version or below a file.
+
+    Raises InvalidName if ``path`` is not a valid path.
     """
     if not path:
         raise WrongUsage("the path is empty: a version is a folder", hint="name a file in it")

@@ -1,4 +1,4 @@
-"""``dcp.load`` from a version: each of any number of ranks reads its parts of the whole tensors."""
+"""``dcp.load`` from a version: each rank reads parts of whole tensors, with any number of ranks."""
 
 from __future__ import annotations
 

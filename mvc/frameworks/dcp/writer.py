@@ -4,8 +4,8 @@ In a save each rank writes a *shard*, a file in ``.mvc/staging`` that exists unt
 has committed. A shard contains row-major bytes of chunks (boxes of tensors) and bytes of objects. A
 tensor is assembled from its chunks part by part, so that it is never in memory as a whole.
 
-The process that wrote a shard has a shared lock on the shard, at the longest until it ends. A shard
-without a lock is left over from a crash; the next save removes it.
+The process that wrote a shard has a shared lock on the shard, which ends with the process at the
+latest. A shard without a lock is left over from a crash; the next save removes it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A callback for the Trainer of Hugging Face transformers: a version of every step.
 
 ``MVCCallback(repo)`` records. ``callback.resume(trainer)`` continues from a version with the same
-bits. A version is made between two steps: after the logging, evaluation and saving of a step, which
-draw random numbers, too, and before the next step.
+bits. A version is made between two steps, after the logging, evaluation and saving of a step,
+because these draw random numbers, too.
 
 Names and formats of files in a checkpoint folder are those of transformers
 (``Trainer._save_checkpoint``). Files in torch's format are only written here; the Trainer reads
@@ -66,9 +66,9 @@ class MVCCallback(Records, TrainerCallback):
     """Records a Trainer's steps; ``Trainer(callbacks=[MVCCallback(repo)])``.
 
     ``repo`` is an open Repository, or the path of an existing one. Every ``every_n_steps``-th step
-    of the optimizer makes a version. So the last step makes one only if its number is divisible by
-    ``every_n_steps``. If ``every_n_steps`` is None, a version is made when the Trainer saves a
-    checkpoint; a warning is shown if ``save_strategy`` is ``no``.
+    of the optimizer makes a version. So the last step makes a version only if its number is
+    divisible by ``every_n_steps``. If ``every_n_steps`` is None, a version is made when the Trainer
+    saves a checkpoint; a warning is shown if ``save_strategy`` is ``no``.
 
     ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``. The other
     options are those of ``mvc.Recorder``. Only the first process writes. A pipeline that needs the

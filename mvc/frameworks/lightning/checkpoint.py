@@ -201,7 +201,7 @@ def _loaded(repo: Repository, path: Any, map_location: Any) -> dict[str, Any]:
 
 
 def _read_marker(files: FileSystem, path: str | PathLike[str]) -> tuple[CommitId, str]:
-    """Commit and path in a marker. Raises UnknownPath, or WrongUsage for another file."""
+    """Commit and path in a marker. Raises UnknownPath; WrongUsage if the file is not a marker."""
     file = _local(files, path)
     if files.stat(file) is None:
         raise NoSuchFile(f"there is no checkpoint at {file}")
@@ -265,7 +265,7 @@ def _own_checkpoint(repo: Repository, commit: CommitId) -> str:
 
 
 def _mapped(value: Any, location: Any) -> Any:
-    """Tensors moved to ``location``, as for ``torch.load``."""
+    """``value`` with its tensors moved to ``location``, as ``torch.load`` does."""
     if isinstance(value, torch.Tensor):
         return value.to(_device(value, location))
     if isinstance(value, dict):

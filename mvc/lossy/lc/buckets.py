@@ -1,9 +1,9 @@
 """The stages ``expq`` (buckets by sign and exponent) and ``promote`` (stored buckets).
 
-docs/lc.md describes both. The numbers of buckets are computed in float64 and rounded to the
-tensor's dtype. Exact zeros, subnormal changes and changes in dropped buckets have symbol 0. They
-are part of the next delta. The buckets have the symbols 1, 2, ..., those with the largest exponents
-first.
+docs/lc.md describes these stages. The number that a bucket adds is computed in float64 and rounded
+to the tensor's dtype. Exact zeros, subnormal changes and changes in dropped buckets have symbol 0.
+Such changes are part of the next delta. The buckets have the symbols 1, 2, ..., those with the
+largest exponents first.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ float64 it is so small that a sum of squares fits into a float64.
 
 
 class TensorChange(Struct, frozen=True):
-    """The change of one tensor. ``before``, ``after``: its numbers as flat unsigned words."""
+    """The change of one tensor. ``before``, ``after``: its numbers as unsigned integers, flat."""
 
     index: int
     kind: Format

@@ -23,9 +23,9 @@ from mvc.lossy.lc.payload import encode_steps
 from mvc.lossy.lc.stages import LossyPipeline, Quantiser, bound_of
 from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 
-_COARSEST, _FINEST = -10.0, 14.0  # log2 of the root mean square over the step
+_COARSEST, _FINEST = -10.0, 14.0  # log2 of (root mean square / step)
 _TRIES = 8
-_NEAR = 0.97  # of the budget
+_NEAR = 0.97  # a size from this share of the budget on is good enough
 _MOST_LEVEL = 16383
 _FREQUENCY = 1.5  # bytes of a coder for one more symbol
 _NARROWER = 0.05

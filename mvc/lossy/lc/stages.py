@@ -161,7 +161,7 @@ class Ans(Coder, frozen=True):
 
 
 def expand(text: str) -> str:
-    """The stages of a short form ``lc:...``; InvalidPipeline names unknown words.
+    """The stages of a short form ``lc:...``. Raises InvalidPipeline, which names unknown words.
 
     >>> expand("lc:x=3")
     'expq | promote:3 | packed'

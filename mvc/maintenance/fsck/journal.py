@@ -86,7 +86,7 @@ class JournalCheck(Struct, dict=True):
         self._report(f"byte {start}", f"{gap.told}, {cause}{versions}", _BROKEN)
 
     def _beyond(self, broken: int) -> Iterator[Recorded]:
-        """Finds entries after a break in the chain with the index. The break was reported."""
+        """Uses the index to find entries after a break in the chain. The break was reported."""
         for offset in self.snapshot.offsets_between(broken, self.end.offset):
             try:
                 recorded = self.snapshot.entry(offset)
@@ -124,7 +124,7 @@ class JournalCheck(Struct, dict=True):
                 try:
                     stack.enter_context(self.snapshot.fs.lock(path, timeout=_LOCK_SECONDS))
                 except Busy:
-                    return  # others keep writing: nothing was interrupted
+                    return  # other processes keep writing, so nothing was interrupted
             is_half, rest, info = self._is_half(), self._size_after(), self.snapshot.fs.stat(path)
         if is_half and self.last is not None:
             if info is None or self.last.after.offset > info.size:
@@ -145,15 +145,18 @@ class JournalCheck(Struct, dict=True):
         with self.snapshot.fs.open_read(self.snapshot.folder / JOURNAL) as file:
             if file.size() < self.last.after.offset:
                 return True
-            with suppress(DamagedData):  # its writer withdrew it, or the journal was replaced
+            with suppress(DamagedData):  # the entry was withdrawn, or the journal was replaced
                 return read_entry(file, self.last.offset).copies < 2
         return False
 
     def _size_after(self) -> int:
-        """Bytes after the last entry that can be read now; others may have appended entries."""
+        """Bytes after the last entry that can be read now.
+
+        Other processes may have appended entries since the check began.
+        """
         with self.snapshot.fs.open_read(self.snapshot.folder / JOURNAL) as file:
             size, end = file.size(), self.end.offset
-            with suppress(DamagedData):  # others replaced the journal or withdrew an entry
+            with suppress(DamagedData):  # the journal was replaced, or an entry was withdrawn
                 for recorded in scan(file, self.end):
                     end = recorded.after.offset
             return max(0, size - end)

@@ -78,9 +78,7 @@ class ObjectCheck(Struct):
         return all(self.sound.reach(id_, start) is not None for start, _ in pieces(spec))
 
     def _proves_itself(self, id_: BlobId, spec: TensorSpec) -> bool:
-        """Whether a checkout recovers the object although a payload is damaged. Its hash proves
-        this.
-        """
+        """Whether damaged payloads still decode to the object, as the object's hash proves."""
         if not self.suspects or spec.nbytes > PIECE:
             return False
         with suppress(DamagedData):

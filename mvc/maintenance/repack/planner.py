@@ -45,7 +45,7 @@ _ROUNDS = 10  # plans that are tried for a bound or a size
 _AGAIN = 2  # more searches if there are groups
 _EXACT = 1.003  # ratio of bounds that count as equal
 _STEP = 4  # commits that a skip delta spans, if the settings have no number
-_INTERVALS = (2, 4, 8, 16, 1)  # of reset points in simple plans; 1: everything in full
+_INTERVALS = (2, 4, 8, 16, 1)  # commits per reset point in simple plans; 1: everything in full
 ALIKE = 1.01
 """Ratio of estimates that count as equal."""
 _SAME = 1.001  # ratio of sizes that count as equal

@@ -47,9 +47,7 @@ def of_unversioned(costs: Costs) -> Selection:
 
 
 def coded_from(costs: Costs, bases: Iterable[int | None]) -> Shape:
-    """Codes each content from a base version of its first version. ``bases``: a base for each
-    version.
-    """
+    """Codes each content from its first version's base. ``bases``: the base of each version."""
     first, shape = costs.survey.first, dict[bytes, tuple[bytes, list[Candidate]]]()
     for i, base in enumerate(bases):
         for id_, candidates in ({} if base is None else costs.between(base, i)).items():

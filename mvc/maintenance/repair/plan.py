@@ -212,9 +212,7 @@ class _SoundRecords:
         return all(self.base_of(prefix, lost) is not None for prefix in member.needs)
 
     def earlier_base(self, id_: bytes, lost: set[bytes]) -> bytes | None:
-        """A base for a new delta of the object: a known one that is not lost and is in an earlier
-        entry.
-        """
+        """A base for a new delta of the object: known, not lost, and in an earlier entry."""
         bases = (self.base_of(step.member.base, lost) for step in self._graph.steps(id_))
         known = (base for base in bases if base is not None)
         return next(

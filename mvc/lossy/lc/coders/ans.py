@@ -3,9 +3,9 @@
 docs/format.md, "Payload of steps", describes the bytes and how they are read. Letters are coded
 from the last to the first. With one state this would be a loop over letters. So there are many
 states, *lanes*, and a row of letters, one for each lane, takes a few array operations. Each lane
-costs about 3 bytes, which limits their number. Few symbols have few lanes, and are slow. A letter
-is one symbol, or a byte of 2, 4 or 8 symbols if that costs no more bytes. A letter of several
-symbols is faster, and uses correlations of neighbours.
+costs about 3 bytes, which limits their number. If there are few symbols, there are few lanes, and
+coding is slow. A letter is one symbol, or a byte of 2, 4 or 8 symbols if that costs no more bytes.
+A letter of several symbols is faster, and uses correlations of neighbours.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SPARE = 4  # bits of a state above the precision: the loss is below a tenth of 
 _PRECISION = (12, 16)
 _LANE_SHARE = 0.0125  # of the bytes, for the states of lanes
 _ROWS = (256, 8192)  # letters of a lane, if the number of lanes is free
-_LANES = (4, 2048)  # at least; at most, unless a lane would have too many letters
+_LANES = (4, 2048)  # at least 4; at most 2048, unless a lane would have too many letters
 _WORTH = 1.005  # of the least bytes: letters of several symbols may cost so much
 _DEAR = 1.05  # of the bytes without lanes: if lanes cost more, another coder may be smaller
 

@@ -1,10 +1,10 @@
 """A canonical Huffman code of single symbols: at least one bit for each.
 
 docs/format.md, "Payload of steps", describes the bytes. A code word begins at the end of the
-previous word, so words are found one after another. But for all bits of a block at once, a table
-gives the end of a word that would begin at this bit: a jump. From one known word, these jumps give
-two words, then four, and so on. So a block of bits takes a few array operations, without an index
-in the data.
+previous word, so words are found one after another. But a table gives, for all bits of a block at
+once, the end of a word that would begin at a bit: a *jump*. From one known word, the jumps give two
+words, then four, and so on. So a block of bits takes a few array operations, without an index in
+the data.
 """
 
 from __future__ import annotations
