@@ -162,7 +162,7 @@ class _Copying:
                 raise AlreadyARepository(
                     f"a repository exists already: {shown}",
                     hint="restore to another folder, or run 'mvc fsck --repair --from BACKUP' to "
-                    "repair the one that exists",
+                    "repair the existing repository",
                 )
             raise WouldOverwrite(
                 f"{shown} has a repository that is not a backup",

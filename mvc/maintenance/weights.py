@@ -184,7 +184,7 @@ def drop(
             for (version, path), entry in needed.items():
                 dropped = availability.dropped(store, version, path)
                 if dropped is None and not availability.is_stored(store, entry):
-                    raise _incomplete(version, path, "it was collected meanwhile")
+                    raise _incomplete(version, path, "gc deleted the file meanwhile")
         return Entry(
             "drop-weights",
             store.clock.now_ns(),

@@ -16,11 +16,7 @@ from mvc.report.axis import Axis, Point
 from mvc.text import number
 from mvc.times import format_time, whole_second
 
-_WIDTH, _LEFT, _RIGHT = (
-    960,
-    170,
-    14,
-)  # width and margins of a drawing; labels are in the left margin
+_WIDTH, _LEFT, _RIGHT = 960, 170, 14  # of a drawing and its margins; labels are left
 _PLOT = _WIDTH - _LEFT - _RIGHT
 _PANEL, _LANE, _GAP = 84, 20, 16  # heights
 _COLUMNS, _BARS = 400, 120  # parts of the axis in lines (with extremes) and bars (with sums)

@@ -25,7 +25,7 @@ def check_new_path(manifest: Manifest, path: str) -> None:
     Raises InvalidName if ``path`` is not a valid path.
     """
     if not path:
-        raise WrongUsage("the path is empty: a version is a folder", hint="name a file in it")
+        raise WrongUsage("the path is empty: a version is a folder", hint="name a file")
     check_path(path)
     for known in manifest.by_path:
         if known.startswith(f"{path}/"):

@@ -17,7 +17,7 @@ def refuse_sharded() -> None:
     if kind in {"FSDP", "DEEPSPEED", "MEGATRON_LM"}:
         raise WrongUsage(
             f"the training is sharded ({kind}): no process has the whole state",
-            hint="commit the checkpoint folders that it saves",
+            hint="commit the checkpoint folders that the training saves",
         )
 
 

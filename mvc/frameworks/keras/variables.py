@@ -167,7 +167,9 @@ def _check_names(owner: str, recorded: list[str], current: list[str]) -> None:
         if plain not in mine:
             raise CannotResume(f"the version has {name}, which the {owner} does not have")
     if len(recorded) != len(current):
-        raise CannotResume(f"the {owner} has {len(current)} tensors, the version {len(recorded)}")
+        raise CannotResume(
+            f"the {owner} has {len(current)} tensors, but the version has {len(recorded)}"
+        )
     for old, new, their, my in zip(recorded, current, theirs, mine, strict=True):
         if their != my:
             raise CannotResume(

@@ -96,7 +96,7 @@ def _removed(problem: RepackProblem) -> RepackPlan:
     for id_ in (point for point in after.reset_points if point in to_remove):
         raise Unattainable(
             f"version {id_.short} stays a reset point: other versions need its tensors in full",
-            hint="also remove the reset points with the same tensors, or run 'mvc gc' first",
+            hint="remove all reset points with the same tensors, or run 'mvc gc' first",
         )
     return plan
 
@@ -188,7 +188,7 @@ def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
     least = min(plan.after.worst_seconds for plan in plans)
     raise Unattainable(
         f"no layout recovers every version within {plain(bound)} s here",
-        hint=f"the fastest takes about {plain(least, 2)} s: every version in full",
+        hint=f"the fastest layout takes about {plain(least, 2)} s: every version in full",
     )
 
 
