@@ -1,9 +1,10 @@
 """The graph of a repository: every operation, version, record, coding and mention of an object.
 
 gc, forget, repack, fsck, repair and stats read it. An *object* is a blob (a tensor's bytes) or a
-manifest. A *coding* is a full record or a delta. A *node* is a piece of an object. Paths begin at
-full records, and deltas are the edges. All data is in columns, about 150 bytes for each coding;
-entries and headers are read again on demand. ``mvc.store.graph.search`` finds single paths.
+manifest. A *coding* is a full record or a delta. A *node* is a piece (up to 32 MiB) of an object.
+Paths begin at full records, and deltas are the edges. All data is in columns, about 150 bytes for
+each coding; entries and headers are read again on demand. ``mvc.store.graph.search`` finds single
+paths.
 """
 
 from __future__ import annotations

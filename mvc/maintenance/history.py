@@ -174,7 +174,7 @@ class VersionHistory:
         """The new forms of the entries that a collection changes, by position, and the bytes saved.
 
         None is the new form of an entry that is dropped. ``entries``: those that were added.
-        ``stay``: the versions that are not collected. Regions are ignored. Entries from
+        ``stay``: the versions that are not collected. Regions of packs are ignored. Entries from
         ``cutoff_ns`` on only lose marks and statements of collected versions. Older entries lose
         the collected versions, too. If all versions of an older entry stay, the entry keeps its
         changes of refs and can be undone. Otherwise it keeps only the new values of refs, so that

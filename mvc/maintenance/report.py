@@ -60,8 +60,8 @@ class FsckReport(Struct, frozen=True):
 class Healed(Struct, frozen=True):
     """One repaired thing. ``source``: from where its sound bytes were read.
 
-    ``kind``: format, journal, pack, region, object, manifest, deployment or index. ``name``: the id
-    of an object in hexadecimal, or the name of an entry or file.
+    ``kind``: format, journal, pack, region, object, manifest, statement or index. ``name``: the id
+    of an object in hexadecimal, or the name of an operation, entry or file.
     """
 
     kind: str

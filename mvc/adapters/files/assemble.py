@@ -1,4 +1,4 @@
-"""Reassembles a file: contents in order, the skeleton between contents, and computed CRCs.
+"""Reassembles a file: its contents, the skeleton (all other bytes), and computed CRCs.
 
 Contents are read and written once, with one piece in memory at a time. The manifest may come from a
 damaged repository, so the layout is checked.

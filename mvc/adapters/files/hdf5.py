@@ -3,8 +3,8 @@
 A contiguous dataset of little-endian numbers is a tensor. Of a chunked dataset, each run of
 adjacent chunks is a tensor. Compressed datasets and small ones in headers stay literal bytes.
 
-h5py runs in a separate process (``hdf5_child``) and sends the positions of the datasets, which are
-checked as those of any file. h5py is needed to commit a file, but not to check it out.
+h5py runs in a separate process (``hdf5_child``), which sends the positions of the datasets. These
+are checked as positions in any file. h5py is needed to commit a file, but not to check it out.
 """
 
 from __future__ import annotations

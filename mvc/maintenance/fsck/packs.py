@@ -21,8 +21,8 @@ class PackCheck(Struct):
     """Reads every region (range of a pack) that the journal names. Adds each entry to ``objects``.
 
     ``catch``: errors of payloads to report as problems. ``ranges``: damaged bytes. ``damaged``:
-    codings with a damaged payload in a record with a sound header. ``indexed``: maps the journal
-    offset of an entry to the id prefixes of its records, which the index must have.
+    codings (full records or deltas) with a sound header and a damaged payload. ``indexed``: maps
+    the journal offset of an entry to the id prefixes of its records, which the index must have.
     """
 
     snapshot: Snapshot

@@ -1,9 +1,10 @@
 """The versions of a repository, and the stored and possible codings of each piece of a blob.
 
-A *coding* is a full record or a delta. Stored codings have known sizes. Other codings are tried for
-some versions: a trial recovers the tensor and encodes it as a commit would. For the rest, sizes are
-interpolated. The tensors with one path and name in successive versions are a *line*. Their ratio of
-stored to raw bytes changes slowly, so it is interpolated linearly.
+A *coding* is a full record or a delta of a piece (up to 32 MiB) of a blob. Stored codings have
+known sizes. Other codings are tried for some versions: a trial recovers the tensor and encodes it
+as a commit would. For the rest, sizes are interpolated. The tensors with one path and name in
+successive versions are a *line*. Their ratio of stored to raw bytes changes slowly, so it is
+interpolated linearly.
 """
 
 from __future__ import annotations

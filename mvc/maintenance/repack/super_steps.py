@@ -134,7 +134,7 @@ def _decode(packs: PackReader, record: StoredRecord) -> list[Addition]:
 
 
 class SuperSteps(Struct):
-    """``joint``: records to make. ``leave``: the codings that they replace. ``saved``: bytes.
+    """``joint``: records to make. ``leave``: the steps that they replace. ``saved``: bytes.
 
     ``shortcuts``: deltas to make.
     """

@@ -31,7 +31,7 @@ def survey_damage(
 ) -> PackCheck:
     """Reads every byte of every record. ``wrong``: objects that decode to other bytes.
 
-    Bytes count as damaged if they are missing or do not match their checksum. All codings of
+    Bytes count as damaged if they are missing or do not match their checksum. All records of
     ``wrong`` objects count as damaged, too. Raises IoFailed if the disk cannot be read.
     """
     snapshot.refresh()

@@ -208,7 +208,7 @@ class _SoundRecords:
         return None if base in lost else base
 
     def has_needs(self, member: Member, lost: set[bytes]) -> bool:
-        """Whether no base or input of a coding is lost or unknown."""
+        """Whether no base or input of a record's member is lost or unknown."""
         return all(self.base_of(prefix, lost) is not None for prefix in member.needs)
 
     def earlier_base(self, id_: bytes, lost: set[bytes]) -> bytes | None:
