@@ -42,7 +42,7 @@ def repack(
     """Plans and executes. Starts again if another operation rewrites the repository meanwhile.
 
     Weights are dropped first, because the remaining layout must not depend on dropped weights.
-    Recipes in ``goal.alternatives`` that are not proven are ignored. Raises Unattainable,
+    Recipes in ``goal.alternatives`` are ignored unless a replay proved them. Raises Unattainable,
     DamagedData, ReadOnly, Busy. Then the packs have not changed.
     """
     goal = replace(

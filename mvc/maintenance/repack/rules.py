@@ -1,9 +1,9 @@
 """Selects codings by a rule, or prepares candidates for the solver.
 
 A *coding* is a full record of a content (a tensor of a version) or a delta. A *shape* maps a
-content to an earlier content, and to the codings of a delta from that one. The solver decides which
-of these deltas to store, and which contents to store in full (``ContentPlan``). Other goals are
-rules: an interval, the layout of the settings, reset points to add or to remove.
+content to an earlier content, and to the codings of a delta from that content. The solver decides
+which of these deltas to store, and which contents to store in full (``ContentPlan``). Other goals
+are rules: an interval, the layout of the settings, reset points to add or to remove.
 """
 
 from __future__ import annotations
@@ -236,8 +236,8 @@ def at_interval(costs: Costs, interval: int) -> Selection:
     """A reset point every ``interval`` versions, and deltas to parents.
 
     A version is recovered from the nearest reset point before or after it (VSOL §3.2.8). If
-    ``interval`` is 1 or 2, the one before is always as near, and no delta leads to a reset point
-    (``Layout.is_near``).
+    ``interval`` is 1 or 2, the reset point before is always as near, and no delta leads to a reset
+    point (``Layout.is_near``).
     """
     survey, plan = costs.survey, ContentPlan(costs, history(costs))
     sources = set(plan.roots)
