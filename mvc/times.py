@@ -60,16 +60,17 @@ FORMS = {
     "2026-11-20T10:00Z, ...+01:00": "with an offset from UTC",
     "10:00, today 10:00, yesterday 10:00": "that local time of today or yesterday",
     "last tuesday 10:00, last tue 10:00": "that local time of the newest Tuesday before today",
-    "noon, yesterday midnight": "12:00 and 00:00, for any `10:00` above",
-    "2026-11-20 10:00 UTC, ... Europe/Berlin": "in that time zone, also in the next two forms",
-    "20261120T100000Z": "the same without `-` and `:`",
-    "20 Nov 2026 10:00:00 +0000, Nov 20 10:00:00": "as mail, `date` and logs write it, in any "
-    "order; without a year the newest that is not in the future",
+    "noon, yesterday midnight": "`noon` is 12:00 and `midnight` is 00:00, in all forms above",
+    "2026-11-20 10:00 UTC, ... Europe/Berlin": "a time in this zone; the next two forms "
+    "may have a zone, too",
+    "20261120T100000Z": "a time without `-` and `:`",
+    "20 Nov 2026 10:00:00 +0000, Nov 20 10:00:00": "a time as in mail, in the output of "
+    "`date` and in logs, in any order. Without a year, it is the newest that is not in the future",
     "now, 2 hours ago, 1h30m ago, -5m": "this moment, or a moment before it",
-    "yesterday, last tuesday": "24 hours ago; as many times 24 hours ago as that day is days ago",
+    "yesterday, last tuesday": "N times 24 hours ago, if that day was N days ago",
     "20261120": "eight digits are a date, as `2026-11-20`",
-    "1763632800": "other digits: seconds since 1970, up to 11 of them; up to 14 are milliseconds, "
-    "else nanoseconds",
+    "1763632800": "up to 11 other digits are seconds since 1970, up to 14 milliseconds, and more "
+    "nanoseconds",
 }
 """Accepted forms of a moment, with their meanings; the help and the documentation list them."""
 _FORMS = (

@@ -32,7 +32,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "report": "Write the history as an HTML page with charts.",
         "pipeline": "Explain or choose the pipeline that encodes tensors.",
         "probe": "Compare two runs of a model layer by layer.",
-        "retrain": "Replay recipes, to store weights or prove the recipes.",
+        "retrain": "Run recorded trainings again, to restore weights or prove recipes.",
     },
     "Branches": {
         "switch": "Switch to another branch.",
@@ -45,7 +45,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "clone": "Copy a repository with its history into a new folder.",
         "remote": "List, add, remove or show remotes.",
         "fetch": "Download new versions and refs from a remote.",
-        "pull": "Fetch, and fast-forward the current branch.",
+        "pull": "Fetch, then fast-forward the current branch.",
         "push": "Send branches and tags to a remote.",
         "follow": "Keep a local file in sync with a target of a remote.",
         "serve": "Serve repositories over https or ssh.",
@@ -59,7 +59,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "restore": "Create a repository from a backup.",
     },
 }
-"""Commands by section, in the order of ``mvc help --all``, each with the first line of its help."""
+"""Commands by section, in the order of ``mvc help --all``, with the first lines of their help."""
 
 COMMANDS: dict[str, str] = {
     name: line for section in SECTIONS.values() for name, line in section.items()
@@ -91,7 +91,7 @@ ELSEWHERE: dict[str, str] = {
     "ui": "'mvc report -o FILE.html' writes a page with all charts",
     "web": "'mvc report -o FILE.html' writes a page with all charts",
 }
-"""What to use instead of commands known from git and other programs."""
+"""Maps commands of git and of other programs to hints on what to use instead."""
 
 
 _FOLDERS = {
@@ -100,7 +100,7 @@ _FOLDERS = {
 
 
 def module_of(name: str) -> str:
-    """The module that defines a command; ``import_`` for ``import``, a keyword of Python."""
+    """The module that defines a command: ``import_`` for ``import``, because that is a keyword."""
     module = "import_" if name == "import" else name.replace("-", "_")
     return f"mvc.cli.commands.{_FOLDERS[name]}.{module}"
 
@@ -113,4 +113,4 @@ OPTIONS_ELSEWHERE: dict[str, str] = {
     "rollback TARGET REV": "'--to REV' names the version: mvc rollback TARGET --to REV",
     "show --stat": "use 'mvc log -n 1 --stat REV'",
 }
-"""What to use instead of options of git, and of a REV: by command and option or words."""
+"""Maps a command and an option (or words) of git to a hint on what to use instead."""

@@ -1,4 +1,4 @@
-"""Commits as text, like ``git log``, on one line, or as JSON."""
+"""Formats commits: as text like that of ``git log``, on one line, or as JSON."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 
 _LABEL = 10  # columns before a fact
-_NAMES = 27  # columns of refs, and of targets, behind the id of a version
+_NAMES = 27  # columns for refs, and for targets, after the id of a version
 IsLive: TypeAlias = Callable[[Deployed], bool]
 
 
 def live_now(session: Session) -> IsLive:
-    """Returns a test for deployments that are live now; it reads each target once."""
+    """Returns a function that says whether a deployment is live now. It reads each target once."""
 
     @cache
     def sequence(target: str) -> int | None:
         try:
             return session.repo.live(target).deployment.sequence
-        except (NoDeployment, DamagedData):  # none counts, or the live one is unknown
+        except (NoDeployment, DamagedData):  # nothing is live, or the live version is unknown
             return None
 
     return lambda deployed: deployed.sequence == sequence(deployed.target)
@@ -78,7 +78,7 @@ def _changed(done: CommitResult) -> str:
 def names_of(session: Session) -> Callable[[LogEntry], str]:
     """Returns a function that formats refs and live targets: `` (HEAD -> main, tag: v1) [prod]``.
 
-    The text is empty for a version without any.
+    For a version without refs and live targets, the text is empty.
     """
     branch, live = session.repo.head(if_known=True).branch, live_now(session)
 
@@ -104,7 +104,7 @@ def names_of(session: Session) -> Callable[[LogEntry], str]:
 
 
 def one_liner(session: Session, entry: LogEntry, names: str, prefix: int = 0) -> str:
-    """``1a2b3c4d5e (HEAD -> main) [prod] message``; fits a terminal after ``prefix`` columns."""
+    """``1a2b3c4d5e (HEAD -> main) [prod] message``, shortened to the width minus ``prefix``."""
     message = one_line(entry.commit.message)
     run = printable(entry.commit.run)
     message = f"{run}: {message}" if run and not message.startswith(f"{run}:") else message
@@ -121,7 +121,7 @@ def one_liner(session: Session, entry: LogEntry, names: str, prefix: int = 0) ->
 
 
 def _related(relations: Sequence[Relation]) -> str:
-    """``fine-tuned version (2 of 320 tensors changed)``; with paths if several models changed."""
+    """``fine-tuned version (2 of 320 tensors changed)``. With paths if several models changed."""
     changed = [r for r in relations if r.kind != "equal"] or relations[:1]
     if len(relations) <= 1 or changed[0].kind == "equal":
         return "".join(map(str, changed[:1]))
@@ -129,13 +129,13 @@ def _related(relations: Sequence[Relation]) -> str:
 
 
 def missing_state(session: Session, id_: CommitId) -> Gone | None:
-    """Why the state of a version is not stored; None if it is stored."""
+    """The reason why the state of a version is not stored. None if the state is stored."""
     availability = session.repo.availability(id_)
     return availability if isinstance(availability, Gone) else None
 
 
 def forgotten_on(time_ns: int | None, absent: bool = False) -> str:
-    """``forgotten on 2026-11-21T10:00:00+01:00``; empty if stored. ``absent``: never received."""
+    """``forgotten on 2026-11-21T10:00:00+01:00``, ``state absent``, or empty if it is stored."""
     if absent:
         return "state absent"
     return "" if time_ns is None else f"forgotten on {format_time(time_ns, precise=False)}"
@@ -152,21 +152,21 @@ def note_absent(session: Session, states: int) -> None:
 
 
 def state_json(time_ns: int | None, absent: bool) -> dict[str, Any]:
-    """Since when a state is forgotten, and whether it is absent: it was never received."""
+    """The time at which a state was forgotten, and whether the state is absent."""
     return {**stamped("forgotten", None if absent else time_ns), "absent": absent}
 
 
 def _code(commit: Commit, *, full: bool) -> str:
-    """The commit of the code, in the form of ``git describe --dirty``."""
+    """The git commit of the code, in the form of ``git describe --dirty``."""
     code = printable(commit.code if full else commit.code[:10])
     return f"{code}-dirty" if commit.dirty else code
 
 
 def signed_line(session: Session, subject: CommitId | Deployed) -> str | None:
-    """The signature; None for an unsigned subject if ``sign.allowed_signers`` is unset."""
+    """The signature. None if there is none and ``sign.allowed_signers`` is unset."""
     try:
         checked = session.repo.verify(subject)
-    except MvcError as error:  # the signature is one line of the answer
+    except MvcError as error:  # only this line of the answer is missing
         return f"not checked: {printable(error.message)}"
     if checked.trust == "unsigned" and not session.repo.config.get("sign.allowed_signers"):
         return None
@@ -174,7 +174,7 @@ def signed_line(session: Session, subject: CommitId | Deployed) -> str | None:
 
 
 def signature_of(session: Session, subject: CommitId | Deployed) -> Checked | None:
-    """The signature for JSON; None if it cannot be checked."""
+    """The signature for JSON. None if it cannot be checked."""
     with suppress(MvcError):
         return session.repo.verify(subject)
     return None
@@ -188,9 +188,10 @@ def details(
     steps: Mapping[str, Any] | None = None,
     prefix: int = 0,
 ) -> list[str]:
-    """The lines below the heading of a commit, message last; they fit a terminal after ``prefix``.
+    """The lines below the heading of a commit. The last ones are the message.
 
-    ``signed``: its signature. ``steps``: arguments of ``_steps``.
+    Lines are folded to the width of the terminal minus ``prefix``. ``signed``: the signature of the
+    commit. ``steps``: the arguments of ``_steps``.
     """
     commit, full = entry.commit, session.verbose
     when = format_time(commit.time_ns, precise=False)
@@ -244,13 +245,13 @@ def note_line(annotation: Annotation) -> str:
 
 
 def who(author: str, sent_by: str) -> str:
-    """``ada (sent by token ci)``; ``ada`` if the author is the sender."""
+    """``ada (sent by token ci)``, or ``ada`` if the author is the sender."""
     sent = f"(sent by {printable(sent_by)})" if sent_by not in {"", author} else ""
     return " ".join(filter(None, (printable(author), sent)))
 
 
 def recorded_late(session: Session, deployed: Deployed, *, cell: bool = False) -> str:
-    """When a deployment was recorded, if that was over a minute after its time; else empty."""
+    """The time of recording, if that is over a minute after the deployment's time; else empty."""
     recorded_ns, minute = deployed.recorded_ns, 60 * 10**9
     return session.moment(recorded_ns, cell=cell) if recorded_ns > deployed.time_ns + minute else ""
 
@@ -260,7 +261,7 @@ def _params_text(params: Mapping[str, str]) -> str:
 
 
 def print_deployed(session: Session, schema: str, done: Deployed, words: str, **more: str) -> None:
-    """Prints ``words``, formatted with target, commit and ``more``, or JSON."""
+    """Prints JSON, or the text ``words`` formatted with target, commit and ``more``."""
     warn_of_deployment(session, done)
     if not session.answered(schema, {"deployment": done}) and not session.quiet:
         commit = session.paint(done.commit.short, "id")
@@ -276,7 +277,7 @@ def warn_of_deployment(session: Session, done: Deployed) -> None:
     process = session.repo.recorder(target=done.target)
     if process is not None:
         session.warn(
-            f"a training deploys to {target}: {process}; it keeps committing, but stops "
+            f"a training deploys to {target}: {process}; the training keeps committing, but stops "
             "deploying there until it restarts or calls deploy_again()"
         )
     if done.retracted:

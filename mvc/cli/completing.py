@@ -1,4 +1,4 @@
-"""Shell completion of values: names of a repository, settings, files."""
+"""Completes values in a shell: names of a repository, settings, files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _Read: TypeAlias = Callable[[Session, click.Context], Iterable[str]]
 def completed(
     name: str, ctx: click.Context, param: click.Parameter, typed: str
 ) -> list[CompletionItem]:
-    """Values that begin with ``typed``, for a parameter of this name or of its first word.
+    """The values that begin with ``typed``, for a parameter that has this name or begins with it.
 
-    Empty without a repository. The shell itself completes files and folders.
+    Without a repository there are none. The shell itself completes files and folders.
     """
     word, *_ = re.findall(r"\w+", name) or [""]
     if kind := _ON_DISK.get(name) or _ON_DISK.get(word):
@@ -86,7 +86,7 @@ def _tensors(session: Session, rev: str) -> list[str]:
 
 
 def _revision_then(parts: Callable[[Session, str], list[str]]) -> _Read:
-    """First a revision; then, or with ``--at``, parts of that version."""
+    """Completes a revision first. After it, or after ``--at``, completes parts of that version."""
 
     def read(session: Session, ctx: click.Context) -> list[str]:
         words, at, target = (ctx.params.get(name) for name in ("words", "at", "target"))
@@ -134,4 +134,4 @@ _READ: dict[str, _Read] = {
     "VALUE": _values,
     "list": _actions,
 }
-"""Sources of completions, by the parameter's name in the help or the first word of that name."""
+"""Maps the name of a parameter in the help, or its first word, to the source of completions."""

@@ -1,4 +1,4 @@
-"""Environments of versions, shown or compared."""
+"""Shows and compares the environments that are recorded with versions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def show_environment(session: Session, rev: CommitId) -> None:
 
 
 def compare_environments(session: Session, rev: str, other: str | None) -> bool:
-    """Compares the environment of ``rev`` with that of ``other``; None: of this machine.
+    """Compares the environment of ``rev`` with that of ``other``, or if None of this machine.
 
     Returns whether results may differ.
     """
@@ -50,9 +50,10 @@ def compare_environments(session: Session, rev: str, other: str | None) -> bool:
 
 
 def trained_elsewhere(session: Session) -> int:
-    """Number of versions without weights whose environment may give other results than this one.
+    """Counts the versions without weights that a replay on this machine may not reproduce.
 
-    Settings and threads are ignored, because a replay sets them. Unreadable environments count.
+    These are versions with an environment that differs or is unreadable. Settings and threads are
+    ignored, because a replay sets them.
     """
     versions = [d for d in session.repo.storage.proofs() if missing_weights(session.repo, d)]
     if not versions:

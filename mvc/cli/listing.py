@@ -1,4 +1,4 @@
-"""Lists of branches, tags, files and tensors, as text and as JSON."""
+"""Lists branches, tags, files and tensors, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _T = TypeVar("_T", LogicalTensor, TensorDiff)
 
 
 def of_model(tensors: Sequence[_T], *, training: bool) -> list[_T]:
-    """The tensors without those of optimizers, schedulers and random generators.
+    """The tensors, except those of optimizers, schedulers and random generators.
 
-    ``training``: the file is a training state, so none remains.
+    ``training``: the file is a training state, so the list is empty.
     """
     return [tensor for tensor in tensors if not (training or is_training_key(tensor.key))]
 
 
 def note_hidden(out: Output, left_out: int) -> None:
-    """Prints how many tensors ``of_model`` left out, if any."""
+    """Prints the number of tensors that ``of_model`` left out, if any."""
     if left_out:
         kinds = "of optimizers, schedulers and random generators (-v lists them)"
         out.line("  " + out.paint(f"{count(left_out, 'tensor')} {kinds}", "dim"))
@@ -65,14 +65,14 @@ def file_line(out: Output, entry: FileEntry) -> str:
 
 
 def facts_of(session: Session, rev: CommitId, file: FileEntry) -> Facts:
-    """The metadata of a file and, by key, the quantisation of its tensors; empty if unreadable."""
+    """The metadata of a file, and the quantisations of its tensors by key. Empty if unreadable."""
     with suppress(MvcError):
         return session.repo.open_file(rev, file.path, counted=False).facts
     return {}, {}
 
 
 def why_opaque(session: Session, rev: CommitId, file: FileEntry) -> tuple[str, str] | None:
-    """Why a model file is stored as opaque bytes, and how to save it with tensors."""
+    """The reason why a model file is stored as opaque bytes, and how to save it with tensors."""
     if file.format == "opaque" and may_hold_tensors(file.path):
         with suppress(MvcError):  # its state cannot be read
             return session.repo.open_file(rev, file.path, counted=False).why_opaque()
@@ -88,7 +88,7 @@ def tensor_table(
     full: bool = False,
     most: int | None = None,
 ) -> None:
-    """Prints tensors; ``marks``: their changes by key; ``types``: their quantisation by key."""
+    """Prints tensors. ``marks``: kinds of change by key. ``types``: quantisations by key."""
     rows = [
         (
             tensor.key,
@@ -115,7 +115,7 @@ def delete_refs(
 
 
 def make_ref(session: Session, kind: str, names: Sequence[str], make: Callable[..., Ref]) -> None:
-    """Creates or moves the branch or tag NAME; ``names``: NAME [REV]."""
+    """Creates or moves the branch or tag NAME. ``names`` are the arguments: NAME [REV]."""
     if len(names) > 2:
         raise click.UsageError(f"too many arguments: mvc {kind} NAME [REV]")
     ref = make(*names)

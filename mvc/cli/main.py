@@ -34,12 +34,12 @@ _COMPLETE = "_MVC_COMPLETE"
 
 
 def main() -> NoReturn:
-    """Runs with the arguments of the process and exits."""
+    """Runs the command line of this process, and exits."""
     sys.exit(_flushed(run(sys.argv[1:])))
 
 
 def _flushed(code: int) -> int:
-    """Flushes stdout; a failure changes the exit code."""
+    """Flushes stdout. If that fails, returns another exit code."""
     if sys.stdout is None:  # closed by the parent process
         return code
     try:
@@ -57,7 +57,7 @@ def _flushed(code: int) -> int:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command line; prints failures; returns the exit code."""
+    """Runs one command line and prints its failure, if any. Returns the exit code."""
     _tolerate_any_text()
     instruction = os.environ.get(_COMPLETE)
     if instruction:
@@ -83,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _printed_warnings(out: Output) -> Iterator[None]:
-    """Prints warnings of mvc as lines of the program."""
+    """Within the block, prints warnings of mvc as lines of the program."""
     with warnings.catch_warnings():
         print_other = warnings.showwarning
 
@@ -119,7 +119,7 @@ def _tolerate_any_text() -> None:
 
 
 class Failure(Struct, frozen=True):
-    """An error as the program prints it; ``kind`` is a stable word for scripts."""
+    """An error as the program prints it. ``kind`` is a stable word for scripts."""
 
     kind: str
     message: str
@@ -157,7 +157,7 @@ def _usage(error: click.UsageError) -> Failure:
     command = error.ctx.info_name if error.ctx else None
     option = "TARGET REV" if "unexpected extra argument" in message else ""
     hint = OPTIONS_ELSEWHERE.get(f"{command} {getattr(error, 'option_name', option)}")
-    if hint is not None:  # what click proposes has a similar name only
+    if hint is not None:  # the option that click proposes only has a similar name
         message = message.partition(". ")[0]
     if not message[1:2].isupper():  # START is a name
         message = message[:1].lower() + message[1:]
@@ -165,7 +165,7 @@ def _usage(error: click.UsageError) -> Failure:
 
 
 def report(problem: Failure, out: Output, *, as_json: bool) -> int:
-    """Prints a line and a hint on stderr, or one object on stdout; returns the exit code."""
+    """Prints a line and a hint on stderr, or a JSON object on stdout. Returns the exit code."""
     if as_json:
         try:
             out.json("mvc.error/1", problem)

@@ -1,6 +1,6 @@
-"""Writes the output of commands: data to stdout, everything else to stderr.
+"""Writes the output of commands: data to stdout, all other text to stderr.
 
-Only this module writes, and only it imports rich, for progress on a terminal.
+No other module of the command line writes output. This one imports rich for progress bars.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _NAME = 24  # characters of the current item
 
 
 class Output:
-    """``color``: auto (on a terminal, if NO_COLOR is unset), always or never.
+    """The output of one command.
 
-    ``verbosity``: -1 quiet, 0, 1 and more with each -v. ``incomplete``: the damage because of
-    which the output is incomplete.
+    ``color``: auto (on a terminal, if NO_COLOR is unset), always or never. ``verbosity``: -1 if
+    quiet, otherwise the number of -v. ``incomplete``: the damage that makes the output incomplete.
     """
 
     def __init__(self, color: str = "auto") -> None:
@@ -83,7 +83,7 @@ class Output:
 
     @property
     def width(self) -> int | None:
-        """Columns of the terminal; None for piped output, which is never shortened."""
+        """The columns of the terminal. None for piped output, which is never shortened."""
         if not self.terminal:
             return None
         from shutil import get_terminal_size
@@ -91,13 +91,13 @@ class Output:
         return max(40, get_terminal_size().columns)
 
     def paint(self, text: str, style: str | None) -> str:
-        """``text`` in a style of ``_STYLES``, if colours are on."""
+        """``text`` in a style of ``_STYLES`` if colours are on, else unchanged."""
         return click.style(text, **_STYLES[style]) if style and self.colored and text else text
 
     def few(self, words: Sequence[str], room: int, gap: str = "  ") -> str:
-        """The first words, as many as fit in ``room`` columns, and the number of other ones.
+        """As many words as fit in ``room`` columns, and the number of words that do not.
 
-        With -v, and if the output is piped, all words.
+        With -v, or if the output is piped, all words.
         """
         text, shown = gap.join(words), min(len(words), room)
         if self.width is None or self.verbose:
@@ -109,7 +109,7 @@ class Output:
         return text if cell_width(plain) <= room else shortened(plain, room, "middle")
 
     def folded(self, text: str, indent: str = "  ", prefix: int = 0) -> list[str]:
-        """Lines of whole words, which fit the terminal after a ``prefix``; one line if piped."""
+        """Lines of the text, folded between words to the width minus ``prefix``. Not if piped."""
         if self.width is None:
             return [text]
         lines = [""]
@@ -120,16 +120,16 @@ class Output:
         return lines
 
     def page(self) -> None:
-        """Sends the following lines through a pager, if stdout is a terminal."""
+        """If stdout is a terminal, sends the following lines through a pager."""
         self._pages = _is_terminal(sys.stdout)
 
     def end_page(self) -> None:
-        """Waits until the user leaves the pager, if there is one."""
+        """If a pager runs, waits until the user leaves it."""
         self._pager, self._pages = None, False
         self._paging.close()
 
     def _start_pager(self) -> None:
-        """Starts ``MVC_PAGER``, else ``PAGER``, else ``less``; none if the variable is empty."""
+        """Starts ``MVC_PAGER``, else ``PAGER``, else ``less``. If the variable is empty, none."""
         import shlex
         from shutil import which
 
@@ -172,11 +172,11 @@ class Output:
         styles: Sequence[str | None] = (),
         most: int | None = None,
     ) -> None:
-        """Prints a heading and the first ``most`` rows; nothing if there are no rows.
+        """Prints a heading and the first ``most`` rows. Without rows, prints nothing.
 
-        ``columns``: columns, or titles as ``titled`` reads them. ``styles``: one per row; replaces
-        those of the columns. Columns that are empty in every row are omitted. On a terminal the
-        table is shortened, unless -v.
+        ``columns``: columns, or titles as ``titled`` reads them. ``styles``: one style per row, in
+        place of those of the columns. Columns that are empty in every row are omitted. On a
+        terminal, the table is fitted to the width, except with -v.
         """
         every = [*rows]
         all_columns = titled(columns) if isinstance(columns, str) else columns
@@ -202,7 +202,7 @@ class Output:
             self.lines(self.paint(line, "dim") for line in self.folded(text, indent))
 
     def json(self, schema: str, payload: object, *, one_line: bool = False) -> None:
-        """Prints one JSON object; ``one_line`` for a stream of objects."""
+        """Prints one JSON object. ``one_line``: on one line, for a stream of objects."""
         from json import dumps
 
         from mvc.cli.payload import plain
@@ -218,7 +218,7 @@ class Output:
             self.line(f"  ... and {rows:,} more (-v lists all)")
 
     def note(self, text: str) -> None:
-        """Prints a line on stderr, unless quiet."""
+        """Prints a line on stderr. Prints nothing if quiet."""
         if not self.quiet:
             self._say(printable(text))
 
@@ -235,7 +235,7 @@ class Output:
         return click.style(word, **_STYLES[style]) if self._wanted(sys.stderr) else word
 
     def _say(self, text: str) -> None:
-        """Prints on stderr; into the pager if both are the user's terminal."""
+        """Prints on stderr, or into the pager if stderr is a terminal, too."""
         self.wipe()
         pager = self._pager if _is_terminal(sys.stderr) else None
         try:
@@ -248,8 +248,8 @@ class Output:
     def progress(self, verb: str, *, counted: bool = False) -> Iterator[Progress | None]:
         """Draws a progress bar on stderr if the block takes longer than ``SOON``.
 
-        Yields a thread-safe callback; None if the command is quiet or stderr is no terminal.
-        It counts bytes, or items if ``counted``.
+        Yields a thread-safe callback, or None if the command is quiet or stderr is no terminal. The
+        callback counts bytes, or items if ``counted``.
         """
         if self.quiet or not _is_terminal(sys.stderr) or os.environ.get("TERM") == "dumb":
             yield None
@@ -287,12 +287,12 @@ class Output:
         counted: bool = False,
         **named: Any,
     ) -> _T:
-        """Calls ``act`` with the arguments and the callback of ``progress``; returns its result."""
+        """Calls ``act`` with the arguments and the callback of ``progress``. Returns the result."""
         with self.progress(verb, counted=counted) as progress:
             return act(*arguments, progress=progress, **named)
 
     def wipe(self) -> None:
-        """Removes the progress bar; each printed line does."""
+        """Removes the progress bar. Called before each printed line."""
         if self._bar is not None:
             self._bar.stop()
 

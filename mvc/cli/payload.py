@@ -1,7 +1,7 @@
-"""JSON objects of structs: which fields, in which order, under which keys.
+"""Turns structs into JSON objects: defines fields, their order, and their keys.
 
-A field is ``key``, ``key=attribute`` or, for a time, ``key@`` or ``key@attribute``: ISO 8601 (UTC)
-under ``key``, nanoseconds under ``key_ns``.
+A field is written as ``key`` or ``key=attribute``. A time is written as ``key@`` or
+``key@attribute``: the JSON has ISO 8601 (UTC) under ``key``, and nanoseconds under ``key_ns``.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ OWN_FIELDS = {
     "recorded@deployment.recorded_ns sequence=deployment.sequence id=deployment.id "
     "retracted=deployment.retracted signature version retraction problems",
 }
-"""By class, if its JSON differs from its own fields in their order."""
+"""The fields of each class whose JSON differs from the fields of the class in their order."""
 
 
 def fields(value: Any, names: str = "") -> dict[str, Any]:
-    """These fields of ``value``, separated by spaces; by default those of its class."""
+    """The fields ``names`` of ``value``, separated by spaces. By default, those of its class."""
     values: dict[str, Any] = {}
     for key, read, is_moment in _readers(names or _names(value.__class__)):
         values |= stamped(key, read(value)) if is_moment else {key: read(value)}
@@ -89,7 +89,7 @@ def fields(value: Any, names: str = "") -> dict[str, Any]:
 
 @cache
 def _names(kind: type) -> str:
-    from mvc.api import Statement  # the command line starts without the model
+    from mvc.api import Statement  # ``mvc.api`` is not needed to start the program
 
     if issubclass(kind, Statement):
         return " ".join(("kind=name id subject commit author reason", *kind.body))
@@ -113,7 +113,7 @@ def stamped(key: str, time_ns: int | None) -> dict[str, str | int | None]:
 
 
 def plain(value: Any) -> Any:
-    """The value in types of JSON: ids in hexadecimal, NaN and infinities as words."""
+    """The value in types of JSON. Ids become hexadecimal, NaN and infinities become words."""
     if isinstance(value, Struct):
         value = fields(value)
     if isinstance(value, Mapping):

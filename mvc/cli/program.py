@@ -1,6 +1,6 @@
-"""The click program: global options, and commands that are imported when they are called.
+"""The click program: its global options and its commands. A command is imported when it is called.
 
-So ``mvc log`` imports neither torch nor other commands, and ``mvc --help`` imports none.
+So ``mvc log`` imports neither torch nor other commands, and ``mvc --help`` imports no command.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mvc.errors import WrongUsage
 
 
 class Program(click.Group):
-    """Finds commands in the table and imports the one that is called."""
+    """Finds the called command in the table, and imports only that command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -42,7 +42,7 @@ class Program(click.Group):
         return name, self.named(ctx, name), args[1:]
 
     def named(self, ctx: click.Context, name: str, *topics: str) -> click.Command:
-        """The command ``name``. Raises WrongUsage, with the nearest command or topic, if none."""
+        """The command ``name``. If it is unknown, raises WrongUsage with a similar name."""
         if name in ELSEWHERE:
             raise WrongUsage(f"there is no command {name!r}", hint=ELSEWHERE[name])
         command = self.get_command(ctx, name)
@@ -57,7 +57,7 @@ class Program(click.Group):
         return command
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """One screen: daily commands with their first lines, and the names of all other ones."""
+        """Writes one screen: daily commands with their first lines, and names of other commands."""
         (_, daily), *sections = SECTIONS.items()
         formatter.write("Usage: mvc [-C DIR] [-q|-v] COMMAND [ARGUMENTS]...\n\n")
         formatter.write(f"{self.help}\n\n")
@@ -68,7 +68,7 @@ class Program(click.Group):
         formatter.write(_MORE)
 
     def format_all(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Every command with its first line, every global option, topics and examples."""
+        """Writes every command with its first line, the topics, global options and examples."""
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
         width = max(map(len, COMMANDS))
@@ -85,7 +85,7 @@ class Program(click.Group):
                 formatter.write_text(line)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The sections of ``format_all`` list them."""
+        """Writes nothing: ``format_all`` lists the commands."""
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:

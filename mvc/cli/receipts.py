@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_receipt(session: Session, receipt: Receipt, only: CommitId | None = None) -> None:
-    """Prints a receipt, or its line for the version ``only``."""
+    """Prints a receipt. With ``only``, prints only the line of that version."""
     states = count(len(receipt.states), "state")
     by = f" by {printable(receipt.author)}" if receipt.author else ""
     session.line(

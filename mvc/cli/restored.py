@@ -1,4 +1,4 @@
-"""Messages of checkout and switch about written files, trainings and lost versions."""
+"""Prints messages of checkout and switch: written files, trainings, unreachable versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def print_restored(session: Session, done: Restored) -> None:
-    """Prints how many files were written, deleted and unchanged; with -v their names."""
+    """Prints how many files were written, deleted and unchanged. With -v, prints their names."""
     names = [printable(path) for path in done.written]
     named = names and (session.verbose or not names[1:])
     parts = [f"{listed(names) if named else count(len(names), 'file')} written"]
@@ -27,7 +27,7 @@ def print_restored(session: Session, done: Restored) -> None:
 
 
 def note_training(session: Session, *branches: str | None) -> None:
-    """Notes on which of these branches a training records."""
+    """Prints a note for each of these branches on which a training records."""
     for branch in dict.fromkeys(branches):
         if session.repo.recorder(branch) is not None:
             stays = f"{printable(branch or '')}; its next versions go to that branch"
@@ -36,7 +36,7 @@ def note_training(session: Session, *branches: str | None) -> None:
 
 
 def warn_of_unreached(session: Session, done: Restored) -> None:
-    """Warns of versions that only the previous HEAD reached, and how to keep them."""
+    """Warns of versions that only the previous HEAD reached, and prints how to keep them."""
     unreached = done.orphans
     if unreached is None:
         return
@@ -52,7 +52,7 @@ def warn_of_unreached(session: Session, done: Restored) -> None:
 def switch_to(
     session: Session, branch: str, *, create: bool, start: str | None, force: bool
 ) -> None:
-    """Switches to a branch, created at ``start`` if asked for, and prints the changes of files."""
+    """Switches to a branch, which ``create`` creates at ``start``, and prints changed files."""
     before = session.repo.head(if_known=True).branch
     existing = {ref.name for ref in session.repo.refs()}
     done = session.run(

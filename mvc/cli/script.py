@@ -19,10 +19,10 @@ _HIDDEN = "__mvc_script__"
 
 
 class Script:
-    """``FILE.py[:NAME]``.
+    """A script, named as ``FILE.py[:NAME]``.
 
-    ``recorded``: a recipe names functions by their module, so the file is imported under its own
-    name.
+    ``recorded``: a recipe will name its functions by their module, so the module has the name of
+    the file.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Script:
         return value
 
     def value(self, name: str) -> Any:
-        """The result of the function ``name``, or the value of this name; None if missing."""
+        """The result of the function ``name``, or another value of this name. None if missing."""
         value = self.get(name)
         return value() if callable(value) else value
 
@@ -54,7 +54,7 @@ class Script:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Redirects stdout of the code to stderr; turns its exceptions into WrongUsage."""
+        """Redirects stdout of the code to stderr. Turns exceptions of the code into WrongUsage."""
         try:
             with redirect_stdout(sys.stderr):
                 yield

@@ -1,4 +1,4 @@
-"""The session of a command: its output, and the repository, opened at the first use."""
+"""The session of a command: its output, and the repository, which opens at the first use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mvc.ids import CommitId, Digest
 
 _ACCESS = ("token_file", "ca_file", "program", "endpoint", "region")
-"""Options of a remote that are needed to connect to it."""
+"""Options of a remote that a connection to it needs."""
 
 
 class Session(Output):
@@ -53,9 +53,9 @@ class Session(Output):
 
     @contextmanager
     def visiting(self, remote: str | None, *, nodes: bool = False) -> Iterator[None]:
-        """While the block runs, ``repo`` is a private copy of ``remote``, a name or a URL.
+        """Within the block, ``repo`` is a private copy of ``remote`` (a name or a URL).
 
-        ``nodes``: with the reports of nodes. ``remote`` None: the local repository.
+        ``nodes``: the copy has reports of nodes. If ``remote`` is None, ``repo`` stays as it was.
         """
         if remote is None:
             yield
@@ -77,9 +77,9 @@ class Session(Output):
     def at_remote(
         self, name: str | None, act: Callable[[], int | None], *, changes: bool
     ) -> int | None:
-        """Runs ``act`` on the repository of a remote; None: the local one. Returns the exit code.
+        """Runs ``act`` on the repository of a remote (None: the local one). Returns the exit code.
 
-        A folder is opened as by ``mvc -C``; over ssh the same command runs on the other machine.
+        A folder is opened as by ``mvc -C``. Over ssh, the same command runs on the other machine.
         ``changes``: whether ``act`` writes.
         """
         if name is None:
@@ -99,7 +99,7 @@ class Session(Output):
         return remotes.maintain(name, on, changes=changes)
 
     def _without_remote(self) -> list[str]:
-        """The words of the command, without global options before it and without ``--remote``."""
+        """The words of the command line from the command on, without ``--remote``."""
         name = click.get_current_context().info_name or ""
         words = iter(self.arguments[list(self.arguments).index(name) :])
         rest = []
@@ -113,9 +113,10 @@ class Session(Output):
     def moment_or_rev(
         self, words: tuple[str, ...], at: str | None, target: str | None
     ) -> tuple[str | None, tuple[str, ...]]:
-        """The revision, by name or by ``at`` and ``target``, and the remaining words.
+        """The revision, and the remaining words.
 
-        The revision is None if there is neither.
+        ``at`` and ``target`` define the revision; without them, the first word does. The revision
+        is None if all of these are missing.
         """
         if at is None and target is None:
             return (words[0], words[1:]) if words else (None, ())
@@ -132,7 +133,7 @@ class Session(Output):
         return str(live.commit), words
 
     def _warn_of_interrupted(self, interrupted: Interrupted) -> None:
-        """Warns of interrupted checkouts that opening the repository completed or reverted."""
+        """Warns of interrupted checkouts that opening the repository completed or cancelled."""
         replaced, given_up, alone = (
             listed([printable(str(path)) for path in paths], 3)
             for paths in (interrupted.replaced, interrupted.given_up, interrupted.left_alone)
@@ -141,14 +142,14 @@ class Session(Output):
         if any(done):
             self.warn(f"completed an interrupted checkout: {'; '.join(filter(None, done))}")
         if given_up:
-            more = f"; not changed, because another program wrote it: {alone}" if alone else ""
+            more = f"; not changed, because another program wrote there: {alone}" if alone else ""
             self.warn(
                 f"cancelled an interrupted checkout: {given_up} not replaced{more}; "
                 "see 'mvc status'"
             )
 
     def answered(self, schema: str, payload: object, *, one_line: bool = False) -> bool:
-        """Prints ``payload`` if ``--json`` is given; returns whether it is."""
+        """With ``--json``, prints ``payload``. Returns whether ``--json`` is given."""
         if self.as_json:
             self.json(schema, payload, one_line=one_line)
         return self.as_json
@@ -158,19 +159,20 @@ class Session(Output):
         return self.repo.root / ".mvc" / "config.yaml"
 
     def now_ns(self) -> int:
-        """The time of the clock, also beyond the range of recorded times."""
+        """The time of the clock, even if it is beyond the range of recorded times."""
         return Clock().now_ns()
 
     def moment(self, time_ns: int, *, cell: bool = False) -> str:
-        """A time in whole seconds, rounded up: ``--at`` finds what began then. -v: nanoseconds.
+        """A time in whole seconds, rounded up, so that ``--at`` finds an event of this time.
 
-        ``cell``: of a table, which omits the offset from UTC on a terminal.
+        With -v, the time has nanoseconds. ``cell``: the text is for a table, and has no offset from
+        UTC on a terminal.
         """
         text = format_time(time_ns if self.verbose else whole_second(time_ns))
         return text[:19] if cell and self.terminal and not self.verbose else text
 
     def id_text(self, id_: Digest) -> str:
-        """The first ten digits of an id; with -v all digits."""
+        """The first ten digits of an id. With -v, all digits."""
         return str(id_) if self.verbose else id_.short
 
     def title(self, id_: CommitId) -> str:
@@ -182,7 +184,7 @@ class Session(Output):
         return ", ".join(filter(None, (id_.short, self.title(id_))))
 
     def names(self, paths: Iterable[str]) -> list[str]:
-        """Tracked names of PATHs, which are relative to the working folder; ``.`` for the root."""
+        """The tracked names of PATHs relative to the working folder. The root is ``.``."""
         return [self.repo.tracked_name(path) or "." for path in paths]
 
     def tracks(self, path: str) -> bool:
@@ -195,14 +197,14 @@ class Session(Output):
         return False
 
     def from_here(self, name: str) -> str:
-        """A tracked name as a printable path from the working folder; folders end in ``/``."""
+        """A tracked name as a printable path from the working folder. Folders end in ``/``."""
         path = os.path.relpath(self.repo.root / name, self.fs.realpath(self.fs.cwd()))
         return printable(path + "/" if name.endswith("/") else path)
 
     def check_output(self, output: str | Path, *, force: bool | None) -> None:
         """Raises WouldOverwrite if the file exists, unless ``force``.
 
-        ``force`` None: the command has no option -f. Raises WrongUsage in .mvc and for a folder.
+        ``force`` is None for a command without -f. Raises WrongUsage for a folder, and inside .mvc.
         """
         from mvc.files import refuse_slash, refuse_store
 
@@ -217,7 +219,7 @@ class Session(Output):
             raise WouldOverwrite(f"{name} already exists", hint=hint)
 
     def exit_code(self, code: int | None) -> int:
-        """``code``; that of damage, with a warning, if the answer is incomplete."""
+        """Returns ``code``. If the answer is incomplete, warns, and returns the code for damage."""
         if not self.incomplete:
             return code or 0
         self.warn(f"the answer is incomplete: {self.incomplete[0].message}")
@@ -226,7 +228,7 @@ class Session(Output):
         return DamagedData.exit_code
 
     def close(self) -> None:
-        """Closes the repository; warns if the answer may lack lost journal entries."""
+        """Closes the repository. Warns if lost journal entries may be missing in the answer."""
         repository, self._opened = self._opened, None
         if repository is not None:
             gaps = repository.gaps

@@ -1,4 +1,4 @@
-"""The columns of tables: style, alignment, and what a narrow terminal shortens or omits."""
+"""Columns of tables: their style and alignment, and how to fit them into a narrow terminal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ _NARROWEST = 12
 
 
 class Column(Struct, frozen=True):
-    """``right``: aligned right, for numbers. ``shorten``: where a narrow terminal shortens
-    in the middle (names) or at the end (sentences); empty: nowhere. ``optional``: may be omitted.
+    """A column. ``right``: aligned right, for numbers.
+
+    ``shorten``: the place where texts may be shortened: in the middle (names) or at the end
+    (sentences). If empty, texts stay complete. ``optional``: the column may be omitted.
     """
 
     title: str
@@ -28,9 +30,10 @@ class Column(Struct, frozen=True):
 def fitted(
     columns: Sequence[tuple[Column, list[str]]], room: int
 ) -> list[tuple[Column, list[str]]]:
-    """The columns, shortened to ``room`` where ``shorten`` permits; the widest first.
+    """The columns, fitted into ``room``.
 
-    If that is not enough, the last optional columns are omitted.
+    First omits optional columns from the right if even shortened columns would not fit. Then
+    shortens columns where ``shorten`` permits it, the widest column first.
     """
     columns = list(columns)
     widths = [max(map(cell_width, texts)) for _, texts in columns]
@@ -54,7 +57,7 @@ def fitted(
 
 
 def shortened(text: str, width: int, where: str) -> str:
-    """Of a name the later end keeps more characters, because tensor names differ there."""
+    """The text, shortened to ``width``. Names keep most of their ends, where tensors differ."""
     if cell_width(text) <= width:
         return text
     start = text[: width - 1 if where == "end" else (width - 1) // 5]
@@ -86,7 +89,7 @@ _SHORTENED: dict[str, Literal["middle", "end"]] = {
 
 
 def titled(titles: str) -> list[Column]:
-    """Columns with the style of their titles; ``>`` at the end of a title: numbers."""
+    """Columns with these titles, and the style of each title. A ``>`` after a title: numbers."""
     return [
         Column(
             title := text.removesuffix(">"), text.endswith(">"), _SHORTENED.get(title, ""),

@@ -1,6 +1,6 @@
 """Prints a tensor of a version, or saves it for numpy.
 
-Types that numpy lacks (bfloat16, float8) are converted to float32, which is exact.
+Types that numpy lacks (bfloat16, float8) are converted to float32 without a loss.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _print(session: Session, tensor: LogicalTensor, values: Array) -> None:
 
 
 def _summary(values: Array) -> dict[str, float]:
-    """Statistics of the finite elements, and the number of zeros and non-finite elements."""
+    """Statistics of the finite elements, and the numbers of zeros and of non-finite elements."""
     if not values.size or values.dtype.kind not in "fiub":
         return {}
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values

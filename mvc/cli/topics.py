@@ -1,6 +1,6 @@
-"""The topics of ``mvc help TOPIC``; ``docs/commands.md`` has the same texts.
+"""The topics of ``mvc help TOPIC``. ``docs/commands.md`` has the same texts.
 
-Backquotes mark code; screens omit them.
+Backquotes mark code. Terminals show the texts without backquotes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from mvc.times import FORMS
 
 
 class Topic(Struct, frozen=True):
-    """``forms``: values and their meanings. ``notes``: paragraphs below."""
+    """A topic. ``forms``: values and their meanings. ``notes``: paragraphs below the forms."""
 
     title: str
     forms: dict[str, str]
@@ -26,8 +26,8 @@ TOPICS = {
             "main, v1.2": "a branch or a tag",
             "origin/main": "a tracking ref: the branch or tag of the remote `origin` at the last "
             "fetch or push",
-            "prod": "the version that is live on the target `prod`. Branches, tags and ids have "
-            "priority, with a warning",
+            "prod": "the version that is live on the target `prod`. If a branch, tag or id has "
+            "this name, mvc warns, and uses the branch, tag or id",
             "target:prod": "always the target; `heads/prod` is always a branch, `tags/prod` a tag",
             "HEAD": "the current version",
             "HEAD~3": "the third ancestor, along first parents; `HEAD~` is `HEAD~1`",
@@ -35,8 +35,8 @@ TOPICS = {
             "main@{TIME}": "the version of the branch at TIME",
             "prod@{TIME}": "the version that was live on the target at TIME",
             "main@{1 hour ago}~2": "any combination",
-            "main..exp": "for `log` and `forget`: the versions of `exp` that are not versions of "
-            "`main`. A missing end is `HEAD`",
+            "main..exp": "in `log` and `forget`: the versions of `exp` that are not versions of "
+            "`main`. `main..` is `main..HEAD`, and `..exp` is `HEAD..exp`",
         },
     ),
     "times": Topic(
@@ -45,27 +45,27 @@ TOPICS = {
         (
             "mvc refuses a local time that a clock change skips or repeats, and shows both "
             "readings. It refuses a date with a wrong weekday.",
-            "`--at TIME` selects the last deployment at or before TIME.",
+            "`--at TIME` selects the newest deployment at or before TIME.",
         ),
     ),
     "targets": Topic(
         "TARGET: where versions are live",
         {
             "prod, edge/berlin": "any name: a service, a site, a group of devices",
-            "mvc deploy REV TARGET": "deploys REV now, or with `--at` at TIME",
+            "mvc deploy REV TARGET": "deploys REV, now or at the TIME of `--at`",
             "mvc deploy --list TARGET": "lists the deployments",
             "mvc rollback TARGET": "deploys the previous version again",
             "mvc checkout --at TIME --target TARGET": "restores the version that was live at TIME",
-            "mvc diff TARGET HEAD": "a target is also a REV: its live version",
+            "mvc diff TARGET HEAD": "a target can be used as a REV: it names its live version",
         },
         (
-            "The live version is that of the deployment that was recorded last without `--at`, "
-            "even if the clock was set back later; but if a dated deployment (with `--at`, or "
-            "imported) has a later time that has passed, the last of these. So a deployment that "
-            "is dated last week does not replace the live version, and one that is dated next week "
-            "becomes live then. If the 256 newest deployments are all dated, the last one by time "
-            "is live. Retracted deployments never count. No command deletes the record of a "
-            "deployment.",
+            "A deployment is dated if it has a time of its own (by `--at`, or imported). The live "
+            "version is that of the newest deployment without a date, in the order of recording, "
+            "even if the clock was set back. A dated deployment replaces it if its date is later "
+            "and has passed; the latest date counts. So a deployment that is dated last week does "
+            "not replace the live version, and one that is dated next week becomes live next week. "
+            "If the 256 newest deployments are all dated, the latest date counts. Retracted "
+            "deployments never count. No command deletes the record of a deployment.",
         ),
     ),
     "pipelines": Topic(
@@ -75,28 +75,28 @@ TOPICS = {
             "sub | zigzag | planes | zstd:3": "stages, each with its options after a colon",
         },
         (
-            "A pipeline encodes a version as its difference from an earlier one. Commits use the "
-            "pipeline of the setting `commit.pipeline`; `mvc pipeline SPEC` explains a pipeline.",
-            "Committed files are stored exactly, with every pipeline but lossy deltas (`lc`). A "
-            "lossy pipeline also computes production weights, on request.",
+            "A pipeline encodes a version as its difference from an earlier version. Commits use "
+            "the pipeline of the setting `commit.pipeline`. `mvc pipeline SPEC` explains SPEC.",
+            "Every pipeline stores committed files exactly, except lossy deltas (`lc`). With `-o` "
+            "or `--in-place`, a lossy pipeline computes production weights.",
         ),
     ),
     "strategies": Topic(
-        "HOW: settling the conflicts of a merge",
+        "HOW: resolving the conflicts of a merge",
         {
             "mean": "the mean of both sides",
             "sum": "the common ancestor plus X (`--scale`, by default 1) times the change of each "
             "side",
-            "ours, theirs": "the side of the current branch, or of REV; also for files and for "
-            "tensors without floats",
+            "ours, theirs": "the side of the current branch, or of REV; for files and for "
+            "tensors without floats, too",
             "lm_head.*=ours": "tensors with matching names",
             "adapter/*:*.bias=mean": "tensors with matching paths and names",
             "*.json=theirs": "matching files, with all their tensors",
         },
         (
             "`mvc merge --strategy` is repeatable: the last strategy that matches a tensor or file "
-            "counts. In a pattern `*` matches any characters, also dots and slashes. If conflicts "
-            "remain, they are listed and nothing is merged.",
+            "counts. In a pattern, `*` matches any characters, even dots and slashes. If conflicts "
+            "remain, mvc lists them and merges nothing.",
         ),
     ),
     "exit-codes": Topic(
@@ -106,7 +106,7 @@ TOPICS = {
             "1": "the answer is no: nothing to commit, no such version (`identify`), differences "
             "(`diff --exit-code`, `probe`), conflicts (`merge`), no trusted signature (`verify`)",
             "2": "wrong usage",
-            "3": "mvc refused or failed; one line names the problem, a hint the next step",
+            "3": "mvc refused or failed. One line names the problem, and a hint the next step",
             "4": "stored data is damaged",
             "5": "the repository is busy: another process has a lock",
             "130": "interrupted",

@@ -1,4 +1,4 @@
-"""Output of fetch and push: a line for each ref that moved, as in git."""
+"""Prints the results of fetch and push: a line for each ref that moved, as in git."""
 
 from __future__ import annotations
 
@@ -93,17 +93,17 @@ def _print(
     session.table(_COLUMNS, rows, indent=" ")
     named = (
         (done.versions, "version"),
-        (max(done.operations - done.versions, 0), "other operation"),
+        (max(done.operations - done.versions, 0), "metadata record"),
     )
     parts = [count(n, noun) for n, noun in named if n]
     if parts:
         session.line(f"{' and '.join(parts)}, {size(done.bytes)}{sent}")
     if done.targets:
-        session.line(f"with deployments on {listed([*map(printable, done.targets)], _MOST)}")
+        session.line(f"including deployments on {listed([*map(printable, done.targets)], _MOST)}")
 
 
 def _row(update: RefUpdate, to: str) -> tuple[str, str, str]:
-    """``* new branch  main -> origin/main``; ``to``: the name of what moved."""
+    """``* new branch  main -> origin/main``. ``to``: the name after the arrow."""
     kind = "tag" if update.name.startswith("tags/") else "branch"
     name, local = _short(update.name), _short(to)
     old, new = ("" if id_ is None else id_.short for id_ in (update.old, update.new))
@@ -127,7 +127,10 @@ def _ids(versions: Sequence[CommitId]) -> str:
 
 
 def note_unsent(session: Session, target: str | None = None, *, has_reports: bool = False) -> None:
-    """Prints which deployments remotes lack; with ``has_reports`` also when these were fetched."""
+    """Prints the deployments that remotes lack.
+
+    ``has_reports``: the answer has reports of nodes, so prints when these were fetched, too.
+    """
     remotes = session.repo.root / ".mvc" / "remotes.yaml"
     if session.fs.stat(remotes) is not None:  # else skip the imports for remotes
         if has_reports:

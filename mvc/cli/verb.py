@@ -1,8 +1,8 @@
-"""Declares a command: its options as a struct, and the function that runs.
+"""Declares a command: a struct of its options, and the function that runs.
 
 A field of the struct defines name, type, default and help of one option. The parameters of click,
-help, completion and reference pages derive from the fields. The function receives the values as
-one typed object.
+the help, the completion and the reference pages are derived from the fields. The function receives
+the values of the options as one typed object.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = [
 
 
 PathText = NewType("PathText", str)
-"""A path, or a name in its place, unchanged; the shell completes files."""
+"""A path or a name, exactly as typed. The shell completes files."""
 _PATHS: dict[Any, Any] = {PathText: str, Path: Path}
 
 
@@ -66,8 +66,8 @@ class CommandOptions(Struct, frozen=True, kw_only=True):
 class _Declared(Struct, frozen=True):
     """The settings of click for a field, except its name and type.
 
-    ``needs``: fields, separated by spaces, of which one must be set if this one is. ``allows``: the
-    only fields that may be set together with this one; None: any.
+    ``needs``: names of fields, separated by spaces. If this field is set, one of these must be set.
+    ``allows``: the only fields that may be set together with this one; if None, any may be set.
     """
 
     make: type[click.Parameter]
@@ -77,7 +77,7 @@ class _Declared(Struct, frozen=True):
     allows: str | None = None
 
     def parameter(self, name: str, kind: Any) -> click.Parameter:
-        """The parameter ``name`` of click; its long name defaults to ``--name``."""
+        """The parameter ``name`` of click. Its long option is ``--name`` by default."""
         settings = dict(self.settings)
         completes = settings.pop("completes", settings.get("metavar"))
         settings["shell_complete"] = completion(completes or "")
@@ -111,7 +111,7 @@ class Option(click.Option):
 
 
 def completion(name: str) -> Any:
-    """The completion of a parameter with this name in the help; imported at the first use."""
+    """The completion of the parameter that has this name in the help. It is imported lazily."""
 
     def complete(ctx: click.Context, param: click.Parameter, typed: str) -> Any:
         from mvc.cli.completing import completed
@@ -139,9 +139,11 @@ def _click_type(kind: Any) -> Any:
 def argument(
     metavar: str | None, *, needs: str = "", allows: str | None = None, **settings: Any
 ) -> Any:
-    """An argument. A tuple accepts several; None in the type, or a default, makes it optional.
+    """Declares an argument.
 
-    ``completes``: the key in ``completing``, if it is not ``metavar``.
+    If the type is a tuple, several values are accepted. If the type permits None, or there is a
+    default, the argument is optional. ``completes``: the key in ``completing``, by default
+    ``metavar``.
     """
     return _Declared(click.Argument, (), {"metavar": metavar, **settings}, needs, allows=allows)
 
@@ -154,7 +156,7 @@ def option(
     allows: str | None = None,
     **settings: Any,
 ) -> Any:
-    """An option with a value; ``completes`` as in ``argument``."""
+    """Declares an option with a value. ``completes``: as for ``argument``."""
     return _Declared(
         Option, names, {"metavar": metavar, "help": help_, **settings}, needs, allows=allows
     )
@@ -163,7 +165,7 @@ def option(
 def flag(
     help_: str, *names: str, needs: str = "", allows: str | None = None, **settings: Any
 ) -> Any:
-    """An option without a value."""
+    """Declares an option without a value."""
     return option(None, help_, *names, needs=needs, allows=allows, **settings)
 
 
@@ -178,7 +180,7 @@ def parameters(options: type[CommandOptions]) -> list[click.Parameter]:
 
 
 def check_together(options: type[CommandOptions], values: Mapping[str, Any]) -> None:
-    """Raises UsageError if an option lacks one that it needs, or excludes another one."""
+    """Raises UsageError if a needed option is missing, or if two options exclude each other."""
     for field in _fields(options):
         if not _is_set(values[field.name]):
             continue
@@ -204,9 +206,9 @@ def _spelled(name: str) -> str:
 
 
 def check_alone(mode: str, *, allows: str = "") -> None:
-    """Raises UsageError if a parameter outside of ``allows`` was set together with ``mode``.
+    """Raises UsageError if a parameter that is not in ``allows`` was set together with ``mode``.
 
-    ``allows``: names, separated by spaces. ``mode``: a parameter of the command.
+    ``allows``: names, separated by spaces. ``mode``: the name of a parameter of the command.
     """
     ctx = click.get_current_context()
     for parameter in ctx.command.params:
@@ -220,21 +222,21 @@ def check_alone(mode: str, *, allows: str = "") -> None:
 DRY_RUN = flag("Only print the plan.", "-n")
 FORCE_FILE = flag("Replace FILE if it exists.", "-f")
 FORCE_WORK = flag("Overwrite uncommitted work.", "-f")
-AT = option("TIME", "The version that was live at TIME, instead of REV.")
-TARGET = option("T", "The target for --at; alone: the version that is live there now.")
+AT = option("TIME", "Select the version that was live at TIME, instead of REV.")
+TARGET = option("T", "The target for --at. Without --at: select the version that is live on T now.")
 REMOTE = option("REMOTE", "Run on the repository of this remote.")
 LIMIT = option("N", "Print at most N versions.", "-n", "--max-count", type=click.IntRange(min=0))
 
 
 def reason(needs: str = "") -> Any:
-    """``--reason REASON``, for operations that are evidence."""
+    """Declares ``--reason REASON``."""
     return option("REASON", "The reason, recorded with the author.", "-m", "--reason", needs=needs)
 
 
 def sign(needs: str = "") -> Any:
-    """``--sign`` and ``--no-sign``, which override the settings."""
+    """Declares ``--sign`` and ``--no-sign``, which override the settings."""
     return flag(
-        "Sign with your SSH key, or not; overrides the settings.",
+        "Sign, or do not sign, with your SSH key. Overrides the settings.",
         "--sign/--no-sign",
         needs=needs,
         default=None,
@@ -244,7 +246,7 @@ def sign(needs: str = "") -> Any:
 def _pairs(
     kind: type[float] | type[str], _: click.Context, param: click.Parameter, texts: Sequence[str]
 ) -> dict[str, Any]:
-    """``K=V`` pairs, each name once. Raises UsageError."""
+    """Reads ``K=V`` pairs. Raises UsageError for an invalid pair or a repeated name."""
     noun, pairs = param.opts[-1].lstrip("-"), dict[str, Any]()
     for text in texts:
         name, equals, value = text.partition("=")
@@ -268,7 +270,7 @@ def nbytes(text: str) -> int:
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    """Stores a shared option in the session; a default changes nothing."""
+    """Stores a shared option in the session. The default value changes nothing."""
     session = ctx.ensure_object(Session)
     if not value:
         return
@@ -285,7 +287,7 @@ def _option(*names: str, **settings: Any) -> click.Option:
 
 
 def shared_options(*, hidden: bool) -> list[click.Option]:
-    """Options of the program that every command accepts, too."""
+    """The options that the program and every command accept."""
     option = partial(_option, hidden=hidden)
     return [
         option("-q", "--quiet", is_flag=True, help="Print only data, warnings and errors."),
@@ -305,7 +307,7 @@ def shared_options(*, hidden: bool) -> list[click.Option]:
 class Verb(click.Command):
     """A command with an example in its help, and with the shared options.
 
-    ``json``: adds ``--json``, which prints one object on stdout, also for errors.
+    ``json``: adds ``--json``, which prints one object on stdout, even for an error.
     """
 
     def __init__(self, *args: Any, example: str, json: bool, **kwargs: Any) -> None:
@@ -323,7 +325,7 @@ class Verb(click.Command):
             return super().parse_args(ctx, self._with_counts(args))
 
     def _with_counts(self, args: list[str]) -> list[str]:
-        """Replaces ``-5`` by ``-n5``, as git does, if -n has a number."""
+        """If the command has -n NUMBER, replaces ``-5`` by ``-n5``, as git does."""
         options = [p for p in self.params if isinstance(p, click.Option)]
         takers = {name for p in options if not (p.is_flag or p.count) for name in p.opts}
         if "-n" not in takers:
@@ -348,8 +350,8 @@ def verb(
 ) -> Callable[[Callable[..., int | None]], Verb]:
     """Turns a function of the session and the option values into a command.
 
-    The function returns the exit code, None for 0. The module names the command. Its help is its
-    line in ``COMMANDS``, and the docstring of the module after the first line.
+    The function returns the exit code, or None for 0. The command has the name of the module. Its
+    help is its line in ``COMMANDS``, followed by the docstring of the module except the first line.
     ``pages``: output goes through a pager.
     """
 

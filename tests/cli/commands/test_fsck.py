@@ -141,7 +141,7 @@ def test_a_clone_is_repaired_from_a_new_clone(mvc: Mvc, tmp_path: Path) -> None:
     (mvc.folder / "model.safetensors").unlink()
     for words in ([], ["--repair"], ["--repair"]):
         said = mvc("fsck", *words, code=4).err
-        assert "with --from DIR also from a backup or a new clone" in said
+        assert "add --from DIR to repair from a backup or a new clone" in said
     mvc("clone", tmp_path / "server", tmp_path / "new")
     assert "healed object" in mvc("fsck", "--repair", "--from", tmp_path / "new").out
     assert mvc("fsck", "--full").code == 0

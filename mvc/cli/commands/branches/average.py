@@ -4,10 +4,10 @@ The versions must have the same tensors, dtypes and shapes. The mean of each flo
 
   round(w1*x1 + w2*x2 + ... + wn*xn)
 
-with products and sums in float64, in the order of the REVs, rounded once to the tensor's dtype, so
-the bits are the same on every machine. The weights w are those of -w divided by their sum, by
-default 1/n. Integers that differ, and files without tensors, come from the last REV, with a
-warning. The REVs become the parents. Uncommitted work is refused.
+Products and sums are computed in float64, in the order of the REVs, and rounded once to the
+tensor's dtype. So the bits are the same on every machine. Weights w are the values of -w divided by
+their sum, or 1/n. Integers that differ, and files without tensors, come from the last REV, with a
+warning. The REVs become parents. Uncommitted work is refused.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from mvc.cli.verb import CommandOptions, PathText, Session, argument, flag, opti
 
 class _AverageOptions(CommandOptions, frozen=True, kw_only=True):
     revs: tuple[str, ...] = argument("REV...")
-    weights: tuple[float, ...] = option("W", "The weight of each REV, in order.", "-w", "--weight")
+    weights: tuple[float, ...] = option(
+        "W", "The weight of a REV. Name one weight for each REV, in their order.", "-w", "--weight"
+    )
     ema: float | None = option(
         "DECAY",
-        "Weights of an exponential moving average.",
+        "Use the weights of an exponential moving average with this decay.",
         allows="output revs force branch message deploy",
     )
     output: PathText | None = option(

@@ -1,6 +1,6 @@
 """``mvc branch``.
 
-Without arguments, the branches are listed. REV is HEAD by default.
+Without arguments, mvc lists the branches. REV is HEAD by default.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from mvc.cli.verb import CommandOptions, Session, argument, flag, verb
 class _BranchOptions(CommandOptions, frozen=True, kw_only=True):
     names: tuple[str, ...] = argument("[NAME [REV]]", completes="BRANCH")
     delete: bool = flag(
-        "Delete branches; refuse if versions would be lost.", "-d", allows="names force"
+        "Delete branches. Without -f, refuse if no other ref would reach their versions.",
+        "-d",
+        allows="names force",
     )
     move: bool = flag("Rename a branch: 'mvc branch -m [OLD] NEW'.", "-m")
     every: bool = flag("List the branches of remotes, too.", "-a", "--all", allows="")
-    force: bool = flag("Move or replace an existing branch; delete it in any case.", "-f")
+    force: bool = flag("Move or replace an existing branch. With -d: delete it in any case.", "-f")
 
 
 @verb("mvc branch experiment HEAD~3", _BranchOptions)

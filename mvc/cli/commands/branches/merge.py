@@ -1,11 +1,11 @@
 """``mvc merge``.
 
-A tensor that one side changed since the nearest common ancestor comes from that side. A tensor,
-or a file without tensors, that both sides changed is a conflict. Conflicts are listed, and
-nothing is written, unless a strategy settles them: mean of both sides; sum, the ancestor plus X
-times each change; ours or theirs, for files, too. PATTERN selects tensors (NAME or PATH:NAME) or
-files; the last option that matches counts. If HEAD is an ancestor of REV, the branch only moves
-forward.
+If only one side changed a tensor since the nearest common ancestor, the merge has the tensor of
+that side. If both sides changed a tensor, or a file without tensors, that is a conflict. Strategies
+resolve conflicts: the mean of both sides; the sum of the ancestor and X times each change; ours or
+theirs, for files, too. If a conflict remains, mvc lists all and writes nothing. PATTERN selects
+tensors (NAME or PATH:NAME) or files; the last match counts. If HEAD is an ancestor of REV, the
+branch moves forward.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COLUMNS = "file, tensor, ours>, L2>, theirs>, L2>"
 class _MergeOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str = argument("REV")
     strategy: tuple[str, ...] = option(
-        "[PATTERN=]HOW", "Settle conflicts by mean, ours, theirs or sum.", "-s"
+        "[PATTERN=]HOW", "Resolve conflicts by mean, ours, theirs or sum.", "-s"
     )
     scale: float = option("X", "The factor X of sum.", default=1.0)
 
@@ -40,8 +40,8 @@ def command(session: Session, args: _MergeOptions) -> int:
     if done.conflicts:
         session.line(f"{count(len(done.conflicts), 'conflict')}: nothing is merged")
         session.note(
-            "hint: --strategy ours or theirs settles any conflict, mean or sum those of floats; "
-            "PATTERN=HOW settles matching ones"
+            "hint: --strategy ours or theirs resolves any conflict, mean or sum conflicts of "
+            "floats; PATTERN=HOW resolves matching conflicts"
         )
     elif done.restored is None or done.new is None:
         session.note(f"{branch} is up to date with {rev}")
@@ -55,7 +55,7 @@ def command(session: Session, args: _MergeOptions) -> int:
 
 
 def _row(conflict: Conflict) -> tuple[str, ...]:
-    """The changed share of elements (or the kind of change) and the L2 norm of each side."""
+    """For each side: the changed share of elements, or the kind of change, and the L2 norm."""
     ours, theirs = (
         (
             row.kind if row.changed_share is None else percent(row.changed_share, 1),

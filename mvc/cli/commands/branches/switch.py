@@ -1,7 +1,7 @@
 """``mvc switch``.
 
-The files of the branch are written, as by 'mvc checkout'. If the branch is at the version of
-HEAD, no file is written, and uncommitted changes stay.
+mvc writes the files of the branch, as 'mvc checkout' does. If the branch is at the version of HEAD,
+mvc writes no file, and uncommitted changes stay.
 """
 
 from __future__ import annotations

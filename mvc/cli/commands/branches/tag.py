@@ -1,6 +1,6 @@
 """``mvc tag``.
 
-Without NAME, tags are listed. REV is HEAD by default.
+Without NAME, mvc lists the tags. REV is HEAD by default.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from mvc.cli.verb import CommandOptions, Session, argument, flag, verb
 
 class _TagOptions(CommandOptions, frozen=True, kw_only=True):
     names: tuple[str, ...] = argument("[NAME [REV]]", completes="TAG")
-    listing: bool = flag("List the tags that match NAMEs (patterns), or all.", "-l", "--list")
+    listing: bool = flag(
+        "List all tags, or those that match a NAME with wildcards.", "-l", "--list"
+    )
     delete: bool = flag("Delete tags.", "-d")
     force: bool = flag("Move an existing tag.", "-f")
 

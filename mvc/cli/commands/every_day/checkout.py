@@ -1,10 +1,10 @@
 """``mvc checkout``.
 
-With a REV alone, all files of the version are written, tracked files that it lacks are deleted,
-and HEAD moves to it. With PATHs only these files are written; with -o they are written
-elsewhere. Then HEAD does not move. --at or --target select the version by deployment. Every file
-is verified before the first one is replaced. The next mvc command completes an interrupted
-checkout.
+With REV and no PATHs, mvc writes all files of the version, deletes tracked files that the version
+lacks, and moves HEAD to the version. With PATHs, mvc writes only these files, and HEAD does not
+move. With -o, mvc writes to another place, and HEAD does not move. --at and --target select the
+version by its deployment. mvc verifies every file before it replaces the first one. If a checkout
+is interrupted, the next mvc command completes it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
     at: str | None = AT
     target: str | None = TARGET
     remote: PathText | None = option(
-        "REMOTE|URL", "Read from a remote, or the repository at URL; needs -o.", needs="output"
+        "REMOTE|URL", "Read from a remote, or from the repository at URL. Needs -o.", needs="output"
     )
     output: PathText | None = option(
-        "FILE|DIR", "Write to FILE or DIR, and do not move HEAD; - is stdout.", "-o"
+        "FILE|DIR", "Write to FILE or DIR, and do not move HEAD. FILE - is stdout.", "-o"
     )
     everything: bool = flag("With -o: write training states, too.", "--all", needs="output")
     atomic_dir: bool = flag("With -o DIR: replace the whole folder in one step.", needs="output")
@@ -51,7 +51,7 @@ class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
     delta_from: str | None = option(
         "BASE", "With -o DIR: write a delta from BASE for inference engines.", needs="output"
     )
-    whole: bool = flag("Write weights and the code of the model into -o DIR.", "--model")
+    whole: bool = flag("Write the weights and the code of the model into the DIR of -o.", "--model")
     new_branch: str | None = option(
         "NAME", "Create branch NAME at REV (default: HEAD) and switch to it.", "-b",
         allows="words force",
@@ -99,7 +99,7 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
 
 
 def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOptions) -> Restored:
-    """Writes files. If REV is a tracked path, the hint of the error restores that path."""
+    """Writes files. If REV is unknown but a tracked path, the hint names the right command."""
     to = _stdout(session) if args.output == "-" else args.output or session.repo.root
     try:
         done: Restored = session.run(
@@ -139,7 +139,7 @@ def _write_model(session: Session, rev: str, output: str | None, *, force: bool)
 
 
 def _stdout(session: Session) -> BinaryIO:
-    """The stream of ``-o -``. Raises UsageError for a terminal, and with ``--json``."""
+    """The stream of ``-o -``. Raises UsageError if stdout is a terminal, or with ``--json``."""
     if session.as_json:
         raise click.UsageError("-o - and --json both write to stdout")
     if sys.stdout.isatty():

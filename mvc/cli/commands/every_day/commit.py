@@ -1,13 +1,13 @@
 """``mvc commit``.
 
-Records PATHs; a folder means all files in it. A tracked file below PATH that is missing on disk
-leaves the version. Other tracked files keep their content of HEAD. The version is durable when
-the command ends.
+Records the files PATHs. A PATH that is a folder stands for all files in it. If a tracked file below
+a PATH is missing on disk, the new version lacks the file. Other tracked files are as in HEAD. When
+the command ends, the version is durable.
 
-A lossy pipeline computes production weights from the file and HEAD, and records these: -o or
---in-place defines where they are written. With --provenance, SCRIPT defines how PATH was trained
-from HEAD: a function NAME (default: train), and the functions model() and optimizer(parameters).
-A replay proves this recipe.
+A lossy pipeline computes and records production weights; -o or --in-place writes them to disk.
+With --provenance, SCRIPT has a function NAME (default: train) that trained PATH from HEAD, and
+functions model() and optimizer(parameters). mvc records this recipe. A replay that gives the same
+bits proves the recipe.
 """
 
 from __future__ import annotations
@@ -53,17 +53,21 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     message: str | None = option("MSG", "The message; - reads it from stdin.", "-m")
     metrics: dict[str, float] = option("K=V", "Record a number (repeatable).", "--metric")
     params: dict[str, str] = option("K=V", "Record a text (repeatable).", "--param")
-    run: str = option("NAME", "The training run of the version.", default="")
+    run: str = option("NAME", "The name of the training run.", default="")
     deploy: str | None = option("TARGET", "Record that the version goes live on TARGET.")
     at: str | None = option("TIME", "The time of the deployment, if not now.", needs="deploy")
-    push: bool = flag("Send the deployment at once; if refused, only commit.", needs="deploy")
+    push: bool = flag(
+        "Send the deployment at once. If the remote refuses it, only commit.", needs="deploy"
+    )
     anyway: bool = flag("Deploy even if a file of the model is missing.", needs="deploy")
     sign: bool | None = sign()
     pipeline: str | None = option("SPEC|PRESET", "The encoding of changed tensors.")
     output: PathText | None = option(
         "FILE", "With a lossy pipeline: write the production weights to FILE.", "-o"
     )
-    in_place: bool = flag("With a lossy pipeline: write them over the committed file.")
+    in_place: bool = flag(
+        "With a lossy pipeline: overwrite the committed file with the production weights."
+    )
     exact: tuple[str, ...] = option("TENSOR", "A tensor that a lossy pipeline must not change.")
     reset_point: bool = flag("Store the version in full, without deltas.")
     author: str | None = option("NAME", "The author, if not user.name.")
@@ -72,7 +76,7 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     allow_empty: bool = flag("Commit even if nothing differs from HEAD.")
     provenance: str | None = option(
         "SCRIPT[:NAME]",
-        "Record the training of PATH, and prove it by a replay.",
+        "Record how PATH was trained, and prove the recipe by a replay.",
         allows="paths message metrics params deploy data no_verify",
     )
     data: tuple[PathText, ...] = option(
@@ -81,7 +85,7 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
         completes="FILE",
         needs="provenance",
     )
-    no_verify: bool = flag("With --provenance: do not replay the training.", needs="provenance")
+    no_verify: bool = flag("With --provenance: do not run the training again.", needs="provenance")
 
 
 @verb(
@@ -108,7 +112,7 @@ def command(session: Session, args: _CommitOptions) -> None:
 
 
 def _show(session: Session, args: _CommitOptions, done: CommitResult, more: dict[str, Any]) -> None:
-    """Prints the result; in JSON with ``more``."""
+    """Prints the result. JSON has the fields ``more``, too."""
     if done.deployment is not None:
         warn_of_deployment(session, done.deployment)
     same_as = _same_as(session, done)
@@ -194,7 +198,7 @@ def _name_opaque(session: Session, version: CommitId, files: Sequence[FileEntry]
 
 
 def _data(texts: Iterable[str]) -> str | dict[str, str] | None:
-    """The data sets of ``--data``, by name; a single path without a name is a string."""
+    """The data sets of ``--data``: paths by name, or one path without a name."""
     pairs = [text.partition("=") for text in texts]
     named = {name: path for name, equals, path in pairs if equals}
     if len(named) == len(pairs):
@@ -256,7 +260,7 @@ def _record(session: Session, args: _CommitOptions, target: str, recorded: dict[
 
 
 def _note_setting(session: Session, done: CommitResult) -> None:
-    """Notes whether ``commit.pipeline`` has approximated the version, or had no effect."""
+    """Prints a note if ``commit.pipeline`` approximated the version, or had no effect."""
     from mvc.pipelines import Pipeline
 
     text = str(session.repo.config.get("commit.pipeline"))
@@ -273,7 +277,7 @@ def _note_setting(session: Session, done: CommitResult) -> None:
 
 
 def _same_as(session: Session, done: CommitResult) -> dict[str, CommitId]:
-    """Changed paths whose state existed before, with the newest other version that has it."""
+    """Maps changed paths whose state existed before to the newest other version with that state."""
     changed = [path.path for path in done.paths if path.kind == "changed"]
     entries = session.repo.manifest(done.id).by_path if changed else {}
     versions = {p: version_with(session.repo, entries[p], besides=done.id) for p in changed}

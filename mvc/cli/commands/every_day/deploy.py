@@ -1,8 +1,8 @@
 """``mvc deploy``.
 
-No file is copied. Without REV and TARGET, or with --list, all deployments are listed, newest first,
-retracted ones included. With --retract, the newest deployment of REV on TARGET, or the one at TIME,
-no longer counts; its record stays.
+No file is copied. Without REV and TARGET, or with --list, mvc lists all deployments, newest first,
+including retracted ones. --retract withdraws the newest deployment of REV on TARGET, or with --at
+the one at TIME, and keeps its record.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
     sign: bool | None = sign("rev")
     anyway: bool = flag("Deploy even if the target is protected or a file of the model is missing.")
     push: bool = flag(
-        "Push the deployment first; if the remote refuses it, record nothing.", needs="rev"
+        "Push the deployment first. If the remote refuses it, record nothing.", needs="rev"
     )
     listed: str | None = option(
         "[TARGET]", "List the deployments of TARGET, or all.", "--list", "-l", allows="",
@@ -110,6 +110,6 @@ def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
 
 
 def _missing(session: Session, deployed: Deployed) -> tuple[int | None, bool]:
-    """When the version's tensors were forgotten, and whether they were never received."""
+    """When the version's state was forgotten, and whether the state is absent."""
     missing = missing_state(session, deployed.commit)
     return (missing.time_ns, missing.why == "absent") if missing else (None, False)

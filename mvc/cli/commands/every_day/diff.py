@@ -1,14 +1,16 @@
 """``mvc diff``.
 
-A and B are revisions, or files or folders on disk; A..B means both. Without B, A is compared with
-the working folder. Without A and B, HEAD is compared with the working folder. Only tensors with
-different hashes are read. 'changed' is the share of elements whose bits differ, L2 and max |d| are
-norms of the difference, cosine is the cosine of the angle between old and new values. At most 40
-tensors of a file are listed; -v lists all.
+A and B are revisions, files or folders. A..B is the same as A B. Without B, mvc compares A with the
+working folder. Without A and B, mvc compares HEAD with the working folder. 'changed' is the share
+of elements whose bits differ. L2 and max |d| are norms of the difference, and cosine is the cosine
+of the angle between old and new values. mvc lists at most 40 tensors of a file, or all with -v. The
+words in brackets relate the tensors of a model to the old ones: all tensors are equal ('equal'),
+some are equal ('fine-tuned version'), or none is equal ('fully updated').
 
-With --environment, the recorded environment of A (versions of Python and packages, processor,
-settings) is compared with that of B, or without B with this machine. A different field of grade
-'exact' may change results. One of grade 'compatible' should not. Ignored fields are listed by -v.
+With --environment, mvc compares the recorded environment of A (versions of Python and packages,
+CPU, settings) with that of B. Without B, mvc compares it with this machine. If a field of grade
+'exact' differs, results may differ. If a field of grade 'compatible' differs, results should be
+equal. -v lists ignored fields, too.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class _DiffOptions(CommandOptions, frozen=True, kw_only=True):
     stat: bool = flag("Print one line for each file.")
     environment: bool = flag("Compare environments, not files.", allows="a b exit_code")
     exit_code: bool = flag(
-        "Exit with 1 if files differ, or with --environment if an exact field differs."
+        "Exit with 1 if files differ; with --environment, if a field of grade 'exact' differs."
     )
 
 
@@ -58,7 +60,7 @@ def command(session: Session, args: _DiffOptions) -> int:
 
 
 def _ends(session: Session, args: _DiffOptions) -> tuple[str | None, str | None, tuple[str, ...]]:
-    """A, B and PATHs. If the first argument is ``A..B`` and no file, all others are PATHs."""
+    """A, B and PATHs. If the first argument is ``A..B`` and no file, all other ones are PATHs."""
     ends = (args.a or "").split("..")
     if len(ends) != 2 or not any(ends) or session.fs.stat(session.fs.cwd() / str(args.a)):
         return args.a, args.b, args.paths
@@ -67,7 +69,7 @@ def _ends(session: Session, args: _DiffOptions) -> tuple[str | None, str | None,
 
 
 def _note_from_head(session: Session, diff: Diff, named: str | None) -> None:
-    """Notes the paths without a file, which are compared as in HEAD."""
+    """Names the paths that have no file on disk, for which the file in HEAD is compared."""
     if diff.from_head:
         paths = listed([session.from_here(path) for path in diff.from_head], 3)
         more = "; for the changes of HEAD: mvc diff HEAD~1" if named is None else ""
@@ -79,7 +81,7 @@ def _differs(diff: Diff) -> bool:
 
 
 def print_diff(session: Session, diff: Diff, *, stat: bool) -> None:
-    """Prints metrics, params and files that differ; without ``stat``, their tensors, too."""
+    """Prints metrics, params and files that differ. Without ``stat``, prints tensors, too."""
     training = training_files({f.path for f in diff.files})
     for title, pairs in (("Metrics", diff.metrics), ("Params", diff.params)):
         words = [f"{printable(n)} {_word(a)} -> {_word(b)}" for n, (a, b) in pairs.items()]
@@ -130,9 +132,9 @@ def _print_tensors(
 
 
 def _relation(diff: Diff, file: FileDiff) -> str:
-    """`` (fine-tuned version)``, with the path of the base if it differs.
+    """`` (fine-tuned version)``, with the path of the old model if that is another path.
 
-    Empty if the file is no model, or if the rest of the line implies the relation.
+    Empty if the file is no model, or if the line says the same already.
     """
     related = diff.relations.get(file.path)
     implied = {("base", "added"), ("equal", "renamed")}
@@ -160,7 +162,7 @@ def _row(tensor: TensorDiff, types: _Types) -> tuple[str, ...]:
 
 
 def _shapes(tensor: TensorDiff, types: _Types) -> str:
-    """One shape, or old and new; dtypes if they differ, quantised types always."""
+    """The shape, or the old and the new one. With dtypes if these differ or are quantised."""
     quantised = types[0].get(tensor.renamed_from or tensor.key), types[1].get(tensor.key)
     specs = zip(quantised, (tensor.old_spec, tensor.new_spec), strict=True)
     sides = [(kind or spec.dtype, shape(spec.shape)) for kind, spec in specs if spec]

@@ -1,9 +1,9 @@
 """``mvc live``.
 
-Prints the version of TARGET, or of every target, with the time from when until when it was live,
-its message and metrics, and the author and reason of the deployment. --between lists the oldest
-version first, which was live at A already. --nodes lists the newest report of each node.
-For the report of one node at a time, TARGET is nodes/NAME/TARGET, with --at.
+Prints the live version of TARGET, or of every target: when it was live, its message and metrics,
+and the author and reason of the deployment. --between lists the oldest version first, which was
+live already at A. --nodes lists the newest report of each node. To print the report of one node at
+a time, name nodes/NAME/TARGET, with --at.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _LiveOptions(CommandOptions, frozen=True, kw_only=True):
     )
     nodes: bool = flag("List the version that each node reports.", allows="target remote")
     remote: PathText | None = option(
-        "REMOTE|URL", "Read from this remote, or the repository at URL."
+        "REMOTE|URL", "Read from this remote, or from the repository at URL."
     )
 
 

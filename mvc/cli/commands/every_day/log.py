@@ -1,9 +1,9 @@
 """``mvc log``.
 
-The newest version is first. A..B lists the versions of B that are not versions of A. With PATHs,
-only versions that changed one of them are listed. A CONDITION compares numbers as numbers, and
-knows and, or, not, parentheses and texts in quotes. With --graph each run has its own line.
-With --target, --since and --until apply to the times of deployments.
+Lists the newest version first. A..B lists the versions of B that are not versions of A. With PATHs,
+mvc lists only versions that changed one of these files. A CONDITION compares numbers by value. It
+may contain and, or, not, parentheses and texts in quotes. With --graph, each training run is a line
+of its own. With --target, --since and --until select by the time of the deployment.
 """
 
 from __future__ import annotations
@@ -48,17 +48,19 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
     )
     stat: bool = flag("Print the files that each version changed.", allows=_FILTERS)
     where: str | None = option(
-        "CONDITION", "List versions with such values: 'auc > 0.9 and lr < 1e-3'."
+        "CONDITION", "List only versions that satisfy CONDITION, such as 'auc > 0.9 and lr < 1e-3'."
     )
-    grep: str | None = option("REGEX", "List versions whose message, notes, run or params match.")
+    grep: str | None = option(
+        "REGEX", "List only versions whose message, notes, run or params match."
+    )
     sort: str | None = option(
         "NAME",
         "Sort by a metric or param, highest first; -NAME: lowest first.",
         completes="ORDER",
     )
-    target: str | None = option("T", "List versions that were deployed to T.")
-    since: str | None = option("TIME", "List versions since TIME.")
-    until: str | None = option("TIME", "List versions until TIME.")
+    target: str | None = option("T", "List only versions that were deployed to T.")
+    since: str | None = option("TIME", "List only versions since TIME.")
+    until: str | None = option("TIME", "List only versions until TIME.")
 
 
 @verb("mvc log -n 20 --oneline", _LogOptions, pages=True)
@@ -93,7 +95,7 @@ def command(session: Session, args: _LogOptions) -> None:
 def _rev_and_paths(
     session: Session, rev: str | None, paths: tuple[str, ...]
 ) -> tuple[str, tuple[str, ...]]:
-    """The revision; HEAD if the first argument is a file and no version."""
+    """The revision and the paths. If the first argument is a file and no version: HEAD."""
     if rev is None:
         return "HEAD", paths
     try:
@@ -169,8 +171,10 @@ def _print(session: Session, rows: Iterable[GraphRow], args: _LogOptions) -> Non
 
 
 class GraphRow(Struct, frozen=True):
-    """The drawing before the ``first`` line of a version, before the ``rest`` of its lines, and
-    ``links``: the lines below it.
+    """The drawing for one version.
+
+    ``first`` precedes the first line of the version, and ``rest`` each further line. ``links`` are
+    lines below the version.
     """
 
     entry: LogEntry
@@ -180,7 +184,7 @@ class GraphRow(Struct, frozen=True):
 
 
 def graph_lines(entries: Iterable[LogEntry]) -> Iterator[GraphRow]:
-    """One row for each version. The column of a version outside of ``entries`` stays open."""
+    """One row for each version. The column of a parent outside of ``entries`` does not end."""
     shown, columns = list(entries), list[CommitId]()
     behind = _behind(shown)
     for entry in shown:
@@ -193,16 +197,19 @@ def graph_lines(entries: Iterable[LogEntry]) -> Iterator[GraphRow]:
 
 
 def _behind(entries: Sequence[LogEntry]) -> dict[CommitId, tuple[CommitId, ...]]:
-    """The versions that follow each version in its line: its parents, unless runs share a branch.
+    """Maps each version to those below it in the drawing: its parents, unless runs share a branch.
 
-    On a shared branch each run is a line, and the versions without a run are one. The first version
-    of a run is followed by the last version without a run; after a fork, by its parent.
+    On a shared branch, the versions of a run form a line, and the versions without a run form
+    another one. The line of a run ends at the newest version without a run before it, or after a
+    fork at its parent.
     """
     commits = {entry.id: entry.commit for entry in entries}
     behind = {id_: commit.parents for id_, commit in commits.items()}
     before = {id_: [p for p in parents[:1] if p in commits] for id_, parents in behind.items()}
     children = Counter(parent for parents in before.values() for parent in parents)
-    newest: dict[CommitId, dict[str, CommitId]] = {}  # of each run, up to a version
+    newest: dict[
+        CommitId, dict[str, CommitId]
+    ] = {}  # the newest version of each run, up to a version
     for id_ in TopologicalSorter(before).static_order():
         run, known = commits[id_].run, dict[str, CommitId]()
         for parent in before[id_]:  # one at most
@@ -217,7 +224,7 @@ def _behind(entries: Sequence[LogEntry]) -> dict[CommitId, tuple[CommitId, ...]]
 
 
 def _replace(columns: list[CommitId], at: int, parents: tuple[CommitId, ...]) -> Iterator[str]:
-    """Replaces a version by its parents; yields the lines that draw this."""
+    """Replaces the version in column ``at`` by its parents. Yields the lines that draw this."""
     if not parents:
         width = len(columns)
         del columns[at]
@@ -233,7 +240,7 @@ def _replace(columns: list[CommitId], at: int, parents: tuple[CommitId, ...]) ->
 
 
 def _joined(columns: list[CommitId]) -> Iterator[str]:
-    """Joins columns that wait for the same version; yields the lines that draw this."""
+    """Joins columns that wait for the same version. Yields the lines that draw this."""
     place = 1
     while place < len(columns):
         first = columns.index(columns[place])
@@ -250,7 +257,7 @@ def _joined(columns: list[CommitId]) -> Iterator[str]:
 
 
 def _line(bars: int, marks: dict[int, str]) -> str:
-    """Bars in the columns before ``bars``, and marks at positions of the line."""
+    """A line with ``|`` in the first ``bars`` columns, and with ``marks`` at their positions."""
     width = max(2 * bars, *(position + 1 for position in marks))
     chars = [" "] * width
     for i in range(bars):

@@ -1,8 +1,8 @@
 """``mvc rollback``.
 
-Records that the version before the live one went live again. The next rollback goes one version
-further back, never to a version that a rollback just left. Branches, HEAD and files do not
-change.
+Deploys the version that was live before the live version. A second rollback goes back one more
+version: a rollback never returns to a version that the rollbacks directly before it left. Branches,
+HEAD and files do not change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mvc.ids import CommitId
 
 class _RollbackOptions(CommandOptions, frozen=True, kw_only=True):
     target: str = argument("TARGET")
-    rev: str | None = option("REV", "Deploy REV, which was live on TARGET before.", "--to")
+    rev: str | None = option("REV", "Deploy REV, a version that was live on TARGET before.", "--to")
     reason: str | None = reason()
     sign: bool | None = sign()
     steps: int | None = option(
@@ -26,8 +26,10 @@ class _RollbackOptions(CommandOptions, frozen=True, kw_only=True):
         allows="target reason sign anyway push remote",
     )
     anyway: bool = flag("Deploy even if the target is protected (deploy.protect).")
-    push: bool = flag("Push the deployment first; if the remote refuses it, record nothing.")
-    remote: str | None = option("REMOTE", "Roll back the deployments of REMOTE, and send it there.")
+    push: bool = flag("Push the deployment first. If the remote refuses it, record nothing.")
+    remote: str | None = option(
+        "REMOTE", "Roll back TARGET as REMOTE has it, and send the rollback to REMOTE."
+    )
 
 
 @verb("mvc rollback prod", _RollbackOptions)

@@ -1,9 +1,9 @@
 """``mvc show``.
 
-REV is HEAD by default. Files and tensors that differ from the first parent are listed; -v lists
-all. 'predicted' tensors are stored as an optimizer's step. With a TENSOR its values are printed,
-with -v all of them, bfloat16 and float8 as float32. If several files have the TENSOR, name it
-PATH:TENSOR. 'mvc help revisions' explains REV.
+REV is HEAD by default ('mvc help revisions'). mvc lists files and tensors that differ from the
+first parent; -v lists all. A 'predicted' tensor is stored as the step of an optimizer. With TENSOR,
+mvc prints its values; -v prints all values of a large tensor. bfloat16 and float8 are printed as
+float32. If several files have the TENSOR, write PATH:TENSOR.
 """
 
 from __future__ import annotations
@@ -54,8 +54,12 @@ class _ShowOptions(CommandOptions, frozen=True, kw_only=True):
     at: str | None = AT
     target: str | None = TARGET
     ids: bool = flag("Print only the full id of each REV.", "--id", allows="words at target")
-    code: bool = flag("Print its code, and the calls of its recipe.", allows="words at target")
-    environment: bool = flag("Print its environment.", allows="words at target")
+    code: bool = flag(
+        "Print the code of the version, and the calls of its recipe.", allows="words at target"
+    )
+    environment: bool = flag(
+        "Print the recorded environment of the version.", allows="words at target"
+    )
     output: PathText | None = option(
         "FILE.npy", "With TENSOR: save the values for numpy.load.", "-o"
     )
@@ -165,7 +169,7 @@ def _print_file(
     facts: Facts,
     training: bool,
 ) -> None:
-    """``predicted``: the tensors that are stored as an optimizer's step."""
+    """``predicted``: the tensors that are stored as the step of an optimizer."""
     changed = "" if change is None else changes(change)
     steps = f"{len(predicted)} predicted" if predicted else ""
     session.line(", ".join(filter(None, (file_line(session, file), changed, steps))))
@@ -181,7 +185,7 @@ def _print_file(
 
 
 def _marks(change: FileDiff | None) -> dict[str, str]:
-    """The kind of change of each tensor that differs from the parent, by key."""
+    """Maps the key of each tensor that differs from the parent to the kind of change."""
     tensors = () if change is None else change.tensors
     return {t.key: t.kind for t in tensors if t.kind not in {"unchanged", "removed"}}
 
@@ -196,7 +200,7 @@ def _json(
     predicted: Mapping[str, Sequence[str]],
     facts: Mapping[str, Facts],
 ) -> dict[str, Any]:
-    """The version; ``changed`` and ``removed`` are null if its parent cannot be read."""
+    """The version. If its parent cannot be read, ``changed`` and ``removed`` are null."""
     known, payload = entry.changes, commit_json(entry) | fields(entry, "reset_point relations")
     payload["files"] = [
         fields(file)

@@ -1,7 +1,7 @@
 """``mvc status``.
 
-Files are compared with HEAD by content. A folder without tracked files is one line; -v lists
-its files.
+mvc compares the contents of files with HEAD. A folder without tracked files is one line; -v lists
+the files in such a folder.
 """
 
 from __future__ import annotations

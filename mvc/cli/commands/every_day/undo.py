@@ -1,8 +1,8 @@
 """``mvc undo``.
 
-Undoes the newest operation that moved branches, tags or HEAD, or operation NUMBER of --list: its
-refs return to their earlier values. Files do not change. To undo a deployment, use
-'mvc rollback' or 'mvc deploy --retract'.
+Undoes the newest operation that moved a branch, a tag or HEAD, or the operation with this NUMBER in
+--list. The refs that the operation moved return to their values before it. Files do not change. To
+undo a deployment, use 'mvc rollback' or 'mvc deploy --retract'.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def moves(operation: Operation | Undoing, *, full: bool = False) -> str:
         parts.append(count(len(entry.commits), "commit"))
     kinds = Counter(statement.name for statement in entry.statements if not statement.target)
     states = Counter(mark.change for mark in entry.states if not mark.path)
-    states.pop("no residue", None)  # in the note
+    states.pop("no residue", None)  # part of the note
     states["forgotten"] += kinds.pop("tombstone", 0)
     parts += [count(number, kind) for kind, number in kinds.items()]
     parts += [f"{count(number, 'state')} {state}" for state, number in states.items() if number]
@@ -137,13 +137,15 @@ def _move(
 
 
 def _about(operation: Operation) -> str:
-    """The number of the undone operation, else the message of a commit, else the note."""
+    """The number of the undone operation; else the message of a commit; else the note."""
     entry = operation.entry
     if entry.undoes is not None:
         return f"undoes {entry.undoes}"
     if entry.commits:
         return one_line(entry.commits[-1].message)
-    listed = entry.refs or any(s.target for s in entry.statements)  # under "changes"
+    listed = entry.refs or any(
+        s.target for s in entry.statements
+    )  # the column "changes" names them
     return "" if listed else one_line(entry.note)
 
 

@@ -1,7 +1,7 @@
 """``mvc identify``.
 
-Tensors count, not the file format: a .pt and a .safetensors file with the same tensors match.
-If no version matches, the exit code is 1, and the nearest version is listed with the number of
+mvc compares tensors, not file formats: a .pt and a .safetensors file with the same tensors match.
+If no version matches, the exit code is 1, and mvc prints the nearest version and the number of its
 equal tensors.
 """
 
@@ -53,7 +53,7 @@ def _print(session: Session, version: Identified) -> None:
     commit = session.repo.version(version.commit)
     where = f"{printable(version.path or '')} ({'same bytes' if version.exact else 'same tensors'})"
     if version.forgotten_ns is not None:
-        where = f"had it ({forgotten_on(version.forgotten_ns, absent=version.absent)})"
+        where = f"had this state ({forgotten_on(version.forgotten_ns, absent=version.absent)})"
     when = format_time(commit.time_ns, precise=False)
     id_ = session.paint(version.commit.short, "id")
     session.lines(session.folded(f"{id_} {where}  {when}  {one_line(commit.message)}".rstrip()))

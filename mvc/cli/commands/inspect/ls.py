@@ -1,6 +1,7 @@
 """``mvc ls``.
 
-REV is HEAD by default. -v prints full ids. --data lists data sets; each has the tag data/NAME.
+REV is HEAD by default. -v prints full ids. --data lists data sets. A data set NAME has the tag
+data/NAME.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """``mvc pipeline``.
 
-A pipeline is a line of stages that encodes changed tensors. Without arguments, all stages and
-presets (named pipelines) are listed. A SPEC, which is such a line, or a PRESET is checked and
-explained. Or name requirements (--max-recovery, --lossy, --speed, --accuracy-drop), and mvc
-chooses a preset that meets them. --set writes the result to the settings.
+A pipeline is a line of stages that encodes changed tensors. A preset is a named pipeline. Without
+arguments, mvc lists stages and presets. With a SPEC (a pipeline) or a PRESET, mvc checks and
+explains it. With requirements (--max-recovery, --lossy, --speed, --accuracy-drop), mvc chooses a
+preset that meets them. --set writes the pipeline to the settings.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """``mvc probe``.
 
-Names the first layer and the direction, forward or backward, in which the runs differ, and the
-likely cause. It runs the code that you name: SCRIPT is FILE.py, MODEL is FILE.py:NAME. NAME
-(default: model) is a function that returns a torch module, or the module and its inputs.
-Optional functions of FILE.py: inputs(), target(), loss(output, target), optimizer(parameters).
-The exit code is 1 if the runs differ.
+Prints the first layer with a difference, the pass (forward or backward), and the likely cause. mvc
+runs your code, named as FILE.py (SCRIPT) or FILE.py:NAME (MODEL). NAME (default: model) is a
+function that returns a torch module, or a module and its inputs. FILE.py may define inputs(),
+target(), loss(output, target) and optimizer(parameters), too. If the runs differ, the exit code is
+1.
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ class _ProbeOptions(CommandOptions, frozen=True, kw_only=True):
         "Seed torch, numpy and Python before the import and before each run.",
         type=click.IntRange(0, (1 << 32) - 1),
     )
-    threads: int | None = option("N", "The threads of torch.", type=click.IntRange(1, 1024))
+    threads: int | None = option(
+        "N", "The number of threads of torch.", type=click.IntRange(1, 1024)
+    )
     deterministic: bool = flag("Use only deterministic kernels.")
     only: str | None = option(
         "LAYERS",
-        "Record only these, with distances: names, wildcards, indices: fc,block1.*,7,9-12.",
+        "Record only these layers, and how far their values differ: fc,block1.*,7,9-12.",
     )
     shape: str | None = option(
         "SHAPE",
-        "Use a random input of this shape, such as 1x3x224x224; equal in every run.",
+        "Use a random input of this shape, such as 1x3x224x224. Each run uses the same input.",
         "--input",
     )
     rev: str | None = option("REV", "Load the weights of REV into the model.")
@@ -104,7 +106,7 @@ def _model_of(script: Script) -> Any:
 
 
 def _tensor(shape: str) -> Any:
-    """Random numbers of the shape; equal in every run of the program."""
+    """Random numbers of this shape, the same in every run of the program."""
     lengths = shape.split("x")
     if not all(length.isdecimal() and int(length) > 0 for length in lengths):
         raise WrongUsage(f"{shape!r} is not a shape; write 1x3x224x224")

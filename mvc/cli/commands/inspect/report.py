@@ -1,8 +1,8 @@
 """``mvc report``.
 
-The page is one HTML file without scripts and without external resources. It shows versions and
-deployments over time, metrics, storage, recovery bounds, and how far each layer moved. An
-earlier report is replaced without -f.
+The page is one HTML file without scripts and external resources. It shows versions and deployments
+over time, metrics, storage, bounds of recovery times, and how far the weights of each layer
+changed. An earlier report is replaced without -f.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class _ReportOptions(CommandOptions, frozen=True, kw_only=True):
     since: str | None = option("TIME", "Show only versions and deployments since TIME.")
     until: str | None = option("TIME", "Show only versions and deployments until TIME.")
     by: Literal["time", "version"] | None = option(
-        None, "The axis of the charts; mvc chooses it by default."
+        None, "The horizontal axis of the charts. By default, mvc chooses one."
     )
     output: PathText | None = option(
-        "FILE", "The output, by default report.html; - is stdout.", "-o"
+        "FILE", "The output, by default report.html. FILE - is stdout.", "-o"
     )
     force: bool = FORCE_FILE
     layers: float = option(
-        "SECONDS", "Stop computing distances of layers after SECONDS; by default 2.", default=2.0
+        "SECONDS", "Spend at most SECONDS on the changes of layers; by default 2.", default=2.0
     )
 
 

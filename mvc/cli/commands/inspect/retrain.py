@@ -1,8 +1,8 @@
 """``mvc retrain``.
 
-Replays the recipe of each REV in a separate process and compares the hashes. Dropped weights
-are stored again. Stored weights do not change, and the recipe counts as proven: 'mvc forget
---weights' may then drop them.
+Runs the recipe of each REV in a separate process, and compares hashes. If they are equal, dropped
+weights are stored again. The recipe of stored weights is then proven: 'mvc forget --weights' may
+drop the weights.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _TEXTS = {
 
 class _RetrainOptions(CommandOptions, frozen=True, kw_only=True):
     rev: tuple[str, ...] = argument("REV...", required=True)
-    anyway: bool = flag("Replay even if the environment differs; the result is verified.")
+    anyway: bool = flag("Replay even if the environment differs. The result is verified as usual.")
     trust_code: bool = flag("Run the stored code of each REV.")
     trust: tuple[str, ...] = option(
-        "REV", "Also run the stored code of REV, to recover a base (repeatable)."
+        "REV", "Run the stored code of REV, too, if its dropped weights are needed (repeatable)."
     )
     timeout: float | None = option(
         "SECONDS",
@@ -35,7 +35,7 @@ class _RetrainOptions(CommandOptions, frozen=True, kw_only=True):
     )
     tolerance: float | None = option(
         "X",
-        "Accept weights that differ by at most X; the recipe is not proven.",
+        "Accept weights that differ by at most X. The recipe then stays unproven.",
         type=click.FloatRange(0),
     )
 

@@ -1,6 +1,6 @@
 """``mvc stats``.
 
-'Plain copies' is the total size of all files of all versions. Recovery times are estimates;
+'Plain copies' is the total size of all files of all versions. Recovery times are estimates.
 'mvc stats --calibrate' fits the estimates of stats and report to this machine.
 """
 
@@ -21,7 +21,9 @@ _KINDS = {
 
 
 class _StatsOptions(CommandOptions, frozen=True, kw_only=True):
-    versions: bool = flag("List the coding, size, recovery time and price of versions.", allows="")
+    versions: bool = flag(
+        "List how versions are stored, their sizes, recovery times and prices.", allows=""
+    )
     calibrate: bool = option(None, "First measure the decoding speed of this machine.")
 
 
@@ -36,7 +38,7 @@ def command(session: Session, args: _StatsOptions) -> None:
 
 
 def _print_versions(session: Session) -> None:
-    """Prints versions; ``price``: recovery and bytes in seconds, by ``store.storage_weight``."""
+    """Prints versions. ``price``: seconds of recovery, plus bytes times the storage weight."""
     priced = [
         (entry, entry.storage)
         for entry in session.run(

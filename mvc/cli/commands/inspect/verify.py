@@ -1,8 +1,8 @@
 """``mvc verify``.
 
-Checks that each deployment, on T or on any target, is signed by an allowed signer. Reports
-deployments that were rewritten, inserted or removed, and signatures by revoked keys. With REVs,
-the signatures of these versions are checked. The exit code is 1 if one has no trusted signature.
+Checks that an allowed signer has signed each deployment. Reports deployments that were rewritten,
+inserted or removed, and signatures by revoked keys. With REVs, mvc checks the signatures of these
+versions instead. If a trusted signature is missing, the exit code is 1.
 """
 
 from __future__ import annotations

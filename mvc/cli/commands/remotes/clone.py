@@ -1,7 +1,7 @@
 """``mvc clone``.
 
-The clone names the other repository origin. The default DIR is the last part of URL. After an
-interruption, the same command continues.
+In the clone, the repository at URL is the remote origin. The default DIR is the last part of URL.
+To continue an interrupted clone, repeat the command.
 """
 
 from __future__ import annotations

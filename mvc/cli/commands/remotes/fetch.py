@@ -1,8 +1,8 @@
 """``mvc fetch``.
 
-Branches of REMOTE become REMOTE/NAME here; your branches and files do not change. The default
-REMOTE is origin, or the only remote. With REVs, only the absent states of these versions are
-fetched.
+A branch NAME of REMOTE becomes the tracking ref REMOTE/NAME. Your branches and files do not change.
+The default REMOTE is origin, or the only remote. With REVs, mvc fetches only the absent states of
+these versions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
 class _FetchOptions(CommandOptions, frozen=True, kw_only=True):
     remote: str | None = argument("[REMOTE]")
     versions: tuple[str, ...] = argument("[REV]...")
-    prune: bool = flag("Delete REMOTE/NAME of branches that the remote deleted.", "-p")
+    prune: bool = flag("Delete the tracking refs of branches that the remote deleted.", "-p")
     states: str | None = option("STATES", "The states to fetch: all, none, live or last:N.")
     nodes: bool = flag("Fetch the reports of nodes, too.")
 

@@ -1,9 +1,9 @@
 """``mvc follow``.
 
-Keeps FILE, or the folder DIR/, in sync with the version that is live on TARGET of the repository
-at SOURCE: a folder, ssh, https or a bucket. No local repository is needed. Each version arrives
-as a delta, is verified, and replaces the previous one in one step; so does a rollback. The
-command runs until it is stopped.
+SOURCE is the path or URL of a repository: a folder, an ssh host, an https server or a bucket. When
+another version goes live on TARGET, by a rollback, too, mvc downloads the differences, verifies the
+new tensors, and replaces FILE or the folder DIR/ in one step (a swap). No local repository is
+needed. The command runs until you stop it.
 """
 
 from __future__ import annotations
@@ -26,26 +26,42 @@ _SECONDS = click.FloatRange(0, 86_400, min_open=True)
 class _FollowOptions(CommandOptions, frozen=True, kw_only=True):
     source: PathText = argument("SOURCE")
     target: str = argument("TARGET")
-    output: PathText = option("FILE|DIR/", "The local file, or folder DIR/.", "-o", required=True)
-    path: tuple[PathText, ...] = option(
-        "PATH", "A file of the version; with DIR/ also a folder (repeatable)."
+    output: PathText = option(
+        "FILE|DIR/",
+        "The local FILE, or a folder DIR/ (its name ends in a slash).",
+        "-o",
+        required=True,
     )
-    node: str = option("NAME", "Report the served version as node NAME.", "--as", default="")
-    in_place: bool = flag("Write over the old bytes; readers must be paused meanwhile.")
+    path: tuple[PathText, ...] = option(
+        "PATH", "Follow only this file of the version. With DIR/: a file or a folder (repeatable)."
+    )
+    node: str = option(
+        "NAME",
+        "Report to SOURCE which version is served here, under the node name NAME.",
+        "--as",
+        default="",
+    )
+    in_place: bool = flag("Overwrite changed bytes in the old files. Pause all readers meanwhile.")
     once: bool = flag("Update once, and exit.")
     prepare: str = option(
-        "CMD", "Shell command before each swap; cancels it on failure.", default=""
+        "CMD", "Run this shell command before each swap. If it fails, cancel the swap.", default=""
     )
-    command: str | None = option("CMD", "Shell command after each swap.", "--exec")
+    command: str | None = option("CMD", "Run this shell command after each swap.", "--exec")
     required: bool = flag(
-        "Revert the swap if the command of --exec fails.", "--exec-required", needs="command"
+        "If the command of --exec fails, revert the swap, and run the command again.",
+        "--exec-required",
+        needs="command",
     )
     timeout: float = option(
-        "SECONDS", "Time limit of a CMD.", "--exec-timeout", type=_SECONDS, default=EXEC_SECONDS
+        "SECONDS",
+        "The time limit of each CMD; by default 600.",
+        "--exec-timeout",
+        type=_SECONDS,
+        default=EXEC_SECONDS,
     )
     verify: Literal["changed", "full"] = option(
         "changed|full",
-        "Verify changed tensors, or the full old version, at each swap.",
+        "changed (default): hash new tensors. full: before a swap, hash the old files, too.",
         default="changed",
     )
     interval: float | None = option("SECONDS", "Poll the remote at this interval.", type=_SECONDS)

@@ -1,7 +1,7 @@
 """``mvc pull``.
 
-The branch of the same name at REMOTE must be ahead of yours. If the pull would overwrite
-uncommitted work, nothing changes.
+If the current branch and the branch of the same name at REMOTE have diverged, or if the pull would
+overwrite uncommitted work, no branch and no file changes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``mvc push``.
 
-REF is a branch or tag, by default the current branch; REV:NAME sends REV to the name NAME. Tags,
-data sets, deployments and annotations of the sent versions are sent, too. All refs move, or
-none. If a deployment or purge is left out (but not a tag), the exit code is 3.
+REF is a branch or tag, by default the current branch. REV:NAME pushes the version REV to the branch
+or tag NAME. Tags, data sets, deployments and annotations of the pushed versions are sent, too. All
+refs move, or none. If a deployment or purge is not sent, the exit code is 3.
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ class _PushOptions(CommandOptions, frozen=True, kw_only=True):
     every: bool = flag(
         "Send all branches and tags.", "--all", allows="remote force partial dry_run"
     )
-    force: bool = flag("Move refs back, if the remote did not change since the last fetch.", "-f")
+    force: bool = flag(
+        "Move refs back or sideways, if they did not move since the last fetch.", "-f"
+    )
     delete: tuple[str, ...] = option("REF", "Delete a ref on the remote (repeatable).", "-d")
     states: tuple[str, ...] = option(
         "REV", "Send only the state of REV, which the remote lacks (repeatable).", allows="remote"
     )
-    partial: bool = flag("Send versions without missing states; exit with 0 if incomplete.")
+    partial: bool = flag(
+        "Send versions whose states are missing, too. Exit with 0 if anything is left out."
+    )
     dry_run: bool = DRY_RUN
 
 

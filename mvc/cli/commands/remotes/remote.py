@@ -1,7 +1,8 @@
 """``mvc remote``.
 
-'remote add NAME URL' names a repository: a folder, or a URL such as ssh://HOST/PATH or
-s3://BUCKET. 'remote add' fetches nothing. 'remote show' lists the refs of a remote or a URL.
+'remote add NAME URL' gives the repository at URL a name. URL is the path of a folder, or a URL such
+as ssh://HOST/PATH or s3://BUCKET. 'remote add' fetches nothing. 'remote show' lists the refs of a
+remote, or of the repository at a URL.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """``mvc serve``.
 
-Serves the repository in FOLDER at http://HOST, or each repository below it at http://HOST/NAME.
-Clients need a token. 'token add' prints a new token for the current folder (-C FOLDER for another)
-and stores only its hash. --stdio serves FOLDER on standard input and output, as ssh starts it.
+If FOLDER is a repository, mvc serves it at http://HOST; otherwise, each repository below FOLDER at
+http://HOST/NAME. Clients need a token. 'token add' creates a token for the current folder (-C
+FOLDER for another one), prints the token, and stores only its hash. --stdio serves FOLDER on
+standard input and output, for ssh.
 """
 
 from __future__ import annotations
@@ -39,15 +40,19 @@ class _ServeOptions(CommandOptions, frozen=True, kw_only=True):
     )
     listen: str | None = option("ADDRESS", "HOST:PORT or unix:PATH; by default 127.0.0.1:7433.")
     tls_cert: Path | None = option("FILE", "The certificate chain, in PEM format.")
-    tls_key: Path | None = option("FILE", "The private key, if it is not in the same file.")
-    quota: int | None = option("SIZE", "The size limit of a repository, such as 20GB.", type=nbytes)
+    tls_key: Path | None = option(
+        "FILE", "The private key, if the file of --tls-cert does not contain it."
+    )
+    quota: int | None = option(
+        "SIZE", "The size limit of each repository, such as 20GB.", type=nbytes
+    )
     stdio: bool = flag("Serve on standard input and output.", allows="words scope quota")
     scope: tuple[str, ...] = option(
         "SCOPE",
-        "The rights: read, push:GLOB, deploy:GLOB, metrics or admin; REPO: in front limits one.",
+        "A right: read, push:GLOB, deploy:GLOB, metrics or admin. 'token add' needs at least one.",
     )
     days: int = option(
-        "N", f"Days until the token expires; by default {DAYS}.",
+        "N", f"With 'token add': days until the token expires; by default {DAYS}.",
         type=click.IntRange(1, 3650), default=DAYS,
     )  # fmt: skip
 

@@ -41,7 +41,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class _Bash(BashComplete):
-    """The script of click drops plain values if files are possible, too."""
+    """Unlike the script of click, this one completes plain values and files together."""
 
     source_template = _BASH
 

@@ -1,7 +1,7 @@
 """``mvc config``.
 
-Without KEY, all settings are listed with their source: default, user file, repository file,
-environment (such as MVC_STORE_RESET_INTERVAL) or flag. The last one counts.
+Without KEY, mvc lists all settings with their sources. Later ones have priority: default, user
+file, repository file, environment (such as MVC_STORE_RESET_INTERVAL) and flag.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mvc.names import printable
 class _ConfigOptions(CommandOptions, frozen=True, kw_only=True):
     key: str | None = argument("[KEY]")
     value: str | None = argument("[VALUE]")
-    listing: bool = flag("List all settings (without KEY, the default).", "-l", "--list", allows="")
+    listing: bool = flag("List all settings, as without KEY.", "-l", "--list", allows="")
     user: bool = flag("Change your user file, not the file of the repository.")
     unset: bool = flag("Remove KEY from the file.", needs="key", allows="key user")
 

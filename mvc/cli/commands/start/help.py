@@ -1,6 +1,6 @@
 """``mvc help``.
 
-Without an argument, the daily commands are listed.
+Without an argument, mvc lists the daily commands.
 """
 
 from __future__ import annotations

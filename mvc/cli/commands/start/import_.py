@@ -1,10 +1,10 @@
 """``mvc import``.
 
-Each model file becomes a version of one tracked path, oldest first. A folder inside DIR, such as
-checkpoint-500, becomes one version. A folder of numbered checkpoints inside DIR is a run, and
-becomes a branch. Existing versions are skipped, so the command can be repeated. Files that are
-not model files by name are skipped and listed, unless you name them. With --data, a file or
-folder is stored as a data set, with the tag data/NAME.
+Each model file becomes a version of one tracked path, in the order of their times. A folder inside
+DIR, such as checkpoint-500, becomes one version. A folder of numbered checkpoints inside DIR is a
+training run, and becomes a branch. mvc skips versions that exist already, so you can repeat the
+command. mvc skips and lists files whose names are not those of model files; to import such a file,
+name it. With --data, mvc stores a file or folder as a data set with the tag data/NAME.
 """
 
 from __future__ import annotations
@@ -33,15 +33,19 @@ class _ImportOptions(CommandOptions, frozen=True, kw_only=True):
     deploy: str | None = option("TARGET", "Record that each version went live at its time.")
     path: PathText | None = option(
         "PATH",
-        "Tracked path of each file (default: model.EXT), or folder of each checkpoint folder.",
+        "The tracked path of files (default: model.EXT); for checkpoint folders, a tracked folder.",
     )
-    message: str | None = option("MSG", "Message of each version (default: import NAME).", "-m")
+    message: str | None = option("MSG", "The message of each version (default: import NAME).", "-m")
     skip_broken: bool = flag("Skip and list invalid checkpoints.")
-    data: bool = flag("Store a data set.", allows="sources message name reference")
-    name: str | None = option(
-        "NAME", "Name of the data set (default: its file name).", needs="data"
+    data: bool = flag(
+        "Store a data set, not versions of a model.", allows="sources message name reference"
     )
-    reference: bool = flag("With --data: record path and hashes, do not store files.", needs="data")
+    name: str | None = option(
+        "NAME", "The name of the data set (default: its file name).", needs="data"
+    )
+    reference: bool = flag(
+        "With --data: record the path and the hashes, but do not store the files.", needs="data"
+    )
 
 
 @verb("mvc import runs/2026-11 --time mtime --deploy prod", _ImportOptions)

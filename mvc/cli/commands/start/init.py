@@ -1,6 +1,6 @@
 """``mvc init``.
 
-The repository is the folder .mvc inside DIR, also with --bare. A missing DIR is created.
+The repository is the folder .mvc inside DIR, even with --bare. If DIR is missing, mvc creates it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class _InitOptions(CommandOptions, frozen=True, kw_only=True):
     branch: str | None = option("NAME", "The name of the first branch.", "-b")
     bare: bool = flag("Create a bare repository, without working files, to push to.")
     shared: Literal["group", "all"] | None = option(
-        "[group|all]", "The group of DIR may read and write; with all, other users may read, too.",
+        "[group|all]", "Let the group of DIR read and write. With 'all', let others read, too.",
         is_flag=False, flag_value="group",
     )  # fmt: skip
 

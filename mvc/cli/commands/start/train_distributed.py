@@ -1,9 +1,9 @@
 """``mvc train-distributed``.
 
-Starts K processes of SCRIPT with torch's launcher. SCRIPT joins the training by
-'with mvc.distributed.join(model) as worker'. Every global model is committed and deployed to the
-target. ARGUMENTS go to the script; its own options follow '--'. --option sets a setting of
-mvc.distributed.join.
+Starts K processes of SCRIPT with torch's launcher. In SCRIPT, 'with mvc.distributed.join(model) as
+worker' joins the training. mvc commits every global model (the common model of all processes) and
+deploys it to the target. ARGUMENTS are passed to SCRIPT. Options of SCRIPT must follow '--'.
+--option sets an argument of mvc.distributed.join.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _TrainDistributedOptions(CommandOptions, frozen=True, kw_only=True):
     )
     protocol: str | None = option(
         "NAME",
-        f"{', '.join(PROTOCOLS)}; by default fgm, without a threshold fgm-nesterov.",
+        f"{', '.join(PROTOCOLS)}; by default fgm, or fgm-nesterov without a threshold.",
     )
     options: dict[str, str] = option(
         "K=V", "A setting: rho=0.3, every=8, up=int8, push=origin, resume=true, ...",
@@ -39,7 +39,9 @@ class _TrainDistributedOptions(CommandOptions, frozen=True, kw_only=True):
     )  # fmt: skip
     repo: PathText | None = option("DIR", "The repository, by default that of this folder.")
     target: str | None = option("T", "The target of global models, by default global.")
-    branch: str | None = option("NAME", "The branch of global models; it is created if missing.")
+    branch: str | None = option(
+        "NAME", "The branch of global models. If it is missing, mvc creates it."
+    )
 
 
 @verb("mvc train-distributed train.py --workers 4", _TrainDistributedOptions)

@@ -1,8 +1,8 @@
 """``mvc backup``.
 
-Other processes may commit meanwhile. Every new byte is read back and checked before the copy
-counts. After an interruption, the same command continues. 'mvc restore' creates a repository
-from the copy. Of a folder of 'mvc serve', all repositories and tokens are copied.
+Other processes may commit meanwhile. Every new byte is read back and checked before the copy is
+valid. To continue an interrupted backup, repeat the command. 'mvc restore' creates a repository
+from the copy. In a folder of 'mvc serve', all repositories and tokens are copied.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``mvc forget``.
 
-Deletes the states of the REVs, or of the versions that the rules select. Commits, ids and
-history stay; the next 'mvc gc' removes the bytes. --weights deletes ("drops") only weights that a
-recipe can compute again, with 'mvc retrain'.
+Deletes the states of the REVs, or without REVs of the versions that rules (the options) select.
+Commits, ids and history stay. The next 'mvc gc' removes the bytes. --weights deletes ("drops") only
+weights that 'mvc retrain' can compute again.
 """
 
 from __future__ import annotations
@@ -38,32 +38,39 @@ _AT_LEAST_1 = click.IntRange(min=1)
 class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
     rev: tuple[str, ...] = argument("[REV...]")
     weights: bool = flag(
-        "Drop only weights that a proven recipe can replay.",
+        "Drop only weights whose recipe is proven: a replay gave the same bits.",
         allows="rev trust_code reason remote",
     )
     trust_code: bool = flag(
-        "With --weights: run the stored code of each REV to prove it.", needs="weights"
+        "With --weights: run the stored code of each REV to prove its recipe.", needs="weights"
     )
-    unused: str | None = option("TARGET", "Forget versions that were never deployed to TARGET.")
-    unqueried: bool = flag("Forget versions whose state was never read.")
+    unused: str | None = option(
+        "TARGET", "Forget only versions that were never deployed to TARGET."
+    )
+    unqueried: bool = flag("Forget only versions whose state was never read.")
     listed: bool = flag(
         "Print the receipts of forgotten states.",
         "--list",
         allows="rev remote",
     )
-    keep_last: int | None = option("N", "Keep the last N versions.", type=_AT_LEAST_1)
+    keep_last: int | None = option("N", "Keep the newest N versions.", type=_AT_LEAST_1)
     keep_hourly: int | None = option(
-        "N", "Keep the last of each hour, for the last N hours with versions.", type=_AT_LEAST_1
+        "N",
+        "Keep the newest version of an hour, for the newest N hours that have versions.",
+        type=_AT_LEAST_1,
     )
     keep_daily: int | None = option(
-        "N", "Keep the last of each day, for the last N days with versions.", type=_AT_LEAST_1
+        "N",
+        "Keep the newest version of a day, for the newest N days that have versions.",
+        type=_AT_LEAST_1,
     )
     keep_best: tuple[str, ...] = option(
-        "METRIC:N", "Keep the N versions with the highest METRIC; -METRIC:N: the lowest."
+        "METRIC:N",
+        "Keep the N versions with the highest METRIC; with -METRIC:N, the lowest METRIC.",
     )
     dry_run: bool = DRY_RUN
     reason: str | None = reason()
-    force: bool = flag("Do not ask for confirmation; required if stdin is no terminal.", "-f")
+    force: bool = flag("Do not ask for confirmation. Required if stdin is no terminal.", "-f")
     remote: str | None = REMOTE
 
 
@@ -167,7 +174,8 @@ def _print_receipts(session: Session, revs: tuple[str, ...]) -> None:
 def _warn(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
     for id_, targets in cost.live.items():
         session.warn(
-            f"{id_.short} is live on {listed([*targets])}: it cannot be recovered from here"
+            f"{id_.short} is live on {listed([*targets])}: "
+            "the live version will be unrecoverable from this repository"
         )
     for short in chosen.short:
         session.warn(

@@ -1,7 +1,7 @@
 """``mvc fsck``.
 
-Lists damage, the versions that it affects, and the versions that cannot be recovered. The exit
-code is 4 if there is damage, with --repair if damage remains.
+Lists damage, the versions that need damaged data, and the versions that cannot be recovered. If
+there is damage, the exit code is 4; with --repair, only if damage remains.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ _FIRST = 10
 
 
 class _FsckOptions(CommandOptions, frozen=True, kw_only=True):
-    full: bool = flag("Also recover and hash every tensor.")
-    repair: bool = flag("Repair from copies; quarantine bytes that cannot be repaired.")
+    full: bool = flag("Decode and hash every tensor, too.")
+    repair: bool = flag(
+        "Repair data from their copies. Move bytes that cannot be repaired to .mvc/quarantine."
+    )
     other: Path | None = option(
         "DIR",
-        "With --repair: also read from this backup or repository, such as a clone.",
+        "With --repair: repair from this backup or repository (such as a clone), too.",
         "--from",
         needs="repair",
     )
@@ -71,8 +73,8 @@ def _fsck(session: Session, args: _FsckOptions) -> int:
         _print(session, report)
         if not (report.sound or args.other):
             session.note(
-                "'mvc fsck --repair' repairs from other records in this repository, with "
-                "--from DIR also from a backup or a new clone"
+                "'mvc fsck --repair' repairs from other records in this repository; add "
+                "--from DIR to repair from a backup or a new clone, too"
             )
     return 0 if report.sound else DamagedData.exit_code
 

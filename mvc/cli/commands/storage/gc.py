@@ -1,7 +1,7 @@
 """``mvc gc``.
 
-Versions are reachable from refs, HEAD, deployments and the operations of the grace period.
-Forgotten states are deleted at once.
+Versions are reachable from refs, HEAD, deployments and operations of the grace period. Forgotten
+states are deleted at once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``mvc repack``.
 
-Names, ids and contents do not change. Without --interval, --max-recovery and --max-size the
-settings apply: store.storage_weight, else store.max_recovery, else store.layout. --add and
---remove accept several REVs.
+Names, ids and contents do not change. The aim is --interval, --max-recovery or --max-size. Without
+these, it comes from the settings: store.storage_weight, else store.max_recovery, else store.layout.
+--add and --remove accept several REVs.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
     reason: str | None = reason()
     interval: int | None = option("R", "Make every R-th version a reset point.")
     max_recovery: float | None = option(
-        "SECONDS", "Use the least storage with which each recovery time is at most SECONDS."
+        "SECONDS", "Use as little storage as possible, with recovery times of at most SECONDS."
     )
     max_size: int | None = option(
-        "BYTES", "Minimize recovery times within BYTES of storage (40MB, 40MiB).", type=nbytes
+        "BYTES",
+        "Minimize recovery times, with at most BYTES of storage (40MB, 40MiB).",
+        type=nbytes,
     )
     add: tuple[str, ...] = option("REV...", "Make these versions reset points.")
-    remove: tuple[str, ...] = option("REV...", "Make these reset points ordinary versions.")
+    remove: tuple[str, ...] = option("REV...", "Store these reset points as deltas instead.")
     add_queried: int | None = option("N", "Make the N most frequently read versions reset points.")
     remote: str | None = REMOTE
 

@@ -1,8 +1,8 @@
 """``mvc restore``.
 
-BACKUP is a folder that 'mvc backup' wrote, or any copy of a .mvc. DIR, by default this folder,
-must not have a repository yet. Every byte is read back and checked. After an interruption, the
-same command continues. To write the files of a version, use 'mvc checkout' instead.
+BACKUP is a folder that 'mvc backup' wrote, or another copy of a .mvc. DIR (default: this folder)
+must not have a repository yet. Every byte is read back and checked. To continue an interrupted
+restore, repeat the command. To write the files of a version, use 'mvc checkout'.
 """
 
 from __future__ import annotations
