@@ -1,8 +1,8 @@
-"""Replayable trainings: recipes, data sets, replays, and weights that recipes replace.
+"""Replayable trainings: mvc can compute the weights of a version again from a recipe.
 
 A recipe contains the code, the data sets and the settings of a training. A replay runs the training
-again. The functions are in ``verbs``, ``dataset`` and ``weights``. ``mvc.models`` stores how a
-model is built. ``mvc.probing`` compares two runs of a model.
+again. The public functions are in the modules ``verbs``, ``dataset`` and ``weights``.
+``mvc.models`` stores how a model is built. ``mvc.probing`` compares two runs of a model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Data sets: each is a version with the tag ``data/NAME``, in one of two forms.
 
 A stored data set is a version of the files themselves. Files that have not changed are not stored a
-second time. A reference is a version of one file, which contains a path, and the size and hash of
-every file at that path.
+second time. A reference is a version with one file, ``reference.json``. This file contains a path,
+and the size and hash of every file at the path.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from mvc.system import FileIdentity, FileSystem
 from mvc.types import PathName, Progress
 
 DataArgument: TypeAlias = str | PathLike[str] | Mapping[str, Any] | None
-"""A file or folder; or a mapping from names of data sets to files or folders."""
+"""The data of a training: a file or folder, or a mapping from names of data sets to files or
+folders.
+"""
 
 _REFERENCE = "reference.json"
 _SCHEMA = "mvc.reference/1"
@@ -176,7 +178,8 @@ def of_version(repo: Repository, name: str, version: CommitId) -> DataSet:
 
 
 class Used(Struct, frozen=True):
-    """The data sets of a training. ``places``: maps each name to the path on this machine.
+    """The data sets of a training. ``places``: maps the name of each data set to its path on this
+    machine.
 
     ``argument``: the value that the training function receives as ``data``. ``seen``: the size and
     modification time of each file at the call of ``used``.
@@ -210,7 +213,7 @@ def used(repo: Repository, argument_: DataArgument) -> Used:
         named = {name: Path(path) for name, path in argument_.items()}
     elif argument_ is not None:
         named = {Path(argument_).resolve().name: Path(argument_)}
-    if len(named) >= MAX_NEEDS:  # one of the needed versions is the base of the training
+    if len(named) >= MAX_NEEDS:  # the base (initial weights) is needed, too
         raise CannotRecord(
             f"a training has at most {MAX_NEEDS - 1} data sets",
             hint="put the files into one folder, which is one data set",
@@ -242,10 +245,10 @@ def used(repo: Repository, argument_: DataArgument) -> Used:
 
 
 def place(repo: Repository, data: Data, folder: Path) -> Path:
-    """Returns the path of a recorded data set, with all its files verified by their hashes.
+    """Verifies all files of a recorded data set by their hashes, and returns the data set's path.
 
-    A stored data set is checked out to ``folder``. A reference contains the path of its files.
-    Raises CannotRetrain, which names a missing or changed file.
+    A stored data set is checked out to ``folder``. The files of a reference are used where they
+    are. Raises CannotRetrain, which names a missing or changed file.
     """
     fs, reference = FileSystem(), _reference(repo, data.version)
     if reference is None:
@@ -266,7 +269,9 @@ def place(repo: Repository, data: Data, folder: Path) -> Path:
 
 
 def _files(fs: FileSystem, path: Path) -> dict[str, Path]:
-    """Maps names in the data set to paths: all files of a folder, or a single file."""
+    """Maps the name of each file in a data set to its path. ``path``: the data set's folder or
+    file.
+    """
     identity = fs.stat(path)
     if identity is None:
         raise UnknownPath(f"there is no file or folder {printable(str(path))}")
@@ -317,9 +322,7 @@ def _compare(
 
 
 def outside(repo: Repository, data: Iterable[Data]) -> list[str]:
-    """The names of the data sets in ``data`` that are references: mvc has no copy of their
-    files.
-    """
+    """The names of the references in ``data``. mvc has no copy of the files of a reference."""
     return [one.name for one in data if _is_reference(repo, one.version)]
 
 

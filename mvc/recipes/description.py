@@ -1,6 +1,8 @@
-"""Describes a training as a recipe, and collects the attachments of the recipe's version.
+"""Describes a training as a recipe, from which a replay can run the training again.
 
-The attachments are code, states of objects, and how the model is built.
+Collects the attachments of the version that has the recipe: the source code, the states of the
+training's objects, and how the model is built. The service is what trains: a function, or the
+method ``train`` of an object.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ from mvc.training.state.rng import rng_state
 class Description:
     """Describes the model, the data sets and the objects of a training in their current state.
 
-    An object that is used several times is described once. ``path``: the path of the model's file.
-    Raises CannotRecord, which names an object that cannot be replayed.
+    An object that is used several times is described once. ``path``: the path of the model's file
+    in the version. Raises CannotRecord, which names an object that cannot be replayed.
     """
 
     def __init__(self, source: torch.nn.Module | Architecture, data: Used, path: str) -> None:
@@ -43,8 +45,8 @@ class Description:
         self._model_value = self._built_by(source)
 
     def _built_by(self, source: torch.nn.Module | Architecture) -> Any:
-        """Returns the value of the recipe that builds the model. If possible, also stores how
-        ``load_model`` builds the model.
+        """Returns the call that builds the model, as a value of the recipe. If ``load_model`` can
+        build the model, too, describes the model for ``load_model``.
         """
         making = None if isinstance(source, Architecture) else making_of(self._model)
         state = self._model.state_dict()
@@ -53,7 +55,7 @@ class Description:
             call = f"{self._stored.module}:{self._stored.name}"
             return self.describer.model(call, self._stored.arguments)
         value = self.describer.constructed_model()
-        with suppress(MvcError, ValueError, TypeError):  # load_model cannot create objects
+        with suppress(MvcError, ValueError, TypeError):  # load_model cannot pass objects
             bound = inspect.signature(making.call).bind(*making.args, **making.keywords)
             built = Architecture(making.call, bound.arguments)
             self._stored, self._files = describe(built, state, self._path)
@@ -62,10 +64,10 @@ class Description:
     def recipe(
         self, base: BaseState, service: Any, arguments: Mapping[str, Any]
     ) -> tuple[Recipe, dict[str, Any]]:
-        """Returns the recipe without its result, and the attachments.
+        """Returns the recipe, in which zeros stand for the hash of the result, and the attachments.
 
-        The states of the random generators are read last. ``service`` and ``arguments`` are values
-        that ``describer`` has returned.
+        The states of the random generators are read last, right before the training. ``service``
+        and the ``arguments`` of its call are values that ``describer`` has returned.
         """
         describer, model = self.describer, self._model
         sources = sources_of(describer.classes, values=True)
@@ -112,7 +114,7 @@ def refuse_model(model: Any) -> None:
     if unwrap(model) is not model:
         raise CannotRecord(
             f"the model is wrapped ({type(model).__qualname__})",
-            hint="pass the inner module, and wrap it within the service",
+            hint="pass the inner module, and wrap this module in the training function",
         )
     for name, module in model.named_modules():
         shown = f"the module {name}" if name else "the model"
@@ -120,20 +122,20 @@ def refuse_model(model: Any) -> None:
             if getattr(module, hooks, None):
                 raise CannotRecord(
                     f"{shown} has hooks, which a recipe cannot record",
-                    hint="register them within the service",
+                    hint="register the hooks in the training function",
                 )
     tensors = (*model.named_parameters(), *model.named_buffers())
     for name, tensor in tensors:
         if not tensor.is_contiguous():
             raise CannotRecord(
                 f"{name} is not contiguous, and its order in memory would not be restored",
-                hint="choose the memory format within the service",
+                hint="choose the memory format in the training function",
             )
     devices = sorted({str(tensor.device) for _, tensor in tensors})
     if len(devices) > 1:
         raise CannotRecord(
             f"the model is on several devices: {', '.join(devices)}",
-            hint="move it to one device",
+            hint="move the model to one device",
         )
 
 

@@ -1,4 +1,7 @@
-"""``mvc.constructed``: creates an object and remembers the call."""
+"""``mvc.constructed``: creates an object and remembers the call.
+
+A recipe stores the call, so that a replay of the training can create the object again.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,8 @@ class Making(Struct, frozen=True):
 
     @property
     def names(self) -> list[str]:
-        """A name for each positional argument: the name of its parameter. If that is unknown, the
-        name is ``_N``, with the argument's position N.
+        """The parameter name of each positional argument. If the name is unknown, ``_N`` stands for
+        the argument at position N.
         """
         try:
             parameters = list(inspect.signature(self.call).parameters.values())
@@ -43,8 +46,8 @@ class Making(Struct, frozen=True):
         return [names[i] if i < len(names) else f"_{i}" for i in range(len(self.args))]
 
     def changed(self, obj: Any) -> str | None:
-        """Describes a plain attribute of ``obj`` that has changed since the call; None if none
-        has.
+        """Describes a plain attribute of ``obj`` that has changed since the call. None if no plain
+        attribute has changed.
         """
         changes = (
             f"{name}: {self.seen[name]!r}, now {value!r}"
@@ -58,9 +61,10 @@ _makings: dict[int, Making] = {}
 
 
 def constructed(call: Callable[_P, _T], /, *args: _P.args, **keywords: _P.kwargs) -> _T:
-    """Returns ``call(*args, **keywords)`` and remembers the call, for use in a recipe.
+    """Returns ``call(*args, **keywords)`` and remembers the call, for use in a recipe (see
+    ``record``).
 
-    ``call`` is a class or a function that can be imported from a module. Its arguments may be plain
+    ``call`` is a class or a function that can be imported from a module. The arguments may be plain
     values, paths in a data set, tensors, functions that can be imported, and objects that
     ``constructed`` created. Raises the errors of ``call``, and WrongUsage if the type of the result
     does not support weak references.

@@ -12,10 +12,10 @@ from mvc.models.environment import EnvironmentDifference
 class Job(Struct, frozen=True):
     """A training for the process to replay.
 
-    ``base``: a file with the initial weights; empty if the repository has them. ``folder``: the
-    working folder of the training. ``fork``: whether a fork of the process runs the job.
-    ``wanted``: ids of intermediate versions whose weights the process writes, in addition to the
-    result.
+    ``base``: the path of a file with the initial weights; empty if the repository has these
+    weights. ``folder``: the working folder of the training. ``fork``: whether a fork of the process
+    runs the job. ``wanted``: ids of intermediate versions whose weights the process writes, in
+    addition to the result.
     """
 
     repository: str
@@ -35,8 +35,8 @@ class _Event(Struct, frozen=True, tag_field="event", tag=str.lower):
 
 
 class Compared(_Event, frozen=True):
-    """``where``: the current environment in one line. ``differences``: how it differs from the
-    recorded environment.
+    """``where``: the current environment in one line. ``differences``: how the current environment
+    differs from the recorded one.
     """
 
     where: str
@@ -44,7 +44,7 @@ class Compared(_Event, frozen=True):
 
 
 class Stepped(_Event, frozen=True):
-    """An optimizer has made step number ``step``. With 0, the training starts."""
+    """An optimizer has made step number ``step``. If ``step`` is 0, the training starts."""
 
     step: int
 
@@ -67,7 +67,9 @@ class Ended(_Event, frozen=True):
 
 
 class Failed(_Event, frozen=True):
-    """The job failed. ``kind``: the class of mvc's error; empty for an error that is not of mvc."""
+    """The job failed. ``kind``: the name of the error's class if mvc defines this class; otherwise
+    empty.
+    """
 
     message: str
     hint: str | None

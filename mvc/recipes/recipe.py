@@ -1,18 +1,19 @@
-"""A recipe: how to replay the training of a version from another version, as ``recipe.json``.
+"""A recipe: how to train a version again from another version, in the attachment ``recipe.json``.
 
-A recipe names a base version (whose weights the training started from), data sets, a training
-service (the function or object that trains), the objects that the service uses, and the Merkle root
-of the result. The version has further attachments: the states of these objects, the source code and
-the environment.
+To replay a recipe is to run the training again. A recipe names a base version (whose weights the
+training started from), data sets, a service (the function or object that trains), the objects that
+the service uses, and the Merkle root of the resulting weights. Further attachments of the version
+contain the states of these objects, the source code and the environment.
 
-In a training by steps, only some versions store the whole training state. These full states have
-the attachments listed above, and a recipe named ``steps.json`` whose base is the full state itself.
-A version cannot contain its own id and root, so ``steps.json`` has zeros there. In every later
-version, ``recipe.json`` names the preceding full state and the rows of the batches since the
-preceding version (``Batches``).
+A training by steps commits many versions (``mvc.Recorder`` with a recipe). Only some of the
+versions store the whole training state. These versions are called full states. A full state has the
+attachments listed above, and a recipe named ``steps.json`` whose base is the full state itself. A
+version cannot contain its own id and root, so ``steps.json`` has zeros in place of both. In every
+later version, ``recipe.json`` names the preceding full state and, for each batch since the
+preceding version, the batch's rows: positions in the data (``Batches``).
 
 The arguments of an object are JSON values. Finite numbers, texts, lists, true, false and null are
-written as in JSON. Any other value is an object with one of these tags:
+written as in JSON. Any other value is a JSON object with one of these tags as its key:
 
 - ``{"object": n}``: the object named n, such as ``model`` or ``optimizer``
 - ``{"code": "m:q"}``: the class, function or enum member with the qualified name q in module m
@@ -74,11 +75,13 @@ _FORMS: dict[str, Any] = {
     "dtype": _Short,
     "device": _Short,
 }
-"""Maps each tag except ``data`` to the type of its content. An ``Any`` is a value."""
+"""Maps each tag except ``data`` to the type of its content. ``Any`` stands for another value."""
 
 
 class Result(Struct, frozen=True, forbid_unknown_fields=True):
-    """The result of a training: the file at ``path`` in the version, and the root of its state."""
+    """The result of a training: the path of a file in the version, and the Merkle root of its
+    tensors.
+    """
 
     path: str
     root: Root
@@ -102,9 +105,9 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True):
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
     """The model without its weights.
 
-    ``constructor``: the value that builds the model. ``frozen``: names of the parameters without
-    gradient. ``evaluating``: names of the modules in evaluation mode. The empty name is the model
-    itself.
+    ``constructor``: the value that a replay calls to build the model. ``frozen``: names of the
+    parameters without gradient. ``evaluating``: names of the modules in evaluation mode, where an
+    empty name stands for the model itself.
     """
 
     constructor: Any = field(name="made")
@@ -142,12 +145,12 @@ class Call(Struct, frozen=True):
 
 
 class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
-    """How to replay a state of a version; the fields are those of ``recipe.json``.
+    """The content of ``recipe.json``: how to train a version again.
 
-    ``service``: the value that is called with the model and ``arguments``. ``objects``: an object
-    comes after those that it refers to. ``packages``: versions of the installed packages that the
-    code imports. ``code``: the BLAKE3 hash of each attached source file. ``seconds``: duration of
-    the training. ``steps``: number of steps that its optimizers made.
+    ``service``: the value that a replay calls with the model and ``arguments``. ``objects``: an
+    object comes after the objects that it refers to. ``packages``: versions of the installed
+    packages that the code imports. ``code``: the BLAKE3 hash of each attached source file.
+    ``seconds``: duration of the training. ``steps``: number of steps of its optimizers.
     """
 
     makes: Result
@@ -175,8 +178,8 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def calls(self) -> list[Call]:
-        """The calls that a replay makes, in order: for the model, for the objects, and for the
-        service.
+        """The calls that a replay makes, in order: they build the model, build the objects, and
+        train.
         """
         model: list[Any] = [{"object": "model"}]
         return [
@@ -230,9 +233,10 @@ class Batches(Struct, frozen=True, forbid_unknown_fields=True):
     """The ``recipe.json`` of a version in a training by steps.
 
     ``start``: the full state from which a replay starts. ``before``: the preceding version.
-    ``rows``: a text for each batch since ``before``, with positions in the data, separated by
-    spaces. ``drawn``: indexes of batches before which other code had changed the random generators;
-    the attachment ``DRAWN`` contains the states of the generators at these batches.
+    ``rows``: one text for each batch since ``before``: the positions of the batch's samples in the
+    data, separated by spaces. ``drawn``: indexes in ``rows`` of the batches before which code
+    outside of the steps had changed the random generators. The attachment ``DRAWN`` contains the
+    states of the generators before these batches.
     """
 
     start: CommitId
@@ -245,7 +249,9 @@ class Batches(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StepRecipe(Recipe, frozen=True, kw_only=True):
-    """The recipe of a version in a training by steps. ``batches``: its ``recipe.json``."""
+    """The recipe of a version in a training by steps. ``batches``: the content of the version's
+    ``recipe.json``. The full state's ``steps.json`` has the rest.
+    """
 
     batches: Batches
 
@@ -293,14 +299,15 @@ def recipe_of(repo: Repository, commit: CommitId) -> Recipe:
 def carrier_of(repo: Repository, commit: CommitId) -> CommitId:
     """The version that has the code and environment of ``commit`` attached.
 
-    It is ``commit`` itself, or in a training by steps the full state before ``commit``.
+    In a training by steps, this is the full state before ``commit``; otherwise ``commit`` itself.
     """
     has_recipe = RECIPE in repo.version(commit).attached
     return recipe_of(repo, commit).carrier(commit) if has_recipe else commit
 
 
 def segment(repo: Repository, commit: CommitId) -> dict[CommitId, Batches]:
-    """Maps each version after the preceding full state, up to ``commit``, to its batches.
+    """Maps the versions between the preceding full state and ``commit``, and ``commit``, to their
+    batches.
 
     Raises DamagedData if no full state precedes ``commit``.
     """
@@ -314,17 +321,16 @@ def segment(repo: Repository, commit: CommitId) -> dict[CommitId, Batches]:
 
 
 def missing_weights(repo: Repository, commit: CommitId) -> Dropped | None:
-    """How the weights of a version were dropped, if only a replay can restore them; otherwise
-    None.
+    """Describes how the weights of a version were dropped. None if no replay is needed to restore
+    the weights.
     """
     available = repo.availability(commit)
     return available if isinstance(available, Dropped) and not available.stored else None
 
 
 def is_whole_state(entry: FileEntry) -> bool:
-    """Whether a file contains nothing but tensors, so that a replay can reproduce the file.
-
-    The structure of the file (names and order of tensors) is stored separately.
+    """Whether a file contains nothing but tensors. A replay can then reproduce the file, because
+    mvc stores the names and the order of the tensors separately.
     """
     if entry.format == "state":
         return True
@@ -362,7 +368,8 @@ def _damaged(why: str) -> DamagedData:
 
 
 def _check_values(recipe: Recipe) -> None:
-    """Checks that every value has a known form, and that the recipe has everything that it names.
+    """Checks that every value has a known form, and that the recipe has every object and data set
+    that a value names.
 
     Raises ValueError, InvalidName.
     """
@@ -408,7 +415,7 @@ def _tagged(value: dict[str, Any]) -> tuple[str, Any]:
 
 
 def _called(function: Any, args: list[Any], keywords: list[Any]) -> str:
-    """A call as text. ``function``: a name or a value."""
+    """A call as text. ``function``: a name, or a value of the recipe."""
     texts = [*map(_shown, args), *(f"{name}={_shown(item)}" for name, item in keywords)]
     name = function if isinstance(function, str) else _shown(function)
     return f"{name}({', '.join(texts)})"

@@ -1,8 +1,9 @@
 """Records a replayable training: ``with mvc.record(repo, ...) as run``.
 
-The recorded service is a function of a module, or an object with a method ``train``. A replay calls
-the service. It cannot run the body of the ``with`` block, because Python cannot call such a body
-separately.
+The service is what trains: a function of a module, or an object with a method ``train``. A recipe
+describes the call of the service, and a replay makes this call again. If the resulting weights are
+the same bit for bit, the replay proves the recipe. A replay cannot run the body of the ``with``
+block, because Python cannot call such a body separately.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Run:
 
     ``trained`` can be called instead of ``train``, and records a file that the service produced
     elsewhere. ``result``: the commit. ``recipe``: the recorded recipe. ``seconds``: duration of the
-    service. ``proof_seconds``: duration of the replay, including the start of its process.
+    service's call. ``proof_seconds``: duration of the replay, including the start of its process.
     ``weights_dropped``: whether the weights were dropped. You may extend ``metrics`` in the block.
     """
 
@@ -125,9 +126,9 @@ class Run:
         return self
 
     def _described(self, describer: Describer) -> tuple[Any, dict[str, Any]]:
-        """Returns the recipe's value for the service, and the arguments that ``record`` adds.
-
-        Only a function gets such arguments: ``optimizer`` and ``data``.
+        """Returns the service as a value of the recipe, and the arguments that ``record`` adds to
+        the call of the service. Only a function gets additional arguments: ``optimizer`` and
+        ``data``.
         """
         service, optimizer = self._service, self._optimizer
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
@@ -229,14 +230,16 @@ class Run:
         return keywords
 
     def _prepare(self, keywords: Mapping[str, Any]) -> Recipe:
-        """Returns the recipe without its result. Reads the states of the random generators last."""
+        """Returns the recipe, in which zeros stand for the hash of the result."""
         value = self._description.describer.value
         described = {name: value(argument, name) for name, argument in keywords.items()}
         recipe, self._attached = self._description.recipe(self._base, self._call, described)
         return recipe
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
-        """Commits the model, unless the block failed. With ``verify``, then replays the recipe."""
+        """Commits the model, unless the block failed. With ``verify``, replays the recipe after the
+        commit.
+        """
         if error is not None:
             return
         if self.recipe is None:
@@ -261,7 +264,7 @@ class Run:
                 with replaying(self._repo, self.result.id, replay) as replayed:
                     seconds = replayed.seconds
             self.proof_seconds = time.monotonic() - began
-            with suppress(CannotRetrain):  # for references, or if a base is not proven
+            with suppress(CannotRetrain):  # not for a reference or an unproven base
                 substitute = alternative(self._repo, self.result.id, seconds)
                 drops |= options.drop_weights is None and is_cheaper(
                     self._repo, self.result.id, substitute
@@ -288,7 +291,7 @@ class Run:
 
 @contextmanager
 def _noting_commit(result: CommitResult) -> Iterator[None]:
-    """Adds to the message of an error in the block that the version is committed."""
+    """If the block raises an error, adds to its message that the version is committed."""
     try:
         yield
     except MvcError as error:
@@ -327,8 +330,8 @@ def _file(state: Mapping[str, Any]) -> StateFile:
 
 
 def _base(repo: Repository, model: torch.nn.Module, options: RunOptions) -> BaseState:
-    """A version and a path with the model's current weights, preferably the newest of the
-    branch.
+    """The version and path of a file with the model's current weights. Prefers the newest version
+    of the branch.
     """
     entry = _file(dict(model.state_dict())).entry
     if not entry.tensors:

@@ -1,9 +1,11 @@
-"""Replays a version's recipe in another process, and verifies the weights.
+"""Replays a version's recipe (runs its training again) in another process, and verifies the
+weights.
 
-If the weights of a base are not stored, the base is replayed first. All versions are trained one
-after another, in forks of one process if possible. That process works in a folder below
-``.mvc/retraining``, which is locked while in use. A folder without a lock was left by a killed
-process; the next replay or ``gc`` deletes the folder.
+A replay that reproduces the weights bit for bit is a proof of the recipe. A training starts from
+the weights of another version, its base. If these weights are not stored, the base is replayed
+first. All versions are trained one after another, in forks of one process if possible. That process
+works in a folder below ``.mvc/retraining``, which is locked while in use. A folder without a lock
+was left by a killed process; the next replay or ``gc`` deletes the folder.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ from mvc.types import Progress
 
 _LOG = 1 << 16  # bytes read from the end of the training's output
 _SHOWN = 5
-_CALL = 200  # maximum characters of a call
+_CALL = 200  # maximum characters of a call in a message
 _ENDING = 10  # seconds in which a process must end after the training is done
 _ORPHAN = 1.0  # seconds in which a fork must end after its parent was killed
 _SILENT = 5.0  # seconds without an event until ``progress`` reports that mvc is waiting
@@ -108,8 +110,8 @@ class Retrained(Struct, frozen=True):
     ``replayed``: the versions that were trained, in order; a base that was not stored comes first.
     ``seconds`` and ``steps``: duration and optimizer steps of this version's training.
     ``differences``: texts about differences from the recorded environment. ``not_finite``: tensors
-    with an infinite value or NaN. ``distance``: None if all bits are equal; otherwise the largest
-    difference of an element from the stored one.
+    with an infinite value or NaN. ``distance``: None if all bits are those of the version;
+    otherwise the largest difference between an element and the stored element.
     """
 
     commit: CommitId
@@ -142,7 +144,7 @@ def _order(repo: Repository, commit: CommitId) -> list[CommitId]:
     while True:
         recipe = recipe_of(repo, order[-1])
         base = recipe.base.version
-        repo.manifest(base)  # downloads the list of files if only a lazy remote has it
+        repo.manifest(base)  # downloads the list of files if it is absent here
         missing = missing_weights(repo, base)
         if missing is None or missing.path != recipe.base.path:
             return order[::-1]
@@ -153,12 +155,13 @@ def _order(repo: Repository, commit: CommitId) -> list[CommitId]:
 def replaying(
     repo: Repository, commit: CommitId, options: ReplayOptions, worker: ReplayProcess | None = None
 ) -> Iterator[Retrained]:
-    """Trains a version, after its bases that are not stored; yields the verified state.
+    """Trains a version, and yields the verified state. Bases that are not stored are trained first.
 
     During the block, the version can be read like a stored one. If the repository is writable, each
     version that was reproduced bit for bit is recorded as proven. Raises NotTrusted for an
     untrusted version, before any code runs; CannotRetrain if a training is impossible or fails;
-    RetrainingDiffers if the weights differ. ``worker``: an existing process to use.
+    RetrainingDiffers if the weights differ from those of the version. ``worker``: an existing
+    process to use.
     """
     need_torch("training a version again")
     order = [commit] if options.start is not None else _order(repo, commit)
@@ -377,8 +380,8 @@ class _Replay:
         """Returns the resulting file. Raises RetrainingDiffers if the file is not that of the
         version.
 
-        Records a result with the same bits as a proof, together with the environment. Exception:
-        with the option ``threads``, nothing is recorded.
+        If all bits are equal, records a proof, together with the environment. With the option
+        ``threads``, no proof is recorded, because the recipe names another number of threads.
         """
         try:
             file = self._checked(self._commit, self.done.seconds, self.result)
@@ -391,9 +394,10 @@ class _Replay:
         return file
 
     def _reached(self, commit: CommitId, seconds: float) -> None:
-        """Compares an intermediate version with the recorded one.
+        """Compares the replayed weights of an intermediate version with the recorded weights.
 
-        If they differ, records the proofs of earlier versions, then raises RetrainingDiffers.
+        If the weights differ, records the proofs of earlier versions, then raises
+        RetrainingDiffers.
         """
         result = Path(f"{self.result}.{commit.hex()}")
         try:
@@ -404,7 +408,9 @@ class _Replay:
         result.unlink()
 
     def _checked(self, commit: CommitId, seconds: float, result: Path) -> StateFile:
-        """Reads a result. Raises RetrainingDiffers if its tensors are not those of the version."""
+        """Reads the file ``result``. Raises RetrainingDiffers if its tensors are not those of the
+        version.
+        """
         with FileSystem().open_read(result) as source:
             file = StateFile.of(parse(source, "result.pt").nested())
         entry = self._repo.manifest(commit).by_path[self._recipe.makes.path]
@@ -469,11 +475,13 @@ def _among(prefix: str, texts: Sequence[str], between: str = ", ") -> str:
 
 
 class ReplayProcess:
-    """The process that runs jobs. It is reused while the environment variables stay the same.
+    """The process that runs jobs (trainings to replay).
+
+    The process runs one job after another while the environment variables stay the same.
 
     Jobs and events go through a pipe. The process ends when this object closes the pipe. After
-    ``deadline``, no more events are read. ``folder`` contains the log of the process, and data
-    sets.
+    ``deadline``, no more events are read. ``folder`` contains the log of the process, and copies of
+    data sets.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -514,8 +522,8 @@ class ReplayProcess:
             self._pipe.send_bytes(json.encode(job))
 
     def events(self) -> Iterator[Event | None]:
-        """Yields the events of the process until it is idle. Yields None after each silent
-        interval.
+        """Yields the events of the process until the process is idle. Yields None after each
+        interval without an event.
 
         Stops at the deadline. Stops, too, when the process has ended, even if a child of that
         process has the pipe open.

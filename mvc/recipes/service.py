@@ -1,9 +1,10 @@
-"""The objects of a training: how each was created, its state, and its references.
+"""The objects of a training: how each was created, its state, and the objects that it refers to.
 
+A recipe describes a training as JSON, and a replay runs the training again from the recipe.
 ``Describer`` turns objects into values of a recipe, and refuses objects that cannot be rebuilt.
 ``Rebuilt`` turns values into objects. ``_VALUES`` lists every kind of argument, with the functions
-for both directions. ``_GENERATORS`` lists every kind of random generator that mvc can create
-itself.
+that describe and rebuild the argument. ``_GENERATORS`` lists every kind of random generator that
+mvc can create itself.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ VALUES = f"{SERVICE}values.safetensors"
 """The attachment with the tensors and arrays among the arguments."""
 
 START = f"{SERVICE}start.safetensors"
-"""The attachment with the states of the random generators, and buffers outside ``state_dict``."""
+"""The attachment with the states of the random generators, and the buffers not in ``state_dict``.
+"""
 
 _ARRAYS = torch.Tensor | np.ndarray
 
@@ -139,7 +141,7 @@ class Describer:
         self._open: set[int] = set()
 
     def knows(self, obj: Any) -> bool:
-        """Whether an object was described."""
+        """Whether an object is already described."""
         return id(obj) in self._names
 
     def model(self, call: str, keywords: Mapping[str, Any]) -> Any:
@@ -293,9 +295,7 @@ class Describer:
         return f"{module}:{name}"
 
     def object(self, obj: Any, place: str) -> str:
-        """Adds an object with its arguments and its state to ``objects``. Returns the object's
-        name.
-        """
+        """Adds an object to ``objects``, and its state to ``states``. Returns the object's name."""
         name, kind = self._free_name(place), _kind(obj)
         if id(obj) in self._open:
             raise CannotRecord(f"{place} refers to itself")
@@ -342,8 +342,8 @@ class Describer:
         return call, args, keywords
 
     def _optimizer(self, obj: torch.optim.Optimizer, name: str) -> Made:
-        """Describes an optimizer by its class, its default settings, and its state by parameter
-        name.
+        """Describes an optimizer by its class, its default settings, and the state of each
+        parameter.
         """
         call = self.code(type(obj), name)
         accepted = inspect.signature(type(obj)).parameters
@@ -367,7 +367,7 @@ class Describer:
         return Made(name, "optimizer", call, (), keywords=keywords, state=True)
 
     def _state(self, obj: Any, name: str) -> bool:
-        """Adds the state of a constructed object to ``states``. Returns False if it has no
+        """Adds the state of a constructed object to ``states``. Returns False if the object has no
         state.
         """
         state = _state_of(obj)
@@ -419,7 +419,7 @@ def _state_of(obj: Any) -> Any:
 
 
 class Rebuilt:
-    """Rebuilds the objects of a recipe, each once. The states are set after all objects exist."""
+    """Rebuilds each object of a recipe once. The states are set after all objects exist."""
 
     def __init__(
         self, repo: Repository, commit: CommitId, recipe: Recipe, data: Mapping[str, Path]
@@ -548,7 +548,7 @@ class Rebuilt:
             ) from error
 
 
-# -- the kinds of arguments, each with both directions ------------------------------------------
+# -- the kinds of arguments: how to describe and rebuild each ----------------------------------
 
 
 class _Value(Struct, frozen=True):

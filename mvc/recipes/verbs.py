@@ -1,7 +1,9 @@
-"""Shows how versions were trained, and retrains them (MMlib, provenance).
+"""Shows how versions were trained, and trains versions again (like "provenance" in MMlib).
 
-A version may have attachments that describe its training: the code, the environment, and a recipe,
-which names the data sets and the call.
+A version may have attachments that describe its training: the code, the environment, and a recipe.
+The recipe names the base (the version from which the training started), the data sets, and the call
+that trains. A replay makes this call again. It proves the recipe if the weights are the same bit
+for bit.
 """
 
 from __future__ import annotations
@@ -77,10 +79,10 @@ def record(
 
     With ``verify``, a replay in another process proves that the recipe reproduces the weights. The
     replay is ended after ``timeout`` seconds, and calls ``progress`` as ``retrain`` does. With
-    ``drop_weights``, the weights are dropped after the proof. This is refused for data sets stored
-    as references. By default, weights are dropped only if ``store.storage_weight`` is set and the
-    proven recipe is cheaper than storing them. docs/provenance.md lists what can be recorded.
-    Raises CannotRecord before training.
+    ``drop_weights``, the weights are dropped after the proof. A recipe with data sets stored as
+    references is then refused. By default, weights are dropped only if ``store.storage_weight`` is
+    set and a replay costs less than storing the weights. docs/provenance.md lists what can be
+    recorded. Raises CannotRecord before the training.
     """
     need_torch("recording a training")
     from mvc.recipes.recording import Run, RunOptions
@@ -106,17 +108,17 @@ def retrain(
 ) -> Retrained:
     """Retrains a version by its recipe in another process, and returns the verified state.
 
-    This runs code attached to the version, and so needs ``trust=True``. If the weights of a base
+    This runs code attached to the version, and so needs ``trust=True``. If the weights of the base
     are not stored, the base is trained first. In this case, ``trust`` must be a list of all
-    versions to train. ``anyway`` trains even if the environment differs in settings that affect
-    bits. ``threads`` overrides the recorded number of threads, which is one of these settings. With
-    a ``tolerance``, weights are accepted, too, if they differ from the stored ones by at most this
-    number (``Retrained.distance``). Such a replay is recorded in a note of the version, but is no
-    proof of the recipe.
+    versions to train. ``anyway`` trains even if the environment differs in settings that affect the
+    bits of the result. ``threads`` overrides the recorded number of threads, which is one of these
+    settings. With a ``tolerance``, weights are accepted, too, if they differ from the stored ones
+    by at most this number (``Retrained.distance``). Such a replay is recorded in a note of the
+    version, but is no proof of the recipe.
 
     ``timeout``: maximum seconds for the replay of one version. ``progress`` is called with steps
     done, total steps and a text. Raises UnknownPath for a version without a recipe; NotTrusted;
-    CannotRetrain if the training is impossible or fails; RetrainingDiffers for other weights.
+    CannotRetrain if the training is impossible or fails; RetrainingDiffers if the weights differ.
     """
     commit = repo.find(rev)
     options = ReplayOptions(
@@ -168,10 +170,10 @@ def drop_weights(
 
     Trusted versions of a training by steps (``A..B`` names several) are proven first. Returns a
     mapping from versions to reasons why a version keeps its weights. The reason is None if the
-    weights were dropped. Before anything is dropped, all needed data are read and hashed. If an
-    error is raised, nothing was dropped: UnknownPath for a version without a recipe; NotTrusted;
-    CannotRetrain if no replay in this repository has proven the recipe, or if data sets are
-    references; DamagedData.
+    weights were dropped. Before anything is dropped, all data that a replay needs are read and
+    hashed. If an error is raised, nothing was dropped: UnknownPath for a version without a recipe;
+    NotTrusted; CannotRetrain if no replay in this repository has proven the recipe, or if data sets
+    are references; DamagedData.
     """
     from mvc.recipes.weights import alternative
 
@@ -191,7 +193,7 @@ def drop_weights(
 def _prove_segments(
     repo: Repository, commits: Sequence[CommitId], options: ReplayOptions
 ) -> dict[CommitId, str | None]:
-    """Replays the unproven versions of trainings by steps, each once.
+    """Replays each unproven version of trainings by steps once.
 
     Returns a mapping from versions to reasons why a version keeps its weights, or None.
     """
@@ -253,10 +255,10 @@ def store_weights(
 def steps(repo: Repository, rev: Rev = "HEAD") -> dict[str, Any] | None:
     """How to replay a version in a training by steps; None for any other version.
 
-    ``start``: the full state to start from. ``batches`` and ``rows``: how many of each a replay
-    needs after ``start``. ``seconds``: estimated time, including the recovery of ``start``; None if
-    no local replay has proven the version. The result is None, too, if the recipe cannot be read
-    here.
+    ``start``: the version whose stored training state a replay starts from. ``batches`` and
+    ``rows``: the numbers of batches and samples that a replay trains on after ``start``.
+    ``seconds``: estimated time, including the recovery of ``start``; None if no local replay has
+    proven the version. The result is None, too, if the recipe cannot be read here.
     """
     from mvc.recipes.weights import recovery
 
@@ -276,18 +278,18 @@ def steps(repo: Repository, rev: Rev = "HEAD") -> dict[str, Any] | None:
 
 
 def calls(repo: Repository, rev: Rev = "HEAD") -> list[Call]:
-    """The calls that ``retrain`` would make for a version, in order. Runs nothing.
+    """The calls that ``retrain`` would make for a version, in order. Runs no code of the version.
 
-    Empty if the version has no recipe. Raises DamagedData.
+    The list is empty if the version has no recipe. Raises DamagedData.
     """
     commit = repo.find(rev)
     return recipe_of(repo, commit).calls if RECIPE in repo.version(commit).attached else []
 
 
 def code(repo: Repository, rev: Rev = "HEAD") -> dict[str, bytes]:
-    """Maps the names of the source files attached to a version to their content. Runs nothing.
+    """Maps the names of the source files attached to a version to their content.
 
-    Empty if the version has no code.
+    The mapping is empty if the version has no code.
     """
     commit = carrier_of(repo, repo.find(rev))
     names = (entry.path.removeprefix(ATTACHED) for entry in repo.manifest(commit).attached)

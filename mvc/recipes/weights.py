@@ -1,6 +1,8 @@
-"""Which weights a proven recipe may replace, and whether that is cheaper than storing them.
+"""Decides which weights a replay can replace, and whether a replay costs less than storing them.
 
-A recipe is proven if a replay in this repository reproduced the weights bit for bit.
+A replay runs the training of a version again, from its recipe. A recipe is proven if a replay in
+this repository reproduced the weights bit for bit. The base of a version is the version from whose
+weights the training started.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from mvc.recipes.recipe import STEPS, Recipe, StepRecipe, missing_weights, recip
 
 
 def alternatives(repo: Repository) -> dict[CommitId, Alternative]:
-    """Maps versions to Alternatives, if a proven recipe reproduces the version's weights.
+    """Maps each version whose weights a proven recipe reproduces to an Alternative: how to replay
+    it.
 
-    Leaves out full states of a training by steps, versions trained on data outside of the
-    repository, and versions whose recipe cannot be read.
+    Leaves out full states (versions that store the whole training state), versions trained on data
+    outside of the repository, and versions whose recipe cannot be read.
     """
     result = {}
     for commit, proof in repo.storage.proofs().items():
@@ -38,9 +41,9 @@ def alternative(repo: Repository, commit: CommitId, seconds: float = 0.0) -> Alt
     """How the recipe of a version reproduces its weights, and which files the replay needs.
 
     A replay needs the files of the data sets, and the base version. If the weights of the base are
-    dropped, it needs everything that the recipe of the base needs. Raises UnknownPath for a version
-    without a recipe, and CannotRetrain if data are outside of mvc, or if the recipe of a base is
-    not proven.
+    dropped, the replay needs everything that the recipe of the base needs. Raises UnknownPath for a
+    version without a recipe, and CannotRetrain if data are outside of mvc, or if the recipe of a
+    base is not proven.
     """
     needs = list[tuple[CommitId, str]]()
     lineage = [*_lineage(repo, commit)]
@@ -81,8 +84,8 @@ def drop_steps(repo: Repository, end: CommitId) -> list[CommitId]:
     """Drops the weights of proven versions between a full state and ``end``; returns these
     versions.
 
-    ``end`` and full states keep their weights. A version keeps them, too, if its recovery would
-    take longer than ``store.max_recovery``. Raises DamagedData, and CannotRetrain if data are
+    ``end`` and full states keep their weights. A version keeps its weights, too, if its recovery
+    would take longer than ``store.max_recovery``. Raises DamagedData, and CannotRetrain if data are
     outside of mvc.
     """
     substitute, bound = alternative(repo, end), repo.config.get("store.max_recovery")
@@ -98,10 +101,10 @@ def drop_steps(repo: Repository, end: CommitId) -> list[CommitId]:
 
 
 def is_cheaper(repo: Repository, commit: CommitId, substitute: Alternative) -> bool:
-    """Whether replaying a version costs less than storing the weights that no other version has.
+    """Whether replaying a version costs less than storing the tensors that no other version has.
 
-    False without ``store.storage_weight``, or if the replay takes longer than
-    ``store.max_recovery``.
+    The result is False if ``store.storage_weight`` (seconds that 1 GB is worth) is not set, or if
+    the recovery by a replay takes longer than ``store.max_recovery``.
     """
     weight, bound = map(repo.config.get, ("store.storage_weight", "store.max_recovery"))
     seconds = recovery(repo, commit, substitute.seconds)
@@ -112,7 +115,7 @@ def is_cheaper(repo: Repository, commit: CommitId, substitute: Alternative) -> b
 
 
 def late(repo: Repository) -> list[CommitId]:
-    """Versions that only a replay can restore, if this takes longer than ``store.max_recovery``."""
+    """Versions that only a replay can restore, and that take longer than ``store.max_recovery``."""
     bound, proofs = repo.config.get("store.max_recovery"), repo.storage.proofs()
     return [
         commit
@@ -138,7 +141,7 @@ def _lineage(
 ) -> Iterator[tuple[CommitId, Recipe, Dropped | None]]:
     """Yields a version, then each base whose weights are dropped.
 
-    Each comes with its recipe and (None for the first) how its weights were dropped.
+    The other parts of each tuple: the recipe, and how the weights were dropped (None in the first).
     """
     dropped = None
     while True:

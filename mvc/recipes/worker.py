@@ -1,9 +1,10 @@
 """The replay process: ``python -m mvc.recipes.worker PARENT PIPE``, started by ``replay``.
 
-Jobs and events are JSON objects. They go through the pipe, a descriptor inherited from ``replay``.
-On Linux, a fork of this process runs each job. So torch is imported once, and no training sees
-changes that another training made. A job with ``fork`` false runs in the process itself, which then
-ends. During a job, the process ends when the pipe closes, so it never outlives its parent.
+A job is a training to run again; events report its progress. Both are JSON objects, which go
+through the pipe, a descriptor inherited from the process ``PARENT``. On Linux, a fork of this
+process runs each job. So torch is imported once, and no training sees changes that another training
+made. A job with ``fork`` false runs in the process itself, which then ends. During a job, the
+process ends when the pipe closes, so the process never outlives its parent.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _EVERY = 0.1  # seconds between two reports of progress
 
 
 def main(parent: int, pipe: Connection[Any, Any]) -> int:
-    """Runs jobs until there are no more; returns the exit code."""
+    """Runs jobs until the pipe is closed; returns the exit code."""
     _end_with(parent)
     while (job := _next_job(pipe)) is not None:
         if not job.fork:
@@ -85,7 +86,7 @@ def _do(job: Job, events: Connection[Any, Any]) -> int:
 
 
 def _end(code: int) -> NoReturn:
-    """Ends a fork without finalizing the interpreter, because that would copy all shared memory."""
+    """Ends a fork without finalizing the interpreter, because this would copy shared memory."""
     for child in multiprocessing.active_children():
         child.terminate()
         child.join()
@@ -95,13 +96,17 @@ def _end(code: int) -> NoReturn:
 
 
 def _end_with_pipe(pipe: int) -> None:
-    """Ends the process when the pipe closes. During a job, nothing else can arrive."""
+    """Ends the process when the pipe closes. During a job, the parent sends nothing through the
+    pipe.
+    """
     os.read(pipe, 1)
     os._exit(3)
 
 
 def _end_with(parent: int) -> None:
-    """Makes Linux end this process with its parent, even while code holds Python's global lock."""
+    """Makes Linux end this process when its parent ends, even while code holds Python's global
+    lock.
+    """
     if sys.platform == "linux" and os.getppid() == parent:
         signal_at_end_of_parent(signal.SIGKILL)
         if os.getppid() != parent:
@@ -170,7 +175,8 @@ def _versions(
     events: Connection[Any, Any],
     began: float,
 ) -> Iterator[float]:
-    """Trains from a full state to ``commit``, and writes the versions in ``job.wanted``.
+    """Trains from a full state (a stored training state) to ``commit``, and writes the versions in
+    ``job.wanted``.
 
     Yields the seconds spent on each write.
     """
@@ -210,7 +216,7 @@ def _in_a_line(environment: Environment) -> str:
 def _prepare(
     model: torch.nn.Module, recorded: Model, weights: Mapping[str, Any], buffers: Mapping[str, Any]
 ) -> None:
-    """Sets the recorded weights, dtypes, device and modes of a new model."""
+    """Gives a newly built model the recorded weights, dtypes, device and modes."""
     adopt_dtypes(model, weights)
     try:
         model.to(recorded.device)

@@ -1,7 +1,8 @@
-"""Trainings by steps: a Recorder records the rows of each batch, and replays prove the versions.
+"""Trainings by steps: a Recorder records which rows of the data each batch has, and replays run the
+steps again.
 
-A version is proven if a replay reproduced its weights bit for bit. The modules of this package
-import torch.
+A replay that reproduces the weights of a version bit for bit proves the version. The modules of
+this package import torch.
 """
 
 from mvc.errors import need_torch

@@ -1,7 +1,8 @@
-"""Proves the versions of a training by steps: replays these, and compares the weights bit for bit.
+"""Proves the versions of a training by steps: trains them again, and compares the weights.
 
-A segment is the versions after a full state, up to the next full state. Segments are replayed one
-after another.
+A version is proven if the weights are the same bit for bit. A full state is a version that stores
+the whole training state, so that a replay can start from it. A segment is the versions after a full
+state, up to the next full state. Segments are replayed one after another.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from mvc.training.step_notes import ProofReport
 
 
 class Prover:
-    """Replays the versions that this process records, in a separate thread.
+    """A thread that replays the versions which this process records.
 
     Does nothing if ``prove`` is false.
     """
@@ -53,7 +54,7 @@ class Prover:
             self._thread.join()
             self.report = replace(
                 self.report,
-                # ``_steps`` is empty unless the thread failed
+                # the thread failed if ``_steps`` has a version left
                 unproven=(*self.report.unproven, *self._steps.values()),
             )
 

@@ -1,6 +1,7 @@
 """The Recorder: records the states of a training as versions.
 
-With a recipe, it also records the rows of each batch, so that versions can be replayed.
+With a recipe (a function for one step), the Recorder also records which rows of the data each batch
+has. A replay can then run the steps again, and reproduce the versions.
 """
 
 from __future__ import annotations
@@ -39,55 +40,55 @@ _ITSELF = CommitId(bytes(32))
 class Recorder(StateRecorder):
     """Records a training's state; use it as a context manager, or call ``close``.
 
-    ``repo`` is an open Repository, or the path of an existing one, which the recorder opens and
+    ``repo`` is an open Repository, or the path of a repository, which the recorder opens and
     closes. ``include`` lists the parts to record: ``model``, ``optimizer``, ``scheduler``,
     ``scaler``, ``rng``. By default the recorder records all objects that were passed, and the
-    random generators. It records every ``every``-th step. If the queue is full, ``when_full``
-    decides: ``block`` waits, ``coalesce`` replaces the newest waiting version, ``drop`` skips the
-    new version. ``queue_bytes`` limits the memory for queued states (default: two states). ``name``
-    is the path of the model's file.
+    random generators. It records every ``every``-th step. Recorded states wait in a queue for the
+    recorder's thread. If the queue is full, ``when_full`` decides: ``block`` waits, ``coalesce``
+    replaces the newest waiting version, ``drop`` skips the new version. ``queue_bytes`` limits the
+    memory for queued states (default: two states). ``name`` is the path of the model's file.
 
     Versions are committed to ``branch``. By default this is the branch that is current at the
     start, even if you switch to another branch later. If HEAD is detached at the start, HEAD moves
-    to each new version. If ``deploy`` names a target, every version is deployed to it. The
-    deployment of an exact version has the time of the call of ``step``. Versions are committed but
-    no longer deployed when another client deploys to the target or rolls it back, or when the
-    setting ``deploy.protect`` names the target. ``deploy_again`` resumes the deployments. ``push``
-    is a remote to which the branch is pushed after the commits. An unreachable remote does not stop
-    the training; a later push sends the missing versions.
+    to each new version. If ``deploy`` names a target, every version is deployed to this target. The
+    recorded time of the deployment of an exact version is that of the call of ``step``. If another
+    client deploys to the target or rolls the target back, or if the setting ``deploy.protect``
+    names the target, versions are committed but no longer deployed. ``deploy_again`` resumes the
+    deployments. ``push`` is a remote to which the branch is pushed after the commits. An
+    unreachable remote does not stop the training; a later push sends the missing versions.
 
     ``metrics`` and ``params`` are added to every version. Each is a mapping, or a function that
     returns a mapping. ``message`` is put before the message of each version. ``author`` is as for
-    ``commit``. ``start`` is the number of steps done before, or the result of ``mvc.resume``. By
-    default, ``start`` is the number of steps of the version that ``mvc.resume`` loaded into the
-    model, or 0. After a resume, every version records which version the training resumed from.
-    ``run`` names the training. After a resume, ``run`` is by default that of the version that the
-    training resumed from.
+    ``commit``. ``start`` is the number of steps done before this recorder, or the result of
+    ``mvc.resume``. By default, ``start`` is the number of steps of the version that ``mvc.resume``
+    loaded into the model, or 0. After a resume, every version records which version the training
+    resumed from. ``run`` names the training. After a resume, ``run`` is by default the name in the
+    version that the training resumed from.
 
     ``pipeline`` is text, or Requirements, which ``commit`` explains. Without ``pipeline``, versions
     are exact, and encoded by the setting ``commit.pipeline``. Exception: if the setting is ``lc``
-    or a similar pipeline, it stores approximate weights and moments, from which the training can be
-    resumed (docs/lc.md). With any other lossy pipeline, a version contains production weights:
-    weights near the training weights, computed in the recorder's thread to make deltas small. The
-    training's own weights do not change. ``exact`` names tensors that a lossy pipeline must not
-    change, in addition to the buffers. With ``keep_training``, a version of production weights also
-    stores the exact training weights. Without the training weights, no training can be resumed from
-    the version.
+    or a similar pipeline, versions contain approximate weights and optimizer moments, from which
+    the training can be resumed (docs/lc.md). With any other lossy pipeline, a version contains
+    production weights: weights near the training weights, computed in the recorder's thread to make
+    deltas small. The training's own weights do not change. ``exact`` names tensors that a lossy
+    pipeline must not change, in addition to the buffers. With ``keep_training``, a version of
+    production weights also stores the exact training weights. Without the training weights, no
+    training can be resumed from the version.
 
     The recorder's thread calls ``on_deploy`` with each version, after the version is durable. With
-    ``deploy_first``, it calls ``on_deploy`` before the version is stored. A crash can then lose a
-    version that is already in use (docs/production.md). ``evaluate`` and ``monitor`` are for stages
-    of a lossy pipeline that decide which versions are stored. ``evaluate(state, data)`` returns an
-    accuracy from 0 to 1, or a pair (accuracy, samples), for the stages ``dsed`` and ``guard``.
-    ``monitor(data)`` returns the value that the stage ``drift`` watches: a number, or one number
-    for each sample.
+    ``deploy_first``, the thread calls ``on_deploy`` before the version is stored. A crash can then
+    lose a version that is already in use (docs/production.md). ``evaluate`` and ``monitor`` are for
+    stages of a lossy pipeline that decide which versions are stored. ``evaluate(state, data)``
+    returns an accuracy from 0 to 1, or a pair (accuracy, number of samples), for the stages
+    ``dsed`` and ``guard``. ``monitor(data)`` returns the value that the stage ``drift`` watches: a
+    number, or one number for each sample.
 
     ``recipe`` is a function for one step, called as ``recipe(model, optimizer, batch)``. With a
     recipe, call ``train`` instead of ``step``. Each version can then be replayed from the rows of
-    its batches in ``data``. Every ``full_every``-th version stores the whole training state. With
-    ``prove``, another process replays the versions between two of these full states. The weights of
-    a version that was reproduced bit for bit are dropped (docs/recorder.md). Raises CannotRecord
-    for objects that cannot be replayed.
+    its batches in ``data``. Every ``full_every``-th version is a full state: it stores the whole
+    training state. With ``prove``, another process replays the versions between the full states.
+    The weights of a version that was reproduced bit for bit are dropped (docs/recorder.md). Raises
+    CannotRecord for objects that cannot be replayed.
 
     Call the methods only from the training's thread. Raises WrongUsage, which names an invalid
     argument; InvalidName; InvalidPipeline; NotARepository; TargetProtected; UnknownRevision if the
@@ -135,8 +136,8 @@ class Recorder(StateRecorder):
         self._data = data
 
     def loader(self, **arguments: Any) -> DataLoader[Any]:
-        """A DataLoader of the recipe's data with these arguments. It yields pairs of rows and
-        batch.
+        """A DataLoader of the recipe's data with these arguments. It yields pairs: the rows
+        (positions in the data) of a batch, and the batch.
 
         ``for rows, batch in recorder.loader(batch_size=64): recorder.train(rows, batch)``
         """
@@ -144,8 +145,9 @@ class Recorder(StateRecorder):
 
 
 class _Step(Struct, frozen=True):
-    """``rows``: the rows of the batch. ``drawn``: the states of the random generators before the
-    step, if other code had changed them since the preceding step; otherwise None.
+    """A training step. ``rows``: the rows of the batch. ``drawn``: the states of the random
+    generators before the step, if other code had changed them since the preceding step; otherwise
+    None.
     """
 
     rows: str
@@ -163,14 +165,16 @@ class _Full(Struct, frozen=True):
 
 
 class _Notes:
-    """The ``StepNotes`` of one training."""
+    """The ``StepNotes`` of one training: what a ``StateRecorder`` records about the steps."""
 
     def __init__(self, stepping: Stepping, path: str, every: int, *, prove: bool) -> None:
         self._stepping, self._path, self._every, self._prove = stepping, path, every, prove
-        self._trained: dict[int, _Step] = {}  # position to step, since the last durable version
-        self._full: dict[int, _Full] = {}  # position to full state, until the state is durable
+        self._trained: dict[int, _Step] = {}  # steps after the newest durable version, by number
+        self._full: dict[int, _Full] = {}  # full states that are not yet durable, by step
         self._position, self._versions, self._fresh = 0, 0, True
-        self._after: Mapping[str, Any] | None = None  # states of the generators after the last step
+        self._after: Mapping[str, Any] | None = (
+            None  # states of the generators after the newest step
+        )
         self._start: CommitId | None = None
         self._before: CommitId | None = None
 
