@@ -1,6 +1,6 @@
 """Codecs, which encode vectors as bytes and decode them.
 
-The vectors are drifts (a drift is the difference between a worker's model and the last global
+The vectors are drifts (a drift is the difference between a worker's model and the newest global
 model) and changes of the global model.
 """
 
@@ -58,7 +58,7 @@ class Plain(DriftCodec):
 
 
 class Int8(DriftCodec):
-    """Eight bits per number. Every 256 numbers have a float32 scale, so a number takes 8.125
+    """Eight bits per number. Every 256 numbers share a float32 scale, so a number takes 8.125
     bits.
     """
 
@@ -82,11 +82,11 @@ class Int8(DriftCodec):
 
 
 class Exponent(DriftCodec):
-    """Sign and exponent: a number is decoded as the mean magnitude of all numbers with its
-    exponent.
+    """Sends only the sign and the exponent of each number.
 
-    Numbers below 2^-14 of the largest become zero. The bytes are a table of 15 magnitudes as
-    float32, then a symbol of one byte for each number, Huffman coded by zlib.
+    A number is decoded as the mean magnitude of all numbers with the same exponent. Numbers below
+    2^-14 of the largest number become zero. The bytes are a table of 15 magnitudes as float32, then
+    a symbol of one byte for each number, Huffman coded by zlib.
     """
 
     name = "exponent"
@@ -178,7 +178,7 @@ class LargestEntries(DriftCodec):
 
 
 class Lc(DriftCodec):
-    """The pipeline stage ``lc``: encodes the whole vector as a delta from zero.
+    """The pipeline stage ``lc``: encodes the whole vector as a delta from a vector of zeros.
 
     ``bound`` is the text after ``lc:`` in a pipeline: ``x=3``, ``budget=0.05``, ``error=0.1,ans``.
     """
@@ -264,12 +264,13 @@ def codec_named(text: str) -> DriftCodec:
 
 
 class VectorLayout(Struct, frozen=True):
-    """Contents of a model's flat vector: parameters first, then statistics of its layers.
+    """Contents of a model's flat vector: first the parameters, then the statistics of BatchNorm
+    layers.
 
-    ``measured``: the number of parameters. The statistics (running means and variances of
-    BatchNorm) are averaged without codec and outer step, and safe functions ignore the statistics.
-    ``digest``: 16 bytes that identify the network's structure. Integer buffers and optimizer states
-    are not in the vector, and stay with each worker.
+    ``measured``: the number of parameters. The statistics (running means and variances) are
+    averaged without a codec and without the coordinator's momentum. The distance between models is
+    measured without the statistics. ``digest``: 16 bytes that identify the network's structure.
+    Integer buffers and optimizer states are not in the vector, and stay with each worker.
     """
 
     length: int

@@ -2,8 +2,14 @@
 
 A message is a header (kind, worker, round, sub-round), then its numbers, then its data. The runner
 sends exactly the bytes of ``to_bytes``. ``size`` is the number of these bytes. A message goes up
-(from a worker to the coordinator) or down (from the coordinator to a worker). ``worker`` names this
-worker.
+(from a worker to the coordinator) or down (from the coordinator to a worker). The field ``worker``
+is the number of this worker.
+
+In a round, all workers train the newest global model, the reference. The drift of a worker is its
+model minus the reference. The value of a safe function (``mvc.distributed.safe``) is negative while
+the drift is small enough for the radius, a distance. A round has sub-rounds. In a sub-round of FGM,
+a worker counts by how many quanta this value has risen; a quantum is a fixed amount.
+examples/reproduce/distributed/README.md explains the protocols.
 """
 
 from __future__ import annotations
@@ -49,13 +55,13 @@ class Join(Message, frozen=True):
 
 
 class Increment(Message, frozen=True):
-    """Up: the counter of a worker has risen by ``amount`` in this sub-round."""
+    """Up: the value of the worker's safe function has risen by ``amount`` quanta."""
 
     amount: int
 
 
 class Value(Message, frozen=True):
-    """Up: the answer to Collect. ``value``: the value of the worker's safe function."""
+    """Up: the answer to Collect, the value of the worker's safe function."""
 
     value: float
 
@@ -89,7 +95,9 @@ class Done(Message, frozen=True):
 
 
 class Begin(Message, frozen=True):
-    """Down: a round begins. ``data``: the model if ``full`` is 1, otherwise its encoded change."""
+    """Down: a round begins. ``data``: the global model if ``full`` is 1, otherwise its encoded
+    change.
+    """
 
     full: int
     quantum: float
@@ -97,7 +105,7 @@ class Begin(Message, frozen=True):
 
 
 class Quantum(Message, frozen=True):
-    """Down: a sub-round begins. ``quantum``: the step in which the worker counts."""
+    """Down: a sub-round begins. ``quantum``: the rise of the safe function that counts as one."""
 
     quantum: float
 
@@ -111,9 +119,7 @@ class Fetch(Message, frozen=True):
 
 
 class Balance(Message, frozen=True):
-    """Down: a sub-round begins. The worker's model becomes the reference plus the encoded
-    change.
-    """
+    """Down: a sub-round begins. The worker trains on from the reference plus the encoded change."""
 
     data: bytes
 
@@ -123,11 +129,13 @@ class Continue(Message, frozen=True):
 
 
 class Stop(Message, frozen=True):
-    """Down: training has ended, and the last global model is complete."""
+    """Down: training has ended, because the last global model is complete."""
 
 
 class Radius(Message, frozen=True):
-    """Down: the measured radius. It is sent before the first round that uses the radius."""
+    """Down: the radius that the coordinator has measured, sent before the first round that uses
+    it.
+    """
 
     radius: float
 

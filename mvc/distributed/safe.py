@@ -1,9 +1,10 @@
-"""Safe functions: whether a model is still close enough to the reference, the last global model.
+"""Safe functions: whether a model is still close enough to the reference, the newest global model.
 
 A safe function is convex in the drift (the model minus the reference), and negative if the drift is
-safe. If the sum of its values over all workers is at most 0, its value at the mean drift is at most
-0, too. All numbers are float64. In float32, a quotient of 4.0 may become 3.9999985, so that a
-counter is too small by one.
+safe. If the sum of the function's values over all workers is at most 0, the function's value at the
+mean drift is at most 0, too. All numbers are float64. In float32, rounding may turn a quotient of
+4.0 into 3.9999985. A counter, which is such a quotient rounded down, would then be too small by
+one.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ Vector = NDArray[np.float64]
 
 
 def norm_of(vector: Vector) -> float:
-    """The Euclidean norm. Unlike BLAS, it is summed in an order that does not depend on threads."""
+    """The Euclidean norm. Unlike BLAS, sums in an order that does not depend on threads."""
     return math.sqrt(float(np.sum(np.square(vector))))
 
 
 class SafeFunction(ABC):
-    """The reach of a drift minus ``radius ** power``. Every round creates a new safe function."""
+    """The value at a drift is ``reach(drift) - radius ** power``.
+
+    Every round creates a new safe function.
+    """
 
     power: ClassVar[int] = 1
 
@@ -42,7 +46,7 @@ class SafeFunction(ABC):
 
     @abstractmethod
     def reach(self, drift: Vector) -> float:
-        """How far this drift reaches; 0 for a drift of zero."""
+        """The size of a drift, to compare with ``radius ** power``; 0 for a drift of zero."""
 
     def of(self, drift: Vector) -> float:
         return self.reach(drift) + self.at_zero
@@ -77,7 +81,7 @@ class Cap(SafeFunction):
     """The spherical cap ``max(-r - <X,E>/|E|, |X+E| - |E| - r)`` with ``r = T|E|``.
 
     X is the drift, E the reference. The safe zone contains the ball of radius r around E, and
-    models whose norm is about that of E. The cap is undefined if E is zero.
+    models whose norm is about the norm of E. The cap is undefined if E is zero.
     """
 
     def __init__(self, reference: Vector, radius: float) -> None:

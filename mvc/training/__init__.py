@@ -2,7 +2,7 @@
 (resume).
 
 The modules of this package import torch. The content of a training state is defined in ``state``.
-Lossy pipelines are in ``mvc.lossy``.
+Lossy pipelines, which change the recorded weights slightly, are in ``mvc.lossy``.
 """
 
 from mvc.errors import need_torch

@@ -19,12 +19,14 @@ from mvc.state import StateFile
 
 DUE = 64
 _SHARE = 8
-"""Joining deltas reads the whole history, so a join waits until an eighth of the history is new."""
+"""Joining several deltas to one reads the whole history, so the next join waits until an eighth of
+the history is new.
+"""
 
 
 class Approximator:
-    """Approximates states. Caches the newest approximated state of each path, so that no version
-    has to be recovered for the next delta.
+    """Approximates states. Caches the newest approximated state of each path, so that no stored
+    version has to be decoded to compute the next delta.
     """
 
     def __init__(self, repo: Repository, pipeline: Pipeline, branch: str | None) -> None:
@@ -32,8 +34,8 @@ class Approximator:
         self._pipeline = pipeline
         self._branch = branch
         self._cached: dict[str, dict[BlobId, Any]] = {}
-        self._waiting = 0  # versions since the last join
-        self._joined = 0  # number of the newest journal operation at the last join
+        self._waiting = 0  # versions since the newest join
+        self._joined = 0  # the newest operation of the journal at the newest join
         self._warned = False  # whether a failed join was reported
 
     def committed(self) -> None:
@@ -53,15 +55,15 @@ class Approximator:
                 self._warned = True
                 why = str(error) or "not enough memory"
                 text = (
-                    f"steps were not joined to super-steps ({why}); every version is stored, and"
-                    " repo.storage.join_steps() joins them later"
+                    f"deltas were not joined to super-steps ({why}); every version is stored, and"
+                    " repo.storage.join_steps() joins the deltas later"
                 )
                 warnings.warn(text, RuntimeWarning, 2)
 
     def approximated(
         self, path: str, state: Mapping[str, Any], exact: Collection[str] = ()
     ) -> StateFile:
-        """Approximates ``state`` from the newest version of ``path``.
+        """Approximates ``state`` by a delta from the newest version of the file ``path``.
 
         Tensors named in ``exact`` stay unchanged and share the state's memory. If there is no
         earlier version, the whole state is stored exactly.
@@ -106,8 +108,8 @@ def stored(
 ) -> Arrays:
     """The tensors of a version's file whose name, shape and dtype are in ``specs``.
 
-    Do not modify the returned arrays. Contents in ``cached`` are taken from there. All other
-    contents are recovered and verified.
+    Do not modify the returned arrays. Arrays are taken from ``cached`` if they are there. All other
+    arrays are decoded from the version's stored file and verified.
     """
     fitting = [t for t in entry.tensors if t.view is None and specs.get(t.key) == t.spec]
     arrays = {t.key: cached[t.id] for t in fitting if t.id in cached}

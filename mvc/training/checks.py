@@ -82,7 +82,8 @@ class RecorderOptions(Struct, frozen=True):
     hyper: Params = {}
     """Hyper-parameters that a framework knows; ``params`` may replace their values."""
     files: Mapping[str, bytes] = {}
-    """Content of additional files of every version, by path relative to the folder of ``name``."""
+    """Additional files of every version: maps paths relative to the folder of ``name`` to contents.
+    """
     steps: StepNotes | None = None
 
     @classmethod
@@ -96,7 +97,7 @@ class RecorderOptions(Struct, frozen=True):
 
     @property
     def stages(self) -> Pipeline:
-        """The stages of the chosen pipeline. Without a pipeline, they are those of ``lossless``."""
+        """The stages of the chosen pipeline; of the pipeline ``lossless`` if none was chosen."""
         return Pipeline.parse(self.pipeline or "lossless")
 
     @property
@@ -215,7 +216,7 @@ _TEXTS: dict[str, Callable[[str], object]] = {
     "pipeline": Pipeline.parse,
     "run": check_run,
 }
-"""Maps each option that is a text to its check. In addition, ``encode_text`` checks every text."""
+"""Maps each option that is a text to the function that checks it, after ``encode_text``."""
 
 
 def _wrong(name: str, value: Any, wanted: str, hint: str | None = None) -> WrongUsage:

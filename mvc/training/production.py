@@ -1,7 +1,7 @@
-"""Makes the production weights of a Recorder.
+"""Makes the production weights of a Recorder: weights near the training weights, with small deltas.
 
-Some stages of a pipeline decide whether a version is stored. The memory of these decisions is
-stored, so that they continue in the next run.
+Some stages of a lossy pipeline decide whether a version is stored. What these stages remember, such
+as earlier batches, is stored, so that a later Recorder continues with the same memory.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class StateReducer:
         """``named``: the names in ``exact`` that the user wrote. ``check_names`` checks these
         names.
 
-        ``origin``: the version that the training resumed from. The decisions of that version
-        continue.
+        ``origin``: the version that the training resumed from. The stages continue with the memory
+        stored in that version.
         """
         self._repo = repo
         self._name = name
@@ -83,7 +83,8 @@ class StateReducer:
         """New production weights in the form of ``state``, or None if the pipeline skips the
         version.
 
-        The weights share memory with the engine. Commit them, but do not pass them to callers.
+        The result shares memory with this object: commit the weights, but do not pass them to
+        callers.
         """
         self._state = StateFile.of(state)
         weights = self._state.arrays()
@@ -97,7 +98,7 @@ class StateReducer:
         return self._nested(decision.production) if decision.saved else None
 
     def live_state(self) -> dict[str, Any]:
-        """A copy of the live production weights."""
+        """A copy of the newest production weights."""
         live = self._engine.live or {}
         return self._nested({name: np.array(array) for name, array in live.items()})
 
@@ -107,7 +108,7 @@ class StateReducer:
         return nested
 
     def _previous(self) -> Arrays | None:
-        """The weights of the newest version; None if its tensors do not match those of the
+        """The weights of the newest version; None if this version has other tensors than the
         model.
         """
         at, specs = newest(self._repo, self._branch), self._state.specs
@@ -121,10 +122,11 @@ class StateReducer:
         return arrays if len(arrays) == len(specs) else None
 
     def remember(self) -> None:
-        """Stores the memory of the decisions for the next Recorder.
+        """Stores what the stages of the pipeline remember, for the next Recorder.
 
         Batches that contain anything but tensors, numbers and texts cannot be stored, and are left
-        out. Then ``dsed`` starts without earlier batches, and ``guard`` with an empty reservoir.
+        out. The stage ``dsed`` then starts without earlier batches, and the stage ``guard`` without
+        samples.
         """
         at, memory = newest(self._repo, self._branch), self.memory(samples=True)
         if at is None or not memory or not (self._skipped or "guard.samples" in memory):
@@ -140,8 +142,8 @@ class StateReducer:
         scratch.fs.write_atomic(scratch.folder / self._record, b"".join(parts))
 
     def _remembered(self) -> Mapping[str, Any]:
-        """The stored memory of the decisions: of this machine, or of the version that was
-        resumed.
+        """What the stages of the pipeline remember: from a file on this machine, or from the
+        version that the training resumed from.
         """
         at, scratch = newest(self._repo, self._branch), self._repo.scratch(_DECISIONS)
         path = scratch.folder / self._record

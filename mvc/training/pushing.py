@@ -21,7 +21,7 @@ from mvc.names import printable
 from mvc.system import Patience, log_event, warn
 
 FIRST_PAUSE = 1.0
-"""Seconds between a failed push and the next push. Every failure after it doubles the pause."""
+"""Seconds between a failed push and the next push. Every later failure doubles the pause."""
 _LONGEST = 300.0
 REST, _LONGEST_REST = 2.0, 10.0
 """The pause after a push: ``REST`` times the push's duration, at most ``_LONGEST_REST`` seconds."""
@@ -69,9 +69,9 @@ class Pusher(threading.Thread):
         self._moves = 0  # progress reports of the running push
         self._durable = 0
         self._pushed = 0
-        self._failure: str | None = None  # why the last push failed
-        self._denied: tuple[str, ...] = ()  # scopes that the token lacked at the last push
-        self._refused: tuple[object, ...] = ()  # deployments that the remote refused at that push
+        self._failure: str | None = None  # why the newest push failed
+        self._denied: tuple[str, ...] = ()  # scopes that the token lacked at the newest push
+        self._refused: tuple[object, ...] = ()  # deployments that the newest push did not set
         self.start()
 
     @property
@@ -135,7 +135,7 @@ class Pusher(threading.Thread):
                     return
 
     def _await_work(self, pause: float) -> bool:
-        """Waits until a version is not pushed, and at least ``pause`` seconds.
+        """Waits at least ``pause`` seconds, and then until there is a version that is not pushed.
 
         ``finish`` ends both waits. Returns False if all versions are pushed and ``finish`` was
         called.
@@ -194,7 +194,7 @@ def _warn(text: str) -> None:
 def _lower_priority() -> None:
     """Lowers the priority of this thread, and of the threads that it starts, below the training's.
 
-    If the remote is a folder on this machine, these threads check the pushed records, too.
+    The threads send data. If the remote is a folder on this machine, they check the data, too.
     """
     if sys.platform == "linux":  # elsewhere a priority belongs to the whole process
         with suppress(OSError):

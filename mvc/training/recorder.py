@@ -42,8 +42,9 @@ class Report(Struct, frozen=True):
     replaced by a newer state in the queue. ``newest``: the newest durable version, without its
     state. ``newest_step``: the step of that version. ``waiting_bytes``: bytes in the queue.
     ``peak_bytes``: the most bytes that were in the queue. ``not_deployed``: durable versions that
-    were not deployed because another client had deployed to the target or protected it. ``push``:
-    None without a remote. ``proof``: None without a recipe.
+    were not deployed because another client had deployed to the target, or protected the target.
+    ``push``: results of pushes; None without a remote. ``proof``: results of replays; None without
+    a recipe.
     """
 
     steps: int
@@ -63,7 +64,9 @@ class Report(Struct, frozen=True):
 
 
 class StateRecorder(Unpicklable):
-    """Records the states of a source. ``mvc.Recorder`` is a subclass, and explains the arguments.
+    """Records states that a ``StateSource`` provides.
+
+    ``mvc.Recorder`` is a subclass, and explains the arguments.
 
     ``mvc.watch`` returns an object of another subclass.
     """
@@ -203,8 +206,8 @@ class StateRecorder(Unpicklable):
         ``loss`` is recorded as a metric. ``metrics`` and ``params`` are recorded in addition to
         those of the constructor. ``batch`` is the position in the data: a number, or the
         ``state_dict`` of a sampler. ``number`` is the number of this step, by default one more than
-        that of the preceding step. ``data`` is the labelled batch for stages of the pipeline that
-        decide which versions are stored; do not modify the batch afterwards.
+        the number of the preceding step. ``data`` is the labelled batch for stages of the pipeline
+        that decide which versions are stored; do not modify the batch afterwards.
 
         If a commit has failed since the preceding call, raises the error of that commit, and copies
         nothing. Raises WrongUsage if the recorder is closed or belongs to another process, or if
@@ -299,8 +302,8 @@ class StateRecorder(Unpicklable):
     def production(self) -> ServedVersion | None:
         """A copy of the weights of the newest durable version, for serving.
 
-        None before the first version. With a lossless pipeline, the weights are available only if
-        ``on_deploy`` is set, or after ``step`` with ``wait``.
+        The value is None before the first version. With a lossless pipeline, the weights are
+        available only if ``on_deploy`` is set, or after ``step`` with ``wait``.
         """
         return self._writer.production
 
@@ -422,7 +425,7 @@ def watch(
 def complete(close: Callable[[], object], error: BaseException | None) -> None:
     """Calls ``close`` at the end of a ``with`` block.
 
-    If the block has raised an error, an error of ``close`` is added to it as a note.
+    If the block has raised an error, an error of ``close`` is added to the first error as a note.
     """
     try:
         close()
@@ -444,5 +447,5 @@ def _close_all() -> None:
 
 # Commits queued versions before the interpreter ends. When the main thread has ended, a hook of
 # Python stops the thread pools that encode, so the versions must be committed before. This hook
-# runs before Python's, because it was registered later. Functions of atexit would run too late.
+# runs before Python's hook, because it was registered later. Functions of atexit run too late.
 getattr(threading, "_register_atexit")(_close_all)  # noqa: B009 (private, so not in stubs)

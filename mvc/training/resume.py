@@ -34,10 +34,11 @@ _WEIGHTS = "model.load_state_dict(repo.checkout(rev))"
 
 
 class RecordedBy(Struct, frozen=True):
-    """One kind of training state. ``schema``: the schema of such a state.
+    """One kind of training state: that of a Recorder, or that of a framework's callback.
 
-    ``state`` and ``name``: what messages call the state and its recorder. ``weights``: the call
-    that loads only the weights. ``part``: a key that the state must have.
+    ``schema``: the name of the state's format. ``state`` and ``name``: what messages call the state
+    and the object that recorded it. ``weights``: the call that loads only the weights. ``part``: a
+    key that the state must have.
     """
 
     schema: str = parts.SCHEMA
@@ -82,7 +83,7 @@ def resume(
     """Sets model, optimizer, scheduler, scaler and random generators to a recorded version.
 
     ``rev``, ``at`` and ``target`` name the version as for ``Repository.checkout``. ``path`` is the
-    model's file. Raises CannotResume with the reason, before anything changes. A Recorder of the
+    model's file. Raises CannotResume with the reason, before anything changes. A Recorder of this
     model, open or new, continues counting steps from this version, and records that the training
     resumed from the version.
     """
@@ -115,7 +116,7 @@ def load(
 
 def resumed_since(repo: Repository, model: torch.nn.Module | None) -> Resumed | None:
     """The newest result of ``resume`` for this model and repository since the previous call of this
-    function; None if there is none.
+    function; None without such a result.
     """
     noted = _resumed.pop(model, None) if _resumed and model is not None else None
     return noted[1] if noted is not None and noted[0] == repo.root else None
@@ -175,7 +176,9 @@ def recorded_without(commit: CommitId, part: str) -> CannotResume:
 
 
 def check_types(recorded: Mapping[str, Any], **passed: Any) -> tuple[str, ...]:
-    """Calls ``check_type`` for every part whose type the version records."""
+    """Calls ``check_type`` for every part whose type the version records, and returns all
+    differences.
+    """
     kinds = recorded.get("kinds", {})
     lines = (check_type(part, kinds.get(part), value) for part, value in passed.items())
     return tuple(chain.from_iterable(lines))
@@ -190,9 +193,9 @@ def training_state(
 ) -> Mapping[str, Any]:
     """The training state of the model ``name``.
 
-    Raises CannotResume if there is no training state, if it belongs to another version of the
-    model, or if its random generators cannot be set on this machine. Take the weights from
-    ``training_weights``, because the file ``name`` may contain production weights.
+    Raises CannotResume if there is no training state, if the training state belongs to another
+    version of the model, or if the random generators cannot be set to it on this machine. Take the
+    weights from ``training_weights``, because the file ``name`` may contain production weights.
     """
     entries = repo.manifest(commit).by_path
     path = training_path(name)
@@ -320,7 +323,8 @@ def load_model(
 ) -> None:
     """Loads weights and buffers.
 
-    The model's modules have version numbers, which mvc does not store. These stay unchanged.
+    The version numbers of modules (``_metadata`` of ``state_dict``) stay unchanged: mvc does not
+    store these numbers.
     """
     state = OrderedDict(weights)
     state._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
@@ -344,9 +348,7 @@ def typed_as(pattern: Any, value: Any) -> Any:
 
 
 def differences(recorded: Mapping[str, str]) -> tuple[str, ...]:
-    """Entries of a recorded ``setting`` that differ from the current ones, as ``threads: 4, not
-    2``.
-    """
+    """The recorded conditions (``setting``) that differ now, such as ``threads: 4, not 2``."""
     current = parts.setting()
     pairs = ((name, current.get(name), value) for name, value in recorded.items())
     return tuple(f"{name}: {mine}, not {value}" for name, mine, value in pairs if mine != value)
@@ -370,9 +372,9 @@ class Loaded(Struct, frozen=True):
 def load_state(model: torch.nn.Module, state: Any, *, strict: bool = True) -> Loaded:
     """Copies ``state``, a flat mapping of tensors, into the module's parameters and buffers.
 
-    Compares everything before: after an error, the module is unchanged. Raises DoesNotFit, which
-    lists every tensor whose shape or dtype differs. With ``strict``, the list contains every
-    missing or unexpected key, too.
+    Compares everything before the first change, so the module is unchanged after an error. Raises
+    DoesNotFit, which lists every tensor whose shape or dtype differs. With ``strict``, the list
+    contains every missing or unexpected key, too.
     """
     if not isinstance(state, Mapping):
         raise DoesNotFit(f"the version holds a {type(state).__name__}, not named tensors")
@@ -403,7 +405,7 @@ def load_state(model: torch.nn.Module, state: Any, *, strict: bool = True) -> Lo
 def _misfits(
     model_state: Mapping[str, Any], version_state: Mapping[str, Any], *, strict: bool = True
 ) -> list[str]:
-    """Differences between a model's state and a version's. Missing names count only with
+    """Differences between the states of a model and of a version. Missing names count with
     ``strict``.
     """
     wrong = [

@@ -1,4 +1,4 @@
-"""Copies training states into reused buffers, and queues the copies.
+"""Stages training states: copies them into reused buffers, and queues the copies.
 
 A training loop waits only for ``Slot.fill``. ``Slot.fill`` calls ``copy_`` once for each tensor,
 and builds new containers. So later steps change neither tensors nor numbers of the copy. Tensors
@@ -69,7 +69,9 @@ class Slot:
         return sum(b.numel() * b.element_size() for b in self._buffers.values())
 
     def fill(self, live: Mapping[str, Any]) -> None:
-        """Copies ``live`` to ``state``. Before, call ``measure``, which checks ``live``."""
+        """Copies ``live`` to ``state``. Call ``measure`` first, because ``measure`` checks
+        ``live``.
+        """
         done: dict[object, torch.Tensor] = {}
         self._used = {}
 
@@ -174,7 +176,7 @@ class Item(Struct, eq=False):
 
     ``data``: the batch, for a lossy pipeline. ``awaited``: whether the caller waits for production
     weights. ``origin``: the version that the training resumed from. ``nbytes``: bytes that the item
-    uses in the queue. ``position``: the version's position, as ``StepNotes`` counts it.
+    uses in the queue. ``position``: the version's position, which ``StepNotes.begin`` returned.
     """
 
     step: int

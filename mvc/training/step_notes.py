@@ -1,4 +1,8 @@
-"""The interface between a Recorder and a training by steps, whose versions can be replayed."""
+"""The interface between a Recorder and a training by steps, whose versions can be replayed.
+
+A training by steps has a recipe: a function for one step, and data with numbered samples (rows). A
+replay runs the steps again from a full state, a version that stores the whole training state.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,9 @@ from mvc.ids import CommitId
 class ProofReport(Struct, frozen=True):
     """Results of replays. ``proven``: number of versions that a replay reproduced bit for bit.
 
-    ``dropped``: number of versions whose stored weights were dropped. ``unproven``: steps of the
-    versions that no replay reproduced, whose weights stay stored. ``why``: the newest failure;
-    empty if there was none.
+    ``dropped``: number of versions whose stored weights were dropped. ``unproven``: the step
+    numbers of versions that no replay reproduced. The weights of these versions stay stored.
+    ``why``: the newest failure; empty if there was none.
     """
 
     proven: int = 0
@@ -30,7 +34,7 @@ class StepNotes(Protocol):
 
     The training's thread calls ``train``, ``begin`` and ``restart``. The writer thread calls
     ``attachments`` and ``committed``. The ``position`` of a version is the number of steps trained
-    before it.
+    before the version was recorded.
     """
 
     def open(self, repo: Repository, pipeline: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The writer thread: commits staged states in order while the training continues.
+"""The writer thread: commits the copied states in order while the training continues.
 
 Most of its time is spent on hashing, compression and writing, which release the GIL.
 """
@@ -78,7 +78,7 @@ class WriterThread(threading.Thread):
         self._named: CommitId | None = None  # the origin that the newest version's message names
         self._recording = recording
         self.production: ServedVersion | None = None
-        self._served: ServedVersion | None = None  # the version that ``_serve`` passed on
+        self._served: ServedVersion | None = None  # the version that ``_serve`` handed out
         self.durable = 0
         self.skipped = 0
         self.failed = 0
@@ -88,7 +88,7 @@ class WriterThread(threading.Thread):
         self.start()
 
     def raise_failure(self) -> None:
-        """Raises the first error since the last call."""
+        """Raises the first error since the previous call."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -169,7 +169,7 @@ class WriterThread(threading.Thread):
         act, serve = options.on_deploy, None
         if act is not None and options.deploy_first and self._weights:
             serve = partial(self._serve, act, self._state_to_serve(item))
-        # Production or approximated weights are computed later, so they become live later, too.
+        # Production or approximated weights do not exist at the call, so they become live later.
         derived = reduced or self._approximator is not None
         as_of_call = options.deploy is not None and not derived and serve is None
         result = self._repo.commit(
@@ -230,8 +230,8 @@ class WriterThread(threading.Thread):
         }
 
     def _run(self, item: Item) -> str:
-        """The name of the training; by default that of the version from which the training
-        resumed.
+        """The name of the training; by default the name in the version that the training resumed
+        from.
         """
         if self._options.run is not None or item.origin is None:
             return self._options.run or ""
@@ -245,7 +245,9 @@ class WriterThread(threading.Thread):
         return text
 
     def _hand_out(self, item: Item, result: CommitResult) -> None:
-        """Passes the durable version to ``on_deploy``, unless ``_serve`` has passed it before."""
+        """Passes the durable version to ``on_deploy``, unless ``_serve`` has already passed this
+        version.
+        """
         act = self._options.on_deploy
         if not self._weights or (self.reducer is None and act is None and not item.awaited):
             return

@@ -2,8 +2,9 @@
 
 In a round, each worker trains a copy of the global model. At the end of the round, the coordinator
 adds the mean drift to the global model. A drift is the difference between a worker's model and the
-global model. Coordinator and worker take and return messages, without I/O and clock. The network
-must deliver all messages between coordinator and worker, in order. Nothing else is assumed.
+global model. Some protocols divide a round into sub-rounds. Coordinator and worker take and return
+messages, without I/O and clock. The network must deliver all messages between coordinator and
+worker, in order. Nothing else is assumed.
 """
 
 from __future__ import annotations
@@ -42,22 +43,25 @@ Listening = Generator[None, Sequence[m.Message], _T]
 class Protocol(Struct, frozen=True):
     """The options of a protocol. ``protocol_named`` creates a protocol and checks its options.
 
-    In the protocols gm, fgm and fda, the radius r limits the distance of a model from the global
-    model. It is set in one of four units. ``radius``: the distance r. ``relative``: T, where ``r =
-    T|E|`` is computed for each round from the norm of the global model E. ``rho``: ``r = rho * rate
-    * sqrt(n)``, with the learning rate and the number n of parameters. So rho is roughly a number
-    of steps in one direction, and the same rho is useful for other rates and networks. ``period``:
-    r is measured in the training, as the distance of the workers' models after this many updates
-    (default ``PERIOD``).
+    In the protocols gm (geometric monitoring), fgm (functional geometric monitoring) and fda
+    (federated dynamic averaging), the radius r limits the distance of a model from the global
+    model. The radius is set in one of four units. ``radius``: the distance r. ``relative``: T,
+    where ``r = T|E|`` is computed for each round from the norm of the global model E. ``rho``: ``r
+    = rho * rate * sqrt(n)``, with the learning rate and the number n of parameters. So rho is
+    roughly a number of steps in one direction, and the same rho is useful for other rates and
+    networks. ``period``: r is measured in the training, as the distance of the workers' models
+    after this many updates (default ``PERIOD``).
 
-    ``safe``: the safe function of gm and fgm, as a name or as the user's function (``Own``).
-    ``every``: updates between two averages, for periodic protocols; None for all other protocols.
-    ``balancing``: how gm extends the average. For fgm, psi is the sum of the values of all safe
-    functions. ``barrier``: a round ends when psi is above this fraction of its first value, which
-    is negative. ``rebalance``: a fraction c_r, or None for no rebalancing. The round continues
-    after a flush if psi is at most c_r times its first value. ``outer_rate``, ``outer_momentum``:
-    rate and momentum of the coordinator's step; 1 and 0 mean plain averaging. ``up``: codec of
-    drifts. ``down``: codec of changes of the global model.
+    ``safe``: for gm and fgm, the safe function, whose value is negative while a worker's model is
+    close enough to the global model: a name, or the user's function (``Own``). ``every``: updates
+    between two averages, for periodic protocols; None for all other protocols. ``balancing``: how
+    gm adds workers to an average (``GeometricCoordinator``). For fgm, psi is the sum of the values
+    of all workers' safe functions. ``barrier``: a round ends when psi is above this fraction of its
+    first value, which is negative. ``rebalance``: a fraction c_r, or None for no rebalancing. The
+    round continues after a flush (all workers send their drifts) if psi is at most c_r times its
+    first value. ``outer_rate``, ``outer_momentum``: rate and momentum of the coordinator's step; 1
+    and 0 mean plain averaging. ``up``: codec of drifts. ``down``: codec of changes of the global
+    model.
     """
 
     name: str
@@ -104,7 +108,7 @@ class Protocol(Struct, frozen=True):
         return self.radius or measured
 
     def describe(self, model: NDArray[Any], measured: float | None = None) -> str:
-        """The radius in all known units, or the period."""
+        """A text with the radius in all known units, or with the period."""
         if self.every is not None:
             return f"every {self.every} updates"
         reference = model.astype(np.float64)
@@ -268,11 +272,13 @@ class Coordinator(Side):
         return self._mean(self.drifts)
 
     def _quantum(self) -> float:
-        """The quantum of the first sub-round."""
+        """The quantum of the first sub-round: for fgm, the rise of a safe function that counts as
+        one.
+        """
         return 0.0
 
     def _measure(self, drifts: Sequence[Vector]) -> float:
-        """The radius at which a round would end with these drifts of the parameters."""
+        """The radius for which these drifts of the parameters would end a round."""
         return self._safe_function(1.0).radius_of(drifts)
 
     # ---- used by protocols
@@ -395,7 +401,7 @@ class Coordinator(Side):
             self._send(m.Radius, self.members, radius=radius)
 
     def _move(self, mean: Vector) -> bytes:
-        """Changes the reference by the outer step for the mean drift. Returns the encoded
+        """Adds the outer step (``_step``) for the mean drift to the reference. Returns the encoded
         change.
         """
         measured, data = self.layout.measured, b""
@@ -420,7 +426,7 @@ class Coordinator(Side):
         return np.asarray(rate * (mean + momentum * self._velocity))
 
     def _finite(self, model: Vector) -> NDArray[Any]:
-        """``model`` in its element type. Raises CannotDistribute for numbers that are not
+        """``model`` in the layout's element type. Raises CannotDistribute for numbers that are not
         finite.
         """
         with np.errstate(over="ignore"):  # checked below
@@ -440,7 +446,7 @@ class Worker(Side):
     new parameters into ``model`` and calls ``on_update``. The caller passes every message to
     ``on_message``. If ``changed`` is true afterwards, ``model`` was overwritten. The caller then
     sets ``changed`` to false and loads the vector into the network. The optimizer's state does not
-    change. This base class sends its drift after a number of updates.
+    change. This base class sends the worker's drift after a number of updates.
     """
 
     _residual: Any = 0.0
@@ -518,8 +524,8 @@ class Worker(Side):
     # ---- used by protocols
 
     def drift(self) -> Vector:
-        """The drift to send: the model minus its origin, plus the encoding error of the preceding
-        drift.
+        """The drift to send: the model minus the origin (the model from which the worker trains),
+        plus the encoding error of the preceding drift.
 
         Raises BadMessage for numbers that are not finite.
         """

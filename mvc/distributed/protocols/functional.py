@@ -1,9 +1,12 @@
-"""Functional geometric monitoring (FGM): workers send small counters while the mean is safe.
+"""Functional geometric monitoring (FGM): workers send only small counters while the mean model is
+safe.
 
-A model is safe while the value of its safe function is negative. psi is the sum of these values
-over all workers. examples/reproduce/distributed/README.md defines rounds and sub-rounds. In a
-flush, all workers send their drifts. With rebalancing, the safe zone is divided: one half is for
-the coordinator (``mu``), one half for the workers (``lambda``).
+A drift is a worker's model minus the global model. A drift is safe while the value of the safe
+function at the drift is negative. psi is the sum of these values over all workers. A round has
+sub-rounds. In a sub-round, each worker counts by how many quanta (fixed amounts) its value has
+risen. examples/reproduce/distributed/README.md explains both. In a flush, all workers send their
+drifts. With rebalancing, the safe zone (all safe drifts) is divided: one half is for the
+coordinator (``mu``), one half for the workers (``lambda``).
 """
 
 from __future__ import annotations
@@ -65,7 +68,7 @@ class FunctionalCoordinator(Coordinator):
         return sum(values[part] for part in sorted(values))
 
     def _hub_psi(self, flushed: dict[int, Vector]) -> float:
-        """The coordinator's part of psi."""
+        """The coordinator's part of psi: from the drifts that were flushed in this round."""
         if not flushed:
             return 0.0
         mean = self._mean(flushed)[: self.layout.measured]
@@ -78,18 +81,20 @@ class FunctionalCoordinator(Coordinator):
 
 
 class FunctionalWorker(Worker):
-    """Sends by how many quanta its value has risen since the sub-round began."""
+    """Sends by how many quanta the value of the safe function has risen since the sub-round
+    began.
+    """
 
     def _on_begin(self, message: m.Begin) -> list[m.Message]:
         self._quantum = message.quantum
         self._counter = 0
         self._zero = self.safe.at_zero
-        return self._watch()  # an encoding error may raise the value
+        return self._watch()  # the preceding encoding error may raise the value
 
     def _value(self) -> float:
         """The value of the safe function phi for the drift X.
 
-        After a flush, it is ``share * phi(X / share)``.
+        After a flush, the value is ``share * phi(X / share)``.
         """
         share = 1.0 if self._origin is self.reference else SHARE
         return share * self.safe.of(self._rounded() / share)

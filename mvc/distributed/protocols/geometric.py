@@ -1,9 +1,12 @@
-"""Geometric monitoring (GM): a worker whose model leaves the safe zone sends its drift.
+"""Geometric monitoring (GM): a worker whose drift is no longer safe sends its drift.
 
-Balancing (Kamp's dynamic averaging, corrected) then adds workers to a group, until the mean model
-of the group is safe. With ``random``, it adds one random worker at a time. With ``hedge``, it adds
-twice the number in the group, or all workers once the group would reach half. With ``none``, it
-adds all workers at once.
+A drift is a worker's model minus the global model. It is safe while the value of the safe function
+is at most 0.
+
+Balancing (Kamp's dynamic averaging, corrected) then adds workers to a group, until the mean drift
+of the group is safe. With ``random``, the coordinator adds one random worker at a time. With
+``hedge``, it adds twice as many workers as the group has. If the group would then have half of all
+workers or more, it adds all workers. With ``none``, it adds all workers at once.
 """
 
 from __future__ import annotations

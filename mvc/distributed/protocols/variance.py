@@ -1,10 +1,11 @@
 """Federated dynamic averaging (FDA): synchronizes when the variance of the models is too large.
 
-After every update, each worker sends the squared norm of its drift and a summary of the drift. The
-variance is the mean of the squared norms minus the squared norm of the mean drift. The coordinator
-estimates the squared norm of the mean drift from the mean of the summaries. The summary is the
-length of the drift in the direction of the newest change of the global model (the linear summary of
-the paper: Theologitis, Frangias, Anestis, Samoladas, Deligiannakis, arXiv 2405.20988).
+After every update, each worker sends the squared norm of its drift (its model minus the global
+model) and a summary of the drift. The variance is the mean of the squared norms minus the squared
+norm of the mean drift. The coordinator estimates the squared norm of the mean drift from the mean
+of the summaries. The summary is the length of the drift in the direction of the newest change of
+the global model (the linear summary of the paper: Theologitis, Frangias, Anestis, Samoladas,
+Deligiannakis, arXiv 2405.20988).
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def _estimate(states: Sequence[m.LocalState]) -> float:
 
 
 class VarianceWorker(Worker):
-    """Sends its state after every update, and waits for the answer."""
+    """Sends the norm and the summary (``LocalState``) after every update, and waits for the
+    answer.
+    """
 
     _direction: Vector | None = None
 

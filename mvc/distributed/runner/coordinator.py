@@ -1,7 +1,8 @@
-"""The coordinator's part, in the process of rank 0. It runs the protocol and stores global models.
+"""The coordinator's part: the process of rank 0 runs the protocol and stores the global models.
 
 Every global model is committed and deployed before any worker receives it. So every global model
-used for training is in the repository, and a restarted training resumes from the newest.
+used for training is in the repository, and a restarted training resumes from the newest global
+model.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ class OddTraining(MvcWarning):
 
 
 class Service:
-    """Runs the coordinator of the protocol, and commits and deploys its models.
+    """Runs the coordinator of the protocol, and commits and deploys the global models.
 
     ``resumes``: whether the training continues from a round in the repository. If so, ``vector``
-    and ``carried`` are the global model of that round.
+    and ``carried`` are the averaged and the remaining tensors of that round's global model.
     """
 
     vector: Vector
@@ -102,7 +103,7 @@ class Service:
             self._stack = stack.pop_all()
 
     def _last(self, any_run: bool) -> CommitId | None:
-        """The version to resume from: the live version, or the newest of this run on the branch."""
+        """The version to resume from: the live one, or the branch's newest of this run."""
         with suppress(NoDeployment, UnknownTarget):
             live: CommitId = self._repo.live(self._target).commit
             if any_run or self._repo.version(live).params.get("run") == self._run:
@@ -141,7 +142,7 @@ class Service:
             self._pusher.resumed(self._repo)
 
     def begin(self, vector: Vector, carried: Carried, steps: int) -> list[int]:
-        """Starts the training. Unless it resumes, it starts with this model.
+        """Starts the training with this model, unless the training resumes.
 
         ``steps``: for how many steps worker 0 has trained this model. Returns the number of steps
         of each worker.
@@ -164,7 +165,7 @@ class Service:
 
     def answer(self, batch: Sequence[tuple[bytes, int]]) -> list[bytes]:
         """Processes the messages and the number of steps of each worker. Returns the answers for
-        each.
+        each worker.
         """
         messages: list[m.Message] = []
         for worker, (data, steps) in enumerate(batch):

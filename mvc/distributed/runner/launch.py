@@ -34,7 +34,9 @@ _SECONDS = 60  # seconds that torch's agent waits for its store
 
 
 class FileRendezvous(StaticTCPRendezvous):
-    """The rendezvous of a single agent. Its store is a file, so no port is opened."""
+    """The rendezvous of a single agent. The store for the rendezvous is a file, so no port is
+    opened.
+    """
 
     def __init__(self, folder: str) -> None:
         super().__init__("localhost", 0, 0, 1, run_id=uuid4().hex[:12], timeout=_SECONDS)
@@ -118,7 +120,7 @@ def launch(
                     hint="train in 'with mvc.distributed.join(model) as worker:'",
                 )
             return dict(json.loads(store.get("left")))
-    except SignalException as error:  # the folder was removed
+    except SignalException as error:  # ``folder`` is already removed
         if error.sigval == signal.SIGINT:
             raise KeyboardInterrupt from None
         signal.signal(error.sigval, signal.SIG_DFL)

@@ -94,7 +94,7 @@ class ModelLayout(Struct, frozen=True):
     # -- a state -----------------------------------------------------------------------------
 
     def state(self, vector: Vector, carried: Carried) -> dict[str, torch.Tensor]:
-        """A state for ``load_state_dict``."""
+        """The state of a model with these tensors, for ``load_state_dict``."""
         tensors = {**carried, **self._cut(vector)}
         return {key: tensors[name] for key, name in self.keys.items()}
 

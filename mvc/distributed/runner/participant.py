@@ -72,10 +72,10 @@ def _rate_of(optimizer: torch.optim.Optimizer) -> float:
 
 
 class Participant:
-    """The part of one process. ``rank``: the worker's number, from 0.
+    """One process of a training. ``rank``: the worker's number, from 0.
 
     ``rank`` is -1 in a process that is only the coordinator. ``workers``: the number of workers.
-    ``steps``: the number of batches that this worker has trained on, including those before a
+    ``steps``: the number of batches that this worker has trained on, including the batches before a
     restart.
     """
 
@@ -206,8 +206,8 @@ class Participant:
         return state_text == "begins"
 
     def _continue_warmup(self, left: int) -> bool:
-        """Meets all processes during rank 0's warm-up. Returns whether steps of the warm-up are
-        left.
+        """Waits for all processes. Returns whether rank 0 has further steps of its warm-up to
+        make.
         """
         self._link.meet()
         return self._link.spread([b"w" * bool(left)] * self._link.size, 1)[1]
@@ -222,7 +222,7 @@ class Participant:
             self._start()
 
     def _start(self) -> None:
-        """Starts with the first global model. It is committed before any worker receives it."""
+        """Starts with the first global model, which is committed before any worker receives it."""
         link, layout, service = self._link, self._layout, self._service
         vector, carried = layout.read(self._model), layout.carried_of(self._model)
         steps = list[int]()
@@ -252,7 +252,9 @@ class Participant:
         return self._machine is not None and self._machine.finished
 
     def _queue(self, messages: Iterable[m.Message]) -> bool:
-        """Queues messages for the next exchange. Returns whether any message is urgent."""
+        """Queues messages for the next exchange. Returns whether the exchange must begin at
+        once.
+        """
         urgent = False
         for message in messages:
             self._outbox.append(message)
@@ -263,7 +265,7 @@ class Participant:
         return urgent
 
     def _exchange(self) -> None:
-        """Meets all processes, and exchanges messages until none is left."""
+        """Waits for all processes, then exchanges messages until none is left."""
         link, machine, more = self._link, self._machine, True
         most, idle = _MESSAGES + 16 * self._layout.flat.length, [b""] * (link.size - self.workers)
         link.meet()

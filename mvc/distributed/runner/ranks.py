@@ -1,8 +1,9 @@
 """How the processes of one training meet, and how they exchange bytes.
 
-Rank 0 is the coordinator. Bytes go through a gloo group. Counters go through torch's key-value
-store: how often each process has come to an exchange, and to which exchange all processes were
-called. The counters show which process is missing.
+Rank 0 is the coordinator. In an exchange, all processes wait for one another, send bytes to rank 0,
+and receive bytes. The bytes go through a gloo group. Counters go through torch's key-value store:
+how often each process has come to an exchange, and to which exchange all processes were called. The
+counters show which process is missing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from mvc.system import host_name
 TRAINING = "MVC_TRAINING"
 """Environment variable of ``mvc train-distributed`` with a folder and settings, as JSON."""
 
-_INTERVAL = 10.0  # seconds after which all processes meet, even without messages
+_INTERVAL = 10.0  # seconds after which an exchange begins even without messages
 _MARGIN = 10.0  # seconds added to the timeout, in torch's time limit and in ``_guarded``
 _ROLL_CALL = 5.0  # seconds in which a live process notices that another process has ended
 _CHECK = 0.005  # minimum seconds between two checks for a call
@@ -92,7 +93,7 @@ class Ranks:
     # -- the store -----------------------------------------------------------------------------
 
     def call(self) -> None:
-        """Calls all processes to the next exchange. This process comes at once."""
+        """Calls all processes to the next exchange. This process takes part at once."""
         with self._guarded():
             self._store.set("call", str(self.number + 1))
         self._checked = -math.inf
@@ -103,7 +104,9 @@ class Ranks:
             return int(self._store.add(name, amount))
 
     def called(self) -> bool:
-        """Whether the next exchange is called. Queries the store rarely."""
+        """Whether a process has called the next exchange. Pauses between two queries of the
+        store.
+        """
         now = time.monotonic()
         if now < self._checked + self._pause:
             return False
@@ -116,7 +119,8 @@ class Ranks:
         return called
 
     def meet(self) -> None:
-        """Waits until all processes have come to the next exchange. Calls them after some seconds.
+        """Waits until all processes have come to the next exchange. Calls the missing processes
+        after some seconds.
 
         Raises CannotDistribute, which names the processes that do not come in time.
         """
@@ -138,9 +142,9 @@ class Ranks:
         self.number, self._started = wanted, time.monotonic()
 
     def _missing(self, wanted: int, problem: str) -> str:
-        """Names the missing processes. Continues those that are stopped on this host.
+        """Names the missing processes. Sends SIGCONT to the missing processes on this host.
 
-        The continued processes then fail, too, and end.
+        A process that was stopped continues, then notices the failure, and ends.
         """
         store, late = self._store, []
         for rank in range(self.size):
@@ -162,14 +166,16 @@ class Ranks:
         self.close()
 
     def farewell(self) -> None:
-        """Ends the exchanges. Rank 0 may own the store, so it ends after all other processes."""
+        """Ends the exchanges. Rank 0 may own the store, so rank 0 ends after all other
+        processes.
+        """
         until, finished = time.monotonic() + self._timeout, self.count("gone", 1)
         while self.rank == 0 and finished < self.size and time.monotonic() < until:
             time.sleep(_CHECK)
             finished = self.count("gone", 0)
 
     def leave(self, report: str) -> None:
-        """Stores a report for the command."""
+        """Stores a report for ``mvc train-distributed``."""
         with suppress(RuntimeError):  # any store except the command's own may have been closed
             self._store.set("left", report)
 
@@ -190,8 +196,8 @@ class Ranks:
     def _failure(self, error: RuntimeError) -> CannotDistribute:
         """Finds out why a collective operation failed.
 
-        The operation fails in all live processes, so all of these call this method. The processes
-        that do not call it are missing.
+        The operation fails in all live processes, so all live processes call this method. A process
+        that does not call this method is missing.
         """
         self._hang_up()
         until, store = time.monotonic() + _ROLL_CALL, self._store
@@ -218,7 +224,8 @@ class Ranks:
     # -- bytes ---------------------------------------------------------------------------------
 
     def collect(self, data: bytes, most: int, number: int) -> list[tuple[bytes, int]]:
-        """Sends the bytes and the number of every process to rank 0. Returns all pairs on rank 0.
+        """Sends the bytes and the number of every process to rank 0. Returns all pairs of bytes and
+        number on rank 0.
 
         On the other ranks, the result is empty.
         """

@@ -1,7 +1,8 @@
 """The process of a worker: ``python -m mvc.distributed.runner.script SCRIPT ARGUMENTS``.
 
-It runs the script as Python would, and ends with its parent. The command reports the failure of a
-training once for all processes. This process reports all other errors.
+The process runs the script as Python would, and ends when its parent ends. The command ``mvc
+train-distributed`` reports the failure of a training once for all processes. This process reports
+all other errors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records and compares the types of schedulers and scalers.
 
-Their ``state_dict`` does not contain the type. Without this check, a scheduler would silently load
-the state of a scheduler of another type.
+The ``state_dict`` of such an object does not contain the object's type. Without this check, a
+scheduler would silently load the state of a scheduler of another type.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ def check_type(part: str, recorded: Mapping[str, Any] | None, obj: Any) -> tuple
     """Compares an object with the ``component_type`` that a version recorded.
 
     Returns a line for each function that differs, for ``Resumed.differs``. Raises CannotResume if
-    the type differs. ``recorded`` is None if the version has no such part or does not record its
-    type.
+    the type differs. ``recorded`` is None if the version does not record the type of this part.
     """
     current = component_type(obj)
     if recorded is None or current is None:

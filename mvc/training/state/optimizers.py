@@ -21,7 +21,7 @@ _OWN = {"params", "param_names"}  # entries of a group that are not stored, but 
 
 
 def optimizer_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The optimizer's state, by parameter name. The tensors are the optimizer's own, not copies.
+    """The optimizer's state, with parameter names as keys. The tensors are not copied.
 
     ``kind``: the optimizer's type. ``state``: maps each parameter's name to its state. ``other``:
     state that belongs to no parameter. ``groups``: names and settings of each group. Raises
@@ -85,11 +85,11 @@ def _parameters(
 
 
 def bound_moments(recorded: Any) -> None:
-    """Enlarges Adam's second moments that are too small for the first moments.
+    """Enlarges Adam's second moments v where they are too small for the first moments m.
 
-    This is for an approximated state. For constant betas, |m| is at most c sqrt(v), and c follows
-    from the betas (Cauchy-Schwarz). Both moments are approximated separately. Where v became 0 and
-    m did not, a step would be m / eps.
+    An approximated state needs this, because m and v are approximated separately. Where v became 0
+    and m did not, a step would be m / eps. For constant betas, exact moments satisfy |m| <= c
+    sqrt(v), and c follows from the betas (Cauchy-Schwarz).
     """
     if not isinstance(recorded, Mapping) or not isinstance(recorded.get("groups"), list):
         return

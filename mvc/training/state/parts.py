@@ -1,8 +1,8 @@
-"""The full state of a training, as the nested mappings of a commit.
+"""The full state of a training, as nested mappings that a commit stores.
 
 The model's state is one file, such as ``model.safetensors``: a plain mapping of tensors that can be
 deployed. The rest of the state is a second file of the same commit, ``model.training.safetensors``.
-This second file contains the Merkle root of the model.
+This second file contains the Merkle root (a hash of all tensors) of the first.
 """
 
 from __future__ import annotations
