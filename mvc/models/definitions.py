@@ -1,7 +1,8 @@
-"""Compares the functions of a source file with those of the loaded module.
+"""Compares the functions of a source file with the functions of the loaded module.
 
 The comparison covers compiled code, and defaults and constants that are literals in the file. The
-file is never run.
+file is never run. A difference shows that the file was edited after its import, or that the module
+was changed in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _SHOWN = 60  # characters of a value in a message
 
 
 class Definitions:
-    """The functions that a file defines, at any depth, and its constants."""
+    """The functions that a file defines, at any depth, and the constants that it defines."""
 
     def __init__(self, tree: ast.Module, code: CodeType) -> None:
         self._values = dict(_values(tree.body, "", Counter(_bound(tree))))
@@ -36,8 +37,8 @@ class Definitions:
                 self._defaults[key] = _written_defaults(node.args)
 
     def difference(self, module: ModuleType) -> str | None:
-        """Describes a loaded function that differs from the file's; None if all functions are
-        equal.
+        """Describes a loaded function that differs from the function in the file. None if all
+        functions are equal.
         """
         file = getattr(module, "__file__", None)
         for function in _functions(vars(module), module.__name__):
@@ -48,9 +49,8 @@ class Definitions:
         return None
 
     def changed_value(self, module: ModuleType) -> str | None:
-        """Describes a constant or function of the module or its classes that is not as in the file.
-
-        None if all are equal.
+        """Describes a constant or function, in the module or its classes, that differs from the
+        file. None if all of these are equal.
         """
         for name, written in self._values.items():
             value: Any = module
@@ -66,8 +66,8 @@ class Definitions:
         return None
 
     def _of_function(self, function: FunctionType) -> str | None:
-        """How a function differs from the functions of this name in the file; None if one is
-        equal.
+        """How a function differs from the functions of this name in the file. None if the function
+        equals one of these.
         """
         code, difference = function.__code__, "its code differs"
         for compiled in self._code.get(code.co_qualname, ()):
@@ -90,9 +90,9 @@ def _written_defaults(parameters: ast.arguments) -> dict[str, Any]:
 
 
 def _values(body: Iterable[ast.stmt], where: str, bound: Counter[str]) -> Iterator[tuple[str, Any]]:
-    """Yields the qualified name and the value of each literal constant.
+    """Yields the qualified name and the value of each literal constant and each function.
 
-    For a function, the value is ``_FUNCTION``. Leaves out names that are bound several times, and
+    The value of a function is ``_FUNCTION``. Leaves out names that are bound several times, and
     functions with decorators.
     """
     for statement in body:
@@ -157,7 +157,7 @@ def _unmangled(name: str) -> str:
 
 
 def _differs(written: Any, loaded: Any) -> bool:
-    """Whether two values differ in type or bits, also inside containers."""
+    """Whether two values, or values inside two containers, differ in type or bits."""
     return type(written) is not type(loaded) or repr(written) != repr(loaded)
 
 

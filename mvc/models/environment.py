@@ -1,4 +1,5 @@
-"""Records the environment of a version (all that affects its bits), and compares environments.
+"""Records the environment of a training (what affects the bits of its weights), and compares
+environments.
 
 ``capture`` starts no process and uses no network. Equal environments have equal bytes, so the
 environment of several commits is stored once.
@@ -58,7 +59,7 @@ _GRADES: dict[str, Grade] = {
 """The grade of a field or of a whole section. docs/commands/diff.md explains the grades."""
 
 _VARIABLES = re.compile(
-    # First exclude variables that name files, because a replay sets the recorded values.
+    # Excludes variables that name files, because a replay of a training sets what was recorded.
     r"(?!OMP_TOOL|CUDNN_(?:HOME|PATH|ROOT|LOG|FRONTEND_LOG)|\w+_(?:FILE|DIR|DUMP|PROFILE))(?:"
     "ATEN_CPU_CAPABILITY|CUBLAS_WORKSPACE_CONFIG|CUDA_VISIBLE_DEVICES|CUDNN_[A-Z0-9_]+|"
     "(?:DNNL|KMP|MKL|OMP|ONEDNN)_[A-Z0-9_]+|NVIDIA_TF32_OVERRIDE|PYTHONHASHSEED|"
@@ -79,8 +80,8 @@ SETTINGS = {
 
 
 class EnvironmentDifference(Struct, frozen=True):
-    """A field that differs. ``recorded`` and ``other``: the values as text; None if there is
-    none.
+    """A field that differs. ``recorded`` and ``other``: the values as text; None if the field is
+    missing.
     """
 
     field: str
@@ -108,7 +109,8 @@ class Comparison(Struct, frozen=True):
 class Environment(Struct, frozen=True):
     """Sections of fields, such as ``{"torch": {"version": "2.13.0"}}``.
 
-    ``used``: installed packages that the version's model imports. Their versions must be equal.
+    ``used``: installed packages that the version's model imports. The versions of these packages
+    must be equal.
     """
 
     sections: Mapping[str, Mapping[str, Value]]
@@ -170,14 +172,17 @@ def _is_variable(name: str, value: Value) -> bool:
 
 
 def chooses_kernels(variable: str) -> bool:
-    """Whether the environment of a version contains this environment variable."""
+    """Whether mvc records this environment variable, because it selects kernels, threads or
+    precision.
+    """
     return _VARIABLES.fullmatch(variable) is not None
 
 
 def variables(recorded: Environment, present: Mapping[str, str]) -> dict[str, str]:
     """The environment variables for a new process.
 
-    They are those in ``present``, but variables that choose kernels have the recorded values.
+    Variables that choose kernels have the recorded values. All other variables are as in
+    ``present``.
     """
     wanted = recorded.sections.get("variables", {})
     present_values = {name: value for name, value in present.items() if not _is_set(name)}

@@ -1,6 +1,6 @@
 """Writes a version into a folder, with code that builds the model without mvc.
 
-Runs no stored code.
+The export runs no stored code.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def export_model(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Restored:
-    """Writes the files of a version, its code, and ``load.py``, which builds the model from these.
+    """Writes the files of a version, its code, and ``load.py``, which builds the model.
 
     Raises UnknownPath if the version has no code; WouldOverwrite if a file exists and ``force`` is
     false; DamagedData.

@@ -1,7 +1,7 @@
 """Records the code and arguments of a version's model, and builds the model from these.
 
 ``model.json`` names a class or function, its arguments and its source files, which are stored under
-``code/``. Reading these runs no code. Only ``build`` runs the stored code.
+``code/``. Reading these files runs no code. Only ``build`` runs the stored code.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Architecture(Struct, frozen=True):
 
     ``model``: the live module, its class, or a function that returns such a module. ``arguments``:
     maps parameters of the class or function to plain data (texts, numbers, True, None, lists,
-    tuples, dictionaries). None: there are no arguments, or the live module has them in the
-    attribute ``mvc_arguments``. ``sources``: additional modules to store, such as
+    tuples, dictionaries). None means that there are no arguments, or that the live module's
+    attribute ``mvc_arguments`` has the arguments. ``sources``: additional modules to store, such as
     ``"nets.plugins"``, because the source text does not show that the code imports these.
     """
 
@@ -128,7 +128,8 @@ def describe_model(
     """The attachments from which a version's model can be built (docs/models.md).
 
     ``model``: a live module, or an Architecture. ``state``: the state to commit at ``path``, by
-    default the live module's. Raises CannotRecord for a model that the attachments could not build.
+    default the state of the live module. Raises CannotRecord for a model that the attachments could
+    not build.
     """
     stored, files = describe(model, state, path)
     return {NAME: stored.encoded, environment.NAME: environment.capture().encoded, **files}
@@ -348,7 +349,7 @@ def code_of(
 # -- building --------------------------------------------------------------------------
 
 _BUILT: WeakKeyDictionary[Any, Architecture] = WeakKeyDictionary()
-"""The architectures of modules that ``build`` returned, so that they can be committed."""
+"""The architectures of modules that ``build`` returned, so that these modules can be committed."""
 
 
 def build(
@@ -359,7 +360,8 @@ def build(
     version: str,
     trust: bool,
 ) -> torch.nn.Module:
-    """Runs the stored code, and returns its module with the state that ``weights`` returns.
+    """Runs the stored code, which returns a module, and loads the result of ``weights`` into the
+    module.
 
     Raises NotTrusted unless ``trust`` is true, before any code runs; CannotBuild if code is missing
     or fails; DoesNotFit if the weights have other names or shapes than the module.
@@ -429,7 +431,8 @@ def trusted_versions(
 ) -> frozenset[CommitId]:
     """The versions whose code may run.
 
-    If ``trust`` is True, they are ``named``. If it is a list, they are the versions in the list.
+    If ``trust`` is True, these are the versions ``named``. If ``trust`` is a list, these are the
+    versions in the list.
     """
     if isinstance(trust, str | bytes):
         raise WrongUsage("trust must be True, or a list of versions")

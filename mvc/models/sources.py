@@ -1,4 +1,5 @@
-"""The source files of live classes and functions, and the installed packages that they import.
+"""The source files of classes and functions in memory, and the installed packages that these
+import.
 
 mvc finds imports by reading the source text, at any depth, and imports no module for this. Files of
 the project are stored. Of installed packages, only the version is recorded. A file that was edited

@@ -185,7 +185,9 @@ class _Importlib(ModuleType):
 
 
 _LOADED: dict[str, StoredCode] = {}
-"""The code loaded in this process. Its functions may import more modules at any time."""
+"""The stored code loaded in this process, by root: loaded functions may import more modules
+later.
+"""
 
 
 def stored_code_of(module: str) -> StoredCode | None:

@@ -39,7 +39,9 @@ class Cause(Struct, frozen=True):
 
 
 Trial = tuple[dict[str, Any], Cause]
-"""Conditions to change, in addition to those of earlier trials, and the cause if this helps."""
+"""A trial: conditions to change in addition to earlier trials, and the cause if the change
+helps.
+"""
 
 _TRIALS: tuple[tuple[Callable[[Conditions], bool], dict[str, Any], Cause], ...] = (
     (
@@ -71,7 +73,9 @@ _TRIALS: tuple[tuple[Callable[[Conditions], bool], dict[str, Any], Cause], ...] 
         ),
     ),
 )
-"""Trials for two runs of one process. The function says for which conditions a trial is useful."""
+"""Trials for two runs of one process. Each function says for which conditions its trial is
+useful.
+"""
 
 
 def causes(
@@ -85,7 +89,7 @@ def causes(
     """Why ``second``, a run of ``subject``, differs from ``first``.
 
     ``stored``: whether the first run is from a file, so that only the second run can be repeated.
-    Otherwise both runs are of this process.
+    If ``stored`` is false, both runs are of this process.
     """
     if not stored:
         selection = LayerSelection(second.only)
@@ -137,10 +141,12 @@ def _tried(
     difference: FirstDifference,
     first: Summary | None = None,
 ) -> tuple[list[Cause], FirstDifference | None]:
-    """Makes the trials one after another. Returns the causes of those that help.
+    """Makes the trials one after another. A trial helps if it removes the first difference, or if
+    the first difference then comes later.
 
-    Returns, too, the difference that remains after all trials, or None. ``first``: the run that is
-    compared with a run of each trial. If ``first`` is None, each trial compares two new runs.
+    Returns the causes of the trials that help, and the first difference that remains after all
+    trials (None if none remains). ``first``: the run that is compared with a run of each trial. If
+    ``first`` is None, each trial compares two new runs.
     """
     causes_: list[Cause] = []
     for change, cause in trials:
@@ -195,7 +201,9 @@ def _of_a_file(
 
 
 def _most_threads() -> int:
-    """The most threads for which a trial is made. With more, the system may end the process."""
+    """The most threads for which a trial is made. With more threads, the system may end the
+    process.
+    """
     return max(_MANY_THREADS, 4 * cpu_count())
 
 

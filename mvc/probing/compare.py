@@ -25,12 +25,12 @@ _TEXTS = {
     "input": "forward pass: the input of {}",
     "output": "forward pass: the output of {}",
     "model output": "forward pass: the output of the model",
-    "loss": "forward pass: the loss, of equal outputs",
+    "loss": "forward pass: the loss (the outputs are equal)",
     "grad_output": "backward pass: the gradient of the output of {}",
     "grad_input": "backward pass: the gradient of the input of {}",
     "gradient": "backward pass: the gradient of the parameter {}",
     "weights": "{} before the run",
-    "step": "{} after the step, of equal gradients",
+    "step": "{} after the step (the gradients are equal)",
 }
 _Pair: TypeAlias = tuple[TensorPrint | BlobId | None, TensorPrint | BlobId | None]
 
@@ -39,8 +39,8 @@ class LayerRow(Struct, frozen=True):
     """One call of a layer. Each part is ``same``, ``differs``, ``one run only``, or empty.
 
     An empty part has no tensors. ``gradient``: the gradients of the layer's own parameters.
-    ``distances``: maps a part to the distance of the tensor with the largest ``max_abs``, if the
-    tensors were stored.
+    ``distances``: maps a part to the largest distance of its tensors, if both runs stored these
+    tensors.
     """
 
     layer: str
@@ -60,7 +60,9 @@ class LayerRow(Struct, frozen=True):
         return any(getattr(self, part) not in ("", SAME) for part in (*PARTS, "gradient"))
 
     def cells(self) -> tuple[str, ...]:
-        """The row as texts, for ``COLUMNS``. The distance of a part follows in the same text."""
+        """The row as texts, for ``COLUMNS``. The text of a part contains the distance of the part,
+        too.
+        """
         call_number = f" #{self.call}" if self.call > 1 else ""
         states = [
             f"{getattr(self, part)} {number(self.distances[part].max_abs)}"

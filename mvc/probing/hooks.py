@@ -1,7 +1,7 @@
 """Hooks that hash inputs and outputs of every layer while a model runs.
 
-Gradients are recorded by hooks of tensors. torch's full backward hooks are not used, because they
-return their outputs from a custom function. So they refuse every model that changes a layer's
+Gradients are recorded by hooks of tensors. torch's full backward hooks are not used. With such a
+hook, a layer's output comes from a custom autograd function, and torch refuses to change this
 output in place, as a ResNet does. Here, a layer receives a view of each input. The gradient of the
 view is the gradient through this layer alone. If the layer changes the view in place, the gradient
 of the changed tensor is recorded instead. A view shares memory with the input, so the model
@@ -49,7 +49,7 @@ def layers_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
 class _Gradients(Struct):
     """Hooks on one input of a layer. ``of_view``: on the layer's view of the input.
 
-    ``of_source``: on the input itself, in case the layer changes it in place.
+    ``of_source``: on the input itself, in case the layer changes the input in place.
     """
 
     source: torch.Tensor

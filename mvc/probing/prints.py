@@ -16,8 +16,10 @@ from mvc.structure import MAX_DEPTH, join, part_name
 
 
 def tensors_in(value: Any, place: str | None = None, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yields the tensors in a value, with their places. A sparse tensor yields its indices and
-    values.
+    """Yields pairs of place and tensor for the tensors in a value. A place is a path such as
+    ``0.mask``.
+
+    A sparse tensor yields its indices and values.
 
     Skips everything that is not a tensor, and everything nested deeper than 100 levels.
     """
@@ -61,7 +63,7 @@ def mapped(
 
 
 def print_of(tensor: torch.Tensor, place: str, of: str = "") -> TensorPrint:
-    """The hash of a tensor. ``of``: the layer that errors name. Raises UnsupportedTensor."""
+    """The hash of a tensor. ``of``: the layer's name, for messages. Raises UnsupportedTensor."""
     try:
         spec = tensor_spec(tensor, f"{of}, tensor {place!r}," if place else of or "a tensor")
     except UnsupportedTensor as error:

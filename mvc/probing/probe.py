@@ -66,7 +66,7 @@ class Probe(Struct, frozen=True):
     def shown(self, most: int) -> tuple[LayerRow, ...]:
         """At most ``most`` rows, from shortly before the first difference.
 
-        If there is no difference, these are the last rows.
+        If there is no difference, the last rows.
         """
         call = None if self.difference is None else self.difference.call
         indices = (i for i, row in enumerate(self.rows) if call and row.forward == call.forward)
@@ -111,14 +111,14 @@ def probe(
     tensor, a tuple or list of arguments, or a mapping of named arguments. ``training``: run in
     training mode, with a backward pass of ``loss(output, target)`` and one step of
     ``optimizer(parameters)``. If ``training`` is false, only the forward pass is run, in evaluation
-    mode. Without ``target``, the loss is ``loss(output)``. Without ``loss``, it is the sum of the
-    mean squares of the outputs. Without ``optimizer``, the step is plain SGD. ``against``: a run,
-    or a file that ``Probe.save`` wrote on this or another machine. With ``against``, the model runs
-    only once, and is compared with that run. ``only``: names (``block1.*``), forward indices
-    (``7``) or ranges (``7-12``) of the layers to record. The tensors of these layers stay in
-    memory, so that distances can be computed. ``seed``: seeds torch, numpy and Python before the
-    model is created and before each run. ``threads`` and ``deterministic`` are as in
-    ``torch.set_num_threads`` and ``torch.use_deterministic_algorithms``; None changes nothing.
+    mode. Without ``target``, the loss is ``loss(output)``. Without ``loss``, the loss is the sum of
+    the mean squares of the outputs. Without ``optimizer``, the step is plain SGD. ``against``: a
+    run, or a file that ``Probe.save`` wrote on this or another machine. With ``against``, the model
+    runs only once, and this run is compared with ``against``. ``only``: names (``block1.*``),
+    forward indices (``7``) or ranges (``7-12``) of the layers to record. The tensors of these
+    layers stay in memory, so that distances can be computed. ``seed``: seeds torch, numpy and
+    Python before the model is created and before each run. ``threads`` and ``deterministic`` are as
+    in ``torch.set_num_threads`` and ``torch.use_deterministic_algorithms``; None changes nothing.
 
     Afterwards, weights, gradients, modes, random generators and settings are as before. Any other
     attribute that a run changes stays changed. If the runs differ, the model runs up to ten more
@@ -159,7 +159,7 @@ def probe(
         if not (selection.every or first.calls or second.calls):
             raise WrongUsage(
                 f"no layer that runs has the name {', '.join(selection.patterns or ())}",
-                hint="use names of a probe of all layers, or forward indices",
+                hint="use layer names or forward indices that a probe without 'only' shows",
             )
         rows, difference = compare(first, second)
         likely_causes: tuple[Cause, ...] = ()
@@ -179,7 +179,7 @@ def _stored(against: str | PathLike[str] | Summary | Probe | None) -> Summary | 
 
 
 def _selection(only: Iterable[str] | None, stored: Summary | None) -> LayerSelection:
-    """The layers to record. With ``only`` None, they are those of the saved run."""
+    """The layers to record. If ``only`` is None, these are the layers of the saved run."""
     saved = None if stored is None else stored.only
     if only is None:
         return LayerSelection(saved)

@@ -23,7 +23,7 @@ from mvc.training.state.parts import kernels, setting, unwrap
 Loss = Callable[..., torch.Tensor]
 MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
-_SPARSE = b"mvc.probe.sparse.1"  # indices and values of a sparse gradient
+_SPARSE = b"mvc.probe.sparse.1"  # begins the hashed bytes of a sparse gradient
 _RATE = 0.01  # learning rate of the step without an optimizer; any rate would do
 
 
@@ -209,7 +209,7 @@ def _prints(value: Any, of: str) -> tuple[TensorPrint, ...]:
 
 
 def _mean_square(output: Any) -> torch.Tensor | None:
-    """The sum of the mean squares of all tensors that gradients can go through."""
+    """The sum of the mean squares of all tensors that require a gradient."""
     parts: Iterable[torch.Tensor] = (tensor for _, tensor in tensors_in(output))
     squares = [p.abs().square().mean() for p in parts if p.requires_grad and p.numel()]
     return torch.stack([s.float() for s in squares]).sum() if squares else None

@@ -33,7 +33,8 @@ _Number: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
 class TensorPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The hash of a tensor. ``place``: its position in a recorded value; empty if it is that value.
+    """The hash of a tensor. ``place``: the tensor's position in a recorded value; empty if the
+    value is the tensor itself.
 
     ``at``: the position of a gradient among all gradients of the run; 0 for any other tensor.
     """
@@ -50,7 +51,7 @@ class TensorPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
 
 class LayerCall(Struct, frozen=True):
-    """One call of a layer. ``call``: its number among the calls of this layer, from 1.
+    """One call of a layer. ``call``: number of the call among the calls of this layer, from 1.
 
     ``forward``: the position in the order in which calls returned. ``began`` and ``ended``: values
     of one counter, which show how calls are nested.
@@ -84,9 +85,9 @@ class LayerCall(Struct, frozen=True):
 
 
 class WeightPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A parameter or buffer: its hash before the run. In training mode, also after the run.
+    """Hashes of a parameter or buffer ``before`` and ``after`` the run, and of its ``gradient``.
 
-    ``gradient``: the hash of the gradient, in training mode.
+    In evaluation mode, ``after`` is the hash after the forward pass, and ``gradient`` is None.
     """
 
     before: BlobId
@@ -97,8 +98,8 @@ class WeightPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 class Conditions(Struct, frozen=True):
     """The conditions of a run. ``seed``: None if the random generators are left unchanged.
 
-    ``threads``: those of torch. ``deterministic``: whether torch may use only deterministic
-    kernels.
+    ``threads``: the number of torch's threads. ``deterministic``: whether torch may use only
+    deterministic kernels.
     """
 
     seed: int | None
