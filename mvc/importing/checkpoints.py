@@ -40,9 +40,10 @@ class WithoutMetrics(MvcWarning):
 
 
 class Imported(Struct, frozen=True):
-    """One checkpoint. ``is_new``: whether it was committed now; False if ``commit`` existed before.
+    """One checkpoint. ``is_new``: whether this import committed it; False if ``commit`` existed
+    before.
 
-    ``branch``: the branch of its history; None for a detached HEAD.
+    ``branch``: the branch of the checkpoint's history; None for a detached HEAD.
     """
 
     source: Path
@@ -71,18 +72,20 @@ def import_checkpoints(
     """Commits existing checkpoints, files or folders, each with its own time.
 
     ``time``: the source of times: ``mtime`` or ``name:FORMAT`` (strptime on the file's name; local
-    time by default). ``deploy``: a target; each checkpoint is recorded as a deployment to it, at
-    the checkpoint's time. ``path``: the tracked path of files (default ``model`` and the
-    extension), or the tracked folder of folders. ``on_imported``: called with each version when it
-    is durable. ``left_out``: a list to which files and subfolders are added whose names are not
-    those of models. ``broken``: a list to which checkpoints are added that are not valid models;
-    without it, the first of these raises BadModelFile. With ``deploy``, an incomplete model is
-    invalid, unless ``anyway`` is true.
+    time by default). ``deploy``: a target; each checkpoint is recorded as a deployment to this
+    target, at the checkpoint's time. ``path``: the path in the repository of checkpoints that are
+    files (default: ``model`` and the extension), or the folder in the repository of checkpoints
+    that are folders. ``on_imported``: called with each version when it is durable. ``left_out``: a
+    list that receives the files and subfolders whose names are not names of models. ``broken``: a
+    list that receives the checkpoints that are not valid models. Without ``broken``, the first
+    invalid checkpoint raises BadModelFile. With ``deploy``, an incomplete model is invalid, unless
+    ``anyway`` is true.
 
-    A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is a training run: its
-    versions go to a branch with its name. Metrics are read from ``trainer_state.json`` and from
-    names. Raises WrongUsage, InvalidTime and UnknownPath before anything is committed. Raises
-    RefConflict if a branch has moved meanwhile; to continue, repeat the import.
+    A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is a training run. The
+    versions of a run go to a branch with the name of the subfolder. Metrics are read from
+    ``trainer_state.json`` and from names. Raises WrongUsage, InvalidTime and UnknownPath before
+    anything is committed. Raises RefConflict if a branch has moved meanwhile; to continue, repeat
+    the import.
     """
     fs, places = FileSystem(), [Path(source) for source in sources]
     histories = find_histories(fs, places, time, path, left_out=left_out)
@@ -136,7 +139,8 @@ class _Options(Struct, frozen=True, kw_only=True):
 
 
 class _Line:
-    """A history during its import. ``start``: the branch's tip before the import.
+    """A history (consecutive checkpoints) during its import. ``start``: the branch's tip before the
+    import.
 
     ``end``: the newest version of the history. ``done``: bytes of imported checkpoints.
     """
@@ -178,7 +182,9 @@ class _Line:
             self.done += checkpoint.size
 
     def _note_broken(self, checkpoint: Checkpoint, error: BadModelFile) -> None:
-        """Notes an invalid checkpoint. Unless it may be skipped, raises the error with the path."""
+        """Adds an invalid checkpoint to ``broken``. Without ``broken``, raises the error with the
+        path.
+        """
         if self._options.broken is None:
             redundant = (
                 f"{next(iter(checkpoint.files))} is "
@@ -249,7 +255,8 @@ class _Line:
     def _known(self, checkpoint: Checkpoint) -> CommitId | None:
         """A version of this history with these files and the checkpoint's time, or None.
 
-        If a version was deployed but is on no branch, it becomes the next version of the history.
+        If the version was deployed but is on no branch, the version becomes the next one of the
+        history.
         """
         # ``end`` is not compared here, because this would read the files twice. The commit detects
         # that nothing has changed.

@@ -1,8 +1,8 @@
-"""Finds checkpoints on disk. Decides which files form a version, and which versions a history.
+"""Finds checkpoints on disk. Decides which files form a version, and which versions form a history.
 
-A file becomes a version of one tracked path. A folder of related files (``checkpoint-500``) becomes
-one version. A folder of numbered checkpoints is a training run, which becomes a separate history. A
-model next to the checkpoints is the run's final model.
+A single file becomes a version with one file. A folder of related files (``checkpoint-500``)
+becomes one version. A folder of numbered checkpoints is a training run, which becomes a separate
+history. A model next to the checkpoints is the run's final model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _TIME_RULES = "use 'mtime', or 'name:FORMAT' such as 'name:model-%Y%m%d-%H%M%S.p
 
 
 class Checkpoint(Struct, frozen=True):
-    """A version to commit. ``files``: maps tracked names to paths. ``time_ns``: since 1970.
+    """A version to commit. ``files``: maps paths in the repository to paths on disk. ``time_ns``:
+    nanoseconds since 1970.
 
     ``size``: bytes of all files.
     """
@@ -152,8 +153,8 @@ class _Found(Struct):
         return self.is_run and bool(self.folders and self.singles)
 
     def left_out(self, fs: FileSystem) -> list[Path]:
-        """The paths that belong to no version. Files next to a final model belong to its
-        version.
+        """The paths that belong to no version. Files next to a final model belong to the version of
+        this model.
         """
         if not self.has_final_model:
             return self.skipped
@@ -210,7 +211,7 @@ def _names_and_links(fs: FileSystem, folder: Path) -> tuple[list[str], list[Path
 
 
 def _is_checkpoint(names: Sequence[str]) -> bool:
-    """Whether a folder is one version: it has shards, or a trainer's state."""
+    """Whether a folder is one version: it has shards of a model, or a trainer's state."""
     return any(
         _SHARD.fullmatch(n) or n.endswith(".index.json") or n == "trainer_state.json" for n in names
     )
@@ -242,7 +243,9 @@ def _branch_name(name: str, used_names: set[str]) -> str:
 
 
 class _Maker(Struct, frozen=True):
-    """Makes checkpoints with times of ``clock`` and tracked names at or below ``prefix``."""
+    """Makes checkpoints with times of ``clock``, and with paths in the repository at or below
+    ``prefix``.
+    """
 
     fs: FileSystem
     clock: _Clock

@@ -1,4 +1,6 @@
-"""Metrics of an imported checkpoint, from its name and its trainer's state."""
+"""Metrics of an imported checkpoint, from its name and its trainer's state
+(``trainer_state.json``).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _KNOWN = re.compile(
     re.IGNORECASE,
 )
 _STEPS = {"checkpoint", "ckpt", "global_step"}
-_NO_JSON = re.compile(rb"(?<=[\s:,\[])(?:NaN|-?Infinity)(?=[\s,}\]])")  # written by Python
+_NO_JSON = re.compile(
+    rb"(?<=[\s:,\[])(?:NaN|-?Infinity)(?=[\s,}\]])"
+)  # only Python's JSON has these
 
 
 class _TrainerState(Struct):
@@ -40,7 +44,9 @@ class _TrainerState(Struct):
 
 
 def metrics_of(fs: FileSystem, checkpoint: Checkpoint, too_long: list[Path]) -> dict[str, float]:
-    """Maps names to at most 100 metrics. Those of the trainer's state take precedence.
+    """Maps names to at most 100 metrics.
+
+    Metrics in the trainer's state take precedence over metrics in the checkpoint's name.
 
     A trainer's state of more than MOST_BYTES is not read, but added to ``too_long``.
     """

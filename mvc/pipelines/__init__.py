@@ -1,4 +1,4 @@
-"""Pipelines: lines of text that name stages, which encode and decode tensors.
+"""Pipelines: lines such as ``xor | planes | zstd:1`` name stages, which encode and decode tensors.
 
 The lossless stages are in ``mvc.codecs``, all others in ``mvc.lossy``. This package does no I/O and
 starts no threads. Callers encode chunks in several threads. Each thread has its own scratch buffers

@@ -1,9 +1,9 @@
-"""Encodes all tensors of a record together (stages of scope ``group``).
+"""Encodes all tensors of a record, a stored group of tensors, together (stages of scope ``group``).
 
 A word is an element of a tensor as an unsigned integer. The words of all tensors are joined, then
-encoded as byte planes or as positions and values (``sparse``). The byte planes are VSOL's
-``ByByteSegments`` (thesis §3.2.6, form 2, whose bytes are those of form 3). The bytes are described
-in docs/format.md, "Payload of a group".
+encoded as byte planes or as positions and values (``sparse``). The byte planes are those of
+``ByByteSegments`` in the VSOL thesis (§3.2.6, form 2; form 3 gives the same bytes). The bytes are
+described in docs/format.md, "Payload of a group".
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ Member: TypeAlias = tuple[memoryview, memoryview | None, int]  # new, base, widt
 def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes | memoryview]:
     """Encodes the members into one payload. Returns parts to join.
 
-    A member is its new bytes, its base of equal length, and the width of its elements. The base is
-    None if and only if the pipeline encodes no deltas.
+    A member is one tensor: the new bytes, the base (the bytes from which a delta is computed, of
+    equal length), and the width of an element in bytes. The base is None if and only if the
+    pipeline encodes no deltas.
     """
     widths = [width for _, _, width in members]
     runs = ((len(list(run)), width) for width, run in groupby(widths))
@@ -44,7 +45,7 @@ def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes | 
 def decode_group(
     pipeline: Pipeline, data: memoryview, sizes: Sequence[int]
 ) -> list[tuple[memoryview, int]]:
-    """For each member, its bytes and the width of its elements.
+    """Returns, for each member, the decoded bytes and the width of an element.
 
     If the pipeline encodes deltas, the bytes are a delta, which ``words.combine`` applies to a
     base. ``sizes``: the members' raw lengths. Raises DamagedData.

@@ -1,9 +1,10 @@
 """Pipelines: a line of text names the stages that encode and decode tensors, chunk by chunk.
 
-The line without its delta stages encodes full records. Decoding needs only the line and the stored
-bytes. Decisions and lossy stages (docs/pipelines.md) act before storage. Records name ``coding()``,
-the line without these two kinds of stages. The forms of a chunk are described in docs/format.md,
-"Payload of a single member".
+A record is the stored form of tensors. A delta is stored as the difference from other bytes, the
+base. A full record has no base, and is encoded by the line without its delta stages. Decoding needs
+only the line and the stored bytes. Decisions (stages that decide whether a version is stored) and
+lossy stages act before storage. Records name ``coding()``, the line without these two kinds of
+stages. The forms of a chunk are described in docs/format.md, "Payload of a single member".
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ _UNSPLIT = StreamLayout("")  # for pipelines without a layout stage
 
 
 class Pipeline(LossyPipeline, frozen=True, dict=True):
-    """A checked order of stages. Equal texts are equal pipelines.
+    """Stages in a checked order. Pipelines with equal texts are equal.
 
     ``stages``: the stages that encode. ``decisions`` and ``lossy``: the stages that act before
     encoding. A word is an element as an unsigned integer. ``maps``: stages that change each word.
-    ``layout``: then divides the words into streams. ``method``: compresses the streams. ``elides``:
-    whether unchanged words may be left out.
+    ``layout``: the stage that then divides the words into streams. ``method``: the stage that
+    compresses the streams. ``elides``: whether unchanged words may be left out.
     """
 
     scope: Literal["tensor", "group"]
@@ -80,7 +81,8 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         return _build(read_stages(text_or_preset))
 
     def coding(self) -> Pipeline:
-        """The line without decisions and lossy stages. It is this pipeline if there are none.
+        """The line without decisions and lossy stages; this pipeline itself if it has no such
+        stages.
 
         Records name this part, because only this part encodes and decodes.
         """
@@ -107,7 +109,9 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         return _build(tuple(stage for stage in stages if stage) or (Raw("raw"),))
 
     def in_blocks(self, length: int) -> Pipeline:
-        """The line with blocks of ``length`` bytes instead of planes of each tensor."""
+        """The line without ``elide``, and with the stage ``blocks:LENGTH`` in place of
+        ``planes``.
+        """
         return Pipeline.parse(
             self.text.replace("elide | planes |", "planes |").replace(
                 "planes |", f"blocks:{length} |"
@@ -131,8 +135,8 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     def encode_parts(self, new: memoryview, base: memoryview | None, width: int) -> Parts:
         """As ``encode_chunk``, but returns parts to join.
 
-        Join the parts before this thread encodes anything else. They may be slices of ``new``, or
-        of memory that this thread reuses.
+        Join the parts before this thread encodes anything else. A part may be a slice of ``new``,
+        or of memory that this thread reuses.
         """
         if len(new) <= width and self._keeps_single_words:
             return [self._encode_single(new, base, width)]
@@ -162,10 +166,10 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         """Estimates the stored bytes per raw byte of ``new``: 0.0 for no bytes, about 1.0 for no
         gain.
 
-        Up to 256 KiB are encoded completely, and the chunk is returned, too. Of a larger tensor,
-        only 128 KiB in evenly spread blocks are encoded. A commit estimates delta and full record
-        to choose one of these; to encode a large tensor twice would double its work. Without a
-        base, the estimate is for the pipeline without its delta stages.
+        A tensor of up to 256 KiB is encoded completely, and the chunk is returned, too. Of a larger
+        tensor, only 128 KiB in evenly spread blocks are encoded. A commit estimates the delta and
+        the full record, and stores one of these. Encoding a large tensor twice would double the
+        commit's work. Without a base, the estimate is for the pipeline without its delta stages.
         """
         total = len(new)
         if not total:
@@ -220,7 +224,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
     @cached_property
     def _keeps_single_words(self) -> bool:
-        """Whether no stage makes a single word smaller, because each of its planes needs two
+        """Whether no stage makes a single word smaller, because each byte plane of a word needs two
         bytes.
         """
         layout = self.layout
@@ -244,10 +248,11 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     def delta(
         self, new: memoryview, base: memoryview | None, width: int
     ) -> tuple[Words, bytes | memoryview, Bytes | None, int]:
-        """Returns the words to encode, the tail, a bitmap of the nonzero words, and their number.
+        """Returns the words to encode, the tail, a bitmap of the nonzero words, and the number of
+        nonzero words.
 
         The tail is the bytes after the last complete word. The words of a delta are in scratch
-        memory. Without a delta, there is no bitmap, and the number is that of all words.
+        memory. Without a delta, the bitmap is None, and all words are counted.
         """
         words = words_of(new, width)
         end = words.nbytes
@@ -272,7 +277,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         parts: Parts = [bytes((CODED,))]
         stored_marks = marks if self.elides and self._gains_by_eliding(data, count) else None
         if stored_marks is not None:
-            # Units of a layer that did not change repeat in the bitmap, at the length of a row.
+            # If units of a layer did not change, the bitmap repeats at the length of a row.
             parts = [bytes((ELIDED,)), *encode_stream(stored_marks, FAST, repeats=True)]
         if self.maps and self.operator == "none":
             data = data.copy()  # the stages work in place, and ``data`` is the caller's
@@ -281,7 +286,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         return parts + self.layout.encode(data, self.method, stored_marks)
 
     def _gains_by_eliding(self, data: Words, count: int) -> bool:
-        """Whether a bitmap and only the ``count`` changed words are better than all words of
+        """Whether to store a bitmap and the ``count`` changed words instead of all words of
         ``data``.
         """
         if not _DENSE_SHARE * len(data) < count <= _ELIDE_SHARE * len(data):
@@ -298,8 +303,8 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         """Decodes a chunk of ``size`` raw bytes. Returns words, bitmap, positions and tail.
 
         The words are in ``out`` or in scratch memory. If not all words are stored, the bitmap marks
-        the stored words, or the positions name them. ``state``: the words with which to combine the
-        result, or an array of the same length and type.
+        the stored words, or the positions name these words. ``state``: the words with which to
+        combine the result, or an array of the same length and type.
         """
         marks: Bytes | None = None
         at: Words | None = None
@@ -327,7 +332,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         return words, marks, at, tail
 
     def _decode_marks(self, cursor: Cursor, count: int) -> tuple[Bytes, int]:
-        """A bitmap of the stored words among ``count``, and their number."""
+        """A bitmap of the stored words among ``count``, and the number of stored words."""
         if not self.elides:
             raise DamagedData(
                 f"a chunk leaves out words, which pipeline {self.text} does not allow"
@@ -336,7 +341,9 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
 
 def sample_of(data: memoryview, block: int = _SAMPLE, unit: int = 64) -> memoryview:
-    """Blocks of complete units, spread over ``data``; ``data`` itself if it is hardly longer."""
+    """Blocks of complete units, spread over ``data``; all of ``data`` if it is at most twice as
+    long.
+    """
     block = block // unit * unit
     if len(data) <= 2 * _SAMPLES * block:
         return data

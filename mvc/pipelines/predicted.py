@@ -1,11 +1,12 @@
-"""Encodes a chunk of a tensor with a prediction, which repeats an optimizer's step.
+"""Encodes a chunk of a tensor as a delta from a prediction, which repeats an optimizer's step.
 
-First come the signs that the prediction lacks, then the delta from the predicted bytes. If only the
-square of a gradient is known (from a second moment), the precision differs between elements,
-because the root of a small change of a second moment has few digits. A *graded* step therefore
-sorts the elements by precision (``Prediction.fill``) and encodes the deltas of each grade
-separately. So exactly predicted elements take no space. Elements whose gradient is zero have no
-sign.
+The encoded chunk starts with the signs of gradients that the prediction cannot know. The delta from
+the predicted bytes follows. Some predictions know only the square of each gradient, from the change
+of Adam's second moments. If a second moment changed little, few digits of the square are correct,
+so this element is predicted less exactly. A *graded* prediction therefore sorts the elements by
+precision (``Prediction.fill``), and the deltas of each grade are encoded separately. As a result,
+elements that are predicted exactly take almost no space. A graded prediction stores no signs of
+gradients that are zero.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ _Places = NDArray[np.int64]
 
 
 class Predicted(Struct, frozen=True):
-    """The prediction for a chunk. Base, inputs and signs determine it completely.
+    """The prediction for a chunk.
+
+    The base, the inputs of the prediction and the signs determine it completely.
 
     ``state``: the predicted bytes, in memory that the thread reuses. ``marks``: the signs, in
-    stored form. For a graded step, ``moving`` has the positions of elements whose gradient is not
-    zero, and ``places`` has the same positions sorted by grade. ``cuts``: the slice of each grade
-    in ``places``.
+    stored form. For a graded prediction, ``moving`` has the positions of elements whose gradient is
+    not zero, and ``places`` has the same positions sorted by grade. ``cuts``: the slice of each
+    grade in ``places``.
     """
 
     state: memoryview
@@ -88,8 +91,9 @@ def apply_predicted(
 ) -> None:
     """Decodes a chunk into ``out``, which may be the base's memory. ``sources``: as when encoded.
 
-    ``known``: an earlier prediction from these sources, used if its signs are equal. In this case,
-    ``out`` must contain its ``state``.
+    ``known``: an earlier prediction from the same sources, if ``out`` already contains
+    ``known.state``. If the signs in ``encoded`` differ from ``known.marks``, the prediction is
+    computed again.
     """
     (base, *inputs), cursor, count = sources, Cursor(encoded), len(out) // prediction.width
     moving = _moving(prediction, inputs) if known is None else known.moving

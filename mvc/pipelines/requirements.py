@@ -1,11 +1,12 @@
-"""A user's requirements, and the preset for these, chosen by measured losses of presets.
+"""Chooses a preset (a pipeline with a name) for a user's requirements, by measured losses.
 
-``python examples/reproduce drift bounds`` measures the accuracy that production weights lose: on
-the next batch, on the last batch, and for the worst label. Without evaluation, mvc chooses the
-smallest preset that exceeded the bound by no more than chance in 95 % of the trainings:
-``frontier-0``. With evaluation, mvc chooses a preset with a guard. The guard compares accuracies on
-the user's data, and stores more once a drop above the bound is significant. The thesis chooses
-among its own presets (VSOL, section 5.1).
+A lossy preset makes production weights, which are less accurate than the training weights. The
+bound is the loss of accuracy that the user allows. ``python examples/reproduce drift bounds``
+measures the losses: on the next batch, on the last batch, and for the worst label. If the user does
+not let mvc evaluate versions, mvc chooses the smallest preset whose loss was above the bound by no
+more than chance in 95 % of the trainings: ``frontier-0``. Otherwise mvc chooses a preset with a
+guard. The guard compares accuracies on the user's data, and stores more once a loss above the bound
+is significant. The VSOL thesis (section 5.1) chooses among its own presets.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ class Requirements(Struct, frozen=True):
 
     ``max_recovery``: maximum seconds to recover any version, more than 0. A commit uses this in
     place of the setting ``store.max_recovery``. ``lossy``: whether production weights may differ
-    from training weights. If not, ``speed`` does not matter. ``speed``: with ``slow``, the accuracy
-    of every version is compared with that of the training weights. This needs ``evaluate`` and
-    labelled data. ``accuracy_drop``: 0, 0.1 or 1, the per cent of accuracy that production weights
-    may lose. Unless ``lossy``, it must be 0. Raises WrongUsage, which names the parameter.
+    from training weights. ``speed``: with ``slow`` (and ``lossy``), the accuracy of every version
+    is compared with that of the training weights. This needs ``evaluate`` and labelled data.
+    ``accuracy_drop``: 0, 0.1 or 1, the per cent of accuracy that production weights may lose.
+    Without ``lossy``, ``accuracy_drop`` must be 0. Raises WrongUsage, which names the parameter.
     """
 
     max_recovery: float = 10
@@ -77,7 +78,7 @@ class Requirements(Struct, frozen=True):
 
     @property
     def measured(self) -> str | None:
-        """The measured losses of the preset, for people; None if it loses nothing."""
+        """A sentence about the measured losses of the preset; None if the preset loses nothing."""
         if not self.lossy:
             return None
         trainings, exceeded, *most = _LOST[self.pipeline, self.accuracy_drop]

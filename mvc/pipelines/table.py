@@ -1,4 +1,4 @@
-"""The table of all stages, the presets, and the parser of lines.
+"""The table of all stages, the presets, and the parser of lines such as ``xor | planes | zstd:1``.
 
 Stored data name a stage by its text. Only stages of this table can be named. The order of stages is
 checked: each stage has kinds of data that it accepts, and a kind that it returns.
@@ -96,7 +96,7 @@ _ENDS = {
     Kind.PAIR: "add a delta (sub or xor) after it",
     Kind.CHOSEN: "add a delta (sub or xor) after it",
 }
-"""Maps each kind with which no line may end to a hint."""
+"""Maps each kind of data that the last stage of a line must not return to a hint."""
 
 
 def read_stages(text: str) -> tuple[Stage, ...]:

@@ -36,11 +36,11 @@ class Follower(Closing, Unpicklable):
 
     If ``sinks`` are ModelSinks, ``source`` is an open Repository or its path. If the only sink is a
     ReplicaSink, ``source`` may be a URL, too. ``remote``: options of the URL's remote, such as
-    ``token_file``. ``on_change`` is called after all sinks, with a ``Followed``. If it raises an
-    error, the model is restored, and the next ``poll`` retries the change. ``run`` ends when
-    ``stop`` is set, or after ``close``. ``note`` is called with good news, such as that the target
-    is followed again. Raises WrongUsage, InvalidName, NotARepository; with a ReplicaSink IoFailed
-    and Busy.
+    ``token_file``. ``on_change`` is called after all sinks, with a ``Followed``. If ``on_change``
+    raises an error, the model is restored, and the next ``poll`` retries the change. ``run`` ends
+    when ``stop`` is set, or after ``close``. ``note`` is called with a text when the target is
+    followed again after an error. Raises WrongUsage, InvalidName, NotARepository; with a
+    ReplicaSink IoFailed and Busy.
     """
 
     def __init__(
@@ -72,9 +72,10 @@ class Follower(Closing, Unpicklable):
 
     @property
     def current(self) -> Followed | None:
-        """The newest change that this Follower served; None before the first.
+        """The newest change that this Follower served; None before the first change.
 
-        With a ReplicaSink, it is at first the version that the sink's file has at the start.
+        With a ReplicaSink, ``current`` is at first the version that the sink's file has at the
+        start.
         """
         return self._source.current
 
@@ -93,10 +94,10 @@ class Follower(Closing, Unpicklable):
     def poll(self) -> Followed | None:
         """Serves the live version. Returns the change, or None if this version is served already.
 
-        After an error, the served version and ``current`` stay, and the next call retries. Raises
-        StateForgotten for a forgotten state; NoDeployment or UnknownTarget if nothing is live any
-        more; NotARepository or RemoteUnreachable while the source is missing; and the errors of
-        checkout and ``on_change``.
+        After an error, the served version and ``current`` are unchanged, and the next call retries.
+        Raises StateForgotten for a forgotten state; NoDeployment or UnknownTarget if nothing is
+        live any more; NotARepository or RemoteUnreachable while the source is missing; and the
+        errors of checkout and ``on_change``.
         """
         with self._lock:
             if self._stop.is_set():
@@ -116,8 +117,8 @@ class Follower(Closing, Unpicklable):
         seconds.
 
         The default is 0.1 with ModelSinks. By default, a ReplicaSink waits until the remote reports
-        a change. For an error of mvc, warns once (``NotFollowing``), and retries after 1 to 60
-        seconds, or at once if another version goes live. Errors of ``on_change`` are raised.
+        a change. After an error of mvc, ``run`` warns once (``NotFollowing``), and retries after 1
+        to 60 seconds, or at once if another version goes live. Errors of ``on_change`` are raised.
         """
         if interval is not None and not interval > 0:
             raise WrongUsage("the interval must be more than 0 seconds")
@@ -151,8 +152,8 @@ class Follower(Closing, Unpicklable):
                     self._stop.wait(retry_at - time.monotonic())
 
     def _news(self, mark: str, interval: float | None, retry_at: float) -> str | None:
-        """Waits for a change. Returns a text that identifies the live version; None if it is
-        ``mark``.
+        """Waits for a change. Returns a text that identifies the live version; None if this text is
+        still ``mark``.
         """
         wait = self._wait if interval is None else interval
         if retry_at:

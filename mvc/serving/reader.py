@@ -32,12 +32,12 @@ class FileReader:
         self.production: ServedVersion | None = None
 
     def swap(self) -> ServedVersion | None:
-        """If the file has a newer version, sets ``production`` to it and returns it; otherwise
-        None.
+        """If the file has a newer version, sets ``production`` to this version, and returns
+        ``production``. Otherwise returns None.
 
-        Call this between two requests. The file's hash is verified before. If the file is damaged,
-        raises BadModelFile or DamagedData, and ``production`` stays. Raises WrongUsage for a file
-        that no sink has written.
+        Call this between two requests. Verifies the file's hash first. If the file is damaged,
+        raises BadModelFile or DamagedData, and does not change ``production``. Raises WrongUsage
+        for a file that no sink has written.
         """
         newer = self._newer()
         if newer is not None:

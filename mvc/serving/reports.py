@@ -28,9 +28,9 @@ from mvc.transport import NodeReport, Sent, Slice, Transport, encode_entries
 QUEUE = "reports"
 """Name of the queue's file in the replica's folder."""
 MOST = 10_000
-"""Maximum number of waiting reports. Beyond it, a new report replaces the oldest."""
+"""Maximum number of waiting reports. In a full queue, a new report replaces the oldest."""
 AT_ONCE = 256
-_REFUSALS = 32  # maximum in one call of ``send``
+_REFUSALS = 32  # maximum number of refusals in one call of ``send``
 _LARGEST = 8 * MIB
 _REFUSED = (HistoryMissing, InvalidName, InvalidTime, RemoteRefused)
 
@@ -49,7 +49,7 @@ class _Report(Struct, frozen=True, array_like=True):
 
 
 class Reports:
-    """The queue of the node ``name``, in ``folder``. Only one process may use it. Raises
+    """The queue of the node ``name``, in ``folder``. Only one process may use the queue. Raises
     InvalidName.
     """
 
@@ -72,14 +72,14 @@ class Reports:
     def served(self, commit: CommitId, target: str, when_ns: int) -> None:
         """Adds a report that ``commit`` is served since ``when_ns`` of this node's clock.
 
-        It is durable on return. Nothing is added if the newest report of the target has this
-        version. Times of a target ascend, even if the clock was set back.
+        The report is durable on return. Nothing is added if the newest report of the target has
+        this version. Times of a target ascend, even if the clock was set back.
         """
         target = f"{NODES}{self.name}/{target}"
         rows = self._read()
         before = next((row for row in reversed(rows) if row.target == target), None)
         if before is not None and before.time_ns > when_ns + MAX_AHEAD_NS:
-            # The clock was far ahead. Every remote refuses reports with such times: delete these.
+            # The clock was far ahead. Every remote refuses reports with such times: delete them.
             rows = [row for row in rows if row.time_ns <= when_ns + MAX_AHEAD_NS]
             before = next((row for row in reversed(rows) if row.target == target), None)
         if before is not None:

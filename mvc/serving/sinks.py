@@ -34,9 +34,9 @@ class Sink(Protocol):
     """Receives versions from a Follower of a repository."""
 
     def serving(self, repo: Repository, live: Deployed) -> AbstractContextManager[None]:
-        """Serves a live version, which may be served already.
+        """A context manager that serves a live version at the start of its block.
 
-        If the block fails, restores the previous version.
+        ``live`` may be served already. If the block fails, the previous version is restored.
         """
 
 
@@ -75,9 +75,9 @@ class FileSink:
     """Writes the newest version of a Recorder to a safetensors file. Use it as ``on_deploy``.
 
     The file is replaced atomically and durably: readers see the old or the new file. A path on a
-    memory file system, such as ``/dev/shm``, avoids the disk. An existing file's permissions stay;
-    those of a new file follow the umask. ``mvc.serving.reader.FileReader`` reads the file. Raises
-    the errors of ``Replica.check``.
+    memory file system, such as ``/dev/shm``, avoids the disk. An existing file keeps its
+    permissions; the permissions of a new file follow the umask. ``mvc.serving.reader.FileReader``
+    reads the file. Raises the errors of ``Replica.check``.
     """
 
     def __init__(self, place: PathName, *, fs: FileSystem | None = None) -> None:
@@ -96,14 +96,15 @@ class ReplicaSink(Struct, frozen=True):
     Each version arrives as a delta, is verified, and replaces ``file`` in one step. Then the shell
     command ``command`` runs. If ``file`` ends in ``/`` or has no suffix, it becomes a link to a
     folder. The folder has all files of the version except training states. With ``path``, the
-    folder has only these files, or the files below these folders. If ``file`` has a suffix,
-    ``path`` selects a file from a version with several files. ``name``: the name under which the
-    node reports its version.
+    folder has only the files that ``path`` names, or the files below folders that ``path`` names.
+    If ``file`` has a suffix, ``path`` selects a file from a version with several files. ``name``:
+    the name under which the process reports which version it serves.
 
-    ``prepare``: a command that runs before anything visible changes. If it fails, nothing changes.
-    ``required``: whether the previous version is served again if ``command`` fails. Both commands
-    are ended after ``timeout`` seconds. ``full``: whether all present bytes are verified first.
-    ``in_place``: overwrite only changed bytes; no process may read the file meanwhile.
+    ``prepare``: a command that runs before anything visible changes. If ``prepare`` fails, nothing
+    changes. ``required``: whether the previous version is served again if ``command`` fails. Both
+    commands are ended after ``timeout`` seconds. ``full``: whether all bytes of the present file
+    are verified first. ``in_place``: overwrite only changed bytes; no process may read the file
+    meanwhile.
     """
 
     file: PathName

@@ -44,7 +44,7 @@ from mvc.transport import (
 from mvc.types import PathName
 
 MIRROR = "mirror"
-"""Name of the folder with the mirror of a bucket, in the replica's folder."""
+"""Name of the folder, in the replica's folder, with the local copy of a remote in a bucket."""
 _RETRY = "repair the command, then run mvc follow again"
 
 
@@ -56,9 +56,10 @@ class Followed(Struct, frozen=True, kw_only=True):
     """A change: ``commit``, live on ``target`` since ``time_ns``, is served since ``swapped_ns``.
 
     ``previous``: the version served before; None if unknown. ``rollback``: whether the deployment
-    returns to an earlier deployment, or the version is older. ``deployed``: the record; None with a
-    ReplicaSink. With a ReplicaSink, ``file`` is its file or folder. ``path``: the version's file
-    that ``file`` contains; empty for a folder. ``received``: the bytes received for this change.
+    returns to an earlier deployment, or ``commit`` is older than ``previous``. ``deployed``: the
+    record of the deployment; None with a ReplicaSink. ``file``: the file or folder of a
+    ReplicaSink. ``path``: the version's file that ``file`` contains; empty for a folder.
+    ``received``: the bytes received for this change.
     """
 
     target: str
@@ -80,7 +81,7 @@ class OpenSource:
     """A repository that is open in this process. Sinks read versions from the repository."""
 
     interval: float | None = 0.1
-    """Seconds between two checks; None if ``news`` waits."""
+    """Seconds between two checks; None if ``news`` itself waits for a change."""
 
     def __init__(
         self,
@@ -94,7 +95,10 @@ class OpenSource:
         self._target, self._sinks, self._on_change = target, sinks, on_change
         self._transport = serve(self.repo)
         self._is_sound = True  # False after an error of the open repository
-        self._live: tuple[str, Deployed | None] = "", None  # mark and live deployment
+        self._live: tuple[str, Deployed | None] = (
+            "",
+            None,
+        )  # the mark of ``news``, and the live deployment
         self.current: Followed | None = None
 
     @property
@@ -108,17 +112,18 @@ class OpenSource:
         return self._transport.live(self._target, mark, seconds)
 
     def is_settled(self) -> bool:
-        """Whether ``poll`` can be skipped until another version goes live. Never here: ``poll`` is
-        cheap.
+        """Whether ``poll`` can be skipped until another version goes live. Always False, because
+        ``poll`` is cheap.
         """
         return False
 
     def _live_now(self) -> Deployed | None:
-        """The live deployment; None before the first.
+        """The live deployment; None before the first deployment.
 
-        The call takes a few system calls, unless an entry was recorded or a dated deployment became
-        due. Raises NotARepository while the repository is missing; NoDeployment or UnknownTarget if
-        nothing is live any more; DamagedData; IoFailed.
+        The call takes only a few system calls, unless the journal has a new entry, or the time of a
+        deployment that was recorded for the future has come. Raises NotARepository while the
+        repository is missing; NoDeployment or UnknownTarget if nothing is live any more;
+        DamagedData; IoFailed.
         """
         try:
             self._open()
@@ -177,9 +182,9 @@ class OpenSource:
 
 
 class Replicated:
-    """A file or folder that is synchronized with a remote.
+    """A file or folder (the replica) that is synchronized with a remote.
 
-    If the sink has a name, the node reports its version.
+    If the sink has a name, this process reports under the name which version it serves.
     """
 
     interval: float | None = None

@@ -1,8 +1,8 @@
-"""File systems for tests: each wraps another, and passes every call through one method.
+"""File systems for tests: each wraps another file system, and passes every call through one method.
 
 A wrapper overrides ``call`` (calls with a path) or ``handle_call`` (calls on open files), and may
 wrap another wrapper. Combined methods, such as ``write_atomic``, run in the outermost wrapper, so
-it receives each of their steps.
+the outermost wrapper receives each step of such a method.
 """
 
 from __future__ import annotations
@@ -190,14 +190,14 @@ _VERBS = {
 
 
 class FailingFS(WrappedFS):
-    """Counts calls. Call number ``fail_at`` (from 1) fails; with ``persistent`` all later calls,
-    too.
+    """Counts calls. Call number ``fail_at`` (from 1) fails. With ``persistent``, all later calls
+    fail, too.
 
     ``error``: an errno, MemoryError, or "short". With "short", the system call does not fail, but
     transfers only half of the bytes. A write that fails with an errno first writes half of its
     bytes, as on a full disk. ``calls``: number of calls so far that the error could affect.
-    ``failures``: number of calls that it did affect. ``fail_at=0`` disables failures. ``within``:
-    only calls below this folder count and fail.
+    ``failures``: number of calls that the error has affected. ``fail_at=0`` disables failures.
+    ``within``: only calls below this folder count and fail.
     """
 
     def __init__(
