@@ -5,7 +5,7 @@
     >>> repo.commit(model.state_dict(), deploy="prod")              # doctest: +SKIP
     >>> repo.checkout(at="2026-11-20T10:00Z", target="prod")        # doctest: +SKIP
 
-``import mvc`` is cheap: neither torch nor numpy is imported before they are needed.
+``import mvc`` is fast: torch and numpy are imported only when a call needs them.
 """
 
 from __future__ import annotations

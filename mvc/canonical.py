@@ -1,8 +1,8 @@
 """Canonical bytes: one encoding per value, so that equal values have equal hashes.
 
-Unsigned integers are LEB128 without redundant trailing groups, signed ones are
-zigzagged first, byte strings carry their length. ``Reader`` refuses anything
-that ``Writer`` would not have written (docs/format.md, "Primitives").
+Unsigned integers are encoded in LEB128 without redundant trailing groups. A signed integer is
+mapped to an unsigned one (zigzag) first. The length of a byte string is written before its bytes.
+``Reader`` refuses anything that ``Writer`` would not have written (docs/format.md, "Primitives").
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def encode_uint(value: int) -> bytes:
 
 
 def read_uint(data: bytes | memoryview, at: int, limit: int) -> tuple[int, int]:
-    """The number at offset ``at``, and the offset after it.
+    """The number at offset ``at``, and the offset of the byte after the number.
 
-    Raises IndexError if the bytes end within the number, ValueError if it is not canonical or
-    exceeds ``limit``.
+    Raises IndexError if the bytes end within the number; ValueError if the number is not canonical
+    or exceeds ``limit``.
     """
     value = shift = 0
     for byte in data[at : at + _MAX_UINT_BYTES]:
@@ -80,7 +80,7 @@ class Writer:
         return self.uint(value << 1 if value >= 0 else (-value << 1) - 1)
 
     def raw(self, data: bytes) -> Writer:
-        """Appends bytes without a length: the reader knows it."""
+        """Appends bytes without their length. The reader must know the length."""
         self._data += data
         return self
 
@@ -105,7 +105,7 @@ class Writer:
 class Reader:
     """Reads the output of ``Writer``; raises DamagedData for anything else.
 
-    ``name``: of the value, in messages.
+    ``name``: how messages name the value, such as "a commit".
     """
 
     def __init__(self, data: bytes, name: str) -> None:
@@ -139,7 +139,7 @@ class Reader:
             raise self.fail(str(error)) from None
 
     def version(self) -> None:
-        """Reads the version of a record; the only known one is 1."""
+        """Reads the version of a record. The only known version is 1."""
         if self.uint() != 1:
             raise self.fail("its version is unknown")
 
@@ -169,7 +169,7 @@ class Reader:
         return self.blob(limit).decode("utf-8", "surrogateescape")  # accepts all bytes
 
     def count(self, limit: int) -> int:
-        """A number of items that have at least one byte each."""
+        """Reads the number of the items that follow. Each item has at least one byte."""
         data, at = self._data, self._at
         if at < len(data) and data[at] == 0:  # the common case
             self._at = at + 1

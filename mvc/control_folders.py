@@ -1,14 +1,17 @@
-"""Folders of version control systems; their settings can run programs (layer 0)."""
+"""Folders of version control systems. Settings in such a folder can run programs (layer 0)."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 VERSION_CONTROL = frozenset({".mvc", ".git", ".hg", ".svn", ".sl", ".jj", ".bzr", ".pijul"})
-"""Names reserved by these systems, in upper or lower case; mvc never reads such a folder."""
+"""Names reserved by these systems, in upper or lower case. mvc never reads such a folder."""
 
 MARKERS = {"cvs": "Entries", "_darcs": "format"}
-"""Names that ordinary folders may have too; the named file marks those of a system."""
+"""Names that ordinary folders may have, too.
+
+If the folder contains the file named here, the folder belongs to a version control system.
+"""
 
 _SHORT = {"git~1", "mvc~1"}  # the 8.3 names of .git and .mvc on Windows
 FOREIGN = VERSION_CONTROL | _SHORT
@@ -23,7 +26,7 @@ _SETTINGS = {
 def is_foreign(path: str) -> bool:
     """Whether a path, with '/' between its parts, leads into the folder of such a system.
 
-    In the ambiguous folders of ``MARKERS``, only the files of the systems count.
+    If the folder has a name of ``MARKERS``, only paths of the system's own files count.
     """
     parts = path.casefold().split("/")
     return not FOREIGN.isdisjoint(parts) or any(

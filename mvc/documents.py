@@ -1,7 +1,7 @@
 """Stored JSON documents, encoded and decoded by the types of their fields.
 
-Ids are hexadecimal digits. A decoded document satisfies its type completely, including limits of
-numbers, lengths and patterns (``msgspec.Meta``). Decoding executes nothing.
+Ids are written as hexadecimal digits. A decoded document satisfies its type completely, including
+the type's limits of numbers, lengths and patterns (``msgspec.Meta``). Decoding runs no stored code.
 """
 
 from __future__ import annotations
@@ -21,14 +21,20 @@ _T = TypeVar("_T")
 
 
 class OtherSchema(ValueError):
-    """A document with another schema; ``schema`` is its name, or None."""
+    """A document has another schema than ``wanted``.
+
+    ``schema``: the name of the document's schema, or None if it has none.
+    """
 
     def __init__(self, schema: str | None, wanted: str) -> None:
         super().__init__(f"its schema is not {wanted}")
         self.schema, self.wanted = schema, wanted
 
     def unsupported(self, name: str) -> UnsupportedFormat | None:
-        """The error for a schema that a newer mvc may write, or None for a document without one."""
+        """The error for a document whose schema a newer mvc may have written.
+
+        None if the document has no schema.
+        """
         if self.schema is None:
             return None
         return UnsupportedFormat(f"{name} has the schema {self.schema[:60]!r}, not {self.wanted}")

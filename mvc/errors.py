@@ -1,8 +1,8 @@
 """All errors that mvc raises, as one class tree (layer 0; docs/errors.md).
 
-A class names a cause. ``exit_code`` is the exit status of the command line, ``hint`` the next step
-for the user. Library code raises no other class for problems with input, repositories or the
-operating system.
+Each class names one cause. ``exit_code`` is the exit status of the command line. ``hint`` says
+what the user can do next. Library code raises no class from outside this tree for problems with
+input, repositories or the operating system.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def how_to_install(extra: str) -> str:
 def need_torch(feature: str, *packages: str) -> None:
     """Raises NotInstalled if torch, or one of ``packages``, is not installed.
 
-    ``feature``: its name in the message. ``packages``: others of the same extra.
+    ``feature``: what needs torch, for the message. ``packages``: packages of the same extra.
     """
     from importlib.util import find_spec
 
@@ -26,9 +26,9 @@ def need_torch(feature: str, *packages: str) -> None:
 
 
 class MvcError(Exception):
-    """Root of the tree: one clear line, exit code 3.
+    """Base class of all errors of mvc. The message is one line. The exit code is 3.
 
-    The hint is also added as a note of the exception, so that tracebacks show it.
+    The hint is added to the exception as a note, so that tracebacks show the hint, too.
     """
 
     exit_code = 3
@@ -48,11 +48,11 @@ class MvcError(Exception):
 
 
 class MvcWarning(RuntimeWarning):
-    """A problem that does not stop the operation, in one line; the command line prints it."""
+    """A problem that does not stop the operation. The command line prints it in one line."""
 
 
 class AmbiguousName(MvcWarning):
-    """A revision names a deployment target and also a branch, tag or id; the latter is used."""
+    """A name is that of a target and of a branch, tag or id. mvc uses the branch, tag or id."""
 
 
 class WrongUsage(MvcError):
@@ -86,10 +86,10 @@ class AmbiguousRevision(MvcError):
 
 
 class StateForgotten(MvcError):
-    """The state of a version was forgotten, or never fetched; only its commit is stored here.
+    """The state of a version was forgotten or never fetched. Only its commit is stored here.
 
-    ``absent``: the version's id if a retention rule forgot the state or it was never fetched.
-    Another repository may have it then.
+    ``absent``: the version's id if another repository may have the state, because a retention rule
+    forgot the state here or the state was never fetched. Otherwise None.
     """
 
     absent: bytes | None = None
@@ -100,7 +100,7 @@ class UnknownOperation(MvcError):
 
 
 class UnknownTarget(MvcError):
-    """No deployment target has this name, or none was named although several exist."""
+    """No target has this name, or several targets exist and the call did not name one."""
 
 
 class TargetProtected(MvcError):
@@ -136,7 +136,7 @@ class InvalidPipeline(MvcError):
 
 
 class RefConflict(MvcError):
-    """A branch or tag exists already, is in use, or has moved meanwhile."""
+    """A branch or tag exists already or is in use, or another process has moved it meanwhile."""
 
 
 class WouldOverwrite(MvcError):
@@ -144,7 +144,7 @@ class WouldOverwrite(MvcError):
 
 
 class NotConfirmed(MvcError):
-    """An operation that cannot be undone needs confirmation, and stdin is no terminal."""
+    """An operation that cannot be undone needs confirmation, but stdin is no terminal."""
 
 
 class Unattainable(MvcError):
@@ -156,7 +156,7 @@ class NotInstalled(MvcError):
 
 
 class CannotResume(MvcError):
-    """A version lacks the state to continue training, or does not fit the objects passed."""
+    """A version has no training state, or its training state does not fit the passed objects."""
 
 
 class DoesNotFit(MvcError):
@@ -164,11 +164,14 @@ class DoesNotFit(MvcError):
 
 
 class BadMessage(MvcError):
-    """A message of distributed training, or a model in it, is invalid; nothing used it."""
+    """A message of distributed training is invalid, or a model in the message is. It is ignored."""
 
 
 class CannotDistribute(MvcError):
-    """A training with several processes cannot start or continue; its global models are stored."""
+    """A training with several processes cannot start or continue.
+
+    The global models that were made until then are stored.
+    """
 
 
 class CannotRecord(MvcError):
@@ -180,26 +183,26 @@ class CannotBuild(MvcError):
 
 
 class CannotSign(MvcError):
-    """No signature was made: the key is absent or locked, or the SSH agent refused."""
+    """No signature was made: the key is missing or locked, or the SSH agent refused."""
 
 
 class NotTrusted(MvcError):
     """Stored code would run, but the user has not trusted it.
 
-    ``versions``: ids of the versions whose code it is.
+    ``versions``: ids of the versions that contain this code.
     """
 
     versions: tuple[object, ...] = ()
 
 
 class CannotRetrain(MvcError):
-    """A replay is impossible here: an input of the recipe is missing or has changed."""
+    """A recipe cannot be replayed here: one of its inputs is missing or has changed."""
 
 
 class RetrainingDiffers(MvcError):
-    """A replay made other weights than the version has; they are not returned.
+    """A replay computed weights that differ from the version's weights. They are not returned.
 
-    ``tensors``: the differences, by tensor (``mvc.recipes.replay.TensorDifference``).
+    ``tensors``: one ``mvc.recipes.replay.TensorDifference`` for each tensor that differs.
     """
 
     tensors: tuple[object, ...] = ()
@@ -216,7 +219,7 @@ class NothingToCommit(MvcError):
 
 
 class EncodingFailed(MvcError):
-    """Encoded data did not decode to its input; it was not published."""
+    """Encoded data did not decode to the input. The encoded data was not stored."""
 
 
 class BadModelFile(MvcError):
@@ -274,7 +277,10 @@ class RemoteUnreachable(MvcError):
 
 
 class RemoteRefused(MvcError):
-    """A remote refused the request: the token, its scopes, or an operation it does not support."""
+    """A remote refused the token, or does not support an operation.
+
+    The token may be unknown, or lack the scope (the right) that the request needs.
+    """
 
 
 def class_named(name: str) -> type[MvcError] | None:

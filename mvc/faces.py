@@ -7,10 +7,11 @@ from typing import Any
 
 
 def face(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of ``module``; ``names``: for each name the source to import it from.
+    """A function to use as the ``__getattr__`` of ``module``.
 
-    The source is a module that defines the name, the package of a module of that name, or else the
-    module itself.
+    ``names`` maps each name to the module that defines the name, or to the package that contains a
+    module of this name. If that module or package has no such attribute, the name means the module
+    or package itself.
     """
 
     def look_up(name: str) -> Any:

@@ -1,6 +1,6 @@
 """Types of 32-byte BLAKE3 ids (layer 0).
 
-Mypy refuses a commit id where a blob id is expected. Equality is that of bytes.
+Mypy refuses a commit id where a blob id is expected. Two ids are equal if their bytes are equal.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import Self
 
 DIGEST_SIZE = 32
 SHORT_HEX = 10
-_new = bytes.__new__  # ``super()`` would double the time, for millions of ids
+_new = bytes.__new__  # calling ``super()`` would double the time, and there are millions of ids
 
 
 class Digest(bytes):
-    """A 32-byte BLAKE3 hash of one domain tag.
+    """A 32-byte BLAKE3 hash. Each kind of id is computed with its own domain tag.
 
     >>> Digest(bytes(32)).short
     '0000000000'
@@ -45,7 +45,7 @@ class Digest(bytes):
 
 
 class BlobId(Digest):
-    """Id of a content: the bytes of one tensor, or one run of other bytes."""
+    """Id of a content: the bytes of one tensor, or other bytes of a file."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ class ManifestId(Digest):
 
 
 class CommitId(Digest):
-    """Names a commit."""
+    """Id of a commit."""
 
     __slots__ = ()
 
@@ -69,6 +69,6 @@ class Root(Digest):
 
 
 class StatementId(Digest):
-    """Id of a statement, equal in all repositories."""
+    """Id of a statement, such as a deployment. A statement has the same id in all repositories."""
 
     __slots__ = ()

@@ -18,16 +18,16 @@ MAX_URL = 4096
 MAX_DIMENSIONS = 64
 MAX_TENSORS = 1_000_000  # per file
 MAX_MANIFEST = 256 * MIB
-MAX_COMMIT = 4 * MIB  # canonical bytes of one commit, message and metrics included
+MAX_COMMIT = 4 * MIB  # canonical bytes of one commit, including its message and metrics
 MAX_MESSAGE = MIB
 MAX_METRICS = 1000
 MAX_ATTACHED = 1000  # attachments of one version
-MAX_ATTACHED_BYTES = 64 * MIB  # of one attachment, unless it is a state
-MAX_PARENTS = 500  # of one version: an average or merge
-MAX_NEEDS = 1024  # further versions that a version needs
-MAX_PARAMS = 1000  # names and values of up to MAX_NAME_BYTES each
+MAX_ATTACHED_BYTES = 64 * MIB  # one attachment that is not a state
+MAX_PARENTS = 500  # parents of one version; averages and merges have several
+MAX_NEEDS = 1024  # versions, such as data sets, that the recipe of one version needs
+MAX_PARAMS = 1000  # a name and a value have up to MAX_NAME_BYTES each
 MAX_REASON = 64 << 10  # why an operation was done
-MAX_AHEAD_NS = 24 * 3600 * 10**9  # how far a clock elsewhere may be ahead
+MAX_AHEAD_NS = 24 * 3600 * 10**9  # how far the clock of another machine may be ahead
 MAX_SIGNATURE = 16 << 10  # one signature, with its key or certificate
 
 MAX_CODE_FILES = 500  # source files attached to a version
@@ -35,25 +35,25 @@ MAX_CODE_BYTES = 16 * MIB  # all source files of a version
 MAX_ARGUMENTS = MIB  # a model's constructor arguments as JSON
 
 MAX_SKELETON = 256 * MIB  # bytes of a file outside its contents
-MAX_UNFOLDED = (16, 256 * MIB)  # views of a file: this factor times its size, plus these bytes
+MAX_UNFOLDED = (16, 256 * MIB)  # all views of a file: 16 times the file's size, plus 256 MiB
 
-# codecs: one chunk is the unit of parallel work, one piece the unit of memory
+# codecs: threads work on one chunk at a time; memory has room for one piece at a time
 CHUNK = MIB  # raw bytes
-PIECE = 32 * MIB  # raw bytes of one tensor encoded as one payload; a multiple of CHUNK
+PIECE = 32 * MIB  # raw bytes of a tensor that are encoded as one payload; a multiple of CHUNK
 MAX_PIPELINE_TEXT = 400
 ZSTD_MAX_WINDOW = 8 * MIB
 
 # store
 RECORD = 8 * MIB  # raw bytes collected in one record, unless one piece is larger
-RECORD_TEXTS = 250  # codings per record; its header has room for 256
-RECORD_MEMBERS = 1 << 14  # contents per record; each costs more than its bytes
+RECORD_TEXTS = 250  # distinct pipelines per record; the header of a record has room for 256
+RECORD_MEMBERS = 1 << 14  # contents per record; each content needs memory in addition to its bytes
 PACK_TARGET = 128 * MIB  # a larger pack gets no more records
 MAX_RECORD_HEADER = 64 * MIB
 MAX_ENTRY = 16 * MIB  # one journal entry's payload
 INDEX_BATCH = 512  # journal entries in memory that are not indexed yet
 
 # remote
-BUCKET_DAYS = 14  # before unreferenced objects are deleted: other clients may still use them
+BUCKET_DAYS = 14  # unreferenced objects stay so long, because other clients may still use them
 
 # adapters
 MAX_SAFETENSORS_HEADER = 100_000_000
@@ -62,5 +62,5 @@ MAX_PICKLE = 256 * MIB
 MAX_PICKLE_DEPTH = 1000
 
 # provenance
-MAX_PROBE = 64 * MIB  # the summary of a probed run
-MAX_PROBE_TENSORS = 4096 * MIB  # its tensors
+MAX_PROBE = 64 * MIB  # the summary of one probed execution
+MAX_PROBE_TENSORS = 4096 * MIB  # the tensors of one probed execution

@@ -27,16 +27,19 @@ SCRATCH = "retraining"
 """The folder of ``.mvc`` with the scratch folders of processes."""
 
 PATCH = "code.patch"
-"""Attachment with the difference of a version's code from its git commit."""
+"""Attachment with the uncommitted changes of a version's code, relative to its git commit."""
 
 RECIPE = "recipe.json"
-"""Attachment that describes how to replay a training; without it no weights are dropped."""
+"""Attachment that describes how to replay a training.
+
+mvc drops the weights of a version only if the version has this attachment.
+"""
 
 DATA = "data/"
 """Prefix of the tags of data sets."""
 
 DATA_SET = "mvc.data"
-"""Param of a data set's version: whether it stores the files or only references them."""
+"""Param of a data set's version: whether the version stores the files or only references them."""
 BY_VALUE, BY_REFERENCE = "stored", "reference"
 
 REMOTE = "remotes/"
@@ -67,7 +70,10 @@ def printable(text: str) -> str:
 
 
 def encode_text(value: str) -> bytes:
-    """UTF-8; undecodable bytes (surrogateescape) encode as themselves. Raises WrongUsage."""
+    """``value`` in UTF-8. Bytes that could not be decoded (surrogateescape) are restored.
+
+    Raises WrongUsage for other surrogates.
+    """
     try:
         return value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -104,7 +110,7 @@ _TRAINING_PARTS = {
     "grad_scaler", "opt", "opt_state", "optim", "optim_state", "scaler",
 }  # fmt: skip
 _TRAINING_PREFIXES = ("optimizer", "lr_scheduler", "scheduler", "rng")
-_TRAINING_FILES = ("optimizer.", "scheduler.", "rng_state")  # of transformers and accelerate
+_TRAINING_FILES = ("optimizer.", "scheduler.", "rng_state")  # written by transformers, accelerate
 
 
 def is_training_key(key: str) -> bool:
@@ -137,7 +143,10 @@ def may_hold_tensors(path: str) -> bool:
 
 
 def check_key(key: str, kind: str = "tensor") -> str:
-    """The name of a tensor, metric or param: 1 to 1,024 bytes, no control characters."""
+    """Returns the name of a tensor, metric or param if it is valid; otherwise raises InvalidName.
+
+    A valid name has 1 to 1,024 bytes and no control characters.
+    """
     if not key:
         raise InvalidName(f"a {kind} has an empty name")
     if len(key.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
@@ -147,10 +156,11 @@ def check_key(key: str, kind: str = "tensor") -> str:
 
 
 def check_path(path: str) -> str:
-    """A tracked path: relative, '/' between parts, valid on every system.
+    """Returns ``path`` if it is a valid tracked path; otherwise raises InvalidName.
 
-    Accepted: names that differ only in case (checkout checks whether the file system distinguishes
-    them), names that begin with '-' or '.', and characters that only Windows refuses.
+    A valid path is relative, has '/' between its parts, and names the same file on every system.
+    Parts may begin with '-' or '.', and contain characters that only Windows refuses. Paths may
+    differ only in case: checkout checks whether the file system distinguishes such paths.
     """
     if not path or len(path.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         raise InvalidName(f"a path must have 1 to {MAX_NAME_BYTES} bytes")
@@ -163,9 +173,9 @@ def check_path(path: str) -> str:
 
 
 def check_place(path: str) -> str:
-    """A path that mvc may write a file to; raises InvalidName.
+    """Returns ``path`` if mvc may write a file there; otherwise raises InvalidName.
 
-    Refuses folders such as ``.git``, whose files can make git run programs.
+    Refuses folders such as ``.git``, because files in ``.git`` can make git run programs.
     """
     if is_foreign(path):
         raise InvalidName(
@@ -184,7 +194,7 @@ def _check_part(path: str, part: str) -> None:
     if len(part.encode("utf-8", "surrogatepass")) > MAX_PART_BYTES:
         raise InvalidName(
             f"a part of a path is longer than {MAX_PART_BYTES} bytes: {part[:60]}…",
-            hint="shorten it: file systems refuse longer names",
+            hint="shorten this part: file systems refuse longer names",
         )
     if part in {"", ".", ".."}:
         raise InvalidName(f"a path must be relative and without '.' or '..': {path}")
@@ -198,9 +208,9 @@ def _check_part(path: str, part: str) -> None:
 
 
 def is_under(path: str, chosen: Collection[str]) -> bool:
-    """Whether ``path`` is one of ``chosen`` or inside one; true if ``chosen`` is empty.
+    """Whether ``path`` is in ``chosen``, or inside a folder that is in ``chosen``.
 
-    The entries '' and '.' contain every path.
+    True if ``chosen`` is empty. The folders '' and '.' contain every path.
     """
     return not chosen or any(
         c in {"", "."} or path == c or path.startswith(c.rstrip("/") + "/") for c in chosen
@@ -208,7 +218,10 @@ def is_under(path: str, chosen: Collection[str]) -> bool:
 
 
 def check_ref(kind: str, name: str) -> str:
-    """A branch, tag or target: letters, digits, ``. _ + / -``, not like an id."""
+    """Returns the name of a branch, tag or target if it is valid; otherwise raises InvalidName.
+
+    A valid name has letters, digits and ``. _ + / -``, and does not look like an id.
+    """
     if name == "HEAD":
         raise InvalidName(
             f"HEAD means the current version, and cannot be the name of a {kind}",
@@ -231,7 +244,7 @@ def check_ref(kind: str, name: str) -> str:
 
 
 def check_node(name: str) -> str:
-    """The name of a node in ``nodes/NAME/TARGET``. Raises InvalidName."""
+    """Returns ``name`` if it can be NAME in ``nodes/NAME/TARGET``; otherwise raises InvalidName."""
     check_ref("node", name)
     if "/" in name:
         raise InvalidName(

@@ -1,4 +1,4 @@
-"""Public names for states as files of a version: tensors, their bytes, hashes and distances.
+"""Public names for states: tensors, and the bytes, hashes and distances of tensors.
 
 Each name is imported on first use, so that commands start fast.
 """

@@ -3,21 +3,24 @@
 A tensor's name is its location: keys and positions joined with '.'. Torch files and Python states
 use the same rules, so that equal states have equal Merkle roots.
 
-A node is ``null``, a boolean, a number, a text or a list for itself, and an object with one tag for
-everything else:
+``null``, booleans, numbers, texts and lists are encoded as themselves. Each other value is encoded
+as an object:
 
-=================  ==========================================================
-``{}``             the torch tensor whose name is the node's location
-``{"torch": k}``   the torch tensor named k; likewise ``numpy``, and ``scalar``
-                   for a numpy scalar
-``{"dict": x}``    a dictionary; x is an object if all keys are texts, else
-                   a list of [key, value]; ``ordered`` for an OrderedDict
-``{"tuple": [..]}``, ``{"bytes": base64}``, ``{"int": hex}`` beyond 64 bits,
-``{"float": hex}`` the eight bytes of an infinity or NaN, big-endian,
-``{"complex": [real, imaginary]}``
-=================  ==========================================================
+====================  =======================================================
+``{}``                the torch tensor whose name is the object's location
+``{"torch": k}``      the torch tensor named k. The tag is ``numpy`` for a
+                      numpy array, ``scalar`` for a numpy scalar
+``{"dict": x}``       a dictionary. x is an object if all keys are texts, else
+                      a list of [key, value]. An OrderedDict has ``ordered``
+``{"tuple": [..]}``   a tuple
+``{"bytes": text}``   bytes, in base64
+``{"int": hex}``      an integer of more than 64 bits
+``{"float": hex}``    the eight bytes of an infinity or NaN, big-endian
+``{"complex": [..]}`` the real and the imaginary part
+====================  =======================================================
 
-Other types are refused; the error names location and type. No class is looked up by name.
+Values of other types are refused with an error that names location and type. Decoding looks up no
+class by its name.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from typing import Any, NoReturn
 from mvc.errors import DamagedData, UnsupportedTensor
 
 MAX_DEPTH = 100
-"""Levels of nested containers; also stops at a state that contains itself."""
+"""Most levels of nested containers. A state that contains itself exceeds this limit, too."""
 
 _VERSION = 1
 _DECIMAL_BITS = 256
@@ -43,7 +46,7 @@ Lookup = Callable[[str, str], Any]
 
 
 def part_name(key: object) -> str:
-    """The part of a tensor's name for one dictionary key or position."""
+    """The part of a tensor's name for one key of a dictionary, or one position in a list."""
     if isinstance(key, str):
         return key
     if isinstance(key, bool) or key is None or isinstance(key, float):
@@ -59,7 +62,7 @@ def part_name(key: object) -> str:
 
 
 def join(path: str | None, part: str) -> str:
-    """The name of ``part`` inside ``path``; None is the outermost container."""
+    """The name of ``part`` inside ``path``. If ``path`` is None, the outermost container."""
     return part if path is None else f"{path}.{part}"
 
 
@@ -70,7 +73,7 @@ class Names:
         self._counts: dict[str, int] = {}
 
     def unique(self, name: str | None) -> str:
-        """``name`` or its next free variant; a tensor without a name is ``tensor``."""
+        """``name``, or ``name#N`` with the next unused N. A tensor without a name is ``tensor``."""
         name = unique = name or "tensor"
         while unique in self._counts:
             self._counts[name] += 1
@@ -82,8 +85,8 @@ class Names:
 def encode(value: Mapping[Any, Any], leaf: Leaf) -> str:
     """``value`` as ASCII JSON.
 
-    ``leaf(location, x)`` is called for each value that is not plain: it returns (tag, name) for a
-    tensor, or None. Raises UnsupportedTensor.
+    ``leaf(location, x)`` is called for each value x that is not a number, text or bytes. ``leaf``
+    returns (tag, name) if x is a tensor, else None. Raises UnsupportedTensor.
     """
     node = as_node(value, leaf)
     return json.dumps({"version": _VERSION, "state": node}, separators=(",", ":"))
@@ -115,7 +118,7 @@ def _encode(leaf: Leaf, value: Any, path: str | None, depth: int) -> Any:
             f"{_location(path)} is of type {kind}, which a state cannot contain",
             hint="use tensors, arrays, dictionaries, lists, tuples, numbers, texts and bytes",
         )
-    # Histories are long lists of plain numbers: do not build a name for each.
+    # Training histories are long lists of plain numbers: build no name for each number.
     items = [
         plain
         if (plain := _plain(v)) is not None
@@ -166,7 +169,10 @@ def _plain(value: Any) -> Any:
 
 
 def decode(text: str, lookup: Lookup) -> Any:
-    """The value; ``lookup(tag, name)`` returns its tensors. Raises DamagedData."""
+    """The value that ``text`` encodes. Raises DamagedData.
+
+    ``lookup(tag, name)`` returns the tensor with this name.
+    """
     try:
         top = json.loads(text)
     except (ValueError, RecursionError) as error:

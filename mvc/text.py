@@ -51,10 +51,10 @@ def text_table(
     right: Collection[int] = (),
     painted: Callable[[int, int, str], str] = lambda _row, _column, text: text,
 ) -> str:
-    """Aligned columns, two spaces apart, without columns that are empty in every row.
+    """Aligned columns, two spaces apart. Columns that are empty in every row are omitted.
 
-    ``right``: the numbers of right-aligned columns. ``painted``: adds zero-width marks to a cell,
-    given its row, column and text.
+    ``right``: the numbers of right-aligned columns. ``painted(row, column, text)``: returns the
+    text of a cell with colour codes, which take no space on the terminal.
     """
     shown = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(cell_width, column)) for column in zip(*shown, strict=True)]
@@ -81,12 +81,12 @@ def cell_width(text: str) -> int:
 
 
 def measured(metrics: Mapping[str, float]) -> str:
-    """``acc=0.98  loss=0.1``."""
+    """Metrics in one line: ``acc=0.98  loss=0.1``."""
     return "  ".join(f"{printable(k)}={number(v)}" for k, v in sorted(metrics.items()))
 
 
 def size(nbytes: int) -> str:
-    """Decimal units, three digits: ``512 B``, ``3.41 MB``."""
+    """A number of bytes in decimal units with three digits: ``512 B``, ``3.41 MB``."""
     value, unit = float(nbytes), 0
     while value >= 999.5 and unit < len(_UNITS) - 1:
         value, unit = value / 1000, unit + 1
@@ -94,7 +94,7 @@ def size(nbytes: int) -> str:
 
 
 def seconds(value: float) -> str:
-    """``820 us``, ``3.4 ms``, ``12.0 s``."""
+    """A duration: ``820 us``, ``3.4 ms``, ``12.0 s``."""
     if value < 1e-3:
         return f"{value * 1e6:.0f} us"
     if value < 1:
@@ -113,7 +113,7 @@ def number(value: float) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """``28.7 %``; only exactly none and all are shown as 0 and 100."""
+    """A share: ``28.7 %``. ``0 %`` and ``100 %`` mean exactly nothing and exactly all."""
     if not whole:
         return "0 %"
     share = 100 * part / whole
@@ -127,7 +127,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def stored_for(stored: int, raw: int) -> str:
-    """``8.1 MB stored for 110 MB (7.4 %)``; no share above 100 %."""
+    """``8.1 MB stored for 110 MB (7.4 %)``. A percentage above 100 is omitted."""
     text = f"{size(stored)} stored"
     if not raw:
         return text
@@ -136,7 +136,7 @@ def stored_for(stored: int, raw: int) -> str:
 
 
 def count(n: int, noun: str, plural: str | None = None) -> str:
-    """``1 tensor``, ``1,234 tensors``."""
+    """A number with its noun: ``1 tensor``, ``1,234 tensors``."""
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
@@ -149,13 +149,13 @@ def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
 
 
 def listed(words: Sequence[str], most: int | None = None, joint: str = ", ") -> str:
-    """The first ``most`` words (None: all), and the number of the remaining ones."""
+    """The first ``most`` words, and the number of the remaining words. None means all words."""
     rest = len(words[most:]) if most is not None else 0
     return joint.join(words[:most]) + (f" and {rest:,} more" if rest else "")
 
 
 def shape(lengths: Sequence[int]) -> str:
-    """``64x3x7x7``; ``scalar`` for no dimensions."""
+    """The lengths of all dimensions: ``64x3x7x7``. ``scalar`` if there are no dimensions."""
     return "x".join(map(str, lengths)) if lengths else "scalar"
 
 

@@ -1,7 +1,7 @@
 """Parses and formats moments and durations in the forms of docs/commands.md.
 
-A moment is in nanoseconds since 1970 (UTC). For a local time that occurs twice or never, because
-the clocks changed, InvalidTime names both readings.
+A moment is a number of nanoseconds since 1970 (UTC). If a local time occurs twice or never because
+the clocks changed, InvalidTime is raised with a hint that names the two possible moments.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ISO = (  # patterns are compiled on first use: few commands parse a time
     r"\s?(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?|[a-z_]+/[a-z0-9_/+-]+)?)?"
 )
 _COMPACT = r"(?ai)(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)?(.*))?"
-_PARTS = {  # the words of 'Sat, 28 Nov 2026 19:03:50 +0000' that are no names, in any order
+_PARTS = {  # in 'Sat, 28 Nov 2026 19:03:50 +0000', all but the names; the order does not matter
     "day": r"(?a)\d\d?",
     "year": r"(?a)\d{4}",
     "time": r"(?a)\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?",
@@ -82,7 +82,7 @@ _FORMS = (
 def parse_time(text: str, *, now_ns: int, zone: tzinfo | None = None) -> int:
     """Parses a moment in a form of docs/commands.md. Raises InvalidTime.
 
-    ``zone`` applies to times without one; None is the system's.
+    ``zone``: the zone of times that name no zone. None means the system's zone.
     """
     word = text.strip().lower()
     if len(word) > _MAX_TEXT:
@@ -113,7 +113,8 @@ def parse_time(text: str, *, now_ns: int, zone: tzinfo | None = None) -> int:
 def moment_of(value: int | str | datetime, *, now_ns: int) -> int:
     """A moment in ns since 1970, from an integer, a text or a ``datetime``.
 
-    A ``datetime`` without a zone is in local time. Raises InvalidTime, WrongUsage for other types.
+    A ``datetime`` without a zone is in local time. Raises InvalidTime; WrongUsage if ``value`` has
+    another type.
     """
     if isinstance(value, str):
         return parse_time(value, now_ns=now_ns)
@@ -168,10 +169,10 @@ def datetime_of(time_ns: int) -> datetime:
 
 
 def format_time(time_ns: int, zone_minutes: int | None = None, *, precise: bool = True) -> str:
-    """ISO 8601 with an offset; ``parse_time`` is its inverse.
+    """A moment in ISO 8601 with its offset from UTC. ``parse_time`` is the inverse.
 
-    ``zone_minutes``: the offset from UTC; None means the system's zone. The fraction has no
-    trailing zeros; without ``precise`` it is omitted.
+    ``zone_minutes``: the offset from UTC; None means the system's zone. The fraction of the second
+    has no trailing zeros. It is omitted unless ``precise``.
     """
     if zone_minutes is None:
         zone_minutes = local_zone_minutes(time_ns)
@@ -209,7 +210,7 @@ def local_zone_minutes(time_ns: int) -> int:
     seconds = time_ns // _SECOND
     try:
         offset = datetime.fromtimestamp(seconds, UTC).astimezone().utcoffset()
-    except (OverflowError, OSError, ValueError):  # the C library's calendar is shorter
+    except (OverflowError, OSError, ValueError):  # outside the calendar of the C library
         return 0
     return int((offset or timedelta()).total_seconds() // 60)
 
@@ -235,7 +236,10 @@ def _span(text: str) -> Fraction | None:
 
 
 def _written(text: str, now_ns: int, zone: tzinfo | None) -> int:
-    """A date with the name of its month; without a year, the newest that is not in the future."""
+    """The moment of a date with the name of its month.
+
+    Without a year, the newest such date that is not in the future.
+    """
     parts: dict[str, Any] = {}
     for word in text.replace(",", " ").split():
         kind, value = _part(word)
@@ -263,7 +267,7 @@ def _written(text: str, now_ns: int, zone: tzinfo | None) -> int:
 
 
 def _part(word: str) -> tuple[str, Any]:
-    """The kind of a date's part, and its value; an empty kind if ``word`` is no part of a date."""
+    """The kind and the value of a part of a date. The kind is empty if ``word`` is no such part."""
     for kind, names in (("month", _MONTHS), ("weekday", _WEEKDAYS)):
         if (number := _abbreviated(word, names)) is not None:
             return kind, number
@@ -271,7 +275,10 @@ def _part(word: str) -> tuple[str, Any]:
 
 
 def _abbreviated(word: str, names: tuple[str, ...]) -> int | None:
-    """The index of the name that begins with ``word``, which has three letters or more."""
+    """The index of the name that begins with ``word``.
+
+    None if there is no such name, or if ``word`` has less than three letters.
+    """
     indices = (i for i, name in enumerate(names) if name.startswith(word.lower()))
     return next(indices, None) if len(word) >= 3 else None
 
@@ -290,7 +297,10 @@ def _iso(match: re.Match[str], text: str, zone: tzinfo | None) -> int:
 
 
 def _on_day(match: re.Match[str], text: str, now_ns: int, zone: tzinfo | None) -> int:
-    """``yesterday``, ``last tuesday``: that many days of 24 hours ago; with a time, on that day."""
+    """The moment of ``yesterday`` or ``last tuesday``, with or without a time of day.
+
+    Without a time of day, it is one or several times 24 hours ago.
+    """
     day, hour, *rest = match.groups()
     try:
         today = datetime.fromtimestamp(now_ns // _SECOND, UTC).astimezone(zone)
@@ -312,7 +322,7 @@ def _on_day(match: re.Match[str], text: str, now_ns: int, zone: tzinfo | None) -
 
 
 def _days_back(day: str, today: int, text: str) -> int:
-    """How many days before today ``day`` was; ``today`` counts from Monday, 0."""
+    """How many days before today ``day`` was. ``today``: the weekday of today, 0 for Monday."""
     if day in {"today", "yesterday"}:
         return int(day == "yesterday")
     weekday = _abbreviated(day.split()[-1], _WEEKDAYS)
@@ -326,7 +336,7 @@ def _zone(name: str, text: str) -> tzinfo:
 
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # OSError: a folder of the database
+    except (KeyError, ValueError, OSError):  # OSError: the name of a folder of the database
         raise InvalidTime(
             f"there is no time zone {printable(name)}: {printable(text)}",
             hint="write it as Europe/Berlin, or an offset from UTC: +01:00",
@@ -344,7 +354,10 @@ def _offset_seconds(offset: str, text: str) -> int:
 
 
 def _unambiguous(wall: datetime, zone: tzinfo | None, text: str) -> int:
-    """The offset of ``wall`` from UTC in seconds. Raises InvalidTime if there are two or none."""
+    """The offset of ``wall`` from UTC in seconds.
+
+    Raises InvalidTime if the local time ``wall`` occurs twice or never.
+    """
     try:
         first, second = (_shift(wall.replace(fold=fold), zone) for fold in (0, 1))
     except (OverflowError, OSError, ValueError) as e:

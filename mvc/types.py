@@ -21,7 +21,10 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 PathName: TypeAlias = str | PathLike[str]
 
 FIRST_RELEASE = ""
-"""The feature of codings that need no flag in the file ``format``."""
+"""In place of the name of a feature: every release of mvc supports it.
+
+The repository's file ``format`` does not list such a feature.
+"""
 
 Reason: TypeAlias = str
 """A person's reason for an operation."""
@@ -42,7 +45,7 @@ class Counted(Struct):
     def iterate(
         self, items: Iterable[_T], step: str, size: Callable[[_T], int] = lambda _: 1
     ) -> Iterator[_T]:
-        """``items``; each is counted, with its ``size``, when the caller asks for the next one."""
+        """Yields ``items``. Adds the ``size`` of an item when the caller asks for the next item."""
         for item in items:
             yield item
             self.add(size(item), step)
@@ -52,7 +55,7 @@ class Closing:
     """Base of classes with ``close``, which a ``with`` block calls at its end."""
 
     def close(self) -> None:
-        """Releases resources; further calls do nothing."""
+        """Releases resources. A second call does nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +65,10 @@ class Closing:
 
 
 class Unpicklable:
-    """Base of classes whose objects have open files or threads, unusable in other processes."""
+    """Base of classes whose objects have open files or threads.
+
+    Such an object would not work in another process.
+    """
 
     def __reduce_ex__(self, _: object) -> NoReturn:
         """Raises WrongUsage instead of pickle's obscure error about an internal lock."""

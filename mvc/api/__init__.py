@@ -1,7 +1,7 @@
 """The public API: ``Repository`` with ``storage`` and ``remotes``.
 
-A method resolves its arguments and calls one function of a lower layer. Lower layers that need an
-open repository import ``mvc.Repository``.
+Each method resolves its arguments and calls one function of a lower layer. A module of another
+layer that needs an open repository imports ``mvc.Repository``.
 """
 
 from __future__ import annotations

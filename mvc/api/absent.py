@@ -1,7 +1,7 @@
-"""Fetches states that are absent here, because a rule forgot them or they were never fetched.
+"""Fetches absent states: a retention rule forgot them here, or they were never fetched.
 
-Methods that read states call ``with_states``. Functions below it never fetch, so that a report,
-which needs no state, fetches none.
+Methods that read states call ``with_states``. Functions of lower layers never fetch, so that
+methods that need no state, such as reports, fetch none.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _T = TypeVar("_T")
 
 
 def with_states(store: Store, config: Config, act: Callable[[], _T]) -> _T:
-    """Calls ``act`` until no state is absent: each one is fetched from a lazy remote, once.
+    """Calls ``act``. If a state is absent, fetches it from a lazy remote and calls ``act`` again.
 
-    If no remote is lazy, the error's hint has the command that fetches the state.
+    Each state is fetched at most once. If no remote has the option ``lazy``, raises StateForgotten.
+    Its hint has the command that fetches the state.
     """
     fetched = set[bytes]()
     while True:
@@ -36,10 +37,10 @@ def with_states(store: Store, config: Config, act: Callable[[], _T]) -> _T:
 
 
 def fetch_absent(store: Store, config: Config, error: StateForgotten) -> None:
-    """Fetches the state that ``error`` names, from the first lazy remote that has it.
+    """Fetches the state that ``error`` names, from the first lazy remote that has this state.
 
-    Raises the first remote's error if all fail. Without a lazy remote, raises ``error`` with the
-    fetching command as its hint.
+    If all lazy remotes fail, raises the error of the first one. If no remote is lazy, raises
+    StateForgotten as ``error``, with the command that fetches the state as its hint.
     """
     assert error.absent is not None
     version, failed = CommitId(error.absent), list[MvcError]()
@@ -60,7 +61,7 @@ def fetch_absent(store: Store, config: Config, error: StateForgotten) -> None:
 def fetch_hint(store: Store, version: CommitId) -> str | None:
     """A sentence with the command that fetches an absent state.
 
-    None if no remote is known, and for a state that is stored or was forgotten by name.
+    None if the repository has no remote, or if the state is stored or purged.
     """
     mark = availability.forgotten(store, version)
     if mark is None or mark.named:

@@ -24,12 +24,13 @@ def clone(
     progress: Progress | None = None,
     **options: str | bool,
 ) -> Repository:
-    """Copies a remote repository into a new folder and opens it; its remote is named ``origin``.
+    """Copies a remote repository into a new folder and opens the copy.
 
-    ``folder``: by default the last part of the URL. ``branch``: the one to check out. ``states``:
-    of which versions to copy states (``all``, ``none``, ``live``, ``last:N``). ``options``: fields
-    of ``Remote``; with ``lazy`` absent states are fetched on use. Call again to continue after a
-    crash. Raises WouldOverwrite for a folder that is not empty, RemoteUnreachable, RemoteRefused.
+    The copy has the remote repository as its remote ``origin``. ``folder``: by default the last
+    part of the URL. ``branch``: the branch to check out. ``states``: the versions whose states are
+    copied (``all``, ``none``, ``live``, ``last:N``). ``options``: fields of ``Remote``. With
+    ``lazy=True``, absent states are fetched when they are used. After a crash, the same call
+    continues. Raises RemoteUnreachable, RemoteRefused; WouldOverwrite if the folder is not empty.
     """
     chosen = CloneOptions(branch=branch, states=states, bare=bare, options=options)
     destination = None if folder is None else Path(folder)
@@ -48,9 +49,9 @@ def visit(
 ) -> Iterator[Repository]:
     """A temporary read-only view of the repository at a URL: ``with mvc.visit(URL) as repo``.
 
-    Copies the history into a temporary folder, which is deleted at the end. States are fetched on
-    use and verified as by a fetch. ``nodes``: also fetch what nodes report. ``options``: fields of
-    ``Remote``. Raises the errors of ``clone``.
+    Copies the history into a temporary folder, which is deleted at the end of the block. States are
+    fetched and verified when they are used. ``nodes``: fetch the reports of nodes, too.
+    ``options``: fields of ``Remote``. Raises the errors of ``clone``.
     """
     with FileSystem().temporary_folder() as folder:
         options |= {"lazy": True, "nodes": nodes}

@@ -1,4 +1,4 @@
-"""Repairs a repository that may not open."""
+"""Repairs a repository, even if the damage prevents opening it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ def heal(
     config: Configure | None = None,
     progress: Progress | None = None,
 ) -> Repaired:
-    """Repairs the repository of a folder, or of its nearest parent, even if it does not open.
+    """Repairs a repository, even if the damage prevents opening it.
 
-    Repairs the journal and the format file first, then the index if ``rebuild``, then the rest as
-    ``Storage.repair``. ``other``: a repository, or a copy of a ``.mvc`` folder, to copy damaged
-    parts from. Raises NotARepository, UnsupportedFormat, and DamagedData for losses that cannot be
-    delimited.
+    The repository is that of the folder ``path`` or of its nearest parent. First repairs the
+    journal and the file ``format``. Then rebuilds the index if ``rebuild``, and calls
+    ``Storage.repair``. ``other``: a repository, or a copy of a ``.mvc`` folder, with intact copies
+    of damaged parts. Raises NotARepository, UnsupportedFormat, and DamagedData if mvc cannot
+    determine which data is lost.
     """
     files, folder = FileSystem(), _folder(path)
     source = None if other is None else folder_of(files, Path(other))
@@ -46,9 +47,9 @@ def heal(
 
 
 def rebuild_index(path: PathName = ".", *, config: Configure | None = None) -> str | None:
-    """Rebuilds the index from journal and packs, even if the journal has lost its end.
+    """Rebuilds the index from journal and packs, even if the end of the journal is lost.
 
-    Returns a description of the entries lost by that, or None. Raises ReadOnly, DamagedData.
+    Returns a description of the lost entries, or None. Raises ReadOnly, DamagedData.
     """
     lost = None
     try:

@@ -1,4 +1,7 @@
-"""The version that each node of a fleet reports, compared with the live version of its target."""
+"""The version that each node reports, compared with the live version of the node's target.
+
+A node is a machine that serves the version that is live on a target.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,20 @@ from mvc.repo.statements.live import check_target, deployment_with, live_among, 
 from mvc.times import datetime_of, nearest
 
 CLOCK_MS = 10_000
-"""A larger clock difference counts as a wrong clock; reports are in transit for some seconds."""
+"""A node's clock counts as wrong if it differs by more. A report takes some seconds to arrive."""
 SILENT_NS = 600 * 10**9
-"""A node that does not serve the live version is silent after this time without a report."""
-_FARTHEST = 1000  # deployments searched for a node's version
+"""A node that does not serve the live version counts as silent if it does not report so long."""
+_FARTHEST = 1000  # how many deployments are searched for a node's version
 
 
 class NodeStatus(Struct, frozen=True):
-    """One node's last report for one target, as of ``now_ns``.
+    """The newest report of one node for one target, and how it compares at ``now_ns``.
 
-    ``since_ns``: start of serving ``commit``, by the node's clock. ``reported_ns``: arrival of the
-    report, by the remote's clock. ``ahead_ms``: how far the node's clock was ahead (None: unknown).
-    ``live``, ``live_ns``: the target's live version and its start, or None. ``behind``: deployments
-    between both versions (None: ``commit`` is not among the last 1,000).
+    ``since_ns``: since when the node has served ``commit``, by the node's clock. ``reported_ns``:
+    when the report arrived, by the remote's clock. ``ahead_ms``: how far the node's clock was
+    ahead; None if unknown. ``live``, ``live_ns``: the target's live version and since when it has
+    been live, or None. ``behind``: number of deployments from ``commit`` to ``live``; None if
+    ``commit`` is not among the newest 1,000 deployments.
     """
 
     node: str
@@ -50,7 +54,7 @@ class NodeStatus(Struct, frozen=True):
 
     @property
     def behind_seconds(self) -> float:
-        """Seconds for which another version has been live than the node serves."""
+        """For how many seconds a version that the node does not serve has been live."""
         if not self.is_behind or self.live_ns is None:
             return 0.0
         return max(0, self.now_ns - self.live_ns) / 1e9
@@ -61,8 +65,9 @@ class NodeStatus(Struct, frozen=True):
 
     @property
     def silent_since_ns(self) -> int | None:
-        """Time of the last report if the node should have reported the live version by now, else
-        None.
+        """When the node's newest report arrived, if a report of the live version is overdue.
+
+        Otherwise None.
         """
         if not self.is_behind or self.live_ns is None:
             return None
@@ -71,10 +76,10 @@ class NodeStatus(Struct, frozen=True):
 
 
 def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]:
-    """The last report of each node, sorted by target and node; ``target`` selects one target.
+    """The newest report of each node, sorted by target and node. ``target``: only this target.
 
-    Raises UnknownTarget for a target without deployments or reports, DamagedData if lost journal
-    entries may hold further reports.
+    Raises UnknownTarget if the target has no deployments and no reports; DamagedData if lost
+    journal entries may contain reports.
     """
     store = repo.handle.store
     snapshot, now_ns = store.fresh(), nearest(store.clock.now_ns())
@@ -114,5 +119,5 @@ def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]
 
 
 def _natural(name: str) -> tuple[int, str]:
-    """Sort key: numeric names by value (node 9 before node 10), before all others."""
+    """Sort key: numeric names are sorted by value (9 before 10), after all other names."""
     return int(name) if name.isascii() and name.isdecimal() else -1, name

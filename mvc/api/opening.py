@@ -1,4 +1,4 @@
-"""Opens the repository that a caller names by a handle or a folder."""
+"""Opens a repository that a caller passes as an open repository or as a folder."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def opened(repository: Repository | PathName) -> tuple[Repository, bool]:
-    """An open repository, and True if this call opened it, so that the caller must close it.
+    """An open repository, and whether this call opened it. If so, the caller must close it.
 
-    Raises WrongUsage for a closed repository or another type, NotARepository for a folder without
-    one.
+    Raises WrongUsage if ``repository`` is closed or has another type; NotARepository if the folder
+    has no repository.
     """
     if isinstance(repository, Repository):
         if repository.closed:
@@ -48,10 +48,10 @@ def opened(repository: Repository | PathName) -> tuple[Repository, bool]:
 def serve(
     repo: Repository, scopes: tuple[str, ...] = (), *, sender: str | None = None
 ) -> FolderTransport:
-    """A transport to an open repository, limited to ``scopes``; no scopes allow everything.
+    """A transport to an open repository.
 
-    ``sender``: the token or account recorded with received changes (default: the account of this
-    process).
+    ``scopes``: the rights of the transport; without scopes, everything is allowed. ``sender``: the
+    token or account that is recorded with received changes (default: the account of this process).
     """
     from mvc.remote.transports.folder import FolderTransport  # not imported by 'mvc commit'
 
@@ -63,8 +63,8 @@ def serve(
 def version_with(
     repo: Repository, entry: FileEntry, *, besides: CommitId | None = None
 ) -> CommitId | None:
-    """The newest stored version that introduced this state at this path, or None.
+    """The newest stored version that introduced the state of ``entry`` at its path, or None.
 
-    Only ancestors of a branch, a tag or HEAD count. ``besides``: a version to ignore.
+    Only versions that a branch, a tag or HEAD reaches count. ``besides``: a version to ignore.
     """
     return earlier(repo.handle.store, entry, besides=besides)

@@ -1,4 +1,4 @@
-"""``repo.remotes``: the repositories that this one pushes to and fetches from."""
+"""``repo.remotes``: the repositories to which this repository pushes and from which it fetches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _R = TypeVar("_R", bound=AbstractContextManager[Any])
 
 
 class RemoteRefs(Struct, frozen=True):
-    """The refs of a remote. ``head``: its current branch, or a commit if HEAD is detached."""
+    """The refs of a remote. ``head``: the current branch, or a commit if HEAD is detached."""
 
     url: str
     head: RefValue
@@ -74,11 +74,12 @@ class Remotes(Generic[_R]):
     def add(
         self, name: str, url: PathName, *, force: bool = False, **options: str | bool
     ) -> Remote:
-        """Adds a remote without fetching from it. ``force``: replace an existing one.
+        """Adds a remote without fetching from it. ``force``: replace a remote of this name.
 
-        ``options``: fields of ``Remote``, such as ``lazy``. For a bucket, checks that its server
-        has the guarantees that concurrent pushes rely on. Raises InvalidName, WrongUsage,
-        RefConflict; for a bucket also RemoteRefused, RemoteUnreachable, NotInstalled.
+        ``options``: fields of ``Remote``, such as ``lazy``. If the remote is a bucket, checks that
+        the bucket's server gives the guarantees that concurrent pushes need. Raises InvalidName,
+        WrongUsage and RefConflict; RemoteRefused, RemoteUnreachable and NotInstalled if the remote
+        is a bucket.
         """
         remote = remotes.remote_of(name, fspath(url), options)
         remote = replace(remote, url=remotes.normalised(remote.url, self._store.fs.cwd()))
@@ -91,9 +92,9 @@ class Remotes(Generic[_R]):
         return remotes.remove_remote(self._store, name)
 
     def show(self, name: str | None = None) -> RemoteRefs:
-        """The current branches and tags of a remote.
+        """The branches and tags that a remote has now.
 
-        Raises HistoryMissing if the URL now has another repository than at the last fetch.
+        Raises HistoryMissing if the repository at the URL is not that of the last fetch.
         """
         return refs_of(self.find(name), self._store, self._config)
 
@@ -124,9 +125,9 @@ class Remotes(Generic[_R]):
     def maintain(self, name: str, act: Callable[[_R], _T], *, changes: bool = True) -> _T:
         """Calls ``act`` with the repository of a remote in a folder or bucket.
 
-        In a bucket, ``act`` runs again if another process changed the bucket meanwhile. Without
-        ``changes`` it only reads, and nothing is published. Raises RemoteRefused for other kinds of
-        remotes: their owners maintain them.
+        If another process changed a bucket meanwhile, ``act`` runs again. ``changes``: False if
+        ``act`` only reads; then nothing is written to a bucket. Raises RemoteRefused if the remote
+        is no folder and no bucket, because the owner of such a remote maintains it.
         """
         remote = self.find(name)
         if (folder := self.folder(name)) is not None:
@@ -141,21 +142,22 @@ class Remotes(Generic[_R]):
                 return done
         raise RemoteRefused(
             f"{remote.url} is maintained by its owner",
-            hint="its owner runs 'mvc gc', 'mvc forget --list' etc. in its folder; in a clone, "
-            "'mvc forget --list' lists the versions forgotten there",
+            hint="the owner runs 'mvc gc', 'mvc forget --list' etc. in the remote's folder; in a "
+            "clone, 'mvc forget --list' lists the versions that were forgotten in the clone",
         )
 
     def unsent(self, target: str | None = None) -> tuple[Unsent, ...]:
         """Deployments and retractions that remotes lack, as of the last fetch or push.
 
-        Sorted by remote and target, without targets whose records agree.
+        They are sorted by remote and target.
         """
         return lazy.unsent.unsent(self._store, target)
 
     def tracking(self, branch: str | None = None, remote: str | None = None) -> Tracking | None:
-        """Compares a branch (default: the current one) with its remote branch; no network access.
+        """Compares a branch (default: the current one) with its remote branch.
 
-        None if no such remote branch is known.
+        Uses the remote branch of the last fetch or push, without network access. None if no such
+        remote branch is known.
         """
         store, snapshot = self._store, self._store.fresh()
         name = branch or head(snapshot).branch
@@ -176,7 +178,7 @@ class Remotes(Generic[_R]):
 def refs_of(
     remote: Remote | str, store: Store | None = None, config: Config | None = None
 ) -> RemoteRefs:
-    """As ``Remotes.show``, also without a local repository."""
+    """As ``Remotes.show``, but a local repository is optional."""
     with closing(open_transport(remote, store, config)) as transport:
         answer = (
             ask(transport, store, remote).head

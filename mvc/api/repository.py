@@ -1,6 +1,6 @@
 """``Repository``: a repository of model versions, the main class of the public API.
 
-Opens the parts of a repository; each operation is a function in a module of its own.
+Each method calls the function of an operation. Each operation has a module of its own.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ Paths: TypeAlias = PathName | Sequence[PathName]
 
 
 class Repository(Closing, Unpicklable):
-    """An open repository; close it, or use it as a context manager.
+    """An open repository. Close it, or use it as a context manager.
 
-    Usable from several threads and after a fork. Raises subclasses of ``mvc.MvcError``. ``storage``
-    has maintenance, ``remotes`` other repositories.
+    It works in several threads and after a fork. Methods raise subclasses of ``mvc.MvcError``.
+    ``storage`` has methods for maintenance, ``remotes`` methods for remote repositories.
     """
 
     def __init__(self, handle: Handle) -> None:
@@ -117,12 +117,13 @@ class Repository(Closing, Unpicklable):
         fs: FileSystem | None = None,
         clock: Clock | None = None,
     ) -> Self:
-        """Creates an empty repository in a folder, and the folder if necessary, and opens it.
+        """Creates an empty repository in a folder and opens it. Creates a missing folder.
 
-        ``bare``: without working files, as a remote for pushes. ``shared``: files in ``.mvc`` are
-        writable by the ``group``, or with ``all`` also readable by everyone, whatever the umask.
-        ``config``: as for ``open``, called with None, since no settings file exists yet. Raises
-        AlreadyARepository, DubiousOwnership, InvalidName, InvalidConfig.
+        ``bare``: the repository has no working files and serves as a remote. ``shared``: with
+        ``group``, the group can write files in ``.mvc``; with ``all``, everyone else can read them,
+        too. ``shared`` overrides the umask. ``config``: as for ``open``, but called with None,
+        because no settings file exists yet. Raises AlreadyARepository, DubiousOwnership,
+        InvalidName, InvalidConfig.
         """
         from mvc.io.replacement import removing_if_failed
 
@@ -154,11 +155,12 @@ class Repository(Closing, Unpicklable):
         clock: Clock | None = None,
         tuning: Tuning | None = None,
     ) -> Self:
-        """Opens the repository of a folder, or with ``discover`` of its nearest parent.
+        """Opens the repository of a folder. ``discover``: search the folder's parents, too.
 
-        An open repository as ``path`` gets a second handle with the same settings. ``config``:
-        makes the configuration from the path of the repository's settings file. Raises
-        NotARepository, DubiousOwnership, UnsupportedFormat, DamagedData, InvalidConfig.
+        If ``path`` is an open repository, opens this repository a second time, with the same
+        settings. ``config``: a function that returns the configuration, given the path of the
+        repository's settings file. Raises NotARepository, DubiousOwnership, UnsupportedFormat,
+        DamagedData, InvalidConfig.
         """
         if isinstance(path, Repository):
             opened, discover = path.handle, False
@@ -184,8 +186,8 @@ class Repository(Closing, Unpicklable):
     ) -> Self:
         """Opens the repository of a folder, or creates an empty one there.
 
-        Arguments as for ``init``; ``branch`` names the first branch of a new repository. Raises
-        UnsupportedFormat, DamagedData, InvalidName, InvalidConfig.
+        The arguments are those of ``init``. ``branch``: the first branch, if the repository is new.
+        Raises UnsupportedFormat, DamagedData, InvalidName, InvalidConfig.
         """
         with suppress(NotARepository):
             return cls.open(path, discover=False, config=config, fs=fs, clock=clock)
@@ -195,7 +197,7 @@ class Repository(Closing, Unpicklable):
 
     @property
     def closed(self) -> bool:
-        """Whether ``close`` was called; other methods raise WrongUsage then."""
+        """Whether ``close`` was called. If so, other methods raise WrongUsage."""
         return self._store.closed
 
     @property
@@ -229,7 +231,7 @@ class Repository(Closing, Unpicklable):
 
     @property
     def gaps(self) -> Sequence[Gap]:
-        """Lost entries of the journal; refs, history and deployments may lack theirs."""
+        """Lost entries of the journal. Refs, versions or deployments in these entries are lost."""
         return self._store.snapshot.gaps
 
     def close(self) -> None:
@@ -248,7 +250,7 @@ class Repository(Closing, Unpicklable):
     def before_close(self, act: Callable[[], object]) -> Callable[[], None]:
         """Makes ``close`` call ``act`` first, so that a background writer can finish.
 
-        Returns a function that cancels this.
+        Returns a function after whose call ``close`` no longer calls ``act``.
         """
         self._closing[act] = None
         return partial(self._closing.pop, act, None)
@@ -274,29 +276,32 @@ class Repository(Closing, Unpicklable):
         files: FileOptions | None = None,
         options: CommitOptions | None = None,
     ) -> CommitResult:
-        """Stores a version; durable on return. A mapping is committed even if nothing changed.
+        """Stores a version. The version is durable when the call returns.
 
-        ``state``: tensors in any nesting (torch or numpy), stored at ``path``; or paths of files
-        and folders, where files missing from a folder leave the version; or a mapping from paths to
-        ``mvc.state.StateFile`` or ``FileEntry`` values, which are stored unchanged. A ``path`` that
-        ends in ``/`` is a sharded model: tensors go to the shards that its index names.
+        ``state``: a mapping of tensors (torch or numpy) in any nesting, which is stored at
+        ``path`` even if nothing changed. Or paths of files and folders: if a file is missing from
+        such a folder, the new version does not have the file. Or a mapping from paths to
+        ``mvc.state.StateFile`` or ``FileEntry`` values, which are stored unchanged. If ``path``
+        ends in ``/``, it names a sharded model, whose index names a shard for each tensor.
 
-        ``states``: further mappings by path; a ``Path`` names a file on disk, None removes the
-        path. ``metrics``: numbers. ``params``: texts or plain data, stored as texts.
-        ``attachments``: bytes or states besides the files, by name, such as that of
-        ``mvc.describe_model``. ``deploy``: a target to deploy the version to. ``files``: how to
-        read paths. ``options``: rarely used arguments.
+        ``states``: maps additional paths to mappings of tensors, to a ``Path`` (a file on disk),
+        or to None, which removes the path from the version. ``metrics``: numbers. ``params``: texts
+        or plain data, which is stored as text. ``attachments``: maps names to bytes or states that
+        are stored with the version but are not its files, such as the result of
+        ``mvc.describe_model``. ``deploy``: a target; the version is deployed to this target.
+        ``files``: how to read paths. ``options``: rarely used arguments.
 
-        ``pipeline``: a text, or Requirements, whose ``max_recovery`` then bounds the recovery time.
-        A lossy pipeline reduces the state at ``path``, or the files, against the branch's newest
-        version; the reduced production weights are stored and are the result's ``state``. Other
-        ``states`` remain exact. Its stages read the loss from ``metrics``. A pipeline such as
-        ``lc`` stores an approximation of the state instead (docs/lc.md) and leaves files on disk
-        unchanged. By default the setting ``commit.pipeline`` selects the coding.
+        ``pipeline``: a text, or Requirements; their ``max_recovery`` bounds the recovery time. A
+        lossy pipeline changes the state at ``path``, or the files, so that the delta from the
+        branch's newest version becomes small. The changed weights (production weights) are stored
+        and returned in the result's ``state``. Other ``states`` remain exact. Stages that need the
+        loss read it from ``metrics``. A pipeline such as ``lc`` stores an approximation of the
+        state instead (docs/lc.md) and leaves files on disk unchanged. By default, the setting
+        ``commit.pipeline`` selects the pipeline.
 
         Raises WrongUsage, InvalidName, InvalidTime, InvalidPipeline, UnsupportedTensor,
-        CannotRecord or BadModelFile for invalid input, NothingToCommit, SourceChanged if a file or
-        tensor changed meanwhile, StateForgotten, Busy.
+        CannotRecord or BadModelFile if the input is invalid; NothingToCommit; SourceChanged if a
+        file or tensor changed during the call; StateForgotten; Busy.
         """
         from mvc.pipelines.requirements import pipeline_and_bound
 
@@ -349,19 +354,21 @@ class Repository(Closing, Unpicklable):
         force: bool = False,
         progress: Progress | None = None,
     ) -> Averaged:
-        """Commits the weighted mean of versions, or with ``to`` writes it to a file or folder.
+        """Commits the weighted mean of versions. With ``to``, writes the mean to files instead.
 
-        Each float is the sum of weight times value, in float64 and in the order of ``revs``,
-        rounded once to its dtype (docs/guides/merging.md). Weights are divided by their sum;
-        default: equal weights; ``mvc.api.ema_weights`` has those of an exponential moving average.
-        Tensors must have equal names, dtypes and shapes. Integers and files without tensors come
-        from the last version.
+        Each float of the mean is the sum of weight times value over all ``revs``, computed in
+        float64 in the order of ``revs``, and rounded once to the tensor's dtype
+        (docs/guides/merging.md). Weights are divided by their sum. By default they are equal.
+        ``mvc.api.ema_weights`` returns the weights of an exponential moving average. A tensor must
+        have the same name, dtype and shape in all versions. Integers and files without tensors
+        are copied from the last of ``revs``.
 
-        The new version has all ``revs`` as parents, and their ids and weights as params. ``branch``
-        is advanced, or created. Without it the current branch and the working folder are updated;
-        the folder must have no changes. ``force`` overwrites files at ``to``.
+        The new version has all ``revs`` as parents, and the ids and weights of ``revs`` as params.
+        ``branch``: a branch to advance or create. Without ``branch``, the current branch and the
+        working folder are updated; the working folder must have no uncommitted changes. ``to``: a
+        file or folder. ``force``: overwrite files at ``to``.
 
-        Raises WrongUsage for versions that have no mean, WouldOverwrite, and the errors of
+        Raises WrongUsage if the versions have no mean, WouldOverwrite, and the errors of
         ``commit``.
         """
         if to is not None and (branch or deploy or to == "-"):
@@ -423,24 +430,26 @@ class Repository(Closing, Unpicklable):
         delta_from: Rev | None = None,
         progress: Progress | None = None,
     ) -> Any:
-        """A version's state in memory, or with ``to`` its files; both verified.
+        """Returns a version's state. With ``to``, writes the version's files instead.
 
-        The version is ``rev`` (default HEAD), or the one live on ``target`` at the moment ``at``.
-        ``path``: a file of the version, or the folder of one sharded model. Torch tensors come back
-        as torch tensors if torch is installed, everything else as numpy arrays.
+        The hashes of all tensors and files are verified. The version is ``rev`` (default HEAD), or
+        the version that was live on ``target`` at the moment ``at``. ``path``: a file of the
+        version, or the folder of one sharded model. Torch tensors are returned as torch tensors if
+        torch is installed. All other tensors are returned as numpy arrays.
 
-        ``to``: a file if its name has a suffix; otherwise, or if it ends in ``/``, a folder; an
-        existing file or folder is used as such. A binary stream receives one file. If ``to`` is
-        ``root``, HEAD moves to the version, unless ``path`` names files or folders; ``path`` may be
-        a list. All files are written and verified under temporary names, then renamed. Training
-        states are omitted unless named by ``path`` or ``everything``. ``force``: overwrite and
-        delete uncommitted work and files at ``to``. ``atomic_dir``: write a new folder and point
-        the symbolic link ``to`` at it in one step. ``delete``: remove files from the folder ``to``
-        that the version lacks. ``delta_from``: write a new folder with the changes since that
-        version, for inference engines.
+        ``to``: an existing or new file or folder. A new path is a file if the last part has a
+        suffix, and a folder if it has none or if ``to`` ends in ``/``. A binary stream as ``to``
+        receives one file. If ``to`` is ``root`` and ``path`` is None, HEAD moves to the version.
+        With ``to``, ``path`` may be a list. All files are written and verified under temporary
+        names, then renamed. Training states are omitted unless ``path`` names them or
+        ``everything`` is true. ``force``: overwrite and delete uncommitted work and files at
+        ``to``. ``atomic_dir``: write a new folder, then replace the symbolic link ``to`` by a link
+        to this folder in one step. ``delete``: if the version lacks a file of the folder ``to``,
+        delete this file. ``delta_from``: write a new folder that contains only the changes since
+        this version, for inference engines.
 
-        Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull,
-        and Busy if another checkout into the same folder takes longer than a minute.
+        Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull;
+        Busy if another checkout into the same folder takes longer than a minute.
         """
         commit_id = self.find(rev, at=at, target=target)
         options = lazy.export.WriteOptions(
@@ -519,7 +528,10 @@ class Repository(Closing, Unpicklable):
     def find(
         self, rev: Rev | None = None, *, at: Time | None = None, target: str | None = None
     ) -> CommitId:
-        """The commit of a revision (default HEAD), or the one live at a moment."""
+        """The commit of ``rev`` (default HEAD), or the commit that was live on ``target``.
+
+        ``at``: the moment at which the commit was live (default: now).
+        """
         if at is not None or target is not None:
             if rev is not None:
                 raise WrongUsage("name a revision or a moment, not both")
@@ -536,10 +548,10 @@ class Repository(Closing, Unpicklable):
         return with_states(self._store, self._config, load)
 
     def open_file(self, rev: Rev, path: str, *, counted: bool = True) -> VersionFile:
-        """Opens a file of a version as a binary file; its ``tensors`` reads tensors by key.
+        """Opens a file of a version as a binary file. The attribute ``tensors`` reads tensors.
 
         ``counted``: count this as a read of the version (``storage.queries``). Raises UnknownPath,
-        StateForgotten, WeightsDropped; reading raises DamagedData.
+        StateForgotten, WeightsDropped. Reading from the file raises DamagedData.
         """
         commit = self.find(rev)
         file = with_states(
@@ -552,7 +564,7 @@ class Repository(Closing, Unpicklable):
     def attachment(self, rev: Rev, name: str) -> Any:
         """An attachment of a version: bytes, or a state.
 
-        Raises UnknownPath if the version has none of this name, DamagedData.
+        Raises DamagedData, and UnknownPath if the version has no attachment of this name.
         """
         commit = self.find(rev)
         return with_states(
@@ -560,16 +572,14 @@ class Repository(Closing, Unpicklable):
         )
 
     def providing(self, rev: Rev, path: str, file: StateFile) -> AbstractContextManager[None]:
-        """While the block runs, reads the file at ``path`` of a version from ``file``.
+        """A ``with`` block in which the file at ``path`` of a version is read from ``file``.
 
         Raises DamagedData if ``file`` has another state.
         """
         return lazy.weights.providing(self._store, self.find(rev), path, file)
 
     def availability(self, rev: Rev = "HEAD") -> Availability:
-        """Whether a version's state is stored here, was dropped (its recipe remains), or is
-        absent.
-        """
+        """Whether a version's state is stored here, is absent, forgotten, or dropped."""
         state = availability.resolve(self._store, self.find(rev))
         return (
             replace(state, hint=fetch_hint(self._store, state.commit))
@@ -588,14 +598,15 @@ class Repository(Closing, Unpicklable):
         keys: Collection[str] | None = None,
         on_error: str = "raise",
     ) -> Iterator[tuple[Version, Any]]:
-        """Versions and their states, oldest first; each is decoded once, from its predecessor.
+        """Yields versions and their states, oldest first. Each state is decoded only once.
 
-        With ``target`` the deployments there, as ``(Deployed, state)``, by deployment time;
-        otherwise ``rev`` and its ancestors, as ``(Commit, state)``, by commit time. Both bounds are
-        inclusive. ``path`` as for ``checkout``. ``keys``: decode only these tensors, into a flat
-        dictionary. ``on_error``: for a forgotten, damaged or incomplete version, ``"raise"`` its
-        error, ``"skip"`` it, or ``"yield"`` the error as the state. The next state is decoded while
-        the caller uses this one.
+        With ``target``, yields ``(Deployed, state)`` for each deployment on the target, sorted by
+        deployment time. Otherwise yields ``(Commit, state)`` for ``rev`` and its ancestors, sorted
+        by commit time. ``since`` and ``until`` are inclusive. ``path``: as for ``checkout``.
+        ``keys``: decode only these tensors, into a flat dictionary. ``on_error``: if a version is
+        forgotten, damaged or incomplete, ``"raise"`` the error, ``"skip"`` the version, or
+        ``"yield"`` the error in place of the state. While the caller uses a state, mvc decodes the
+        state that follows.
         """
         pairs = lazy.versions.iter_versions(
             self._store,
@@ -629,12 +640,13 @@ class Repository(Closing, Unpicklable):
         incomplete: list[DamagedData] | None = None,
         progress: Progress | None = None,
     ) -> Log:
-        """A version and its ancestors by commit time: a lazy sequence, newest first.
+        """A version and its ancestors as a lazy sequence, sorted by commit time, newest first.
 
-        ``A..B`` means B and its ancestors without those of A. ``limit``: the number of versions.
-        Raises UnknownRevision, UnknownTarget and WrongUsage at once, and DamagedData at lost
-        entries; with ``incomplete`` that error is appended to the list, and the readable versions
-        follow. ``progress``: of reading the prices.
+        ``A..B`` means all versions that B reaches and A does not. ``limit``: the largest number of
+        versions. This call raises UnknownRevision, UnknownTarget and WrongUsage. Iteration raises
+        DamagedData if it reaches lost journal entries. With ``incomplete``, that error is appended
+        to the list instead, and the readable versions follow. ``progress``: reports how far the
+        storage costs of the versions (``LogOptions.prices``) are computed.
         """
         chosen = options or lazy.log.LogOptions()
         storage = self.storage.by_version(progress=progress)[1] if chosen.prices else None
@@ -643,7 +655,7 @@ class Repository(Closing, Unpicklable):
         )
 
     def history(self, since: Time | None = None, until: Time | None = None) -> History:
-        """All versions, their refs, and the deployments from ``since`` to ``until``, read at once.
+        """All versions, their refs, and the deployments from ``since`` to ``until``.
 
         Raises DamagedData if entries of the journal are lost.
         """
@@ -671,22 +683,23 @@ class Repository(Closing, Unpicklable):
     def identify(
         self, file: PathName | FileEntry, *, progress: Progress | None = None
     ) -> list[Identified]:
-        """The versions that have the state of this file, newest first; compares hashes only."""
+        """The versions that have the state of this file, newest first. Compares only hashes."""
         source = Path(file) if isinstance(file, str | PathLike) else file
         return lazy.identify.identify(self._store, source, progress)
 
     def nearest(self, path: PathName, *, progress: Progress | None = None) -> Nearest | None:
-        """The most similar version of a file that no version has: it shares most tensors.
+        """The version that is most similar to a file that no version has.
 
-        Ties are resolved by the distance of values. Runs for a few seconds at most: ``complete`` is
-        False if that was too short. None if no version is similar.
+        This is the version with the most tensors that equal tensors of the file. Among several such
+        versions, it is the one with the smallest distance of values. The search ends after a few
+        seconds; if it was not finished, ``complete`` is False. None if no version is similar.
         """
         return lazy.nearest.nearest(self._store, Path(path), progress)
 
     def tracked_name(self, path: PathName, *, cwd: Path | None = None) -> str:
-        """The path under which a file on disk is tracked; empty for ``root``.
+        """The path under which a file on disk is tracked. It is empty for the folder ``root``.
 
-        Raises InvalidName for a path outside the repository.
+        Raises InvalidName if the file is outside the repository.
         """
         fs = self._store.fs
         return lazy.worktree.tracked_name(self.root, Path(path), cwd or fs.cwd(), fs=fs)
@@ -706,11 +719,11 @@ class Repository(Closing, Unpicklable):
     ) -> Deployed:
         """Records that a version went live on a target, now or at the moment ``at``.
 
-        ``sign``: sign with your SSH key (default: the settings). ``anyway``: deploy even to a
-        target protected by ``deploy.protect``, or a model with a missing or opaque file. ``push``:
-        first send the deployment to this remote (True: the default one); if it refuses, nothing is
-        recorded. Raises CannotSign, TargetProtected, BadModelFile, and RefConflict after a
-        concurrent deployment.
+        ``sign``: sign with your SSH key (default: the settings). ``anyway``: deploy even if
+        ``deploy.protect`` protects the target, or if a file of the model is missing or cannot be
+        parsed. ``push``: first send the deployment to this remote (True: to the default remote). If
+        the remote refuses the deployment, nothing is recorded. Raises CannotSign, TargetProtected,
+        BadModelFile, and RefConflict if the remote has a newer deployment.
         """
         announce, moment = announcing(self._store, target), self._moment(at)
         deployed = with_states(self._store, self._config, lambda: lazy.record.deploy(
@@ -739,12 +752,13 @@ class Repository(Closing, Unpicklable):
         push: str | bool = False,
         remote: str | None = None,
     ) -> RolledBack:
-        """Deploys the version that was live on a target before; repeated calls go further back.
+        """Deploys the previous version of a target again. A second call goes back further.
 
-        ``to``: a version that was live there, instead of the previous one. Without it, versions
-        that the directly preceding rollbacks left are never chosen. ``sign``, ``anyway``, ``push``:
-        as for ``deploy``. ``remote``: use this remote's record, and send the rollback there. Raises
-        UnknownTarget, UnknownRevision, StateForgotten, NoDeployment if no earlier version was live.
+        ``to``: deploy this version, which must have been live on the target. Without ``to``, a
+        version is not chosen if one of the directly preceding rollbacks replaced it. ``sign``,
+        ``anyway``, ``push``: as for ``deploy``. ``remote``: use the deployments that this remote
+        has recorded, and send the rollback to this remote. Raises UnknownTarget, UnknownRevision,
+        StateForgotten; NoDeployment if no earlier version was live.
         """
         announce = announcing(self._store, target)
         if remote is not None:
@@ -772,10 +786,11 @@ class Repository(Closing, Unpicklable):
         anyway: bool = False,
         push: str | bool = False,
     ) -> Deployed:
-        """Records that a deployment did not happen; its own record remains.
+        """Records that a deployment did not happen. The record of the deployment remains.
 
-        ``rev``: its version (None: the newest deployment on ``target``). ``at``: its time, if
-        several match. ``sign``, ``anyway``, ``push``: as for ``deploy``.
+        ``rev``: the deployed version; None means the newest deployment on ``target``. ``at``: when
+        the deployment went live, if ``rev`` was deployed several times. ``sign``, ``anyway``,
+        ``push``: as for ``deploy``.
         """
         announce, moment = announcing(self._store, target), self._moment(at)
         chosen = None if rev is None else self.find(rev)
@@ -803,11 +818,12 @@ class Repository(Closing, Unpicklable):
         since: Time | None = None,
         progress: Progress | None = None,
     ) -> tuple[Vouched, ...] | Checked:
-        """Checks the signatures of deployments, of one target or all; ``problems`` lists failures.
+        """Checks the signatures of all deployments, or of all deployments on the target ``of``.
 
-        For a version's id, or one deployment, returns the check of that alone. ``since``: only
-        deployments recorded or live from that moment on. Raises UnknownTarget, NotInstalled, and
-        InvalidConfig if the settings name no allowed signers.
+        ``problems`` of a result lists what failed. If ``of`` is the id of a version, or a
+        deployment, checks only the signature of this version or deployment. ``since``: only
+        deployments that were recorded or live at this moment or later. Raises UnknownTarget,
+        NotInstalled; InvalidConfig if the settings name no allowed signers.
         """
         if isinstance(of, Deployed):
             return lazy.signatures.of_deployment(self._store, of)
@@ -820,10 +836,11 @@ class Repository(Closing, Unpicklable):
     @overload
     def live(self, target: str, *, at: Time | None = None) -> Live: ...
     def live(self, target: str | None = None, *, at: Time | None = None) -> Live | tuple[Live, ...]:
-        """What was live on a target at a moment (default: now).
+        """The version that was live on a target at a moment (default: now).
 
-        Without ``target``: of each target with a live version. ``until_ns`` is the start of the
-        next deployment on record, or None. Raises UnknownTarget, NoDeployment if nothing was live.
+        Without ``target``, returns a tuple with the live version of each target. ``until_ns`` of a
+        result: when the target's next recorded deployment went live, or None. Raises UnknownTarget;
+        NoDeployment if nothing was live.
         """
         if target is None:
             return live.all_live(self._store, self._moment(at))
@@ -832,10 +849,11 @@ class Repository(Closing, Unpicklable):
         return live.live(self._store, target, self._moment(at))
 
     def live_between(self, since: Time, until: Time, target: str | None = None) -> tuple[Live, ...]:
-        """Everything live on a target, or on any, in an interval, oldest first.
+        """All versions that were live on a target, or on any target, in an interval.
 
-        Includes the version live at ``since``; both ends are inclusive. Raises UnknownTarget, and
-        WrongUsage if ``until`` is before ``since``.
+        They are sorted, oldest first. They include the version that was already live at ``since``.
+        Both ends of the interval are inclusive. Raises UnknownTarget; WrongUsage if ``until`` is
+        before ``since``.
         """
         return live.live_between(self._store.fresh(), self.time(since), self.time(until), target)
 
@@ -846,10 +864,11 @@ class Repository(Closing, Unpicklable):
         rev: Rev | None = None,
         incomplete: list[DamagedData] | None = None,
     ) -> list[Deployed]:
-        """All deployments, retracted ones included; optionally of one target or version.
+        """All deployments, including retracted ones.
 
-        Raises DamagedData if lost journal entries may hold more; with ``incomplete`` that error is
-        appended to the list, and the readable deployments are returned.
+        ``target``, ``rev``: only deployments on this target, or of this version. Raises DamagedData
+        if lost journal entries may contain deployments. With ``incomplete``, that error is appended
+        to the list instead, and the readable deployments are returned.
         """
         if rev is not None:
             every = live.of_commit(self._store.fresh(), self.find(rev), incomplete)
@@ -864,28 +883,29 @@ class Repository(Closing, Unpicklable):
         params: Mapping[str, Any] | None = None,
         note: str = "",
     ) -> Annotation:
-        """Adds metrics, params or a note to a version later; its id stays, ``undo`` retracts them.
+        """Adds metrics, params or a note to an existing version, whose id does not change.
 
-        ``metrics`` and ``params`` as for ``commit``; the last value of a name counts. Raises
-        UnknownRevision, InvalidName, WrongUsage.
+        ``metrics``, ``params``: as for ``commit``. If a name has several values, the newest value
+        counts. ``undo`` retracts the annotation. Raises UnknownRevision, InvalidName, WrongUsage.
         """
         values = {"metrics": metrics or {}, "params": params or {}}
         return annotate(self._store, self._config, self.find(rev), **values, note=note)
 
     def annotations(self, rev: Rev = "HEAD") -> tuple[Annotation, ...]:
-        """A version's annotations in order, without undone ones."""
+        """A version's annotations, oldest first. Undone annotations are omitted."""
         return Annotations(self._store.fresh()).of(self.find(rev))
 
     def targets(self) -> list[str]:
-        """All deployment targets, sorted; without those of node reports (``nodes``)."""
+        """All deployment targets, sorted. Targets of node reports (``mvc.nodes``) are omitted."""
         return self._store.fresh().targets()
 
     def head(self, branch: str | None = None, *, if_known: bool = False) -> Head:
-        """The current branch (None: detached HEAD) and its commit (None: no version yet).
+        """The current branch and its commit.
 
-        ``branch``: this branch instead; raises UnknownRevision if it has no version and is not
-        current. Raises DamagedData if the entry that moved HEAD is lost; ``if_known`` returns None
-        for both then.
+        The branch is None if HEAD is detached. The commit is None if the branch has no version yet.
+        ``branch``: this branch instead of the current one. Raises UnknownRevision if ``branch`` has
+        no version and is not current; DamagedData if the journal entry that moved HEAD is lost.
+        With ``if_known``, branch and commit are None in the case of DamagedData.
         """
         if if_known:
             return lookup_refs.head_if_known(self._store.fresh())
@@ -899,12 +919,13 @@ class Repository(Closing, Unpicklable):
         alone: bool = False,
         new_branch: bool = False,
     ) -> RecordingNotice:
-        """A ``with`` block in which a training records on a branch (default: the current one).
+        """A ``with`` block in which a training records versions on a branch.
 
-        Other processes see it. Commits that pass it (``CommitOptions.recording``) are deployed to
-        ``target`` until another user deploys there or protects it. ``alone``: refuse other
-        trainings. The branch must have a version or be current, unless ``new_branch``. Raises
-        UnknownRevision, TargetProtected, and Busy if another training records there.
+        ``branch``: by default the current branch. Other processes see that a training records.
+        Commits with ``CommitOptions.recording`` of this block are deployed to ``target`` until
+        another user deploys to ``target`` or protects it. ``alone``: refuse other trainings on the
+        branch. ``new_branch``: the branch need not exist. Raises UnknownRevision, TargetProtected;
+        Busy if another training records on the branch.
         """
         at = lookup_refs.tip(self._store.fresh(), branch, new=new_branch)
         return lazy.protection.RecordingNotice(
@@ -912,16 +933,17 @@ class Repository(Closing, Unpicklable):
         )
 
     def recorder(self, branch: str | None = None, *, target: str | None = None) -> str | None:
-        """The process that records a training on this machine, or None.
+        """The process on this machine that records a training, or None.
 
-        It records on ``branch`` (None: a detached HEAD), or deploys to ``target``.
+        The training records on ``branch`` (None: a detached HEAD), or deploys to ``target``.
         """
         return recording.recorder(self._store, branch, target)
 
     def refs(self, kind: RefKind = "branch", *, remote: str = "") -> list[Ref]:
         """All branches or tags with their versions, sorted by name.
 
-        Kind ``remote``: tracking refs of one remote, or of all, as ``REMOTE/NAME``.
+        With kind ``remote``, all tracking refs of ``remote``, or of all remotes, as
+        ``REMOTE/NAME``.
         """
         return lookup_refs.of_kind(self._store.fresh(), kind, remote)
 
@@ -934,7 +956,7 @@ class Repository(Closing, Unpicklable):
         return refs.create_tag(self._store, name, rev, force=force)
 
     def rename_branch(self, old: str, new: str, *, force: bool = False) -> None:
-        """Renames a branch, also in HEAD; ``force`` replaces an existing branch."""
+        """Renames a branch, even the current one. ``force``: replace an existing branch."""
         refs.rename_branch(self._store, old, new, force)
 
     def advance(
@@ -946,16 +968,18 @@ class Repository(Closing, Unpicklable):
     ) -> None:
         """Moves branches in one operation, each from one version to another.
 
-        The name None is a detached HEAD; a new branch moves from None. ``first``: becomes the
-        current branch if HEAD has no version. Raises RefConflict if a branch has moved or a tag has
-        its name, InvalidName, UnknownRevision; then no branch moves.
+        ``moves`` maps the name of a branch to its old and its new version. The name None means a
+        detached HEAD. The old version of a new branch is None. ``first``: this branch becomes the
+        current branch if HEAD has no version. Raises RefConflict if a branch is no longer at its
+        old version, or a tag has the name of a new branch; InvalidName; UnknownRevision. If an
+        error is raised, no branch moves.
         """
         refs.advance(self._store, moves, operation, first=first)
 
     def delete_ref(self, kind: Literal["branch", "tag"], name: str, *, force: bool = False) -> Ref:
-        """Deletes a branch or tag; its versions stay until ``gc``.
+        """Deletes a branch or tag. Its versions stay until ``gc``.
 
-        Refuses a branch whose tip no other ref reaches, unless ``force``.
+        Unless ``force``, refuses to delete a branch if no other ref reaches its newest version.
         """
         if kind == "branch":
             return refs.delete_branch(self._store, name, force)
@@ -971,13 +995,14 @@ class Repository(Closing, Unpicklable):
     ) -> Merged:
         """Merges a version into the current branch, by tensor, relative to the common ancestor.
 
-        A tensor changed on both sides is a conflict. ``strategy`` resolves it: ``mean``, ``ours``,
-        ``theirs``, or ``sum`` (base plus ``scale`` times both changes). ``PATTERN=STRATEGY``
-        applies to matching tensor names, ``PATH:NAME`` or files; the last match counts. With
-        unresolved conflicts nothing is stored, and the result lists them.
+        A tensor that changed on both sides is a conflict. ``strategy`` resolves conflicts:
+        ``mean``, ``ours``, ``theirs``, or ``sum`` (base plus ``scale`` times the changes of both
+        sides). ``PATTERN=STRATEGY`` applies to tensors whose name or ``PATH:NAME`` matches, and to
+        files whose path matches. If several patterns match, the last one counts. If conflicts
+        remain, nothing is stored, and the result lists the conflicts.
 
-        Raises WouldOverwrite for uncommitted work, RefConflict if there is no common ancestor or a
-        training records on the branch, WrongUsage, UnknownRevision, StateForgotten.
+        Raises WouldOverwrite if there is uncommitted work; RefConflict if there is no common
+        ancestor or a training records on the branch; WrongUsage, UnknownRevision, StateForgotten.
         """
         rules = lazy.plan.Strategy(
             (strategy,) if isinstance(strategy, str) else tuple(strategy), scale
@@ -1001,13 +1026,15 @@ class Repository(Closing, Unpicklable):
     ) -> Transferred:
         """Fetches a remote's versions, deployments and refs.
 
-        ``remote``: default ``origin``, or the only one. ``versions``: fetch only the states of
-        these known versions. ``states``: of which versions to fetch states (``all``, ``none``,
-        ``live``, ``last:N``). ``prune``: delete tracking refs of deleted branches. ``nodes``: also
-        fetch node reports. ``states`` and ``nodes`` default to the remote's options.
+        ``remote``: by default ``origin``, or the only remote. ``versions``: fetch only the states
+        of these versions, which this repository knows. ``states``: the versions whose states are
+        fetched (``all``, ``none``, ``live``, ``last:N``). ``prune``: delete the tracking refs of
+        branches that the remote has deleted. ``nodes``: fetch node reports, too. The defaults of
+        ``states`` and ``nodes`` are options of the remote.
 
-        Raises StateForgotten if the remote lacks a state, UnknownRevision for an unknown remote,
-        RemoteUnreachable, RemoteRefused, and HistoryMissing if the remote was rewound or replaced.
+        Raises StateForgotten if the remote lacks a state; UnknownRevision if there is no such
+        remote; RemoteUnreachable; RemoteRefused; HistoryMissing if the remote was replaced by
+        another repository or by an older copy.
         """
         source = self.remotes.find(remote)
         if versions:
@@ -1030,10 +1057,10 @@ class Repository(Closing, Unpicklable):
         )
 
     def pull(self, remote: str | None = None, *, progress: Progress | None = None) -> Pulled:
-        """Fetches, and fast-forwards the current branch and its files.
+        """Fetches from a remote, then fast-forwards the current branch and its files.
 
-        Raises RefConflict if the branch has diverged or a training records on it, and
-        WouldOverwrite for uncommitted work.
+        Raises RefConflict if the branch has diverged or a training records on the branch;
+        WouldOverwrite if there is uncommitted work.
         """
         return lazy.pull.pull(
             self._store, self._config, self.remotes.find(remote), progress=progress
@@ -1052,14 +1079,15 @@ class Repository(Closing, Unpicklable):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Pushed:
-        """Sends branches and tags with their versions; default: the current branch.
+        """Sends branches and tags with their versions. By default, sends the current branch.
 
-        Tags, data sets, deployments and annotations of these versions are sent too. All refs move,
-        or none. ``every``: all branches and tags. ``force``: refs may move back from where the last
-        fetch or push saw them. ``delete``: refs to delete there. ``states``: send only the states
-        of these versions, which the remote lacks. ``partial``: also versions whose states neither
-        side has. ``dry_run``: only report. Raises RefConflict for a ref that is no fast-forward or
-        has moved there, UnknownRevision, StateForgotten, WeightsDropped, RemoteUnreachable,
+        Tags, data sets, deployments and annotations of these versions are sent, too. Either all
+        refs move in the remote, or none. ``every``: send all branches and tags. ``force``: a ref
+        need not be fast-forwarded, if it has not moved in the remote since the last fetch or push.
+        ``delete``: refs to delete in the remote. ``states``: send only the states of these
+        versions. ``partial``: send a version even if neither repository has its state.
+        ``dry_run``: send nothing. Raises RefConflict if a ref cannot be fast-forwarded or has moved
+        in the remote; UnknownRevision, StateForgotten, WeightsDropped, RemoteUnreachable,
         RemoteRefused.
         """
         destination = self.remotes.find(remote)
@@ -1088,7 +1116,7 @@ class Repository(Closing, Unpicklable):
     def undo(
         self, number: int | None = None, *, dry_run: bool = False, reason: Reason = ""
     ) -> Undoing:
-        """Reverts the ref moves of an operation: of the newest, or of ``number``."""
+        """Reverts the ref moves of the newest operation, or of the operation ``number``."""
         return (lazy.undo.plan if dry_run else lazy.undo.undo)(
             self._store, self._config, number, reason=reason
         )

@@ -43,10 +43,11 @@ class Storage:
         self._store, self._config = handle.store, handle.config
 
     def stats(self, *, calibrate: bool = False, progress: Progress | None = None) -> Stats:
-        """Versions, reset points, chains, bytes by kind, recovery times.
+        """Numbers of versions, reset points and deltas, bytes by kind, and recovery times.
 
-        ``calibrate``: measure how fast this machine decodes, and cache the rates for the user.
-        Stats and reports use them; the stored layout never depends on them.
+        ``calibrate``: measure how fast this machine decodes, and save the rates in the user's
+        cache. Statistics and reports use these rates. How versions are stored does not depend on
+        the rates.
         """
         if calibrate:
             lazy.rates.calibrate(self._store.fs)
@@ -55,17 +56,18 @@ class Storage:
     def by_version(
         self, *, progress: Progress | None = None
     ) -> tuple[Stats, dict[CommitId, VersionStats]]:
-        """As ``stats``, with how each version that is not forgotten is stored, and its cost."""
+        """The result of ``stats``, and how each version that is not forgotten is stored."""
         return lazy.stats.by_version(self._store, self._config, progress)
 
     def predicted(self, rev: Rev = "HEAD") -> dict[str, tuple[str, ...]]:
-        """By path, the tensors of a version that are stored as an optimizer step from another
-        version.
+        """Maps each path of a version to its tensors that are stored as an optimizer step.
+
+        The step starts at the tensor of another version.
         """
         return lazy.log.predicted_tensors(self._store, resolve(self._store, rev))
 
     def fsck(self, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
-        """Checks all stored bytes; with ``full`` also recovers and hashes every content."""
+        """Checks all stored bytes. With ``full``, decodes and hashes every content, too."""
         return lazy.fsck.fsck(self._store, full=full, progress=progress)
 
     def rebuild_index(self) -> None:
@@ -75,17 +77,19 @@ class Storage:
     def backup(self, folder: PathName, *, progress: Progress | None = None) -> BackedUp:
         """Copies the repository to a folder, or updates the copy there.
 
-        Other processes may commit meanwhile. New bytes are read back and verified before the copy
-        counts; an interrupted run is continued. ``mvc.api.restore`` turns a copy into a repository.
-        Raises WouldOverwrite, DamagedData, StorageFull, Busy.
+        Other processes may commit meanwhile. The copy becomes valid after its new bytes were read
+        back and verified. After an interruption, the same call continues. ``mvc.api.restore`` turns
+        a copy into a repository. Raises WouldOverwrite, DamagedData, StorageFull, Busy.
         """
         return lazy.backup.backup(self._store, Path(folder), progress=progress)
 
     def repair(
         self, *, full: bool = False, other: PathName | None = None, progress: Progress | None = None
     ) -> Repaired:
-        """Repairs damage from other chains, the repository ``other``, or files of the working
-        folder.
+        """Replaces damaged data by equal data.
+
+        Sources are other deltas of this repository, the repository ``other``, and the files of the
+        working folder.
         """
         source = None if other is None else lazy.repair.folder_of(self._store.fs, Path(other))
         return lazy.repair.repair(
@@ -100,10 +104,10 @@ class Storage:
         reason: Reason = "",
         progress: Progress | None = None,
     ) -> Collected:
-        """Deletes unreachable data and frees its space; ids do not change.
+        """Deletes unreachable data and frees its space. Ids do not change.
 
-        ``grace``: how long operations keep their versions (default: the setting ``gc.grace_days``).
-        ``reason``: why, for the operation log.
+        ``grace``: the versions of an operation are deleted only after this time (default: the
+        setting ``gc.grace_days``). ``reason``: recorded in the operation log.
         """
         span = lazy.gc.grace_of(self._config, grace)
         if dry_run:
@@ -130,11 +134,12 @@ class Storage:
         dry_run: bool = False,
         reason: Reason = "",
     ) -> Chosen:
-        """Forgets the states of versions for good; the next ``gc`` deletes their bytes.
+        """Forgets the states of versions for good. The next ``gc`` deletes their bytes.
 
-        ``revs``: versions, ranges (``A..B``), or the ``Chosen`` of a dry run. The other options are
-        retention rules (docs/commands/forget.md), used without ``revs``. Commits, ids and history
-        remain, with a receipt (``receipts``). ``dry_run``: only return the choice.
+        ``revs``: versions, ranges (``A..B``), or the ``Chosen`` of a dry run. If ``revs`` is empty,
+        retention rules choose the versions: ``unused`` to ``keep_best`` (docs/commands/forget.md).
+        Commits, ids and history remain, and ``receipts`` lists the forgotten states. ``dry_run``:
+        only return the choice.
         """
         if isinstance(revs, lazy.forget.Chosen):
             chosen = revs
@@ -167,32 +172,36 @@ class Storage:
         )
 
     def receipts(self) -> list[Receipt]:
-        """Receipts of forgotten states, oldest first: who, why, and since when no byte remains."""
+        """Receipts of forgotten states, oldest first.
+
+        A receipt says who forgot a state, why, and since when no byte of the state remains.
+        """
         return lazy.receipts.receipts(self._store.fresh())
 
     def work_folder(self) -> AbstractContextManager[Path]:
-        """A new folder in ``.mvc`` for the length of a ``with`` block.
+        """A ``with`` block with a new folder in ``.mvc``, which is deleted after the block.
 
-        Folders of killed processes are deleted by the next call and by ``gc``.
+        If a process is killed, the next call and ``gc`` delete its folders.
         """
         return lazy.leftovers.work_folder(self._store)
 
     def proofs(self, versions: Iterable[CommitId] | None = None) -> dict[CommitId, ReplayProof]:
-        """Proofs by version: a replay in this repository has made its weights.
+        """Maps each version whose weights a replay in this repository computed to that proof.
 
-        ``versions``: only of these (default: all).
+        ``versions``: only these versions (default: all).
         """
         return availability.proven_here(self._store, versions)
 
     def prove(self, proofs: Sequence[Proof], *, where: str) -> None:
-        """Records that replays made the states of these versions in the environment ``where``.
+        """Records that replays in the environment ``where`` computed the states of versions.
 
-        Raises DamagedData if a version has another state at that path.
+        Each proof names a version and a path. Raises DamagedData if the version has another state
+        at this path.
         """
         lazy.weights.prove(self._store, self._config, proofs, where=where)
 
     def cost(self, rev: Rev, path: str | None = None, *, besides: CommitId | None = None) -> Cost:
-        """The cost of a version, or of its file ``path``, in the present layout.
+        """The bytes and the recovery time of a version, or of its file ``path``, as stored now.
 
         ``besides``: a version whose bytes do not count.
         """
@@ -201,23 +210,24 @@ class Storage:
     def drop_weights(
         self, alternatives: Mapping[CommitId, Alternative], *, reason: Reason = ""
     ) -> None:
-        """Drops weights that a replay can recover; durable on return.
+        """Drops weights that a replay can compute again. This is durable when the call returns.
 
-        First reads and hashes everything that the replay needs. Raises CannotRetrain for a version
-        without a recipe or without a proof of this repository (``prove``), and DamagedData; then
-        nothing is dropped.
+        First reads and hashes everything that the replay needs. Raises CannotRetrain if a version
+        has no recipe, or no replay of it was recorded in this repository (``prove``); DamagedData.
+        If an error is raised, nothing is dropped.
         """
         lazy.weights.drop(self._store, self._config, alternatives, reason=reason)
 
     def store_weights(self, rev: Rev, file: StateFile | None = None) -> None:
-        """Restores weights that a version dropped, from ``file`` or from contents of other
-        versions. Raises WeightsDropped if neither has them, DamagedData if the file has another
-        state.
+        """Stores the dropped weights of a version again.
+
+        The weights come from ``file``, or from equal contents of other versions. Raises
+        WeightsDropped if neither has the weights; DamagedData if ``file`` has another state.
         """
         lazy.weights.store(self._store, self._config, resolve(self._store, rev), file)
 
     def curve(self, *, progress: Progress | None = None) -> RepackCurve:
-        """Pack bytes needed for each recovery bound, and the present layout."""
+        """How many bytes of packs each bound on the recovery time needs, and the present layout."""
         return lazy.repack.draw_curve(self._store, self._config, progress)
 
     def queries(self) -> Queries:
@@ -228,10 +238,11 @@ class Storage:
         return queries.queries(self._store)
 
     def join_steps(self, step: int = 8, *, since: int = 0) -> int:
-        """Joins runs of approximate steps (``lc``) into super-steps, which take less space.
+        """Joins consecutive approximate deltas (``lc``) into super-steps, which take less space.
 
-        ``step``: commits per run. ``since``: only versions published by this operation or later.
-        Returns the number of the newest operation: pass it as ``since`` next time.
+        ``step``: commits per super-step. ``since``: only versions that the operation with this
+        number or a later operation committed. Returns the number of the newest operation, to be
+        passed as ``since`` in the next call.
         """
         newest = self._store.fresh().position.sequence
         lazy.super_steps.join(self._store, self._config, step, since=since)
@@ -249,10 +260,10 @@ class Storage:
         """Stores the same versions with other reset points and deltas (``mvc.maintenance.repack``).
 
         ``aims``: at most one of ``interval``, ``max_recovery``, ``max_size``, ``add``, ``remove``,
-        ``add_queried`` (default: the settings). ``alternatives`` (``mvc.recipes.alternatives``):
-        recipes; with the setting ``store.storage_weight``, weights are dropped where a replay is
-        cheaper. ``dry_run``: only plan. Raises WeightsDropped for a version to ``add`` that has no
-        weights.
+        ``add_queried`` (default: the settings). ``alternatives``: recipes that can replace stored
+        weights (``mvc.recipes.alternatives``). With the setting ``store.storage_weight``, weights
+        are dropped if a replay is cheaper. ``dry_run``: only plan. Raises WeightsDropped if the
+        weights of a version to ``add`` are dropped.
         """
         goal = lazy.goal.goal_of(self._store, self._config, **aims)
         if goal.weight is not None:

@@ -1,7 +1,7 @@
 """A commit: manifest, root, parents, author, time, message, metrics, params, needs, run.
 
-Its id is the hash of its canonical bytes. They do not contain how contents are stored, so repacking
-never changes an id.
+A commit's id is the hash of its canonical bytes. These bytes do not say how contents are stored, so
+repacking never changes an id.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ _OTHER_FORM = "it is not in canonical form"
 
 
 class Commit(Struct, frozen=True, dict=True):
-    """``time_ns``: ns since 1970, UTC; ``zone_minutes``: the author's offset from UTC.
+    """A commit. ``time_ns``: ns since 1970, UTC. ``zone_minutes``: the author's offset from UTC.
 
     ``pipeline``: the requested preset or pipeline text. ``code``: the git commit of the working
-    folder, or empty; ``dirty``: its files differed, or git did not answer in time. ``params``:
-    texts such as hyper-parameters. ``needs``: further versions that a replay needs, such as data
-    sets. ``attached``: top-level names of attachments. ``run``: the training's name.
+    folder, or empty. ``dirty``: whether files in the folder differed from this git commit, or git
+    did not answer in time. ``params``: texts, such as hyper-parameters. ``needs``: other versions
+    that a replay of the recipe needs, such as data sets. ``attached``: top-level names of
+    attachments. ``run``: the name of the training.
     """
 
     manifest: ManifestId
@@ -111,39 +112,42 @@ class Commit(Struct, frozen=True, dict=True):
         )  # fmt: skip
         if any(a >= b for a, b in pairwise(needs)):
             raise reader.fail(_OTHER_FORM)
-        # The reader accepts one form of each field, and the order of names was checked.
+        # ``data`` is canonical: the reader accepts one form of each field, and checked the order.
         commit.__dict__["encoded"] = data
         return commit
 
 
 def write_metrics(writer: Writer, metrics: Mapping[str, float]) -> None:
-    """A table of float64 by name."""
+    """Writes a table of names and float64 values, sorted by name."""
     writer.uint(len(metrics))
     for name in sorted(metrics, key=encode_text):
         writer.text(name).raw(_FLOAT.pack(metrics[name]))
 
 
 def read_metrics(reader: Reader) -> dict[str, float]:
-    """Inverse of ``write_metrics``; at most ``MAX_METRICS``."""
+    """Inverse of ``write_metrics``. Refuses more than ``MAX_METRICS`` entries."""
     names = _names(reader, MAX_METRICS)
     return {name: _FLOAT.unpack(reader.raw(8))[0] for name in names}
 
 
 def write_params(writer: Writer, params: Mapping[str, str]) -> None:
-    """A table of texts by name."""
+    """Writes a table of names and texts, sorted by name."""
     writer.uint(len(params))
     for name in sorted(params, key=encode_text):
         writer.text(name).text(params[name])
 
 
 def read_params(reader: Reader) -> dict[str, str]:
-    """Inverse of ``write_params``; at most ``MAX_PARAMS``."""
+    """Inverse of ``write_params``. Refuses more than ``MAX_PARAMS`` entries."""
     names = _names(reader, MAX_PARAMS)
     return {name: reader.text(MAX_NAME_BYTES) for name in names}
 
 
 def _names(reader: Reader, most: int) -> Iterator[str]:
-    """The names of a table in strictly ascending order; the caller reads each value."""
+    """Yields the names of a table. After each name, the caller reads the value of this name.
+
+    Refuses names that are not in strictly ascending order.
+    """
     previous = None
     for _ in range(reader.count(most)):
         name = reader.blob(MAX_NAME_BYTES)

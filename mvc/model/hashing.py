@@ -1,7 +1,8 @@
 """BLAKE3-256 with domain tags and length-prefixed parts.
 
-Every identity in mvc is ``digest(tag, part, ...)``: the tag keeps kinds apart,
-the lengths keep parts apart (docs/format.md, "Identities").
+Every id in mvc is ``digest(tag, part, ...)``. The tag prevents equal ids of objects of different
+kinds. The lengths prevent equal ids of different divisions into parts (docs/format.md,
+"Identities").
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from mvc.model.tensor import TensorSpec
 from mvc.types import Bytes
 
 _TAG_BLOB = b"mvc.blob.1"
-# blake3 starts its own threads; below this size they cost more than they save.
+# blake3 starts threads. For fewer bytes than this, starting threads takes longer than it saves.
 _PARALLEL_BYTES = 1 << 20
 ONE_CALL = 64 << 10
-"""Up to this size, one call with copied bytes is faster than a hasher."""
-# Never written: the system maps it to one shared page, which stays in the cache.
+"""Up to this size, copying the bytes and hashing them in one call is faster than a hasher."""
+# Never written, so the operating system maps the buffer to one page, which stays in the CPU cache.
 _ZEROS = memoryview(bytes(PIECE))
 
 
 def digest(tag: bytes, *parts: bytes) -> bytes:
-    """32 bytes over (tag, parts), each prefixed by its length."""
+    """The BLAKE3 hash (32 bytes) of the tag and the parts, each preceded by its length."""
     counted = [encode_uint(len(tag)), tag]
     for part in parts:
         counted += (encode_uint(len(part)), part)
@@ -40,7 +41,10 @@ _first_process = lru_cache(maxsize=1)(os.getpid)
 
 
 def hash_threads(*, parallel: bool) -> int:
-    """Thread count for ``blake3``; 1 in a forked process, which would wait for threads it lacks."""
+    """Thread count for ``blake3``.
+
+    It is 1 in a forked process: blake3 would wait there for threads that only the parent has.
+    """
     return blake3.AUTO if parallel and _first_process() == os.getpid() else 1
 
 
@@ -52,10 +56,10 @@ def _prefix(spec: TensorSpec) -> bytes:
 
 
 class BlobHasher:
-    """The param hash of a tensor, fed in row-major little-endian pieces.
+    """Computes the param hash of a tensor from pieces of its bytes (row-major, little-endian).
 
-    BLAKE3-256 over (tag, dtype name, shape, bytes). Dtype and shape are included so that zeros of
-    shape (2, 3) and (3, 2) differ (seeds.md 4f, trap 1).
+    The param hash is BLAKE3-256 over tag, dtype name, shape and bytes. Dtype and shape are
+    included so that zeros of shape (2, 3) and zeros of shape (3, 2) have different hashes.
     """
 
     def __init__(self, spec: TensorSpec, *, parallel: bool = False) -> None:
@@ -87,7 +91,7 @@ def raw_blob_id(data: Bytes) -> BlobId:
 
 
 def zeros(length: int) -> memoryview:
-    """``length`` zero bytes, at most a piece, of one shared buffer: do not write to them."""
+    """``length`` zero bytes, at most ``PIECE``. The buffer is shared: do not write to it."""
     return _ZEROS[:length]
 
 
@@ -101,7 +105,7 @@ def zero_blob_id(spec: TensorSpec) -> BlobId:
 
 
 def pieces(spec: TensorSpec) -> Iterator[tuple[int, int]]:
-    """(start, length) of every piece of a content; one empty piece for an empty content."""
+    """Yields (start, length) of every piece of a content. An empty content has one empty piece."""
     for start in range(0, max(spec.nbytes, 1), PIECE):
         yield start, min(PIECE, spec.nbytes - start)
 
@@ -109,10 +113,10 @@ def pieces(spec: TensorSpec) -> Iterator[tuple[int, int]]:
 def verify_pieces(
     id_: bytes, spec: TensorSpec, read: Callable[[int, int], memoryview], wrong: MvcError
 ) -> Iterator[tuple[int, memoryview]]:
-    """Yields (start, bytes) of every piece of a content, hashing them.
+    """Yields (start, bytes) of every piece of a content, and checks the content's hash.
 
-    ``read(start, length)`` returns a piece. Raises ``wrong`` after the last one if the hash is not
-    ``id_``; until then the bytes are unverified.
+    ``read(start, length)`` returns a piece. If the hash is not ``id_``, raises ``wrong`` after the
+    last piece was yielded. Until then the yielded bytes are not verified.
     """
     hasher = BlobHasher(spec, parallel=True)
     for start, length in pieces(spec):

@@ -1,8 +1,9 @@
 """A manifest: the paths of a version, each with its tensors and its layout (docs/format.md).
 
-A layout describes a file's bytes: *contents* at offsets, *checks* (CRC-32 fields of zips, computed
-instead of stored) and the *skeleton*, one raw content of all remaining bytes in file order.
-Attachments have paths that begin with ``names.ATTACHED`` and are never in a working folder.
+A layout describes a file's bytes. These are *contents* at offsets, *checks* (CRC-32 fields of zip
+files, which are computed instead of stored), and the *skeleton*: all remaining bytes in file order,
+stored as one raw content. The paths of attachments begin with ``names.ATTACHED``. Attachments are
+never in a working folder.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ FORMATS = {
     "opaque": FIRST, "safetensors": FIRST, "torch": FIRST, "npz": FIRST, "npy": FIRST,
     "state": FIRST, "gguf": "gguf", "onnx": "onnx", "hdf5": "hdf5", "keras": "hdf5",
 }  # fmt: skip
-"""Formats of files, each with the feature that a reader of the repository must support."""
+"""Maps each file format to the feature that a reader of the repository must support."""
 _FORMAT_NAMES = tuple(FORMATS)
 _DTYPE_NAMES = tuple(DTYPES)
 _Span = tuple[int, int, bool]
-"""A range of ids in an encoded manifest: begin, end, whether they name stored contents."""
+"""A range of ids in an encoded manifest: begin, end, and whether the ids name stored contents."""
 _DTYPE_CODES = {name: code for code, name in enumerate(_DTYPE_NAMES)}
 
 
@@ -71,14 +72,14 @@ class Check(Struct, frozen=True):
 
 
 class View(Struct, frozen=True):
-    """A tensor inside raw content: element offset and element strides."""
+    """Where the elements of a tensor are in a content: offset and strides, counted in elements."""
 
     offset: int
     strides: tuple[int, ...]
 
 
 def reach(spec: TensorSpec, view: View) -> tuple[int, int]:
-    """Bytes [first, end) of the content between a view's first and last element."""
+    """The bytes [first, end) of the content that contain all elements of a view."""
     if not spec.elements:
         return 0, 0
     size = DTYPES[spec.dtype].itemsize
@@ -89,8 +90,8 @@ def reach(spec: TensorSpec, view: View) -> tuple[int, int]:
 class LogicalTensor(Struct, frozen=True, gc=False):
     """A named tensor of the state.
 
-    ``content`` is an index in ``FileEntry.contents``. Without ``view`` the tensor is that content;
-    otherwise it is read from it by offset and strides.
+    ``content`` is an index in ``FileEntry.contents``. Without ``view``, the tensor is all of this
+    content. With ``view``, the offset and strides of the view select elements of this content.
     """
 
     key: str
@@ -103,8 +104,9 @@ class LogicalTensor(Struct, frozen=True, gc=False):
 class State:
     """The tensors of one file, sorted by the UTF-8 bytes of their keys, and their Merkle tree.
 
-    Not in file order: safetensors reorders tensors, and equal states must have equal roots in every
-    format (docs/decisions.md). Equal roots mean equal names, dtypes, shapes and bytes.
+    The order in the file does not matter: safetensors reorders tensors, and equal states must have
+    equal roots in every format (docs/decisions.md). If two roots are equal, the names, dtypes,
+    shapes and bytes of the tensors are equal.
     """
 
     def __init__(self, tensors: Iterable[LogicalTensor]) -> None:
@@ -147,15 +149,15 @@ class FileEntry(Struct, frozen=True, dict=True):
 
     @property
     def state_id(self) -> bytes:
-        """The root of the file's tensors; without tensors its ``content_id``."""
+        """The Merkle root of the file's tensors. If there are none, the file's ``content_id``."""
         return self.state.root if self.tensors else self.content_id
 
 
 class Manifest:
-    """The entries of a version in path order; its id is the hash of its canonical bytes.
+    """The entries of a version in path order. A manifest's id is the hash of its canonical bytes.
 
-    ``entries``: files; ``attached``: attachments; ``all_entries``: both. The Merkle root covers
-    files only.
+    ``entries``: the files. ``attached``: the attachments. ``all_entries``: files and attachments.
+    The Merkle root is computed from the files, without the attachments.
     """
 
     def __init__(self, entries: Iterable[FileEntry]) -> None:
@@ -166,7 +168,7 @@ class Manifest:
             self.entries = tuple(e for e in self.all_entries if not e.path.startswith(ATTACHED))
 
     def __repr__(self) -> str:
-        """Short: the tensors of a large version would fill the screen."""
+        """Lists no tensors, because those of a large version would fill the screen."""
         paths = ", ".join(entry.path for entry in self.entries[:3])
         more = f" and {len(self.entries) - 3} more" if len(self.entries) > 3 else ""
         tensors = sum(len(entry.tensors) for entry in self.entries)
@@ -178,17 +180,18 @@ class Manifest:
 
     @cached_property
     def by_state(self) -> dict[bytes, list[FileEntry]]:
-        """Files by their ``state_id``, in the order of ``entries``."""
+        """Maps each ``state_id`` to the files with this id, in the order of ``entries``."""
         entries: dict[bytes, list[FileEntry]] = {}
         for entry in self.entries:
             entries.setdefault(entry.state_id, []).append(entry)
         return entries
 
     def file(self, path: str | None = None) -> FileEntry:
-        """The file at ``path``, or the only file in that folder (None: the version's top).
+        """The file at ``path``, or the only file directly in the folder ``path``.
 
-        Among several files with tensors, ``DEFAULT_STATE`` is preferred; training states and files
-        without tensors count only if there is nothing else. Raises UnknownPath.
+        If ``path`` is None, the only file of the version. Training states and files without
+        tensors count only if there are no other files. If several files count, the one named
+        ``DEFAULT_STATE`` is returned. Raises UnknownPath if there is no such file.
         """
         if path is not None and path in self.by_path:
             return self.by_path[path]
@@ -215,9 +218,10 @@ class Manifest:
         )
 
     def under(self, paths: Sequence[str]) -> list[FileEntry]:
-        """The entries at or below ``paths``; all for no paths.
+        """The files at or below ``paths``. If there are no paths, all files.
 
-        A path that is both names the file; ``path/`` names the folder. Raises UnknownPath.
+        If a path is the name of a file and of a folder, it means the file, and ``path/`` means the
+        folder. Raises UnknownPath.
         """
         if not paths:
             return list(self.entries)
@@ -261,7 +265,7 @@ class Manifest:
 
     @property
     def features(self) -> frozenset[str]:
-        """Features that a reader must support beyond the first release."""
+        """Features that a reader must support in addition to those of the first release."""
         dtypes = {content.spec.dtype for e in self.all_entries for content in e.contents}
         dtypes |= {tensor.spec.dtype for e in self.all_entries for tensor in e.tensors}
         features = {FORMATS[entry.format] for entry in self.all_entries}
@@ -274,7 +278,11 @@ class Manifest:
 
     @cached_property
     def root(self) -> Root:
-        """The version's Merkle root: of its only state, else of a tree over its states' roots."""
+        """The version's Merkle root.
+
+        If one file has tensors, the root of this file's tensors. Otherwise the root of a tree
+        whose leaves are the roots of the files with tensors.
+        """
         states = [e for e in self.entries if e.tensors]
         if len(states) == 1:
             return states[0].state.root
@@ -284,7 +292,7 @@ class Manifest:
     def decode(cls, data: bytes, spans: list[_Span] | None = None) -> Manifest:
         """Raises DamagedData unless ``data`` equals ``encoded`` of the result.
 
-        ``spans``: receives the ranges of ids in ``data``.
+        ``spans``: a list to which the ranges of ids in ``data`` are appended.
         """
         spans = [] if spans is None else spans
         reader = Reader(data, "a manifest")
@@ -297,16 +305,17 @@ class Manifest:
         if any(a >= b for a, b in pairwise(paths)):
             raise reader.fail("its entries are not in canonical order, or a path is repeated")
         manifest = cls(entries)
-        # The reader accepts one form of each field, and the order of entries was checked.
+        # ``data`` is canonical: the reader accepts one form of each field; the order was checked.
         manifest.__dict__["encoded"] = data
         return manifest
 
 
 class Shape:
-    """A manifest without its ids, shared by many versions of a model.
+    """A manifest without its ids. Many versions of a model have the same shape.
 
-    ``specs``: of the named contents, file by file: contents, then the skeleton. ``skeletons``:
-    indices of skeletons among these. ``raw``: bytes of all ``files``.
+    ``specs``: the specs of all stored contents, file by file; a file's skeleton is the last of its
+    contents. ``skeletons``: indices of the skeletons in ``specs``. ``files``: number of files,
+    including attachments. ``raw``: size of all these files in bytes.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -333,8 +342,8 @@ class Shape:
     def ids(self, data: bytes) -> bytes | None:
         """The ids in ``data``, 32 bytes each, in the order of ``specs``.
 
-        None if ``data`` differs from this shape in more than ids. Otherwise it is canonical too: no
-        rule depends on an id.
+        None if ``data`` differs from this shape in more than ids. Otherwise ``data`` is canonical,
+        too, because the rules of the encoding do not depend on the ids.
         """
         one, other = (int.from_bytes(shape, "little") for shape in (data, self._data))
         if len(data) != len(self._data) or (one ^ other) & self._mask:
@@ -460,7 +469,11 @@ def _read_tensors(
 
 
 def _check_layout(entry: FileEntry) -> None:
-    """Checks are in the skeleton and cover file bytes; a skeleton exists iff bytes remain."""
+    """Raises DamagedData if a layout contradicts itself.
+
+    Contents and checks must not overlap. Checks must cover bytes of the file. A skeleton must exist
+    if bytes remain outside the contents, and only then.
+    """
     if (entry.skeleton is None) != (entry.skeleton_size == 0):
         raise DamagedData(f"a manifest is damaged: the skeleton of {entry.path} does not fit")
     spans = [(c.offset, c.offset + c.spec.nbytes) for c in entry.contents if c.spec.nbytes]

@@ -1,6 +1,6 @@
-"""The Merkle tree over the tensors of a state (MMlib §3.2; seeds.md 4a).
+"""The Merkle tree over the tensors of a state (MMlib §3.2).
 
-docs/format.md, "Manifest", defines the order of joining leaves.
+docs/format.md, "Manifest", defines in which order leaves are joined.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TAG_EMPTY = b"mvc.empty.1"
 
 
 def leaf(content: bytes, key: str) -> bytes:
-    """The leaf of one tensor: its param hash bound to its name."""
+    """The leaf of one tensor: a hash of the tensor's param hash and name."""
     return digest(_TAG_LEAF, content, encode_text(key))
 
 
@@ -37,7 +37,7 @@ def _pairs(nodes: Sequence[_Node]) -> list[_Node]:
 
 
 class MerkleTree:
-    """A tree over leaf hashes; the root of no leaves is also defined."""
+    """A tree over leaf hashes. A tree without leaves has a root, too."""
 
     def __init__(self, leaves: Sequence[bytes]) -> None:
         self.count = len(leaves)
@@ -56,7 +56,7 @@ class MerkleTree:
 
 
 class TreeDiff(Struct, frozen=True):
-    """Indices of differing leaves in order, and the number of hash comparisons."""
+    """``changed``: sorted indices of leaves that differ. ``comparisons``: compared hashes."""
 
     changed: tuple[int, ...]
     comparisons: int
@@ -65,12 +65,12 @@ class TreeDiff(Struct, frozen=True):
 def compare(a: MerkleTree, b: MerkleTree) -> TreeDiff:
     """The leaves in which two trees with equal leaf counts differ.
 
-    Compares the roots, then both children of every differing inner node: 1 + 2 * (differing inner
-    nodes) comparisons, from 1 to 2n - 1. Raises ValueError for different leaf counts (match those
-    by name instead).
+    Compares the roots, then the two children of every inner node that differs. For n leaves, these
+    are 1 + 2 * (inner nodes that differ) comparisons, from 1 to 2n - 1. Raises ValueError if the
+    leaf counts differ.
     """
     if a.count != b.count:
-        raise ValueError("trees of different leaf counts are joined by name")
+        raise ValueError("the trees have different numbers of leaves")
     if a.top is None or b.top is None:
         return TreeDiff((), 1)
     changed: list[int] = []

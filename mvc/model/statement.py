@@ -1,8 +1,9 @@
 """Statements: immutable assertions about a version or another statement (docs/format.md).
 
-A statement's bytes are equal in every repository. Each kind is a class that declares everything
-specific: its number and name, the feature a reader needs, its body, its topic, and whether it
-remains as evidence.
+A statement, such as a deployment, has the same bytes in every repository. Each kind of statement is
+a class. The class declares everything specific to the kind: its number and name, the feature that a
+reader needs, the fields of the body, the topic, and whether statements of this kind are evidence,
+which undo and gc never remove.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from mvc.names import encode_text
 from mvc.types import FIRST_RELEASE
 
 NODE = 16
-"""Bytes of a node's id."""
+"""Length of a node's id in bytes. A node is a repository that records statements."""
 MAX_STATEMENT = 2 * MAX_COMMIT
 """Bytes of one statement."""
 NO_NODE = b""
@@ -66,10 +67,11 @@ _STATEMENT: _Field = (lambda writer, id_: writer.blob(id_ or b""), _id_or_none)
 
 
 class Statement(Struct, frozen=True, dict=True, kw_only=True):
-    """``author`` asserted it about ``subject``, a commit or a statement, because of ``reason``.
+    """What ``author`` states about ``subject``, a commit or another statement, and the ``reason``.
 
-    ``node``: the repository that recorded it, at ``recorded_ns`` by its clock; ``hybrid_ns`` orders
-    it within its topic. These three are empty in a draft until it is published.
+    ``node``: the repository that recorded the statement. ``recorded_ns``: when, by the clock of
+    this repository. ``hybrid_ns``: orders the statements of one topic. These three fields are empty
+    until the statement is recorded.
     """
 
     subject: bytes
@@ -82,9 +84,9 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
     code: ClassVar[int]
     name: ClassVar[str]
     feature: ClassVar[str]
-    body: ClassVar[Mapping[str, _Field]]  # further fields, in the order of writing
-    is_evidence: ClassVar[bool] = False  # neither undo nor gc removes it
-    retractable: ClassVar[bool] = False  # a retraction may name it
+    body: ClassVar[Mapping[str, _Field]]  # fields of this kind, in the order of their encoding
+    is_evidence: ClassVar[bool] = False  # neither undo nor gc removes such a statement
+    retractable: ClassVar[bool] = False  # a retraction may name such a statement
 
     @property
     def target(self) -> str:
@@ -93,17 +95,17 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
 
     @property
     def topic(self) -> str | tuple[int, bytes]:
-        """The target, or kind and subject; statements are ordered within their topic."""
+        """The target; if there is none, kind and subject. Statements of one topic are ordered."""
         return self.target or (self.code, self.subject)
 
     @property
     def commit(self) -> CommitId | None:
-        """The version it is about; None if it is about another statement."""
+        """The version that is the subject. None if the subject is another statement."""
         return CommitId(self.subject)
 
     @property
     def order(self) -> tuple[int, StatementId]:
-        """Sort key within its topic, equal in every repository."""
+        """Sort key within the topic. A statement has the same key in every repository."""
         return self.hybrid_ns, self.id
 
     @cached_property
@@ -148,9 +150,9 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
 class Deployment(Statement, frozen=True, dict=True, kw_only=True):
     """A version went live on ``target`` at ``time_ns``.
 
-    ``replaces``: the deployment live there then, as known by its node. ``returned_to``: for a
-    rollback, the deployment it went back to. ``ahead_ms``: for a node's report, how far the node's
-    clock was ahead.
+    ``replaces``: the deployment that was live on the target until then, as far as the recording
+    repository knew. ``returned_to``: in a rollback, the deployment that the rollback repeats.
+    ``ahead_ms``: in the report of a serving machine, how far the clock of the machine was ahead.
     """
 
     target: str
@@ -172,7 +174,10 @@ class Deployment(Statement, frozen=True, dict=True, kw_only=True):
 
 
 class Retraction(Statement, frozen=True, dict=True, kw_only=True):
-    """A deployment on ``target``, or without one an annotation, does not count."""
+    """The subject, a deployment or an annotation, no longer counts.
+
+    ``target``: the target of the deployment; empty if the subject is an annotation.
+    """
 
     target: str = ""
     replaces: StatementId | None = None
@@ -187,7 +192,7 @@ class Retraction(Statement, frozen=True, dict=True, kw_only=True):
 
 
 class AnnotationStatement(Statement, frozen=True, dict=True, kw_only=True):
-    """Metrics, params and a note, added to a version later."""
+    """Metrics, params and a note that were added to a version after its commit."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
@@ -204,7 +209,7 @@ class AnnotationStatement(Statement, frozen=True, dict=True, kw_only=True):
 
 
 class Tombstone(Statement, frozen=True, dict=True, kw_only=True):
-    """The state of a version, with this Merkle root, is purged."""
+    """The state of a version is purged. ``root``: the Merkle root of this state."""
 
     root: Root
 
@@ -214,9 +219,10 @@ class Tombstone(Statement, frozen=True, dict=True, kw_only=True):
 
 
 class ReplayProof(Statement, frozen=True, dict=True, kw_only=True):
-    """A replay of a version's recipe made its tensors at ``path``.
+    """A replay of a version's recipe computed exactly the tensors of the version's file ``path``.
 
-    It started at the version ``base`` and took ``milliseconds``; ``environment``: where.
+    ``base``: the version from which the replay started. ``milliseconds``: how long the replay took.
+    ``environment``: where the replay ran.
     """
 
     path: str
@@ -235,10 +241,10 @@ class ReplayProof(Statement, frozen=True, dict=True, kw_only=True):
 
 
 class Signature(Statement, frozen=True, dict=True, kw_only=True):
-    """The signature ``blob``, made at ``signed_ns``, of a version or (``of_statement``) a
-    statement.
+    """The signature ``blob`` of a version, or of a statement if ``of_statement``.
 
-    ``before``: the target's last deployment at that time.
+    ``signed_ns``: when the signature was made. ``before``: the newest deployment on the target at
+    that time.
     """
 
     of_statement: bool
@@ -268,7 +274,7 @@ KINDS: tuple[type[Statement], ...] = (
     ReplayProof,
     Signature,
 )
-"""By number."""
+"""The kinds of statements. The number of a kind is its index here."""
 
 
 def check_reason(reason: str) -> str:
@@ -279,7 +285,7 @@ def check_reason(reason: str) -> str:
 
 
 def node_of(note: str) -> bytes:
-    """The node id of a repository whose first entry has this note."""
+    """The node id of a repository whose first journal entry has this note."""
     try:
         node = bytes.fromhex(note)
     except ValueError:

@@ -1,7 +1,7 @@
 """A tensor's spec: dtype name and shape.
 
-Names are torch's (``float32``, ``bfloat16``, ...), plus ``raw`` for bytes outside of tensors, so
-that every content has a spec.
+The dtype names are those of torch (``float32``, ``bfloat16``, ...), plus ``raw`` for bytes outside
+of tensors, so that every content has a spec.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mvc.types import FIRST_RELEASE as FIRST
 
 
 class DType(Struct, frozen=True):
-    """``itemsize`` in bytes; ``width``: bytes of the unsigned integers for deltas.
+    """``itemsize``: bytes of one element. ``width``: bytes of the integers that deltas subtract.
 
     ``feature``: the feature that a reader of the repository must support.
     """
@@ -49,15 +49,15 @@ _ROWS = (
     DType("qint32", 4, 4, FIRST),
 )
 DTYPES = {row.name: row for row in _ROWS}
-"""The closed table of dtypes, by name."""
+"""Maps the name of each supported dtype to the dtype."""
 
 
 class TensorSpec(Struct, frozen=True, gc=False):
-    """dtype name and shape of one tensor; the empty shape is a scalar."""
+    """The dtype name and the shape of one tensor. A scalar has an empty shape."""
 
     dtype: str
     shape: tuple[int, ...]
-    nbytes: int = 0  # always computed; a field, because it is read very often
+    nbytes: int = 0  # always computed; a field and no property, because it is read very often
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -82,5 +82,5 @@ class TensorSpec(Struct, frozen=True, gc=False):
 
 @lru_cache(maxsize=4096)
 def shared_spec(dtype: str, shape: tuple[int, ...]) -> TensorSpec:
-    """A cached TensorSpec, because models may have 100,000 tensors of few shapes."""
+    """A cached TensorSpec: a model may have 100,000 tensors, but few different shapes."""
     return TensorSpec(dtype, shape)

@@ -1,1 +1,1 @@
-"""The operations on one repository, one verb a module. The public entry to them is ``mvc.api``."""
+"""The operations on one repository, one module for each. Programs call them by ``mvc.api``."""

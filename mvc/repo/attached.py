@@ -14,10 +14,10 @@ from mvc.store.store import Store
 
 
 def read(store: Store, commit: CommitId, name: str) -> Any:
-    """An attachment, verified: bytes, or a state in its committed form.
+    """A verified attachment: bytes, or a state in the form in which it was committed.
 
-    Raises UnknownPath if the version has none of this name, DamagedData also for bytes beyond the
-    limit.
+    Raises UnknownPath if the version has no attachment of this name; DamagedData if the attachment
+    is damaged or larger than ``MAX_ATTACHED_BYTES``.
     """
     manifest = manifests.of_commit(store, commit)
     entry = manifest.attached_by_path.get(attached_path(name))

@@ -1,10 +1,10 @@
-"""The weighted mean of versions, computed by pieces, with equal bits on every machine.
+"""The weighted mean of versions, computed piece by piece, with equal bits on every machine.
 
     mean = rounded(w_1 * x_1 + w_2 * x_2 + ... + w_n * x_n)
 
-in float64, from left to right, with each product and sum rounded; the mean is rounded once to the
-tensor's dtype (``rounded``). The weights are divided by their sum (``math.fsum``). A tensor equal
-in all versions is copied.
+Products and sums are computed in float64, from left to right. ``rounded`` rounds the result once to
+the tensor's dtype. Before, the weights are divided by their sum (``math.fsum``). A tensor that is
+equal in all versions is copied.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ from mvc.store.recovery.recover import Recovery
 from mvc.store.store import Store
 from mvc.types import PathName, Progress
 
-_BLOCK = 64 << 10  # bytes of a version added at once: fit the processor's cache
-_TOGETHER = 5  # versions with a piece in memory at the same time
+_BLOCK = 64 << 10  # how many bytes of a version are added at a time: they fit into the CPU cache
+_TOGETHER = 5  # of how many versions a piece is in memory at the same time
 
 
 class Averaged(Struct, frozen=True):
-    """``result``: the new version, or None. ``written``: the written files.
+    """``result``: the new version, or None. ``written``: the paths of the written files.
 
-    ``copied``: what differs but has no mean, taken from the last version: ``PATH: TENSOR`` for
-    integers, ``PATH`` for files without tensors, ``PATH: metadata`` for metadata and other bytes.
+    ``copied``: what differs between the versions but has no mean, so that the mean has that of the
+    last version: ``PATH: TENSOR`` for integers, ``PATH`` for files without tensors,
+    ``PATH: metadata`` for metadata and other bytes outside the tensors.
     """
 
     copied: tuple[str, ...]
@@ -58,7 +59,8 @@ class Averaged(Struct, frozen=True):
 def ema_weights(count: int, decay: float) -> tuple[float, ...]:
     """The weights of an exponential moving average over ``count`` versions, oldest first.
 
-    That is m = decay * m + (1 - decay) * x, starting with m = x. Raises WrongUsage.
+    The average m of versions x is m = decay * m + (1 - decay) * x, starting with m = x. Raises
+    WrongUsage.
     """
     if not 0 <= decay < 1:
         raise WrongUsage(f"a decay must be at least 0 and below 1, not {decay:g}")
@@ -78,9 +80,9 @@ def average(
 ) -> Averaged:
     """Writes the mean to ``to``, or calls ``commit`` to store it on ``branch``.
 
-    On the current branch it then updates existing files of the working folder. Raises
-    WouldOverwrite before computing if such a file has uncommitted work, and WrongUsage for versions
-    or weights without a mean.
+    If ``branch`` is the current branch, the call then updates the mean's files that exist in the
+    working folder. Raises WouldOverwrite, before computing, if such a file has uncommitted work;
+    WrongUsage if the versions or weights have no mean.
     """
     shares, copied = _shares(len(versions), weights), list[str]()
     files = _files(store, versions, shares, copied)
@@ -146,7 +148,7 @@ def _shares(count: int, weights: Sequence[float] | None) -> tuple[float, ...]:
 def _files(
     store: Store, versions: Sequence[CommitId], shares: Sequence[float], copied: list[str]
 ) -> dict[str, DerivedFile]:
-    """The files of the mean by path; appends to ``copied``."""
+    """Maps paths to the files of the mean. Appends to ``copied``."""
     by_id, files = dict[CommitId, Manifest](), dict[str, DerivedFile]()
     for id_ in versions:
         by_id[id_] = manifests.of_commit(store, id_)
@@ -182,9 +184,9 @@ def _check_alike(entries: Mapping[CommitId, FileEntry]) -> None:
 def _derived(
     store: Store, entries: Sequence[FileEntry], shares: Sequence[float], copied: list[str]
 ) -> DerivedFile:
-    """The mean of a file, laid out as the last of ``entries``.
+    """The mean of a file, with the layout of the last of ``entries``.
 
-    Raises WrongUsage for tensors that share storage there, but not in another version.
+    Raises WrongUsage if tensors share storage in the last version but not in another version.
     """
     last, sources = entries[-1], dict[int, tuple[str, Sequence[BlobId]]]()
     named = [{t.key: e.contents[t.content] for t in e.tensors} for e in entries]
@@ -207,7 +209,7 @@ def _derived(
             sources[i] = dtype, ids
         elif dtypes[i] and (len(ids) < len(shares) or len(set(ids)) > 1):
             copied.append(f"{printable(last.path)}: {printable(name)}")
-    # A skeleton with checksums of tensors always differs.
+    # If a file has checksums of tensors, its skeleton always differs and is not compared.
     if len({outside_tensors(entry)[bool(entry.checks) :] for entry in entries}) > 1:
         copied.append(printable(last.path) + (": metadata" if last.tensors else ""))
 
@@ -234,7 +236,7 @@ def fill(
     def add(begins: range) -> None:
         with np.errstate(all="ignore"):
             for begin in begins:
-                total: NDArray[np.float64] | float = sums.pop(begin, -0.0)  # neutral element
+                total: NDArray[np.float64] | float = sums.pop(begin, -0.0)  # -0.0 + x is x
                 for id_, share in zip(batch, shares[at:], strict=False):
                     part = to_float64(pieces[id_][begin : begin + _BLOCK], dtype)
                     part *= share
@@ -251,7 +253,7 @@ def fill(
         pieces: dict[bytes, memoryview] = dict(zip(batch, (*buffers, out), strict=True))
         try:
             recovery.pieces(pieces, start)
-        except DamagedData:  # other chains may avoid the damage
+        except DamagedData:  # decoding the pieces one by one may avoid the damaged deltas
             for id_, piece in pieces.items():
                 recovery.piece(id_, start, piece)
         begins = range(0, len(out), _BLOCK)

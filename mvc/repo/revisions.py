@@ -1,8 +1,8 @@
 """Resolves revisions to commits: ids, branches, tags, targets, HEAD, ``~n``, ``^n``, ``@{TIME}``.
 
-A name is tried as a branch, a tag, a tracking ref ``REMOTE/NAME``, a prefix of an id, and a target,
-which means the version live there. ``heads/NAME``, ``tags/NAME``, ``remotes/REMOTE/NAME`` and
-``target:NAME`` name one kind only.
+A name is looked up as a branch, then as a tag, a tracking ref ``REMOTE/NAME``, a prefix of an id,
+and a target. A target means the version that is live on the target. ``heads/NAME``,
+``tags/NAME``, ``remotes/REMOTE/NAME`` and ``target:NAME`` say which kind of name is meant.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 
 
 Rev: TypeAlias = "str | CommitId | _HasId | _HasCommit"
-"""A text as on the command line, a commit id, or an object with one.
+"""A text as on the command line, a commit id, or an object with a commit id.
 
-Commits, log entries and results of a commit have it as ``id``, deployments as ``commit``.
+The id is the attribute ``id`` of commits, log entries and results of a commit, and the attribute
+``commit`` of deployments.
 """
 
 # Names in the index end with a zero byte, so they cannot contain one.
@@ -54,14 +55,14 @@ _KINDS = {"heads": "a branch", "tags": "a tag", "remotes": "a remote's branch or
 def resolve(store: Store, rev: Rev) -> CommitId:
     """The commit that ``rev`` names.
 
-    Raises UnknownRevision, AmbiguousRevision, InvalidTime, WrongUsage for other types, and for
-    targets UnknownTarget and NoDeployment. Warns with AmbiguousName.
+    Raises UnknownRevision, AmbiguousRevision and InvalidTime; WrongUsage if ``rev`` has another
+    type; UnknownTarget or NoDeployment if ``rev`` names a target. Warns with AmbiguousName.
     """
     return resolve_ref(store, rev)[0]
 
 
 def id_or_text(rev: Rev) -> str | CommitId:
-    """A text or id unchanged, or the id of a commit, log entry or deployment.
+    """Returns a text or an id unchanged, and for a commit, log entry or deployment its commit id.
 
     Raises WrongUsage for anything else.
     """
@@ -77,7 +78,10 @@ def id_or_text(rev: Rev) -> str | CommitId:
 
 
 def resolve_ref(store: Store, rev: Rev) -> tuple[CommitId, str | None]:
-    """The commit, and the branch if ``rev`` is a branch's name, or HEAD on a branch."""
+    """The commit that ``rev`` names, and a branch or None.
+
+    The branch is returned if ``rev`` is its name, or if ``rev`` is HEAD and HEAD is on a branch.
+    """
     snapshot, rev = store.fresh(), id_or_text(rev)
     if isinstance(rev, CommitId):
         return commits.get(snapshot, rev).id, None
@@ -118,7 +122,10 @@ def _named(store: Store, name: str) -> tuple[CommitId, str | None]:
 
 
 def _live(store: Store, name: str, time_ns: int | None = None) -> CommitId:
-    """The version live, now or at a moment, on the target ``NAME`` or ``target:NAME``."""
+    """The version that is live on a target, or was live at ``time_ns``.
+
+    ``name``: ``NAME`` or ``target:NAME``.
+    """
     target = name.removeprefix(_TARGET)
     if target == name and not _is_target(store.snapshot, name):
         raise _unknown(store.snapshot, name)
@@ -130,7 +137,7 @@ def _is_target(snapshot: Snapshot, name: str) -> bool:
 
 
 def _warn_of_target(snapshot: Snapshot, name: str, used: str) -> None:
-    """Warns if ``name``, resolved to ``used``, is also the name of a target."""
+    """Warns if ``name``, which was resolved to ``used``, is the name of a target, too."""
     if _is_target(snapshot, name):
         kind = _KINDS.get(used.partition("/")[0], "a version's id")
         warnings.warn(
@@ -183,7 +190,10 @@ def _unknown(snapshot: Snapshot, name: str) -> UnknownRevision:
 
 
 def _at(store: Store, name: str, moment: str) -> CommitId:
-    """The commit of a ref or target at a moment; HEAD on a branch means that branch."""
+    """The commit of a ref or target at a moment.
+
+    HEAD means the branch that HEAD was on at the moment.
+    """
     snapshot = store.snapshot
     if re.fullmatch(r"[0-9]{1,6}", moment.strip(), re.ASCII):  # as in git
         raise UnknownRevision(
@@ -213,7 +223,7 @@ def _at(store: Store, name: str, moment: str) -> CommitId:
 
 
 def _back(snapshot: Snapshot, id_: CommitId, count: int, text: str) -> CommitId:
-    """The ancestor ``count`` first parents back; ``text``: the revision, for errors."""
+    """Follows the first parent ``count`` times. ``text``: the revision, for errors."""
     for done in range(count):
         parents = commits.get(snapshot, id_).parents
         if not parents:
@@ -226,7 +236,7 @@ def _back(snapshot: Snapshot, id_: CommitId, count: int, text: str) -> CommitId:
 
 
 def _up(snapshot: Snapshot, id_: CommitId, number: int, text: str) -> CommitId:
-    """The parent with this number; 0 is the commit itself."""
+    """The parent with this number, from 1; number 0 means the commit itself."""
     if number == 0:
         return id_
     parents = commits.get(snapshot, id_).parents

@@ -1,4 +1,4 @@
-"""checkout and switch: writes a version's files, or returns its state.
+"""Checkout and switch: write a version's files, or return the version's state.
 
-Decoding: ``mvc.store.recovery``.
+``mvc.store.recovery`` decodes the contents.
 """

@@ -1,9 +1,9 @@
-"""checkout, switch, rm: write a version's files, replaced together.
+"""Checkout, switch and rm: write or delete files of the working folder, all of them or none.
 
-A version is reachable if it is an ancestor of a branch, a tag or HEAD. A file that no reachable
-version has at its path is uncommitted work. If any would be lost, nothing is written without
-``force``. A version's tensors and files are its *state*. ``mvc.repo.checkout.export`` writes them
-elsewhere, ``mvc.repo.checkout.states`` loads tensors into memory.
+A version is reachable if it is an ancestor of a branch, a tag or HEAD. A file is uncommitted work
+if no reachable version has it at its path. If uncommitted work would be lost, nothing is written,
+unless ``force``. ``mvc.repo.checkout.export`` writes a version's files elsewhere.
+``mvc.repo.checkout.states`` loads a version's tensors into memory.
 """
 
 from __future__ import annotations
@@ -53,14 +53,15 @@ from mvc.store.store import Store
 from mvc.text import did_you_mean, listed
 from mvc.types import Bytes, Counted, Progress
 
-_PROBE = 64  # leading bytes: enough to see that most chunks are not zeros
+_PROBE = 64  # leading bytes of a chunk, which are enough to see that most chunks are not zeros
 
 
 class Restored(Struct, frozen=True):
-    """The paths written, deleted and unchanged, and the branch of HEAD (None: detached).
+    """Which paths a checkout has written, deleted, and not changed.
 
-    ``orphans``: versions that only the previous detached HEAD reached. ``left_out``: paths of
-    omitted training states (files with the optimizer's tensors).
+    ``branch``: the branch of HEAD, None if HEAD is detached. ``orphans``: versions that only the
+    previous detached HEAD reached. ``left_out``: paths of omitted training states (files with the
+    optimizer's tensors).
     """
 
     commit: CommitId
@@ -74,10 +75,11 @@ class Restored(Struct, frozen=True):
 
 
 class Changes(Struct, frozen=True):
-    """Files to write into ``folder``, files to delete there, and unchanged ones, by name.
+    """``writes``: files to write into ``folder``, by name. ``deletes``: names of files to delete.
 
-    ``commit``: the version of the files, to check whether its weights were dropped (deleted, but
-    recoverable by training again); None: no check.
+    ``unchanged``: names of files that stay unchanged. ``commit``: the version of the files, to
+    check whether its weights were dropped (deleted, because a replay of the training can compute
+    them again). If ``commit`` is None, there is no check.
     """
 
     commit: CommitId | None
@@ -88,13 +90,17 @@ class Changes(Struct, frozen=True):
 
 
 Further: TypeAlias = Mapping[str, tuple[int, Callable[[Callable[[int], None], WriteFile], None]]]
-"""Files by name: size in bytes, and a function that writes the file and reports bytes written."""
+"""Maps the name of a file to its size in bytes and to a function that writes the file.
+
+The function reports how many bytes it has written.
+"""
 
 
 class RefMove(NamedTuple):
-    """A move of HEAD or a branch: ``make`` does it, ``planned`` describes it in a checkout's plan.
+    """A move of HEAD or a branch. ``make`` moves the ref.
 
-    The plan is a file with which the next command completes a killed checkout (``mvc.io.plans``).
+    ``planned`` describes the move in the plan of a checkout. A plan is a file. If a checkout is
+    killed, the next command completes the checkout according to this file (``mvc.io.plans``).
     """
 
     planned: Mapping[str, str]
@@ -106,7 +112,7 @@ def chosen(
 ) -> tuple[list[FileEntry], tuple[str, ...]]:
     """The entries to export, and the paths of omitted training states.
 
-    With ``paths`` or ``everything`` no training state is omitted.
+    With ``paths`` or ``everything``, no training state is omitted.
     """
     if paths and everything:
         raise WrongUsage("name paths or set everything, not both")
@@ -124,16 +130,17 @@ def restore(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Restored:
-    """Writes files of a version over those of HEAD, all or some, and then moves a ref.
+    """Replaces the files of HEAD by files of a version, then moves a ref.
 
-    ``move`` returns the move for the present HEAD; without ``move`` HEAD stays.
+    ``paths``: replace only these files. ``move``: returns the move, given the present HEAD. Without
+    ``move``, no ref moves.
     """
     check_worktree(store)
     with checking_out(store, store.root):
         before = head(store.fresh())
         moving = None if move is None else move(before)
         if moving is not None:
-            store.require()  # both raise now if the move cannot be recorded later
+            store.require()  # these two calls raise now if the move cannot be recorded later
             store.now_ns()
         new = manifests.of_commit(store, commit)
         old = _present_version(store, before.commit, force)
@@ -190,7 +197,7 @@ def fast_forward(
 ) -> Restored:
     """Advances the current branch, or a detached HEAD, from ``at`` and writes the files.
 
-    Raises RefConflict if it has moved meanwhile, or a running training commits to it.
+    Raises RefConflict if HEAD has moved meanwhile, or if a running training commits to the branch.
     """
 
     def move(before: Head) -> RefMove:
@@ -215,13 +222,13 @@ def switch(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Restored | None:
-    """Checks out ``branch``; None if it has no version yet.
+    """Checks out ``branch``. Returns None if the branch has no version yet.
 
     If HEAD is already at the branch's version, only HEAD moves and no file is written, unless
-    ``force``. ``create``: also create the branch, at ``start`` (default HEAD), in the same
-    operation, so a failed checkout leaves no branch. A branch that only a remote has is created
-    from its tracking ref. Raises UnknownRevision for an unknown branch, InvalidName and RefConflict
-    for a new one, StateForgotten, WouldOverwrite.
+    ``force``. ``create``: create the branch at ``start`` (default HEAD) in the same operation, so
+    that a failed checkout leaves no branch. If only a remote has the branch, the branch is created
+    from its tracking ref. Raises UnknownRevision if there is no such branch; InvalidName or
+    RefConflict if the branch cannot be created; StateForgotten; WouldOverwrite.
     """
     check_worktree(store)
     if create and head(store.fresh()).commit is None and start is None:
@@ -243,7 +250,7 @@ def switch(
 
 
 def _of_remote(store: Store, name: str, branches: Iterable[str]) -> CommitId:
-    """The tip of this branch at the only remote that has it. Raises UnknownRevision."""
+    """The newest version of a branch that exactly one remote has. Raises UnknownRevision."""
     tracked = [ref for ref in remote_refs(store.fresh()) if ref.name.partition("/")[2] == name]
     if not tracked:
         raise _no_branch(store, name, branches)
@@ -271,10 +278,10 @@ def _no_branch(store: Store, name: str, branches: Iterable[str]) -> UnknownRevis
 
 
 def _present_version(store: Store, commit: CommitId | None, force: bool) -> Manifest:
-    """The manifest that the working folder was written from.
+    """The manifest of the version whose files were written into the working folder.
 
-    Empty if HEAD's state was never received, as in a clone without states; with ``force`` also if
-    it is damaged or forgotten (deleted by a rule).
+    An empty manifest if HEAD's state is absent, as in a clone without states. With ``force``, an
+    empty manifest even if HEAD's state is damaged or purged.
     """
     try:
         return manifests.of_commit(store, commit)
@@ -296,10 +303,11 @@ def plan(
     removed: Sequence[FileEntry] = (),
     force: bool,
 ) -> Changes:
-    """Plans to write ``entries`` and delete ``removed`` where the disk differs.
+    """Plans to write those of ``entries`` that differ from the files on disk.
 
-    ``old``: the version that the working folder was written from. Raises WouldOverwrite for a file
-    that no reachable version has at its path, unless ``force``.
+    ``removed``: files to delete if they exist. ``old``: the version whose files were written into
+    the working folder. Unless ``force``, raises WouldOverwrite if no reachable version has a
+    present file at its path.
     """
     writes: dict[str, FileEntry] = {}
     deletes, unchanged, lost = [], [], []
@@ -342,7 +350,7 @@ def _is_stored(store: Store, old: Manifest, present: FileEntry | Literal["other 
 
 
 def _present(store: Store, path: str, like: FileEntry) -> FileEntry | Literal["other kind"] | None:
-    """The file at a path; ``other kind`` for a folder, None if the path does not exist."""
+    """The file at a path. ``other kind`` if the path is a folder; None if it does not exist."""
     identity = store.fs.stat(store.root / path)
     if identity is None:
         return None
@@ -352,7 +360,7 @@ def _present(store: Store, path: str, like: FileEntry) -> FileEntry | Literal["o
 def _refuse_links(fs: FileSystem, root: Path, paths: Iterable[str]) -> None:
     """Raises WouldOverwrite if a parent folder of a path is a symbolic link, or a file.
 
-    Writing and deleting refuse these too; this check runs before the first file is written.
+    Writing and deleting refuse such paths, too. But this check runs before any file is written.
     """
     parents = {parent for path in paths for parent in PurePosixPath(path).parents}
     for parent in sorted(parents - {PurePosixPath(".")}):
@@ -378,12 +386,12 @@ def apply(
     further: Further = MappingProxyType({}),
     copied: Mapping[bytes, ReadPart] = MappingProxyType({}),
 ) -> tuple[str, ...]:
-    """Writes all files, then deletes; returns the deleted names (``replacing``).
+    """Writes all files, then deletes files (``replacing``). Returns the deleted names.
 
-    ``further``: files that no version has. If the process is killed, they are not completed.
-    ``copied``: as for ``fill_file``; if set, contents are computed one after another, with the
-    memory of one piece. ``planned``: the next command completes the work of a killed process, if
-    the repository is writable (``mvc.io.replacement``).
+    ``further``: additional files that no version has. They are not completed if the process is
+    killed. ``copied``: as for ``fill_file``. With ``copied``, contents are computed one after
+    another, in the memory of one piece. ``planned``: if the process is killed and the repository is
+    writable, the next command completes the work (``mvc.io.replacement``).
 
     Raises WeightsDropped only after the first file was created. So the caller starts a replay,
     which trains the weights again, only if the output is writable.
@@ -438,9 +446,10 @@ def fill_file(
     buffers: Buffers | None = None,
     copied: Mapping[bytes, ReadPart] = {},
 ) -> None:
-    """Writes a file of a version to a new file; zeros become holes.
+    """Writes a file of a version to a new file. Chunks of zeros become holes.
 
-    Verifies every byte except contents in ``copied``, which that mapping's functions write.
+    ``copied`` maps the ids of some contents to functions that write these contents. All other bytes
+    are verified.
     """
     write_at = partial(_write_sparse, file)
     write = partial(write_file, recovery, entry, write_at, buffers=buffers, copied=copied)
@@ -448,10 +457,10 @@ def fill_file(
         write(progress=progress, check=False)
     except DamagedData:
         if all(content.spec.nbytes <= PIECE for content in entry.contents):
-            raise  # 'check' concerns only larger contents, so a repetition would fail, too
+            raise  # ``check`` matters only for larger contents: a second attempt would fail, too
         file.truncate(0)  # bytes of the failed attempt may be where holes belong
         write()
-    if file.size() < entry.size:  # it ends with a hole
+    if file.size() < entry.size:  # the file ends with a hole
         file.truncate(entry.size)
 
 

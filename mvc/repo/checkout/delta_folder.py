@@ -1,7 +1,8 @@
 """The difference of two versions of a model, in the format of inference engines.
 
-A Hugging Face folder whose shards contain zstd frames of ``new ^ old``, with the checksum of each
-tensor's new bytes (docs/commands/checkout.md, "A delta for an engine").
+The result is a Hugging Face folder. For each changed tensor, a shard contains a zstd frame of
+``new ^ old`` and the checksum of the new bytes (docs/commands/checkout.md, "A delta for an
+engine").
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from mvc.repo.checkout.states import SAFETENSORS
 from mvc.store.recovery.recover import Recovery, mismatch, piece_reader
 
 Changes: TypeAlias = dict[str, tuple[Content, Content]]
-"""Tensors by name: their contents in the new version and in the base."""
+"""Maps the names of tensors to their contents in the new version and in the base."""
 
 _SHARD, _INDEX = ".safetensors", "model.safetensors.index.json"
 _MARK = "delta_encoding"  # the key of the index that marks a delta
 _NUMBERED = "weight_v"  # prefix of folders for SGLang and slime
 _LONGEST = (10**15, 10**15, "f" * 64)
-# A sparse difference is mostly zeros; only the optimal parser writes a run of zeros as one match.
-# For dense differences it gains little and is very slow.
+# A sparse difference has many zeros in sequence. Only the optimal parser of zstd writes such a
+# sequence as one match. For dense differences this parser saves few bytes and is very slow.
 _SPARSE = zstandard.ZstdCompressionParameters(
     threads=cpu_count(),
     strategy=zstandard.STRATEGY_BTOPT,
@@ -54,9 +55,9 @@ _SPARSE_SHARE = 32  # sparse: at most one byte in 32 has changed
 def compared(
     new: Sequence[FileEntry], old: Sequence[FileEntry]
 ) -> tuple[list[Changes], dict[str, FileEntry]]:
-    """The changed tensors of each weights file, and the other changed files of the folder.
+    """The changed tensors of each weights file, and the changed files without weights.
 
-    Raises WrongUsage for changes that the format cannot express.
+    Raises WrongUsage if the format cannot express a change.
     """
     (tensors, files), (base, base_files) = _model(new), _model(old)
     changed = {
@@ -81,7 +82,7 @@ def compared(
 
 
 def _model(entries: Sequence[FileEntry]) -> tuple[dict[str, Content], dict[str, FileEntry]]:
-    """The tensors of a model by name, and the other files of its folder by name."""
+    """Two mappings: the tensors of a model by name, and the files without weights by name."""
     weights = [entry for entry in entries if entry.format in SAFETENSORS]
     tensors = {t.key: e.contents[t.content] for e in weights for t in e.tensors}
     folders = {e.path.rpartition("/")[0] for e in weights}
@@ -100,7 +101,10 @@ def _model(entries: Sequence[FileEntry]) -> tuple[dict[str, Content], dict[str, 
 
 
 def metadata(name: str, version: str, base: str) -> dict[str, str]:
-    """Metadata of the index in a folder ``name``; ``weight_v000007`` is a delta from 000006."""
+    """Metadata of the index in the folder ``name``.
+
+    A folder with the name ``weight_v000007`` contains a delta from version 000006.
+    """
     ids = {"version": version, "base_version": base}
     own = {f"mvc_{key}": text for key, text in ids.items()}
     number = name.removeprefix(_NUMBERED)
@@ -132,7 +136,7 @@ def writers(recovery: Recovery, shards: Sequence[Changes], metadata: Mapping[str
 def _write_shard(
     recovery: Recovery, changes: Changes, advance: Callable[[int], None], file: WriteFile
 ) -> None:
-    """Writes the frames after space for the header, which needs their sizes, then the header."""
+    """Leaves space for the header, writes the frames, then the header, which needs their sizes."""
     file.position = space = len(_header(dict.fromkeys(changes, _LONGEST)))
     frames = {}
     for name, (new, old) in changes.items():
@@ -146,7 +150,7 @@ def _write_shard(
 
 
 def _header(frames: Mapping[str, tuple[int, int, str]], size: int = LENGTH_BYTES) -> bytes:
-    """A safetensors header of ``size`` bytes, for frames given as (start, end, checksum)."""
+    """A safetensors header of ``size`` bytes. A frame is given as (start, end, checksum)."""
     entries = {
         name: {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}
         for name, (start, end, _) in frames.items()
@@ -156,8 +160,9 @@ def _header(frames: Mapping[str, tuple[int, int, str]], size: int = LENGTH_BYTES
 
 
 def _frame(recovery: Recovery, new: Content, old: Content) -> Iterator[tuple[memoryview, bytes]]:
-    """Parts of a tensor, each with its addition to the frame. Raises DamagedData for wrong
-    bytes.
+    """Yields the parts of a tensor, each with the bytes that the part adds to the frame.
+
+    Raises DamagedData if stored bytes are wrong.
     """
     readers = (
         verify_pieces(c.id, c.spec, piece_reader(recovery.piece, c.id, c.spec), mismatch(c.id))

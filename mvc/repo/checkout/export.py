@@ -1,4 +1,4 @@
-"""Writes a version elsewhere: to a file, a folder that may be in use, or a stream.
+"""Writes a version outside the working folder: to a file, a folder or a stream.
 
 HEAD and the working folder do not change.
 """
@@ -58,11 +58,11 @@ def export(
     derived: Manifest | None = None,
     parts: Mapping[bytes, ReadPart] = MappingProxyType({}),
 ) -> Restored:
-    """Writes a version to a folder (existing, or without suffix, or ending in ``/``) or a file.
+    """Writes a version to a folder or a file. ``names_folder`` decides which of the two ``to`` is.
 
-    Without ``paths`` and ``everything``, omits training states. ``delta_from``: the folder receives
-    the changes since that version (``delta_folder``). ``derived``: write these files instead of
-    those of ``commit``; contents in ``parts`` are computed.
+    Without ``paths`` and ``everything``, training states are omitted. ``delta_from``: write only
+    the changes since that version (``delta_folder``). ``derived``: write these files instead of the
+    files of ``commit``. ``parts``: functions that compute contents of ``derived``, by id.
     """
     force, delete, progress = options.force, options.delete, options.progress
     fs, output = store.fs, Path(to)
@@ -135,10 +135,11 @@ def export_to(
     stream: BinaryIO,
     options: WriteOptions,
 ) -> Restored:
-    """Writes one file to an open binary stream, after verifying all its bytes.
+    """Writes one file to an open binary stream, after all bytes of the file were verified.
 
-    It is first written to a temporary file. Raises WrongUsage unless ``paths`` (or the version
-    without training states) name exactly one file, and for a stream that is not writable in binary.
+    The file is first written to a temporary folder. Raises WrongUsage if ``paths`` do not name
+    exactly one file; if there are no ``paths`` and the version has several files that are not
+    training states; if the stream is not writable in binary mode.
     """
     if options != WriteOptions(force=options.force, progress=options.progress):
         raise WrongUsage("a stream receives one file, without further options")
@@ -165,7 +166,7 @@ def export_to(
 
 
 def _only(entries: Sequence[FileEntry], output: str) -> FileEntry:
-    """The only entry, for an output of one file."""
+    """The only entry. Raises WrongUsage if there are several or none."""
     if len(entries) != 1:
         names = ", ".join(printable(e.path) for e in entries[:10])
         raise WrongUsage(
@@ -187,7 +188,8 @@ def _refuse_existing(fs: FileSystem, paths: Sequence[Path], force: bool) -> None
 def _extra(store: Store, output: Path, entries: Sequence[FileEntry], force: bool) -> list[str]:
     """The files and links below ``output`` that are not among ``entries``.
 
-    Raises WrongUsage for a folder that contains a repository, WouldOverwrite without ``force``.
+    Raises WrongUsage if the folder contains a repository; WouldOverwrite if there are such files,
+    unless ``force``.
     """
     fs, real = store.fs, store.fs.realpath(output)
     wanted = {e.path for e in entries}
@@ -237,7 +239,7 @@ def _remove_emptied(fs: FileSystem, folder: Path, deleted: Sequence[str]) -> Non
 def _new_folder(fs: FileSystem, output: Path, force: bool) -> Iterator[Path]:
     """A new folder that is renamed to ``output`` at the end of the block.
 
-    Raises WouldOverwrite for an existing file or folder; ``force`` replaces a delta.
+    Raises WouldOverwrite if ``output`` exists. With ``force``, an existing delta is replaced.
     """
     real = fs.realpath(output)
     exists = fs.stat(real) is not None

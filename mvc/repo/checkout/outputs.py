@@ -1,4 +1,4 @@
-"""Checks of output paths: file or folder, and outside of any store."""
+"""Checks of output paths: whether a path means a file or a folder, and is outside of ``.mvc``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from mvc.names import SCRATCH, printable
 
 
 def refuse_store(fs: FileSystem, output: Path) -> None:
-    """Raises WrongUsage for a path inside the ``.mvc`` of any repository, except a scratch folder.
+    """Raises WrongUsage for a path inside the ``.mvc`` of any repository.
 
-    Follows symbolic links. Ignores case, as some file systems do.
+    Paths in scratch folders are allowed. Symbolic links are followed. Case is ignored, because some
+    file systems ignore it.
     """
     identity = fs.stat(output)
     if identity is not None and identity.is_dir:
-        real = fs.realpath(output)  # files are written into it
+        real = fs.realpath(output)  # files are written into the folder that a link points to
     else:
-        real = fs.realpath(output.parent) / output.name  # a link itself is replaced
+        real = fs.realpath(output.parent) / output.name  # a link to a file is replaced by a file
     for folder in (real, *real.parents):
         inside = real.relative_to(folder).parts[:1]
         if (
@@ -40,9 +41,10 @@ def refuse_nameless(output: Path) -> None:
 
 
 def names_folder(fs: FileSystem, output: str | PathLike[str]) -> bool:
-    """Whether an output means a folder: its name ends in ``/`` or has no suffix.
+    """Whether an output means a folder.
 
-    An existing file or folder keeps its kind.
+    A path that ends in ``/`` does. If the path exists, it means what exists. If it is new, it means
+    a folder if it has no suffix.
     """
     text, path = str(output), Path(output)
     identity = None if text.endswith("/") else fs.stat(path)

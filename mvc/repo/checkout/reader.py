@@ -28,7 +28,7 @@ from mvc.types import Bytes
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-_TOGETHER = 8 * MIB  # contents recovered together: the size of a record
+_TOGETHER = 8 * MIB  # how many bytes of contents are decoded together: the size of a record
 
 
 def open_file(store: Store, commit: CommitId, path: str) -> VersionFile:
@@ -44,7 +44,11 @@ def open_file(store: Store, commit: CommitId, path: str) -> VersionFile:
 
 
 class _Part(NamedTuple):
-    """A run of bytes: content ``at``, checksum ``at``, or the skeleton from byte ``at`` on."""
+    """Consecutive bytes of a file.
+
+    They are the content or the checksum with the index ``at``, or bytes of the skeleton from offset
+    ``at`` on.
+    """
 
     start: int
     length: int
@@ -53,10 +57,10 @@ class _Part(NamedTuple):
 
 
 class VersionFile(io.RawIOBase):
-    """A read-only binary file with random access, usable in several threads; also tensors by key.
+    """A read-only binary file with random access. ``tensors`` returns its tensors by key.
 
-    Recovers only the contents read, each as a whole to verify its hash. Caches the contents read
-    last.
+    It works in several threads. A content is decoded when it is read. It is decoded completely,
+    because its hash must be verified. The contents that were read last are cached.
     """
 
     mode = "rb"
@@ -66,16 +70,16 @@ class VersionFile(io.RawIOBase):
         self.entry = entry
         self.size = entry.size
         self.path = self.name = entry.path
-        self._store = store  # not its recovery, which changes when packs are rewritten
+        self._store = store  # not ``store.recovery``, which changes when packs are rewritten
         self._at = 0
         self._parts = _parts(entry)
         self._lock = threading.RLock()
         self._skeleton: bytes | None = None
         self._summing: set[Check] = set()
-        self._recovered: dict[int, memoryview] = {}  # the contents read last
+        self._recovered: dict[int, memoryview] = {}  # the contents that were read last
 
     def tensors(self, keys: Collection[str], library: str = "torch") -> dict[str, Any]:
-        """Some tensors of a model file, for ``torch`` or ``numpy``, recovered together.
+        """The tensors ``keys`` of a model file. ``library``: ``torch`` or ``numpy``.
 
         Raises UnknownPath for an unknown key.
         """
@@ -91,7 +95,7 @@ class VersionFile(io.RawIOBase):
     def nested(self, leaf: Callable[[str, str], object]) -> Any:
         """The structure of the state, with ``leaf(tag, key)`` instead of each tensor.
 
-        ``tag``: torch, numpy or scalar. A file without structure is a dictionary by keys.
+        ``tag``: torch, numpy or scalar. A file without structure has a dictionary of all keys.
         """
         if self.entry.format != "state":
             return {tensor.key: leaf("torch", tensor.key) for tensor in self.entry.tensors}
@@ -103,13 +107,13 @@ class VersionFile(io.RawIOBase):
         return file_facts(self.entry, self.skeleton)
 
     def skeleton(self) -> bytes:
-        """The bytes outside of contents; checksums are zero."""
+        """The bytes outside of contents, with zeros in place of checksums."""
         if self._skeleton is None:
             self._skeleton = skeleton_of(self._store.recovery, self.entry)
         return self._skeleton
 
     def why_opaque(self) -> tuple[str, str]:
-        """Why an opaque file's tensors are unknown, and how to save it instead."""
+        """Why the tensors of an opaque file are unknown, and how to save the model instead."""
         from mvc.adapters.files.detect import why_opaque
 
         return why_opaque(StoredBytes(self._store.recovery, self.entry), self.path)
@@ -142,8 +146,9 @@ class VersionFile(io.RawIOBase):
         return self.read()
 
     def read_into(self, start: int, out: memoryview) -> int:
-        """Fills ``out`` from offset ``start``; returns the number of bytes, fewer only at the
-        end.
+        """Fills ``out`` with the bytes from offset ``start`` on. Returns the number of bytes.
+
+        They are fewer than the length of ``out`` only at the end of the file.
         """
         done = 0
         first = bisect_right(self._parts, start, key=attrgetter("start")) - 1
@@ -170,7 +175,7 @@ class VersionFile(io.RawIOBase):
         return memoryview(self.skeleton())[part.at : part.at + part.length]
 
     def _content(self, index: int) -> memoryview:
-        """A content; following small contents are recovered with it."""
+        """A content. Small contents that follow it are decoded together with it."""
         wanted = self._parts[index].at
         if wanted not in self._recovered:
             chosen, total = set[int](), 0
@@ -199,14 +204,14 @@ class VersionFile(io.RawIOBase):
 
 
 def _parts(entry: FileEntry) -> list[_Part]:
-    """All parts of a file in order: contents, checksums (computed), and runs of the skeleton."""
+    """All parts of a file in order: contents, computed checksums, and parts of the skeleton."""
     every = (
         *(_Part(c.offset, c.spec.nbytes, "content", i) for i, c in enumerate(entry.contents)),
         *(_Part(c.position, CHECK_BYTES, "check", i) for i, c in enumerate(entry.checks)),
     )
     stored = sorted(part for part in every if part.length)
     runs = gaps([(part.start, part.length) for part in stored], entry.size)
-    done = 0  # bytes of the skeleton, which has zeros for checksums
+    done = 0  # offset in the skeleton, which has zeros in place of checksums
     parts = []
     for part in sorted([*stored, *(_Part(start, length, "skeleton", 0) for start, length in runs)]):
         parts.append(part if part.kind != "skeleton" else part._replace(at=done))

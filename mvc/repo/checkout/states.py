@@ -22,16 +22,17 @@ from mvc.repo.lookup.availability import check_available
 from mvc.store.store import Store
 
 SAFETENSORS = frozenset({"safetensors", "state"})
-"""Formats stored as safetensors: files, and Python states."""
+"""Formats that are stored as safetensors: safetensors files and Python states."""
 _INDEX = ".index.json"
 DEFAULT_INDEX = DEFAULT_STATE + _INDEX
 
 
 def load_state(store: Store, commit: CommitId, path: str | None = None) -> Any:
-    """A version's state in memory: nested as in the commit, or {key: tensor} of a file.
+    """A version's state in memory. A Python state is nested as in its commit.
 
-    ``path`` may be the folder or the index of a sharded model, whose shards are one state. Raises
-    UnknownRevision, UnknownPath, BadModelFile, StateForgotten, WeightsDropped, DamagedData.
+    The state of a file is {key: tensor}. If ``path`` is the folder or the index of a sharded model,
+    the state has the tensors of all shards. Raises UnknownRevision, UnknownPath, BadModelFile,
+    StateForgotten, WeightsDropped, DamagedData.
     """
     manifest = manifests.of_commit(store, commit)
     index = index_of(manifest, path)
@@ -43,12 +44,12 @@ def load_state(store: Store, commit: CommitId, path: str | None = None) -> Any:
 
 
 def within(folder: str | None, name: str) -> str:
-    """The path of a file in a folder; None is the version's top folder."""
+    """The path of a file in a folder. The folder None is the version's top folder."""
     return str(PurePosixPath(folder or ".", name))
 
 
 def index_of(manifest: Manifest, path: str | None) -> FileEntry | None:
-    """The index if ``path`` means a sharded model; None if it means a single file."""
+    """The index if ``path`` means a sharded model. None if ``path`` means one file."""
     if path is not None and path in manifest.by_path:
         return manifest.by_path[path] if path.endswith(_INDEX) else None
     if path is None and sum(bool(e.tensors) for e in manifest.entries) < 2:
@@ -68,7 +69,7 @@ def index_of(manifest: Manifest, path: str | None) -> FileEntry | None:
 
 
 def _joined(store: Store, commit: CommitId, manifest: Manifest, index: FileEntry) -> dict[str, Any]:
-    """The tensors that an index names, in its order; decodes only their contents."""
+    """The tensors that an index names, in the order of the index. Decodes only these tensors."""
     shard_of = read_index(store, index)["weight_map"]
     shards: dict[str, list[str]] = {}
     for key, name in shard_of.items():
@@ -91,7 +92,7 @@ def _joined(store: Store, commit: CommitId, manifest: Manifest, index: FileEntry
 
 
 def read_index(store: Store, index: FileEntry) -> dict[str, Any]:
-    """An index; its ``weight_map`` maps tensors to files. Raises BadModelFile."""
+    """A parsed index. Its ``weight_map`` maps tensors to files. Raises BadModelFile."""
     wrong = BadModelFile(
         f"{index.path} is not the index of a sharded model",
         hint='it needs a "weight_map" from tensor names to files; or name one of the files',

@@ -1,5 +1,6 @@
-"""A folder replaced in one step: a symbolic link that is switched to a new folder next to it.
+"""Replaces a folder in one step.
 
+The name of the folder is a symbolic link. The link is switched to a new folder next to the link.
 The previous folder remains until the next swap begins, because readers may still use it.
 """
 
@@ -20,7 +21,7 @@ _GOING = ".old"  # suffix of a folder that is being deleted
 
 
 class SwappedFolder:
-    """Manages the link ``output``, whose parent folder exists.
+    """Manages the link ``output``. The parent folder of the link must exist.
 
     Raises WrongUsage for the name ``.``, and for a path inside ``.mvc``.
     """
@@ -35,10 +36,10 @@ class SwappedFolder:
         self._ours = re.compile(begins + "[0-9a-f]{10}-[0-9a-f]{8}")
 
     def target(self, *, force: bool = False) -> str | None:
-        """The name of the folder that the link points to; None if ``output`` is missing or an empty
-        folder.
+        """The name of the folder that the link points to.
 
-        Raises WouldOverwrite for anything that mvc did not create; ``force`` accepts any link.
+        None if ``output`` is missing or an empty folder. Raises WouldOverwrite if ``output`` is
+        something else that mvc did not create. With ``force``, any link is accepted.
         """
         present, target = self._fs.stat(self._link, follow=False), self._fs.read_link(self._link)
         is_free = present is None or (present.is_dir and not self._fs.list(self._link))
@@ -58,24 +59,25 @@ class SwappedFolder:
     def alone(
         self, keep: Collection[str] = (), *, force: bool = False, tidy: bool = True
     ) -> Iterator[None]:
-        """Excludes concurrent swaps; with ``tidy`` deletes folders of earlier swaps, except
-        ``keep``.
+        """A ``with`` block during which no other process swaps this folder.
+
+        ``tidy``: delete folders of earlier swaps first, except ``keep``.
         """
         fs = self._fs
         with fs.lock(self.parent / f"{SWAPPED}{self._name}.lock"):
             retained = {self.target(force=force), *keep}
             for name in fs.list(self.parent) if tidy else ():
                 is_ours = self._ours.fullmatch(name.removesuffix(_GOING)) and name not in retained
-                if is_ours and fs.read_link(self.parent / name) is None:  # else a user moved it
+                if is_ours and fs.read_link(self.parent / name) is None:  # users may make links
                     _remove_at_once(fs, self.parent / name)
             yield
 
     @contextmanager
     def next(self, label: str, *, force: bool = False, tidy: bool = True) -> Iterator[Path]:
-        """Creates a folder for the version ``label``; deletes it if the block fails before
-        ``lead_to``.
+        """A ``with`` block with a new folder for the version ``label``.
 
-        Without ``tidy``, folders of earlier swaps remain.
+        If the block fails before ``lead_to``, the new folder is deleted. Without ``tidy``, folders
+        of earlier swaps remain.
         """
         fs = self._fs
         new = self.parent / f"{SWAPPED}{self._name}.{label}-{os.urandom(4).hex()}"
@@ -90,7 +92,10 @@ class SwappedFolder:
                 raise
 
     def lead_to(self, name: str) -> None:
-        """Switches the link to a folder next to it in one step; durable on return."""
+        """Switches the link in one step to the folder ``name`` next to the link.
+
+        The switch is durable when the call returns.
+        """
         fs, link = self._fs, self.parent / f"{SWAPPED}{self._name}.link"
         fs.unlink(link, missing_ok=True)
         fs.symlink(name, link)

@@ -1,7 +1,7 @@
-"""Iterates over versions in order; each is decoded once, from its predecessor.
+"""Iterates over versions in order. Each version is decoded once, from the version before it.
 
-A thread decodes the next version while the caller uses this one. At most two states are in memory,
-plus those that the caller keeps.
+While the caller uses a version, a thread decodes the next version. Besides the states that the
+caller retains, at most two states are in memory.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def iter_versions(
     on_error: str = "raise",
     absent: Callable[[StateForgotten], None] | None = None,
 ) -> Iterator[tuple[Version, Any]]:
-    """``Repository.iter_versions``; times in ns since 1970, both inclusive.
+    """``Repository.iter_versions``, but ``since`` and ``until`` are in ns since 1970.
 
-    ``absent``: fetches an absent state, or raises its error. Raises UnknownRevision, UnknownTarget
-    and WrongUsage at once.
+    ``absent``: fetches an absent state, or raises the error that the state is absent. This call
+    raises UnknownRevision, UnknownTarget and WrongUsage; iteration raises all other errors.
     """
     if on_error not in ON_ERROR:
         raise WrongUsage(f"on_error is {on_error!r}", hint="use one of " + ", ".join(ON_ERROR))
@@ -99,9 +99,9 @@ def _ahead(
 
 
 class _Decoder:
-    """Decodes a version from the contents of the previous one.
+    """Decodes a version from the contents of the previous version.
 
-    The caller has the same arrays and may modify them; the hashes of the next version detect that.
+    The caller has the same arrays and may modify them. The hashes of the next version detect this.
     """
 
     def __init__(self, store: Store, path: str | None, keys: Collection[str] | None) -> None:
@@ -134,10 +134,10 @@ class _Decoder:
         contents = {i: entry.contents[i] for i in out}
         requests = [Request(c.id, c.spec, out[i]) for i, c in contents.items()]
         recovery = self._store.recovery
-        if not recovery.fill_from(self._previous, requests):  # the caller may have changed them
+        if not recovery.fill_from(self._previous, requests):  # the caller may have modified arrays
             recovery.fill(requests)
         self._previous = {c.id: out[i] for i, c in contents.items()}
-        if entry.skeleton != self._skeleton[0]:  # most versions share it
+        if entry.skeleton != self._skeleton[0]:  # most versions have the same skeleton
             self._skeleton = entry.skeleton, skeleton_of(self._store.recovery, entry)
         skeleton = self._skeleton[1]
         if self._keys is None:

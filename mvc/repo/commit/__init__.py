@@ -1,4 +1,4 @@
-"""commit: from states and files to a published version.
+"""Commit: stores states and files as a new version.
 
-Lossy reduction: ``mvc.lossy``. Encoding and records: ``mvc.store.writing``.
+``mvc.lossy`` computes production weights. ``mvc.store.writing`` encodes tensors.
 """

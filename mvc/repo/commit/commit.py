@@ -1,7 +1,8 @@
-"""commit: stores a version. Encodes outside any lock, then publishes under the journal's lock.
+"""Commit: stores a version. Tensors are encoded without any lock.
 
-Concurrent commits all succeed: the later one gets the earlier one as its parent, and inherits the
-paths it did not change.
+Then the version is recorded under the journal's lock. Concurrent commits all succeed: the later
+version has the earlier version as its parent, and inherits the paths that its commit did not
+change.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _TRIES = 8
 
 
 def commit(store: Store, config: Config, recent: Recent, request: CommitRequest) -> CommitResult:
-    """Stores files as a new version on the current branch; durable on return.
+    """Stores files as a new version on a branch. The version is durable when the call returns.
 
-    Raises the errors of ``Repository.commit``; NothingToCommit only without ``allow_empty``.
+    Raises the errors of ``Repository.commit``, but NothingToCommit only without ``allow_empty``.
     """
     check_request(request)
     if request.deploy is not None and request.guard is None:
@@ -50,7 +51,7 @@ def commit(store: Store, config: Config, recent: Recent, request: CommitRequest)
 
 
 def _committed(store: Store, config: Config, recent: Recent, inputs: Inputs) -> CommitResult:
-    """Retries if a version that the commit builds on was collected meanwhile."""
+    """Tries again if gc has meanwhile deleted a version that the commit builds on."""
     budget = cache_bytes(str(config.get("python.keep_base")))
     with recent.caches.lock:
         cached = [change.path for change in inputs.changes if change.cached]
@@ -65,7 +66,7 @@ def _committed(store: Store, config: Config, recent: Recent, inputs: Inputs) -> 
                 if not isinstance(error, ConcurrentRewrite):
                     raise
     raise Busy(
-        "gc collected the versions that this commit builds on, several times while it ran",
+        "gc deleted versions that this commit builds on, several times while the commit ran",
         hint="run gc less often, or with a longer grace",
     )
 
@@ -91,7 +92,7 @@ def _attempt(store: Store, config: Config, recent: Recent, inputs: Inputs) -> Co
                 raise _nothing(inputs)
 
             def make(moment: int) -> Entry:
-                """Runs under the journal's lock: the parent is the present tip."""
+                """Runs under the journal's lock, so the branch cannot move meanwhile."""
                 nonlocal version
                 now = tip_of(store, request)
                 if now != version.at:

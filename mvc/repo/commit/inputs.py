@@ -1,4 +1,4 @@
-"""The files of a commit: Python states, files on disk, and their lossy reduction."""
+"""The files of a commit: Python states and files on disk, which a lossy pipeline may change."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from mvc.store.store import Store
 
 
 class Inputs(Struct, frozen=True):
-    """The files of a commit and its other data.
+    """The files of a commit, and the other data of the commit.
 
-    ``produced_by``: the lossy pipeline that produces files. ``state``: a state committed
-    unchanged. ``production``: files on disk that are replaced by their production weights
-    afterwards, with their present identities.
+    ``produced_by``: the lossy pipeline that computes files, or None. ``state``: a Python state that
+    is committed unchanged. ``production``: files on disk that are replaced by their production
+    weights after the commit. It maps the paths to the present identities of the files.
     """
 
     request: CommitRequest
@@ -69,7 +69,7 @@ class Inputs(Struct, frozen=True):
 
     @property
     def attached(self) -> dict[str, StateFile]:
-        """The attachments as files, by their paths in the version."""
+        """Maps the paths of attachments in the version to the attachments, as files."""
         return {
             attached_path(n): StateFile.of_bytes(g) if isinstance(g, bytes) else StateFile.of(g)
             for n, g in self.attachments.items()
@@ -77,9 +77,10 @@ class Inputs(Struct, frozen=True):
 
 
 def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:
-    """Finds the files of a commit and their reducers; files are opened later.
+    """Finds the files of a commit, and which of these files a lossy pipeline changes.
 
-    Raises WrongUsage, and the errors of ``_of_files`` and ``refuse_incomplete``.
+    The files are opened later. Raises WrongUsage, and the errors of ``_of_files`` and
+    ``refuse_incomplete``.
     """
     contents, read, reads = request.contents, request.files, request.reads
     changes = _of_files(store, request.paths, read, request.options) if reads else []
@@ -129,7 +130,7 @@ def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:
         )
     changes = [replace(c, reducer=reducer) if c.path in reduced else c for c in changes]
     production = None
-    # Training continues from its own weights: an approximation is only written on request.
+    # A training continues from its own weights, so its files are replaced only on request.
     if reads and (written or not reducer.pipeline.forward_only):
         from mvc.repo.commit.production_files import check_output  # rarely needed
 
@@ -139,7 +140,7 @@ def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:
 
 
 def tip_of(store: Store, request: CommitRequest) -> Head:
-    """The tip to commit on: of HEAD, or of the requested branch or tag."""
+    """The version on which to commit: that of HEAD, or of the requested branch or tag."""
     if request.options.detached:
         return Head(None, request.options.parent)
     if request.options.tag is not None:
@@ -148,9 +149,9 @@ def tip_of(store: Store, request: CommitRequest) -> Head:
 
 
 def _reducer(request: CommitRequest, text: str | None) -> Reducer | None:
-    """The reducer of the pipeline ``text``; None if it only encodes.
+    """A reducer, which computes files by the lossy pipeline ``text``. None if it only encodes.
 
-    Raises WrongUsage for a pipeline with a save decision: a commit always saves.
+    Raises WrongUsage if the pipeline decides whether to save a version: a commit always saves.
     """
     options, pipeline = request.options, Pipeline.parse(text or "lossless")
     reduces = pipeline.decisions or pipeline.lossy or pipeline.forward_only
@@ -176,10 +177,11 @@ class PatchMissing(MvcWarning):
 
 
 def _code_now(store: Store, config: Config, *, patch: bool | None) -> GitCode:
-    """The git work tree around the repository; ``patch`` None: as the settings say.
+    """The state of the git work tree around the repository.
 
-    If the patch is not available, raises WrongUsage, IoFailed or NotInstalled if ``patch`` requests
-    it, and warns (PatchMissing) if only the settings do.
+    ``patch``: whether to include uncommitted changes as a patch; None means as in the settings. A
+    missing patch raises WrongUsage, IoFailed or NotInstalled if ``patch`` is true, and warns
+    (PatchMissing) if only the settings request the patch.
     """
     wanted = bool(config.get("commit.patch")) if patch is None else patch
     code = git_code(store.fs, store.root, patch=wanted, retry=bool(patch))
@@ -197,14 +199,14 @@ def _code_now(store: Store, config: Config, *, patch: bool | None) -> GitCode:
 def _of_files(
     store: Store, arguments: object, files: FileOptions, options: CommitOptions
 ) -> list[Change]:
-    """The changes for the paths in ``arguments``; a folder means its content.
+    """The changes of the paths in ``arguments``. A folder means the files in it.
 
-    A tracked path named, or inside a named folder, is removed if it has no file; Python states in a
-    folder remain. ``files.all`` adds modified tracked files, removes tracked paths without a file,
-    and treats a named file with the bytes of a missing one as its new name. Raises WrongUsage if
-    there is nothing to commit, unless ``options.allow_empty``, and UnknownPath for a dead symbolic
-    link. A truncated model file raises BadModelFile when opened, unless ``files.opaque``, or HEAD
-    has such a file at its path.
+    A tracked path that is named or inside a named folder is removed if there is no such file. But
+    Python states in a folder remain. ``files.all``: add modified tracked files, and remove tracked
+    paths without a file. If a named file has the bytes of a missing file, it is treated as the
+    renamed file. Raises UnknownPath for a dead symbolic link; WrongUsage if there is nothing to
+    commit, unless ``options.allow_empty``. Opening a truncated model file raises BadModelFile,
+    unless ``files.opaque`` is true or HEAD has such a file at this path.
     """
     fs, root = store.fs, store.root
     names, removed = list[str](), list[str]()
@@ -242,7 +244,7 @@ def _of_files(
 def _refuse_older(store: Store, changed: Sequence[FileChange]) -> None:
     """Raises WouldOverwrite if a file of an older version would replace a Python state.
 
-    The training that recorded the state did not write the file.
+    A training recorded this state without writing the file, so the file was not changed by a user.
     """
     tracked = manifests.of_commit(store, head(store.fresh()).commit).by_path
     for change in changed:
@@ -256,7 +258,7 @@ def _refuse_older(store: Store, changed: Sequence[FileChange]) -> None:
 
 
 def _refuse_unnamed(changed: Sequence[FileChange]) -> None:
-    """Raises NothingToCommit with the command to record a new name, if one is the only change."""
+    """Raises NothingToCommit if a file was renamed. The hint says how to commit the new name."""
     for change in changed:
         if change.kind == "renamed":
             new, old = printable(change.path), printable(change.old)
@@ -267,7 +269,7 @@ def _refuse_unnamed(changed: Sequence[FileChange]) -> None:
 
 
 def _was_opaque(store: Store, name: str) -> bool:
-    """Whether HEAD has an invalid model file at this path, which only ``opaque`` accepts."""
+    """Whether HEAD has an invalid model file at this path. Only ``opaque`` accepts such files."""
     with suppress(DamagedData, StateForgotten):
         entry = manifests.of_commit(store, head(store.fresh()).commit).by_path.get(name)
         if entry is not None and entry.format == "opaque":

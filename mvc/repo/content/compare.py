@@ -1,8 +1,8 @@
-"""Compares files tensor by tensor by their hashes; reads no tensor.
+"""Compares the tensors of two files by their hashes, without reading the tensors.
 
-Merkle trees are compared from the root (MMlib §3.2): children are compared only where inner nodes
-differ. If the keys of two states differ, tensors are matched by name, then by content, then by name
-without the prefixes that wrappers add.
+If two files have the same tensor names, their Merkle trees are compared from the root (MMlib §3.2):
+the children of two nodes are compared only if the nodes differ. Otherwise tensors are matched by
+name, then by content, then by the name without the prefixes that wrappers add.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ _WRAPPERS = ("module.", "_orig_mod.", "model.", "state_dict.", "_fsdp_wrapped_mo
 def bare_name(key: str) -> str:
     """A tensor's name without the prefixes that wrappers add (DataParallel, compile, FSDP)."""
     while key.startswith(_WRAPPERS) and key not in _WRAPPERS:
-        key = key.partition(".")[2]  # a prefix ends with its only dot
+        key = key.partition(".")[2]  # a prefix has one dot, at its end
     return key
 
 
 class TensorDiff(Struct, frozen=True):
-    """How one tensor differs.
+    """How one tensor differs. Numbers are None if they were not requested or are undefined.
 
-    ``kind``: unchanged, changed, added, removed, resized (another shape) or renamed (content or
-    bare name of ``renamed_from``). Numbers are None if not requested or undefined.
-    ``changed_share``: share of elements with different bits (1 for another dtype). ``l2``,
-    ``max_abs`` of the difference and ``cosine`` of old and new are float64, over elements finite on
-    both sides; ``nonfinite`` counts all other elements.
+    ``kind``: unchanged, changed, added, removed, resized (another shape), or renamed: the content,
+    or the name without wrapper prefixes, is that of ``renamed_from``. ``changed_share``: share of
+    elements whose bits differ; 1 if the dtypes differ. ``l2``, ``max_abs``: norms of the
+    difference. ``cosine``: cosine similarity of the old and the new values. These three are
+    float64 and computed from elements that are finite in both tensors. ``nonfinite``: number of the
+    remaining elements.
     """
 
     key: str
@@ -50,16 +51,16 @@ class TensorDiff(Struct, frozen=True):
 
     @property
     def same(self) -> bool:
-        """Whether the content is equal, possibly under another name."""
+        """Whether the content is equal. The name may differ."""
         return self.changed_share == 0.0
 
 
 class FileDiff(Struct, frozen=True):
     """How one path differs: unchanged, changed, added, removed or renamed.
 
-    ``other_changed``: bytes outside the tensors differ (metadata, order, padding). ``comparisons``:
-    number of compared hashes. ``types``: by key the quantisation of tensors in the old and the new
-    file, such as ``Q4_K``.
+    ``other_changed``: whether bytes outside the tensors differ, such as metadata or padding, or the
+    order of the tensors. ``comparisons``: number of compared hashes. ``types``: for the old and for
+    the new file, a mapping from the key of a tensor to its quantisation, such as ``Q4_K``.
     """
 
     path: str
@@ -99,7 +100,10 @@ Pair = tuple[str, FileEntry | None, FileEntry | None]
 
 
 def compare_paths(pairs: Sequence[Pair]) -> list[FileDiff]:
-    """How each path differs; a removed and an added path with equal bytes are one renamed path."""
+    """How each path differs.
+
+    If a removed and an added path have equal bytes, the result has one renamed path instead.
+    """
     removed = {path: x for path, x, y in pairs if x is not None and y is None}
     new = {path: y for path, x, y in pairs if y is not None and x is None}
     origins = renames(removed.values(), new.values())
@@ -114,7 +118,10 @@ def compare_paths(pairs: Sequence[Pair]) -> list[FileDiff]:
 
 
 def renames(removed: Iterable[FileEntry], new: Iterable[FileEntry]) -> dict[str, str]:
-    """Old paths by new ones, for added files with the bytes of a removed one; each is used once."""
+    """Maps the path of each added file to the path of a removed file with the same bytes.
+
+    A removed file is used at most once. Added files without such a removed file are omitted.
+    """
     left: dict[object, list[str]] = {}
     for entry in removed:
         left.setdefault(entry.content_id, []).append(entry.path)
@@ -132,7 +139,10 @@ def outside_tensors(entry: FileEntry) -> tuple[bytes | None, tuple[bytes, ...]]:
 
 
 def _tensors(old: FileEntry, new: FileEntry) -> tuple[tuple[TensorDiff, ...], int]:
-    """Tensors in the new file's order, then removed ones; and the number of compared hashes."""
+    """The differences of all tensors, and the number of compared hashes.
+
+    The tensors of the new file come first, in the order of that file, then the removed tensors.
+    """
     before = {t.key: t for t in old.tensors}
     after = {t.key: t for t in new.tensors}
     if before.keys() == after.keys():
@@ -179,11 +189,14 @@ def _equal(a: LogicalTensor, b: LogicalTensor) -> bool:
 def _origins(
     removed: Iterable[LogicalTensor], fresh: Iterable[LogicalTensor]
 ) -> dict[str, LogicalTensor]:
-    """By new key the removed tensor that it was before; each is used once."""
+    """Maps the key of each renamed tensor to the removed tensor with its content or bare name.
+
+    A removed tensor is used at most once.
+    """
     left = {t.key: t for t in removed}
     waiting = list(fresh)
     origins: dict[str, LogicalTensor] = {}
-    # By content and bare name, then by content, then by bare name.
+    # Matches tensors by content and bare name, then by content, then by bare name.
     for by_content, by_name in ((True, True), (True, False), (False, True)):
         table: dict[object, list[LogicalTensor]] = {}
         signature = partial(_signature, by_content=by_content, by_name=by_name)
