@@ -213,7 +213,7 @@ class Storage:
         """Drops weights that a replay can compute again. This is durable when the call returns.
 
         First reads and hashes everything that the replay needs. Raises CannotRetrain if a version
-        has no recipe, or no replay of it was recorded in this repository (``prove``); DamagedData.
+        has no recipe, or if this repository has no proof of its replay (``prove``); DamagedData.
         If an error is raised, nothing is dropped.
         """
         lazy.weights.drop(self._store, self._config, alternatives, reason=reason)

@@ -1,6 +1,7 @@
-"""Checks that a version has every file of its models, by names, indexes and ONNX graphs.
+"""Checks that a version has every file of its models.
 
-An interrupted download, or the commit of part of a model, must not go live by accident.
+File names, indexes of sharded models and ONNX graphs say which files a model has. A model must not
+go live if its download was interrupted, or if only a part was committed.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ class _Index(Struct):
 def refuse_incomplete(
     store: Store, commit: CommitId | None, files: Mapping[str, Path | None]
 ) -> None:
-    """Raises BadModelFile if ``commit``, changed by ``files``, has an incomplete model.
+    """Raises BadModelFile if a model is incomplete.
 
-    That is a model with a missing file, or with an invalid one in ``commit``. ``files``:
-    files on disk by path; None removes a path. A forgotten version passes.
+    A model is incomplete if a file is missing, or if a file of the version ``commit`` is invalid.
+    ``files``: maps paths to files on disk, which replace those of ``commit``. None removes a path.
+    If ``commit`` is forgotten, nothing is checked.
     """
     with suppress(DamagedData, StateForgotten):
         entries = manifests.of_commit(store, commit).by_path
@@ -68,8 +70,8 @@ def refuse_incomplete(
 def _check(paths: Set[str], source: _Open) -> None:
     """Raises BadModelFile if files are missing in a version with these paths.
 
-    A folder may have a model in several formats, of which only one was downloaded: an index with
-    none of its files does not count in a folder with another index.
+    A model may exist in several formats, each with an index. If only the files of one format were
+    downloaded, the indexes of the other formats do not count.
     """
     named = {path: _named(path, source) for path in sorted(paths)}
     indexes = {path for path in named if _INDEX.fullmatch(path)}

@@ -1,8 +1,8 @@
 """Settings: known keys with types and ranges, and the origin of each value.
 
 Precedence: defaults < user file < repository file < environment (``MVC_*``) < flags. An unknown key
-or a value out of range raises InvalidConfig with its location: a setting that is silently ignored
-would be worse.
+or a value out of range raises InvalidConfig with its location, so that no setting is silently
+ignored.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Value: TypeAlias = str | int | float | bool | None
 
 _PREFIX = "MVC_"
 AUTHOR = "MVC_AUTHOR"
-"""Environment variable with the author's name; processes that read no other variable read it."""
+"""Environment variable with the author's name. It works even if other variables are ignored."""
 TOKEN = "MVC_TOKEN_"  # noqa: S105 - a name
 """Prefix of environment variables with tokens of remotes."""
 SSH = "MVC_SSH"
-"""Environment variable with the program for ssh:// remotes and its arguments."""
+"""Environment variable with a command (program and arguments) for ssh:// remotes."""
 _NO_SETTINGS = {AUTHOR, SSH, "MVC_PAGER"}
 _MAX_FILE = 1 << 16
 _BY_ALL = 0o002  # write permission for everyone
@@ -47,7 +47,7 @@ _MAX_FOLDERS = 1 << 15  # bytes of safe.directory
 _WHOLE = 1 << 63  # larger than any setting
 _WORDS = {"true": True, "yes": True, "on": True, "1": True,
           "false": False, "no": False, "off": False, "0": False}  # fmt: skip
-_AUTO = 4  # ``auto`` is this fraction (1/4) of the memory
+_AUTO = 4  # ``auto`` means the memory divided by this number
 _EMPTY = re.compile(rb"(?:[ ]*(?:#[ -~]*)?\n)*")
 _NOTHING = {"", "null", "none", "~"}
 
@@ -55,9 +55,9 @@ _NOTHING = {"", "null", "none", "~"}
 class Key(Struct, frozen=True):
     """A setting.
 
-    ``low`` and ``high`` bound a number, or a text's bytes; ``open_low`` excludes ``low`` itself. An
-    ``optional`` setting may be null. A text must match ``pattern``. A repository's file cannot set
-    a ``personal`` one.
+    ``low``, ``high``: bounds of a number, or of the length of a text in bytes. ``open_low``: the
+    bound ``low`` itself is excluded. ``optional``: the setting may be null. ``pattern``: a text
+    must match this pattern. ``personal``: a repository's file cannot set this setting.
     """
 
     name: str
@@ -73,14 +73,13 @@ class Key(Struct, frozen=True):
 
     @property
     def variable(self) -> str:
-        """Its environment variable, such as ``MVC_STORE_RESET_INTERVAL``."""
+        """The environment variable of the key, such as ``MVC_STORE_RESET_INTERVAL``."""
         return _PREFIX + self.name.upper().replace(".", "_")
 
     def check(self, value: object, where: str) -> Value:
-        """Returns ``value`` in the key's type.
+        """Returns ``value`` in the key's type. Raises InvalidConfig if the key does not accept it.
 
-        Raises InvalidConfig with key, value, range and location ``where`` (empty for a caller's
-        value).
+        ``where``: the location of the value, for the message; empty if a caller passed the value.
         """
         if value is None and self.optional:
             return None
@@ -213,7 +212,7 @@ class Config(Struct, frozen=True):
 
 
 def cache_bytes(text: str) -> int:
-    """Bytes for ``python.keep_base``; ``auto`` is a quarter of the memory."""
+    """The number of bytes that ``python.keep_base`` means. ``auto``: a quarter of the memory."""
     if text == "auto":
         return memory_bytes() // _AUTO
     return parse_size(text) or 0
@@ -226,9 +225,9 @@ def load_config(
     environment: Mapping[str, str],
     flags: Mapping[str, str],
 ) -> Config:
-    """Reads all sources; files may be missing. ``flags``: texts by key.
+    """Reads all sources of settings. Files may be missing. ``flags``: maps keys to texts.
 
-    Raises InvalidConfig for the first unknown key or invalid value, with its source.
+    Raises InvalidConfig for the first unknown key or invalid value. The message names its source.
     """
     values: dict[str, tuple[Value, Origin]] = {key.name: (key.default, "default") for key in _ALL}
     files: dict[Origin, Path | None] = {"user": user_file, "repository": repo_file}
@@ -266,17 +265,14 @@ def settings(repo_file: Path | None, environment: Mapping[str, str]) -> Config:
 
 
 def own_config(fs: FileSystem, environment: Mapping[str, str]) -> Config:
-    """The personal settings, of the user's file and the environment, for any process.
-
-    Raises InvalidConfig.
-    """
+    """Personal settings from the user's file and the environment. Raises InvalidConfig."""
     named = {key.variable for key in _ALL if key.personal} & environment.keys()
     variables = frozenset((variable, environment[variable]) for variable in named)
     file = user_file(environment)
     return _unless_changed(fs, file, fs.stat(file), variables)
 
 
-@lru_cache(maxsize=1)  # each commit needs them, and parsing YAML is slow
+@lru_cache(maxsize=1)  # each commit needs these settings, and parsing YAML is slow
 def _unless_changed(
     fs: FileSystem, file: Path, _: FileIdentity | None, variables: frozenset[tuple[str, str]]
 ) -> Config:
@@ -284,7 +280,7 @@ def _unless_changed(
 
 
 def user_path(name: str, text: str) -> Path:
-    """The file that a personal setting names; ``~`` is the home. Raises InvalidConfig."""
+    """The file that a personal setting names. ``~`` means the home. Raises InvalidConfig."""
     with suppress(RuntimeError):  # a user without a home
         path = Path(text).expanduser()
         if path.is_absolute():
@@ -301,9 +297,9 @@ def user_file(environment: Mapping[str, str]) -> Path:
 
 
 def set_value(fs: FileSystem, file: Path, key: str, value: str, *, user: bool = False) -> None:
-    """Sets one key in a file, which is created if missing; comments are lost.
+    """Sets one key in a file. A missing file is created. Comments in the file are lost.
 
-    ``user``: it is the user's own file, which may set all keys.
+    ``user``: ``file`` is the user's own file, which may set all keys.
     """
     parsed = _known(key).parse(value, "")
     with changing(fs, file):
@@ -317,9 +313,9 @@ def set_value(fs: FileSystem, file: Path, key: str, value: str, *, user: bool = 
 
 
 def unset_value(fs: FileSystem, file: Path, key: str, *, user: bool = False) -> bool:
-    """Removes one key from a file; returns False if the file does not set it.
+    """Removes one key from a file. Returns False if the file does not set the key.
 
-    Unknown keys in the file are accepted, so that it can be repaired this way.
+    Unknown keys in the file are accepted, so that they can be removed.
     """
     with changing(fs, file):
         tree = read_yaml(fs, file, personal=user)
@@ -341,16 +337,16 @@ def changing(fs: FileSystem, file: Path) -> Iterator[None]:
 
 
 def read_yaml(fs: FileSystem, file: Path | None, *, personal: bool = False) -> dict[str, Any]:
-    """The mapping in a file, or an empty one; ``personal``: refuse files that others can write.
+    """The mapping in a file. If the file is missing or empty, an empty mapping.
 
-    Raises InvalidConfig.
+    ``personal``: refuse a file that other users can write. Raises InvalidConfig.
     """
     if file is None or fs.stat(file) is None:
         return {}
     if personal:
         _refuse_foreign(fs, file)
     data = fs.read_bytes(file, _MAX_FILE)
-    if _EMPTY.fullmatch(data):  # the common case: importing yaml is slow
+    if _EMPTY.fullmatch(data):  # the common case, without importing yaml, which is slow
         return {}
     import yaml
 
@@ -368,10 +364,10 @@ def read_yaml(fs: FileSystem, file: Path | None, *, personal: bool = False) -> d
 
 
 def _refuse_foreign(fs: FileSystem, file: Path) -> None:
-    """Raises InvalidConfig if others can write the user's own file, as ssh does.
+    """Raises InvalidConfig if other users can write the user's own file. ssh refuses it, too.
 
-    Root may own it. The group may write it: with umask 002, common on many systems, it is the
-    user's own group.
+    Root may own the file. The file's group may write the file: systems with umask 002 give each
+    user a group without other users.
     """
     identities = [i for i in (fs.stat(file, follow=False), fs.stat(file)) if i is not None]
     if strangers := {identity.owner for identity in identities} - trusted_owners() - {0}:
@@ -391,7 +387,7 @@ def _refuse_foreign(fs: FileSystem, file: Path) -> None:
 def _loader() -> type[yaml.SafeLoader]:
     """A YAML loader without references, which could expand a small file without limit.
 
-    The C loader is not used: a deeply nested file overflows its stack and kills the process.
+    The C loader is not used, because a deeply nested file makes the C loader kill the process.
     """
     import yaml
 
@@ -414,7 +410,7 @@ def write_yaml(fs: FileSystem, file: Path, tree: Mapping[str, Any]) -> None:
 
 
 def _flat(tree: Mapping[Any, Any], where: str) -> Iterator[tuple[str, object]]:
-    """(dotted name, value) of all settings in a file with sections."""
+    """Yields (dotted name, value) of all settings in a file with sections."""
     for section, values in tree.items():
         if not isinstance(values, dict | None):
             raise _no_section(where)
@@ -429,7 +425,7 @@ def _no_section(where: str) -> InvalidConfig:
 
 
 def _checked(tree: Mapping[str, Any], where: str, *, personal: bool) -> dict[str, Value]:
-    """The settings of a file by dotted name. Raises InvalidConfig."""
+    """Maps dotted names to the settings of a file. Raises InvalidConfig."""
     values = {n: _known(n, where).check(value, where) for n, value in _flat(tree, where)}
     if not personal and (own := [name for name in values if KEYS[name].personal]):
         raise _personal(own[0], where)

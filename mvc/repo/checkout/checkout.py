@@ -1,4 +1,4 @@
-"""Checkout, switch and rm: write or delete files of the working folder, all of them or none.
+"""Checkout, switch and rm: write or delete files of the working folder, either all or none.
 
 A version is reachable if it is an ancestor of a branch, a tag or HEAD. A file is uncommitted work
 if no reachable version has it at its path. If uncommitted work would be lost, nothing is written,

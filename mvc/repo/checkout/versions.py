@@ -1,7 +1,7 @@
 """Iterates over versions in order. Each version is decoded once, from the version before it.
 
-While the caller uses a version, a thread decodes the next version. Besides the states that the
-caller retains, at most two states are in memory.
+While the caller uses a version, a thread decodes the next version. At most two states are in
+memory, in addition to the states that the caller retains.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Writes the production weights of files, after the commit that stored them.
+"""Writes the production weights of files to disk, after the commit that stored these weights.
 
-A crash in between leaves the old file and a complete version.
+After a crash between the commit and the write, the file is still the old one, and the version is
+complete.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from mvc.store.store import Store
 
 
 def check_output(fs: FileSystem, files: int, read: FileOptions) -> None:
-    """Raises unless there is one writable output for the production weights of ``files``.
+    """Raises an error if the production weights of a commit could not be written.
 
-    Raises WrongUsage, UnknownPath, IoFailed, WouldOverwrite.
+    ``files``: how many files have production weights. Raises WrongUsage, UnknownPath, IoFailed,
+    WouldOverwrite.
     """
     if read.output is None:
         if files and not read.in_place:
@@ -56,10 +58,11 @@ def write_production(
     files: Mapping[str, FileIdentity | None],
     read: FileOptions,
 ) -> None:
-    """Writes the production weights of ``files`` to ``read.output``, or replaces those files.
+    """Writes the production weights of ``files`` to ``read.output``, or replaces ``files``.
 
-    ``files``: their identities before the commit. Each is recovered from the repository, so that it
-    equals the stored version. Raises SourceChanged if a file changed meanwhile.
+    ``files`` maps paths to the identities of the files before the commit. The weights are decoded
+    from the repository, so that a written file equals the stored file. Raises SourceChanged if a
+    file changed meanwhile.
     """
     fs, root, version = store.fs, store.root, result.id.short
     output = None if read.output is None else Path(read.output)
@@ -86,7 +89,7 @@ def write_production(
             raise type(error)(
                 f"committed version {version}, but could not write its production weights: "
                 f"{error.message}",
-                hint=f"{by_hand} writes it",
+                hint=f"{by_hand} writes these weights",
             ) from error
 
 

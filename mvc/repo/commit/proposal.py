@@ -1,4 +1,4 @@
-"""The version that a commit proposes on a tip, and the journal entry that publishes it."""
+"""The version that a commit adds to a branch, and the journal entry that records this version."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ from mvc.times import local_zone_minutes
 
 
 class Proposal(Struct, frozen=True):
-    """The version on ``at``; ``parent``: its parent's manifest; stored in ``regions``."""
+    """A version that is stored but not yet recorded in the journal.
+
+    ``at``: the branch or HEAD that the version follows. ``parent``: the manifest of its parent.
+    ``manifest``: the manifest of the version. ``regions``: where packs contain its data.
+    """
 
     at: Head
     parent: Manifest
@@ -42,9 +46,9 @@ class Proposal(Struct, frozen=True):
 
 
 def propose(store: Store, written: Written, at: Head) -> Proposal:
-    """Stores the version's manifest and makes everything durable.
+    """Stores the version's manifest and makes all data of the version durable.
 
-    The manifest has the parent's paths without the removed ones, plus the committed ones.
+    The manifest has the committed paths, and the parent's paths that the commit does not remove.
     """
     objects, parent = written.objects, manifests.of_commit(store, at.commit)
     manifest = _manifest(
@@ -68,7 +72,7 @@ def _manifest(
     entries: Mapping[str, FileEntry],
     attached: Mapping[str, FileEntry],
 ) -> Manifest:
-    """The manifest of the version on ``at``, with these entries of its changes."""
+    """The manifest of the version that follows ``at``. ``entries``: entries of changed paths."""
     parent = manifests.of_commit(store, at.commit)
     removed = {change.path for change in inputs.changes if change.path not in entries}
     whole = inputs.request.options.tag is not None  # a tag's version has only the committed files
@@ -82,9 +86,9 @@ def _manifest(
 
 
 def serve_first(store: Store, config: Config, inputs: Inputs) -> Inputs:
-    """Calls ``before`` with the version that goes live, before storing it.
+    """Calls ``CommitOptions.before`` with the version's id and time, before the version is stored.
 
-    The version gets the id passed to ``before`` unless another commit reaches its branch first.
+    If another commit advances the branch first, the stored version has another id.
     """
     request, at, entries = inputs.request, tip_of(store, inputs.request), dict[str, FileEntry]()
     serve = request.options.before
@@ -112,9 +116,10 @@ def serve_first(store: Store, config: Config, inputs: Inputs) -> Inputs:
 
 
 def displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
-    """The ``paths`` that ``committed`` files replace: folders of theirs, or files at their folders.
+    """Those of ``paths`` that a version cannot have together with the ``committed`` paths.
 
-    Raises WrongUsage if no file on disk decides which of the two is meant.
+    A file at ``a`` replaces all files inside a folder ``a``. A file at ``a/b`` replaces a file at
+    ``a``. Raises WrongUsage if no file on disk decides whether ``a`` is a file or a folder.
     """
     fs, displaced = store.fs, set[str]()
     for file, inside in nested(paths):
@@ -138,7 +143,7 @@ def displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
 
 
 def nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of paths where the second is inside the first: no version can have both."""
+    """Pairs of paths of which the second is inside the first. No version can have such a pair."""
     return (
         (folder, path)
         for path in sorted(paths)
@@ -148,10 +153,10 @@ def nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
 
 
 def check_recoverable(graph: Graph, objects: ObjectWriter, manifest: Manifest) -> None:
-    """Raises ConcurrentRewrite unless all of a version is added by ``objects`` or recoverable.
+    """Raises ConcurrentRewrite if a content of a version is neither in ``objects`` nor recoverable.
 
-    A commit reuses stored contents and stores deltas from them. If the journal was replaced since
-    the commit began, gc may have removed them.
+    A commit reuses stored contents and stores deltas from stored contents. If the journal was
+    replaced since the commit began, gc may have deleted such contents.
     """
     sizes: dict[bytes, int] = {manifest.id: 0}
     for entry in manifest.all_entries:
@@ -166,7 +171,10 @@ def check_recoverable(graph: Graph, objects: ObjectWriter, manifest: Manifest) -
 def entry_of(
     store: Store, config: Config, written: Written, proposal: Proposal, *, now: int
 ) -> Entry:
-    """The entry that publishes the version at ``now``; valid only under the journal's lock."""
+    """The journal entry that records the version at the time ``now``.
+
+    The entry is valid only while this process has the journal's lock.
+    """
     request, at = written.inputs.request, proposal.at
     commit = _commit(store, config, written.inputs, at, manifest=proposal.manifest, now=now)
     statements: tuple[Deployment, ...] = ()
@@ -199,7 +207,11 @@ def entry_of(
 def _commit(
     store: Store, config: Config, inputs: Inputs, at: Head, *, manifest: Manifest, now: int
 ) -> Commit:
-    """The commit of a version. Raises for unknown parents or needs, and for a forgotten version."""
+    """The commit of a version.
+
+    Raises UnknownRevision if a parent or a needed version is unknown; StateForgotten if the version
+    or a needed version is forgotten.
+    """
     request, head = inputs.request, at.commit
     for parent in request.options.parents:
         commits.get(store.snapshot, parent)
@@ -233,9 +245,9 @@ def _commit(
 
 
 def _recorded_pipeline(config: Config, inputs: Inputs) -> str:
-    """The pipeline that the commit records: a preset's name if there is one, else the text.
+    """The pipeline that the commit records: the name of a preset, or the text of a pipeline.
 
-    A lossy pipeline is recorded only if it produced the weights.
+    A lossy pipeline is recorded only if it computed the weights.
     """
     text = inputs.produced_by or inputs.request.pipeline or str(config.get("commit.pipeline"))
     pipeline = Pipeline.parse(text)
@@ -246,7 +258,10 @@ def _recorded_pipeline(config: Config, inputs: Inputs) -> str:
 
 
 def _marks(proposal: Proposal, entries: Mapping[str, FileEntry]) -> tuple[bytes, ...]:
-    """Hash prefixes by which ``identify`` finds the new files; the root is indexed anyway."""
+    """Prefixes of the new files' state ids, by which ``identify`` finds the version.
+
+    The prefix of the version's root is omitted, because each root is in the index.
+    """
     old = proposal.parent.by_path
     marks = {
         bytes(e.state_id)[:8]

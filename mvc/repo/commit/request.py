@@ -40,36 +40,41 @@ if TYPE_CHECKING:
 class CommitOptions(Struct, frozen=True, kw_only=True):
     """Rarely used arguments of ``Repository.commit``.
 
-    ``author``, ``time``: for the log (default: the setting ``user.name``, and now).
-    ``allow_empty``: commit a version equal to its parent (default: only for a mapping or a
-    deployment), and accept an empty mapping. ``progress``: called with bytes done, bytes in total
-    and the path. ``branch``: the branch to advance (default: the current one); another branch
-    leaves HEAD and working folder unchanged; it must have a version unless ``new_branch``, which
-    starts it without a parent. ``tag``: advance this tag instead; its version contains only the
-    committed files. ``detached``: advance no ref; the version follows ``parent`` (or nothing) until
-    ``Repository.branch``, ``tag`` or ``advance`` names it, and runs no hook. ``parents``: further
-    parents, for averages and merges; the tip remains the first. ``needs``: further versions that a
-    replay needs.
+    ``author``, ``time``: recorded in the commit (default: the setting ``user.name``, and now).
+    ``allow_empty``: commit even if the version equals its parent, and accept an empty mapping. By
+    default, a version may equal its parent if the state is a mapping or the version is deployed.
+    ``progress``: called with bytes done, bytes in total and the path.
+
+    ``branch``: the branch to advance (default: the current one). If it is not the current branch,
+    HEAD and working folder do not change. The branch must have a version, unless ``new_branch``,
+    which starts the branch without a parent. ``tag``: advance this tag instead. The version of a
+    tag contains only the committed files. ``detached``: advance no ref and run no hook. The parent
+    of the version is ``parent`` (None: no parent). A ref can be created for the version later, by
+    ``Repository.branch``, ``tag`` or ``advance``. ``parents``: additional parents, for averages and
+    merges. The first parent is still the version of the branch. ``needs``: other versions that a
+    replay of the training needs.
 
     ``at``: when the version went live on the target ``deploy`` (default: now). ``push``: send the
-    deployment as ``Repository.deploy`` does; if the remote refuses it, only the version is
-    recorded. ``anyway``: deploy an incomplete model. ``sign``: sign version and deployment with
-    your SSH key (default: your settings; docs/signatures.md). ``recording``: the training that
-    makes the version; it stops deploying after others deploy.
+    deployment as ``Repository.deploy`` does. If the remote refuses the deployment, only the version
+    is recorded. ``anyway``: deploy even an incomplete model. ``sign``: sign version and deployment
+    with your SSH key (default: your settings; docs/signatures.md). ``recording``: the training that
+    commits the version. If another user deploys to the target, the training no longer deploys.
 
     ``run``: the training's name. ``code``: the git work tree, as in an earlier ``CommitResult``
     (default: read now). ``patch``: attach the difference from the git commit as ``code.patch``
-    (default: the setting ``commit.patch``); if it is not available, True raises WrongUsage,
-    IoFailed or NotInstalled, the setting warns.
+    (default: the setting ``commit.patch``). If this patch is not available, ``patch=True`` raises
+    WrongUsage, IoFailed or NotInstalled, but the setting only warns.
 
-    ``max_recovery``: most seconds to recover this version, instead of ``store.max_recovery``.
-    ``reset_point``: store every tensor in full. ``exact``: tensors that a lossy pipeline must not
-    change. ``produced_by``: the lossy pipeline that already produced the state.
+    ``max_recovery``: bound of this version's recovery time in seconds, instead of
+    ``store.max_recovery``. ``reset_point``: store every tensor in full. ``exact``: tensors that a
+    lossy pipeline must not change. ``produced_by``: the lossy pipeline that already changed the
+    state.
 
-    ``before``: called with the version's id and time, before it is stored, to serve it; the time
-    becomes that of the deployment. Only for states stored unchanged. If it raises, nothing is
-    committed. If the commit fails afterwards, the version is unknown; if another commit reaches the
-    branch first, the result has another id.
+    ``before``: a function that is called with the version's id and time before the version is
+    stored, so that it can serve the version. This time becomes the time of the deployment. Works
+    only if states are stored unchanged. If the function raises, nothing is committed. If the commit
+    fails after the call, no version with this id exists. If another commit advances the branch
+    first, the result has another id.
     """
 
     max_recovery: float | None = None
@@ -98,7 +103,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     parent: CommitId | None = None
 
     def __post_init__(self) -> None:
-        """Raises WrongUsage for an empty ``produced_by``, and for two refs to advance."""
+        """Raises WrongUsage if ``produced_by`` is empty, or if two refs would be advanced."""
         refs = (self.branch is not None, self.tag is not None, self.detached)
         if sum(refs) > 1 or (self.parent is not None and not self.detached):
             raise WrongUsage("use only one of branch, tag and detached; parent needs detached")
@@ -112,10 +117,11 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
 class FileOptions(Struct, frozen=True, kw_only=True):
     """How ``Repository.commit`` reads files.
 
-    ``all``: add modified tracked files; a named file with the bytes of a missing one is its new
-    name. ``cwd``: the folder that relative paths start from. ``opaque``: store truncated model
-    files as bytes instead of raising BadModelFile. ``output``, ``in_place``: where to write a
-    file's production weights; either also enables a lossy pipeline of the settings.
+    ``all``: add modified tracked files. If a named file has the bytes of a missing file, treat the
+    named file as the renamed one. ``cwd``: the folder from which relative paths start. ``opaque``:
+    store truncated model files as bytes instead of raising BadModelFile. ``output``: the file to
+    which production weights are written. ``in_place``: replace the file by its production weights.
+    With ``output`` or ``in_place``, a lossy pipeline of the settings is used, too.
     """
 
     all: bool = False
@@ -133,10 +139,11 @@ FileContent: TypeAlias = Mapping[str, Any] | StateFile | FileEntry | Path
 
 
 class Change(Struct, frozen=True):
-    """One path of the new version; its file comes from ``open``, or is ``stored`` already.
+    """A path that a commit changes. ``open``: opens the new file.
 
-    Without both the path is removed. ``cached``: keep the version in memory as a base of the next
-    one. ``reducer``: reduces it against the parent's file at its path.
+    ``stored``: the new file, if it is already stored. If ``open`` and ``stored`` are None, the path
+    is removed. ``cached``: the file stays in memory as the delta base of the next commit.
+    ``reducer``: changes the file by a lossy pipeline, relative to the parent's file at this path.
     """
 
     path: str
@@ -147,7 +154,7 @@ class Change(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: str, file: Mapping[str, Any] | StateFile | FileEntry | None) -> Self:
-        """A path with a caller's content; files are ``cached`` only if they are in memory."""
+        """A path with a caller's content. A StateFile is ``cached`` only if it is in memory."""
         if file is None or isinstance(file, FileEntry):
             return cls(path, None, stored=file)
         source = file if isinstance(file, StateFile) else StateFile.of(file)
@@ -155,11 +162,12 @@ class Change(Struct, frozen=True):
 
 
 class CommitRequest(Struct, frozen=True, kw_only=True):
-    """The input of a commit: ``given`` by path, and with ``reads`` the files at ``paths`` on disk.
+    """The input of a commit. ``contents``: maps paths to new contents; None removes the path.
 
-    A path that ends in ``/`` is a sharded model. A lossy pipeline reduces the files on disk, or
-    else the state at ``path``. ``deploy_time_ns``, ``time_ns``: ns since 1970, instead of the times
-    in ``options``; None means the time of publishing.
+    ``reads``: commit the files at ``paths`` on disk, too. A path that ends in ``/`` is a sharded
+    model. A lossy pipeline changes the files on disk. If there are none, it changes the state at
+    ``path``. ``deploy_time_ns``, ``time_ns``: in ns since 1970, instead of the times in
+    ``options``. None means the time at which the commit is recorded.
     """
 
     contents: Mapping[str, FileContent | None] = field(default_factory=dict)
@@ -179,12 +187,15 @@ class CommitRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> str | None:
-        """The target that the commit itself deploys to; with ``push`` the deployment follows it."""
+        """The target of the deployment that the commit's journal entry records, or None.
+
+        With ``push``, the deployment is recorded after the commit.
+        """
         return None if self.options.push else self.deploy
 
     @property
     def guard(self) -> RecordingNotice | None:
-        """The training that decides whether the version is deployed too, or None."""
+        """The training that decides whether the version is deployed; or None."""
         recording = self.options.recording
         return recording if recording and recording.target == self.target is not None else None
 
@@ -195,10 +206,10 @@ def with_files(
     states: Mapping[str, FileContent | None] | None,
     files: FileOptions | None,
 ) -> CommitRequest:
-    """The request with a caller's states and files, and ``allow_empty`` decided.
+    """The request with a caller's states and files, and with the default of ``allow_empty``.
 
-    ``state``: a mapping of tensors, or of files by path, or paths on disk. The path of a mapping
-    may be a folder, which ends in ``/``. Raises InvalidName, WrongUsage.
+    ``state``: a mapping of tensors, a mapping from paths to files, or paths on disk. If the path of
+    a mapping of tensors ends in ``/``, it is a folder. Raises InvalidName, WrongUsage.
     """
     first: Mapping[str, Any] = {}
     if request.path in {"", "."}:
@@ -210,7 +221,7 @@ def with_files(
         raise WrongUsage(f"{min(twice)} is named twice")
     contents = {**first, **(states or {})}
     for name, content in contents.items():
-        if not (name.endswith("/") and isinstance(content, Mapping)):  # its files: checked later
+        if not (name.endswith("/") and isinstance(content, Mapping)):  # shards are checked later
             check_path(name)
     every = files is not None and files.all
     reads = not isinstance(state, Mapping) and (state is not None or every or states is None)
@@ -261,7 +272,7 @@ def check_request(request: CommitRequest) -> None:
         raise WrongUsage(f"the message is longer than {MAX_MESSAGE} bytes")
     check_values(request.metrics, request.params)
     if len(set(options.needs)) > MAX_NEEDS:
-        raise WrongUsage(f"a version needs at most {MAX_NEEDS} further versions")
+        raise WrongUsage(f"a version needs at most {MAX_NEEDS} other versions")
     if len(set(options.parents)) >= MAX_PARENTS:
         raise WrongUsage(f"a version has at most {MAX_PARENTS} parents, including the tip")
     if len(request.attachments) > MAX_ATTACHED:
@@ -272,7 +283,7 @@ def check_request(request: CommitRequest) -> None:
 
 
 def check_places(changes: Sequence[Change]) -> None:
-    """Raises InvalidName or WrongUsage for files that cannot be in one version."""
+    """Raises InvalidName or WrongUsage if one version cannot have all these files."""
     seen: set[str] = set()
     for change in changes:
         if change.path in seen:

@@ -18,8 +18,9 @@ from mvc.repo.worktree.git_code import GitCode
 class PathChange(Struct, frozen=True):
     """The change of one path by a commit.
 
-    ``kind``: added, changed, unchanged, removed, or renamed (the bytes of ``renamed_from``).
-    ``tensors_changed``: tensors that differ from the parent; ``tensors``: all tensors.
+    ``kind``: added, changed, unchanged, removed, or renamed (with the bytes of ``renamed_from``).
+    ``tensors_changed``: number of tensors that differ from the parent. ``tensors``: number of all
+    tensors.
     """
 
     path: str
@@ -32,10 +33,11 @@ class PathChange(Struct, frozen=True):
 class CommitResult(Struct, frozen=True):
     """A new version.
 
-    ``branch``: None if HEAD is detached. ``raw_bytes``: input bytes; ``stored_bytes``: bytes added
-    to packs and journal. ``entries``: committed files by path. ``state``: the state to deploy, bit
-    for bit that of ``checkout``; None for files. ``signed``: whether the version or its deployment
-    is. ``code``: the git work tree at recording.
+    ``branch``: the advanced branch; None if HEAD is detached. ``raw_bytes``: bytes of the input.
+    ``stored_bytes``: bytes that were added to packs and journal. ``entries``: committed files by
+    path. ``state``: the state to deploy, which has the same bits as the result of ``checkout``;
+    None if files were committed. ``signed``: whether the version or its deployment is signed.
+    ``code``: the git work tree at the commit.
     """
 
     commit: Commit
@@ -59,7 +61,7 @@ class CommitResult(Struct, frozen=True):
         return self.commit.root
 
     def __repr__(self) -> str:
-        """Short: a state would fill the screen."""
+        """Omits the state, which would fill the screen."""
         live = f" deployed to {self.deployment.target}" if self.deployment is not None else ""
         return (
             f"<CommitResult {self.id.short} on {self.branch or 'detached HEAD'}{live}: "

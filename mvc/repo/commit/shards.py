@@ -18,16 +18,17 @@ from mvc.repo.lookup.availability import check_available
 from mvc.store.store import Store
 
 NEW_SHARD = 5 * 10**9
-"""Most bytes of tensors in a file of a new folder, as in huggingface_hub."""
+"""The largest size of tensors in one file of a new folder, in bytes, as in huggingface_hub."""
 
 
 def divided(
     store: Store, commit: CommitId | None, folder: str, state: Mapping[str, Any]
 ) -> dict[str, Mapping[str, Any] | StateFile | FileEntry]:
-    """The files of ``state`` in ``folder`` after the version ``commit``, by path.
+    """Maps paths in ``folder`` to files that together contain ``state``, and to their index.
 
-    A tensor stays in its present file; new ones go to the last file; the index lists all. Raises
-    WrongUsage for values that are not tensors and for files of other formats.
+    A tensor of the version ``commit`` stays in its file. A new tensor goes to the last file. The
+    index lists all tensors. Raises WrongUsage if a value is not a tensor, or if a file of
+    ``commit`` has another format than safetensors.
     """
     specs, manifest = StateFile.of(state).specs, manifests.of_commit(store, commit)
     if no_tensors := state.keys() - specs.keys():
@@ -72,7 +73,7 @@ def divided(
 
 
 def _first_places(sizes: Mapping[str, int]) -> dict[str, str]:
-    """The files of a new folder by tensor: each is filled before the next one."""
+    """Maps tensors to the files of a new folder. A file is filled before the next one begins."""
     numbers, filled, number = dict[str, int](), 0, 1
     for key, size in sizes.items():
         if filled and filled + size > NEW_SHARD:

@@ -1,11 +1,12 @@
-"""Whether a commit is stored in full (a reset point) or as deltas, by the settings.
+"""Decides whether a commit is stored in full (as a reset point) or as deltas.
 
-With ``store.max_recovery`` (MDTT; VSOL §3.2.8), or the request's bound, no version may take longer
-to recover. A chain's tail has a reset point on one side only, so a new version is stored in full as
-soon as its delta would exceed the bound for all contents together; with equal times that is after
-as many as fit (R'). A run of optimizer steps ends before a step that would exceed the bound.
-Without a bound every ``store.reset_interval``-th version is a reset point. With
-``store.storage_weight``, a version is also a reset point once its chain has cost as much.
+A chain is a reset point and the deltas after it. A run is a sequence of versions that are stored as
+optimizer steps. The setting ``store.max_recovery`` (MDTT; VSOL §3.2.8) or the request may bound the
+recovery time. Then a new version is stored in full as soon as the recovery of all its contents from
+deltas would exceed the bound. If all deltas take equal time, a chain has as many deltas as fit into
+the bound (R'). A run ends before a step that would exceed the bound. Without a bound, every
+``store.reset_interval``-th version is a reset point. With ``store.storage_weight``, a version is a
+reset point, too, if decoding the deltas of its chain has cost as much as a reset point.
 """
 
 from __future__ import annotations
@@ -33,18 +34,19 @@ from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.layout import RUN, Layout, before_run
 
 _FLOATS = TensorSpec("float32", ())
-_SAMPLED = 8  # the largest contents of a version
-_UNBOUNDED = 10_000  # versions in a chain whose limit is in seconds
-_PATIENCE = 1.0  # seconds that the number of payloads in a run may cost
-_STEP = 130e-6  # seconds to apply a predicted payload, however short it is
-_STEPPED = 5e8  # raw bytes of a run per second
-_SHORTEST = 4  # versions in a run
+_SAMPLED = 8  # how many of the largest contents of a version are examined
+_UNBOUNDED = 10_000  # most versions in a chain whose length is bounded in seconds
+_PATIENCE = 1.0  # how many seconds decoding the payloads of a run may always take
+_STEP = 130e-6  # seconds to decode a predicted payload, even the shortest
+_STEPPED = 5e8  # raw bytes of a run that are decoded per second
+_SHORTEST = 4  # a run may have at least so many versions
 
 
 def layout_of(config: Config, bound: float | None = None) -> Layout:
-    """The layout of the settings; without an interval if recovery times are bounded.
+    """The layout of the settings: how delta bases are chosen, and the interval of reset points.
 
-    ``bound``: seconds, instead of ``store.max_recovery``.
+    If recovery times are bounded, there is no such interval. ``bound``: the bound in seconds,
+    instead of ``store.max_recovery``.
     """
     text = str(config.get("store.layout"))
     if bound is not None or config.get("store.max_recovery") is not None:
@@ -60,7 +62,7 @@ def storage_policy(
     inputs: Inputs,
     parent: Manifest,
 ) -> Policy:
-    """How to store a commit on ``parent``. Raises InvalidConfig for an impossible bound."""
+    """How to store a commit on ``parent``. Raises InvalidConfig if the bound is impossible."""
     get, bound = config.get, inputs.request.options.max_recovery
     pipeline = Pipeline.parse(inputs.request.pipeline or str(get("commit.pipeline"))).coding()
     layout, reset = layout_of(config, bound), inputs.request.options.reset_point
@@ -88,9 +90,9 @@ def storage_policy(
 
 
 def _run_of_many(parent: Manifest) -> int:
-    """Most versions in a run of optimizer steps; fewer if there are many short tensors.
+    """How many versions a run of optimizer steps may have. Many short tensors reduce the number.
 
-    All payloads of a run are decoded; each takes ``_STEP`` even if it saves no bytes.
+    Recovery decodes all payloads of a run. Each takes at least ``_STEP`` seconds.
     """
     payloads = sum(len(entry.contents) for entry in parent.entries)
     seconds = max(_PATIENCE, RUN * sum(entry.size for entry in parent.entries) / _STEPPED)
@@ -110,10 +112,11 @@ def _is_paid(
     *,
     weight: float,
 ) -> bool:
-    """Whether full records now would save as many seconds of decoding as they cost.
+    """Whether a reset point now would save as many seconds of decoding as its bytes are worth.
 
-    Counts one recovery of every version since the chains began, including the next one. If versions
-    continue like that, the resulting interval has the lowest price.
+    ``weight``: how many seconds a stored gigabyte is worth. One recovery is counted for each
+    version since the chains began, including the new version. If later versions are similar, the
+    interval that results has the lowest sum of decoding time and the worth of the stored bytes.
     """
     sequence, saved, full = store.graph.next_sequence, 0.0, 0
     for chain in chains:
@@ -127,9 +130,9 @@ def _is_paid(
 def _chains(
     store: Store, recent: Recent, inputs: Inputs, parent: Manifest
 ) -> Iterable[tuple[Link, ...]]:
-    """The chains of the paths that the commit changes; those of other paths do not grow.
+    """The chains of the paths that the commit changes. Chains of other paths do not grow.
 
-    All chains in the cache, or else those of the largest contents.
+    These are all chains in the cache. If the cache has none, the chains of the largest contents.
     """
     caches = recent.caches.in_use.values()
     if known := [chain for cache in caches for chain in cache.chains()]:
@@ -145,7 +148,7 @@ def _chains(
 
 
 class _After:
-    """The recovery time of a child of ``parent`` that differs from it everywhere."""
+    """Computes the recovery time of a child of ``parent`` in which all contents have changed."""
 
     def __init__(self, store: Store, parent: Manifest, pipeline: Pipeline, layout: Layout) -> None:
         self._rates, self._graph = store.rates, store.graph
@@ -175,7 +178,10 @@ class _After:
             )
 
     def seconds(self, *, predicted: bool) -> float:
-        """For a child stored as deltas or, if ``predicted``, as optimizer steps from ``parent``."""
+        """The recovery time of a child that is stored as deltas.
+
+        ``predicted``: the child is stored as an optimizer step from ``parent`` instead.
+        """
         if not self._files:
             return 0.0
         walks = [
@@ -191,9 +197,9 @@ class _After:
     def _steps(
         self, id_: BlobId, spec: TensorSpec, start: int, *, predicted: bool
     ) -> Sequence[PathStep]:
-        """The payloads that lead to the base of a child's piece."""
+        """The payloads that recovery decodes to get the delta base of a piece of the child."""
         graph = self._graph
-        steps = graph.path(id_, start).steps  # includes all decoded tensors of its unit
+        steps = graph.path(id_, start).steps  # includes all tensors of the optimizer's unit
         if self._pipeline.forward_only or (predicted and _is_predictable(spec)):
             return steps
         base = self._layout.base(before_run(graph.chain(id_, start)), graph.next_sequence)
@@ -204,5 +210,5 @@ class _After:
 
 
 def _is_predictable(spec: TensorSpec) -> bool:
-    """Whether it may belong to an optimizer's unit; a prediction costs as much as a delta."""
+    """Whether a tensor may be predicted by an optimizer step, which takes as long as a delta."""
     return spec.dtype in PREDICTED

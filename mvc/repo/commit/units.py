@@ -38,8 +38,8 @@ from mvc.repo.handle import Recent
 from mvc.store.store import Store
 
 _FORMATS = {"state", "torch", "safetensors"}
-_MANY = 10_000  # contents of files
-_MOST = 4096  # tensors of one shape to compare with each other
+_MANY = 10_000  # if files have more contents, the garbage collector pauses
+_MOST = 4096  # most tensors of one shape that are compared with each other
 
 
 class Found(Struct, frozen=True):
@@ -52,9 +52,9 @@ class Found(Struct, frozen=True):
 def units_of(
     store: Store, recent: Recent, files: Mapping[str, ParsedFile], parent: Manifest
 ) -> Found:
-    """The units among the ``files`` of a commit, by path, on top of ``parent``."""
+    """The units among the ``files`` of a commit whose parent is ``parent``."""
     many = sum(len(file.contents) for file in files.values()) > _MANY
-    # Weights may be infinite; guesses from them are useless, but no reason for a warning.
+    # Weights may be infinite. Guesses from such weights fail, but numpy must not warn.
     with without_collector() if many else nullcontext(), np.errstate(all="ignore"):
         return _units_of(store, recent, files, parent)
 
@@ -104,7 +104,7 @@ def _weights(
     files: Mapping[str, ParsedFile],
     entries: Mapping[str, FileEntry],
 ) -> Mapping[ParameterId, Weight]:
-    """The weights that a step moved; a guess is verified by the data once per training."""
+    """The weights that a step changed. A guess is compared with the data once per training."""
     if not step.guess.unsure:
         return step.guess.weights
     known = recent.trainings.matched.get(step.key)
@@ -124,7 +124,7 @@ def _weights(
 
 
 class _Comparison:
-    """Samples of a commit's tensors and of those of its parent."""
+    """Compares samples of a commit's tensors with samples of the parent's tensors."""
 
     def __init__(
         self, store: Store, files: Mapping[str, ParsedFile], entries: Mapping[str, FileEntry]
@@ -134,7 +134,10 @@ class _Comparison:
         self._entries = entries
 
     def matched(self, step: Step, unsure: Unsure) -> dict[ParameterId, Weight]:
-        """The weights of some parameters of equal shape, if the data decide. Raises DamagedData."""
+        """Maps parameters of equal shape to their weights, as far as the data decide.
+
+        Raises DamagedData.
+        """
         moves, weights = list[Numbers](), list[Weight]()
         for weight in unsure.weights:
             before = step.before(weight)

@@ -1,4 +1,4 @@
-"""Stores the files of a commit: opens them, chooses bases, encodes."""
+"""Stores the files of a commit: opens files, chooses delta bases, encodes contents."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from mvc.store.writing.content_writer import ContentWriter
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.storing import Storing
 
-_MOST_OPEN = 16  # files
+_MOST_OPEN = 16  # most files that are open at the same time
 
 
 class Written(Struct, frozen=True):
-    """The stored files of ``inputs`` by path; ``raw_bytes``: bytes read.
+    """``entries``: the stored files of ``inputs``, by path. ``attached``: the stored attachments.
 
-    ``state``: the reduced state, if any. ``objects``: the writer that stored them.
+    ``raw_bytes``: bytes that were read. ``state``: the state that a lossy pipeline computed, or
+    that of ``inputs``. ``objects``: the writer that stored the files.
     """
 
     inputs: Inputs
@@ -51,8 +52,9 @@ def write(
 ) -> Written:
     """Stores the changed files and the attachments.
 
-    Up to 16 files are open together, so that a tensor in one file can be the base of its
-    lower-precision copy in another, and weights are stored with their optimizer's states.
+    If there are at most 16 files, all of these are open at the same time. Then a tensor in one file
+    can be the delta base of its lower-precision copy in another file, and weights can be stored
+    together with the states of their optimizer.
     """
     writer = ContentWriter(objects, inputs.request.options.progress)
     changes = [change for change in inputs.changes if change.open is not None]
@@ -83,7 +85,7 @@ def write(
 
 
 def _refuse_unknown(inputs: Inputs, entries: Mapping[str, FileEntry]) -> None:
-    """Raises UnknownPath for a name in ``exact`` that no reduced file has."""
+    """Raises UnknownPath if ``exact`` names a tensor that no file of the lossy pipeline has."""
     reduced = [entries[change.path] for change in inputs.changes if change.reducer is not None]
     unknown = set(inputs.request.options.exact) - {t.key for e in reduced for t in e.tensors}
     if reduced and unknown:
@@ -101,7 +103,7 @@ def _store_together(
     *,
     writer: ContentWriter,
 ) -> tuple[dict[str, FileEntry], Any]:
-    """The stored files by path, and the reduced state."""
+    """Stores files. Returns them by path, and the state that a lossy pipeline computed."""
     with ExitStack() as open_files:
         files = choose_bases(store, recent, changes, inputs, finder=finder, until=open_files)
         states: Mapping[str, FileState] = {}
@@ -133,9 +135,9 @@ def choose_bases(
     *,
     until: ExitStack,
 ) -> dict[str, Storing]:
-    """The files by path, reduced if requested, with a base of each content.
+    """Opens files, applies a requested lossy pipeline, and chooses a delta base of each content.
 
-    They stay open until ``until`` ends.
+    Returns the files by path. They stay open until ``until`` ends.
     """
     files: dict[str, Storing] = {}
     for change in changes:
@@ -158,10 +160,10 @@ def _reduced(
     last: BaseCache | None,
     loss: float | None,
 ) -> StateFile:
-    """A file reduced against the stored version ``entry``.
+    """A file that a lossy pipeline changed, relative to the stored file ``entry``.
 
-    Approximations are steps from that version; everything is stored exactly if it cannot be
-    recovered. Tensors cached in ``last`` are not recovered.
+    Approximations (``lc``) are steps from ``entry``. If ``entry`` cannot be decoded, the file is
+    stored exactly. Tensors that are cached in ``last`` need no decoding.
     """
     reducer = change.reducer
     assert reducer is not None

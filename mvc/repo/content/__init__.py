@@ -1,4 +1,4 @@
-"""The content of files: opening, recovering, comparing, finding bases.
+"""The contents of files: opens, decodes and compares files, and finds delta bases.
 
-The files of the working folder: ``mvc.repo.worktree``.
+``mvc.repo.worktree`` manages the files of the working folder.
 """
