@@ -10,7 +10,10 @@ from mvc.errors import DamagedData
 
 @contextmanager
 def noting(incomplete: list[DamagedData] | None) -> Iterator[None]:
-    """Appends a DamagedData of the block to ``incomplete``; raises it if that is None."""
+    """A ``with`` block that appends DamagedData to ``incomplete`` instead of raising it.
+
+    If ``incomplete`` is None, the block raises DamagedData.
+    """
     try:
         yield
     except DamagedData as error:

@@ -1,8 +1,8 @@
 """A file with contents computed from stored versions, piece by piece.
 
-``commit({entry.path: StateFile(DerivedFile(...))}, options=CommitOptions(parents=...))`` stores it;
-``export(..., derived=Manifest([file.entry]), parts=file.parts)`` writes it to disk. Only the pieces
-being computed are in memory.
+``commit({entry.path: StateFile(DerivedFile(...))}, options=CommitOptions(parents=...))`` stores the
+file. ``export(..., derived=Manifest([file.entry]), parts=file.parts)`` writes the file to disk.
+Only the pieces that are being computed are in memory.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from mvc.store.store import Store
 Compute: TypeAlias = Callable[[int, int, memoryview], None]
 """``compute(content, start, out)`` fills ``out`` with the piece of a content at ``start``.
 
-It is called for whole pieces (``mvc.model.hashing.pieces``), possibly repeatedly, and must be
-deterministic.
+``compute`` is called for whole pieces (``mvc.model.hashing.pieces``). It must be deterministic,
+because it may be called several times for a piece.
 """
 
 
 class DerivedFile(ParsedFile):
     """The file of ``entry`` with the contents at positions ``computed`` replaced by ``compute``.
 
-    Names, layout, skeleton and checks are those of ``entry``. Every other content is the stored one
-    whose id the entry names, of any version; a commit does not read it. Call ``check_available``
-    first: it may be forgotten or dropped. ``parts`` reads the computed contents by their ids in the
-    attribute ``entry``. ``skeleton``: replaces that of the entry.
+    Names, layout, skeleton and checks are those of ``entry``. Every other content is the stored
+    content with the id in ``entry``. A commit does not read such contents. Call ``check_available``
+    first, because these contents may be forgotten or dropped. ``parts`` maps the ids of computed
+    contents (in the attribute ``entry``) to functions that read them. ``skeleton``: replaces the
+    skeleton of ``entry``.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class DerivedFile(ParsedFile):
         self._skeleton = skeleton
 
     def read(self, content: int, start: int, out: memoryview) -> None:
-        """As in ``ParsedFile``; part of a piece costs the whole piece."""
+        """As in ``ParsedFile``. To read part of a piece, the whole piece is computed."""
         make = partial(self._compute, content)
         if content in self.stored:
             make = partial(self._store.recovery.piece, self.stored[content])
@@ -79,5 +80,5 @@ class DerivedFile(ParsedFile):
                 part[:] = whole[first - begin : end - begin]
 
     def skeleton(self) -> bytes:
-        """The replaced skeleton, or that of ``entry``."""
+        """The skeleton that was passed, or that of ``entry``."""
         return self._skeleton or skeleton_of(self._store.recovery, self.entry)

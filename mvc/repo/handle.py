@@ -1,4 +1,4 @@
-"""Finds and opens a repository without importing operations; the handle of an open one."""
+"""Finds and opens a repository, and defines its handle. Imports no modules of operations."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 COPY = "backup"
-"""A file in a ``.mvc`` that is a backup, or an unfinished restore (``mvc.maintenance.backup``)."""
+"""A file that marks a ``.mvc`` as a backup or an unfinished restore (``mvc.maintenance``)."""
 
 Configure: TypeAlias = Callable[[Path | None], Config]
-"""Makes the configuration from the path of the repository's settings file, or None."""
+"""Returns the configuration, given the path of the repository's settings file (None: no file)."""
 
 _OWN = (
     FORMAT,
@@ -52,7 +52,7 @@ _OWN = (
     f"{INDEX}/{BUILDING}",
     "remotes",
 )
-"""Files that are later written or mapped without a check for symbolic links."""
+"""Files that are written or mapped later, without a second check for symbolic links."""
 
 _RESTORE = {
     FORMAT: "run 'mvc fsck --repair', or restore .mvc/format from a copy",
@@ -61,16 +61,17 @@ _RESTORE = {
 
 
 class Recent(Struct):
-    """Recently committed states for the next commit: their tensors and optimizer structure."""
+    """Tensors and optimizer structures of recent commits, which the next commit can use."""
 
     caches: BaseCaches = field(default_factory=BaseCaches)
     trainings: Trainings = field(default_factory=Trainings)
 
 
 class Handle(Struct):
-    """An open repository: store, settings, and what this process last committed.
+    """An open repository: store, settings, and what this process committed recently.
 
-    ``interrupted``: the checkouts that opening completed or undid.
+    ``interrupted``: checkouts of killed processes that were completed or undone when the repository
+    was opened.
     """
 
     store: Store
@@ -80,7 +81,7 @@ class Handle(Struct):
 
 
 class Tuning(Struct, frozen=True, kw_only=True):
-    """When an index is built, and the threads to use (``pool``); for tests and measurements."""
+    """For tests and measurements: when an index is built (``thresholds``), and a thread pool."""
 
     thresholds: IndexThresholds | None = None
     pool: Executor | None = None
@@ -95,7 +96,7 @@ def open_handle(
     clock: Clock | None = None,
     tuning: Tuning | None = None,
 ) -> Handle:
-    """Opens the repository of a folder or, with ``discover``, of its nearest parent.
+    """Opens the repository of a folder. ``discover``: search the folder's parents, too.
 
     Raises NotARepository, DubiousOwnership, UnsupportedFormat, DamagedData, IoFailed,
     InvalidConfig.
@@ -138,9 +139,10 @@ def open_handle(
 
 
 def check_absent(fs: FileSystem, root: Path) -> None:
-    """Raises AlreadyARepository if a repository exists, or the errors of a damaged one.
+    """Raises AlreadyARepository if the folder ``root`` has a repository.
 
-    Raises DubiousOwnership if it is another user's.
+    Raises DubiousOwnership if this repository belongs to another user, and the errors of
+    ``_check_folder`` if it is damaged.
     """
     folder = root / FOLDER
     if fs.stat(folder) is None:
@@ -154,7 +156,7 @@ def check_absent(fs: FileSystem, root: Path) -> None:
 
 
 def _hint(hint: str | None) -> str:
-    """'mvc fsck' must open the repository too, so the hint must not name it alone."""
+    """A hint for a repository that does not open. ('mvc fsck' without --repair must open it.)"""
     if hint is None or hint.startswith("run 'mvc fsck' to list"):
         return "run 'mvc fsck --repair', with --from BACKUP if there is a copy of .mvc/journal"
     return hint

@@ -1,4 +1,4 @@
-"""Recovers the bytes of a version's files: whole in memory, or streamed to disk."""
+"""Decodes the bytes of a version's files, completely in memory, or piece by piece to disk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mvc.types import Bytes
 WINDOW = PIECE // 2
 
 AHEAD = 2
-"""Steps recovered while another is written; each needs the memory of two pieces."""
+"""How many steps are decoded while another step is written. A step needs two pieces of memory."""
 
 
 def skeleton_of(recovery: Recovery, entry: FileEntry) -> bytes:
@@ -43,7 +43,7 @@ def skeleton_of(recovery: Recovery, entry: FileEntry) -> bytes:
 def in_memory(
     recovery: Recovery, entry: FileEntry, wanted: Collection[int] | None = None
 ) -> dict[int, memoryview]:
-    """Verified contents by position, each in its own writable memory. Raises DamagedData."""
+    """Maps positions to verified contents, each in its own writable memory. Raises DamagedData."""
     chosen = range(len(entry.contents)) if wanted is None else sorted(wanted)
     out = {i: np.empty(entry.contents[i].spec.nbytes, np.uint8).data for i in chosen}
     recovery.fill(Request(entry.contents[i].id, entry.contents[i].spec, out[i]) for i in chosen)
@@ -56,14 +56,14 @@ def state_of(recovery: Recovery, entry: FileEntry) -> Any:
 
 
 class StoredBytes(StoredSource):
-    """An opaque file of a version; decodes pieces on demand and caches the last one.
+    """An opaque file of a version. Decodes pieces on demand, and caches the newest decoded piece.
 
-    Raises DamagedData after too many jumps between pieces, because a small file can demand endless
-    ones.
+    Raises DamagedData after too many changes between pieces, because a small malicious file could
+    cause endless changes.
     """
 
     def __init__(self, recovery: Recovery, entry: FileEntry) -> None:
-        """Raises DamagedData for a file with bytes outside of its contents."""
+        """Raises DamagedData if the file has bytes outside of its contents."""
         if entry.skeleton_size:
             raise DamagedData(f"{entry.path} is opaque, but has bytes outside of its contents")
         self._recovery = recovery
@@ -88,7 +88,7 @@ class StoredBytes(StoredSource):
                 break
             if at != self._last[0]:
                 if not self._left:
-                    raise DamagedData("its parts are too scattered to be read from a version")
+                    raise DamagedData("a file's parts are too scattered to be read from a version")
                 self._left -= 1
                 piece = np.empty(size, np.uint8).data
                 self._recovery.piece(id_, start, piece)
@@ -98,9 +98,9 @@ class StoredBytes(StoredSource):
 
 
 def without_contents(recovery: Recovery, entry: FileEntry) -> Source:
-    """The file with zeros instead of its contents, which are not decoded.
+    """The file with zeros instead of its contents. The contents are not decoded.
 
-    Empty for files above 2 GiB, which no ONNX graph exceeds.
+    Empty if the file is larger than 2 GiB, because an ONNX graph has at most 2 GiB.
     """
     data = np.zeros(entry.size if entry.size < 1 << 31 else 0, np.uint8).data
     rest = memoryview(skeleton_of(recovery, entry) if data else b"")
@@ -111,9 +111,9 @@ def without_contents(recovery: Recovery, entry: FileEntry) -> Source:
 
 
 class Buffers:
-    """The memory of some pieces, reused for all files in rotation.
+    """Memory for some pieces, which all files use in rotation.
 
-    With one buffer, nothing is recovered ahead.
+    With one buffer, no piece is decoded before its predecessor is written.
     """
 
     def __init__(self, count: int = AHEAD + 1) -> None:
@@ -130,7 +130,7 @@ class Buffers:
 
 
 ReadPart: TypeAlias = Callable[[int, memoryview], None]
-"""Fills memory with bytes of a content from an offset on; they are not verified."""
+"""Fills memory with bytes of a content from an offset on. The bytes are not verified."""
 
 
 def write_file(
@@ -143,11 +143,12 @@ def write_file(
     copied: Mapping[bytes, ReadPart] = {},
     check: bool = True,
 ) -> None:
-    """Writes every byte of the file, with the memory of ``buffers`` for files of any size.
+    """Writes every byte of the file. The memory of ``buffers`` suffices for files of any size.
 
-    Contents in ``copied`` are neither recovered nor hashed. Without ``check`` it is faster, but
-    damage of a large content is only detected by its hash at the end, even if another chain avoids
-    it: then DamagedData is raised, and the caller must start again.
+    ``copied``: functions that write some contents, by id. These contents are neither decoded nor
+    hashed. Without ``check``, writing is faster, but damage of a large content is detected only by
+    the hash, after the content was written. Then DamagedData is raised, and the caller must start
+    again with ``check``, which tries other deltas without the damage.
     """
     buffers = buffers or Buffers()
     steps = _steps(recovery, entry.contents, buffers, copied, check=check)
@@ -165,21 +166,24 @@ def write_file(
 
 
 _Part: TypeAlias = tuple[int, memoryview]
-"""Bytes of the content with this index and of those joined to it, following the previous part."""
+"""The index of a content, and bytes of it and of the contents joined to it.
+
+The bytes follow those of the previous part.
+"""
 _Before: TypeAlias = Future[list[_Part]] | None
 _Step: TypeAlias = Callable[[_Before], list[_Part]]
-"""Recovers some parts, given the step before it, which may still be running."""
+"""Decodes some parts. The argument is the step before, which may still be running."""
 
 
 def _recovered(
     contents: Sequence[Content], steps: Iterator[_Step], *, ahead: bool
 ) -> Generator[_Part]:
-    """The bytes of each content in turn, valid until the next ones are requested.
+    """Yields the bytes of each content. They are valid until the next bytes are requested.
 
-    The next steps run while the caller uses a step's result, so that all processors stay busy.
+    While the caller uses the result of a step, the next steps run, so that all CPU cores are busy.
     """
     if not ahead or (contents and _extent(contents, range(len(contents))) <= WINDOW):
-        for step in steps:  # too few for a thread
+        for step in steps:  # too few bytes for a thread
             yield from step(None)
         return
     with ThreadPoolExecutor(AHEAD, thread_name_prefix="mvc-ahead") as pool:
@@ -202,7 +206,10 @@ def _steps(
     *,
     check: bool,
 ) -> Iterator[_Step]:
-    """The steps that recover the contents, window by window, large contents by pieces."""
+    """Yields the steps that decode the contents.
+
+    A step decodes a window (several contents), or one piece of a large content.
+    """
     for window in _windows(contents, copied):
         first, size = contents[window[0]], _extent(contents, window)
         if size > PIECE and first.id in copied:
@@ -232,7 +239,7 @@ def _steps(
 def _fill(
     recovery: Recovery, wanted: Sequence[Request], parts: list[_Part], before: _Before
 ) -> list[_Part]:
-    """Recovers a window in all threads, after the previous one, whose by-products may help."""
+    """Decodes a window in all threads. By-products of the previous window may help, so it waits."""
     if before is not None:
         before.result()
     recovery.fill(wanted)
@@ -250,9 +257,9 @@ def _copy(
 def _large(
     recover: Callable[[bytes, int, memoryview], None], i: int, content: Content, buffers: Buffers
 ) -> Iterator[_Step]:
-    """Pieces of a content, several in parallel, each in one thread if that suffices for all cores.
+    """Yields steps that decode the pieces of a large content. Several steps run in parallel.
 
-    The hash is checked with the last piece, before the file is published.
+    The hash is checked with the last piece, before the file gets its final name.
     """
     hasher = BlobHasher(content.spec)
 
@@ -270,8 +277,9 @@ def _large(
 
 
 def _windows(contents: Sequence[Content], copied: Collection[bytes]) -> Iterator[range]:
-    """Ranges of contents that are recovered, or copied, together: half a piece at most, or one
-    content.
+    """Yields ranges of contents that are decoded together, or copied together.
+
+    A range has at most half a piece, or is one larger content.
     """
     first = 0
     for i in range(1, len(contents)):

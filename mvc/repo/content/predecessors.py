@@ -1,9 +1,10 @@
-"""Finds the parent version's tensor that precedes a new one, as the base of its delta.
+"""Finds the parent's tensor that a new tensor was probably derived from, for storing a delta.
 
-``mvc.store.writing.object_writer`` chooses which of its versions is the base. Search order: the
-same name in the parent's file of the same path; a name that differs only in a wrapper's prefix; the
-same dtype, shape and position; the same in the parent's other files. Full-precision originals of
-lower-precision copies: ``mvc.store.writing.precision_copies``.
+``mvc.store.writing.object_writer`` chooses which version of the found tensor is the delta base. In
+the parent's file of the same path, the search order is: the same name; a name that differs only in
+the prefix of a wrapper; the same dtype, shape and position. Then the parent's other files are
+searched in this order. ``mvc.store.writing.precision_copies`` finds the full-precision originals of
+lower-precision copies.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mvc.store.writing.storing import Origin, Storing
 def content_names(
     contents: Sequence[object], tensors: Sequence[ParsedTensor | LogicalTensor]
 ) -> list[str]:
-    """A name for each content: its first tensor's key, or its position among raw contents."""
+    """A name for each content: the key of its first tensor, or a number if it has no tensor."""
     names = {tensor.content: tensor.key for tensor in reversed(tensors)}
     raw = count()
     return [names[i] if i in names else f"\0raw{next(raw)}" for i in range(len(contents))]
@@ -40,7 +41,10 @@ class _Candidates:
         self.by_name = dict(zip(self._names[::-1], entry.contents[::-1], strict=True))
 
     def find(self, name: str, spec: TensorSpec, position: int) -> Iterator[Content]:
-        """Candidates, best first; ``position`` counts the new file's contents with this spec."""
+        """Yields candidates, best first.
+
+        ``position``: the index of the new content among the new file's contents with this spec.
+        """
         named = self.by_name.get(name), self._by_bare.get(bare_name(name))
         yield from (content for content in named if content is not None)
         yield from self._by_shape.get(spec, [])[position : position + 1]
@@ -68,8 +72,9 @@ class BaseFinder:
         self._seen: dict[tuple[str, TensorSpec], int] = {}
 
     def storing(self, path: str, parsed: ParsedFile, last: BaseCache | None = None) -> Storing:
-        """A file to store, with the name and base of each content; none for contents cached in
-        ``last``.
+        """A file to store, with a name and a base for each content.
+
+        Contents that are cached in ``last`` need no base.
         """
         names, same = content_names(parsed.contents, parsed.tensors), dict[str, Content]()
         if path in self._entries:
@@ -100,7 +105,7 @@ class BaseFinder:
 
 
 def _related(old: TensorSpec, new: TensorSpec) -> bool:
-    """Whether a delta between the two is possible."""
+    """Whether a delta between tensors with these specs is possible."""
     if old.dtype == new.dtype:
         inner = old.shape[1:] == new.shape[1:] or old.elements == new.elements
         return new.dtype == "raw" or inner

@@ -1,8 +1,9 @@
-"""How a model relates to its base (MMlib, definition 3), by manifests only.
+"""How a model relates to its base (MMlib, definition 3). Only the manifests are read.
 
-A model's architecture is the set of its tensors' names and shapes. Two tensors are equal if dtypes,
-shapes and bits are. Names are compared without wrapper prefixes. If one model is part of the other
-under a prefix (``backbone.``), this prefix is ignored.
+The architecture of a model is the set of its tensors' names and shapes. Two tensors are equal if
+their dtypes, shapes and bits are equal. Names are compared without wrapper prefixes. If one model
+is a part of the other model, whose names have an additional prefix (``backbone.``), this prefix is
+ignored.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _Tensors: TypeAlias = dict[str, LogicalTensor]
 
 
 class Relation(Struct, frozen=True):
-    """How the model at ``path`` relates to the one at ``base_path`` of its base version.
+    """How the model at ``path`` relates to the model at ``base_path`` of its base version.
 
-    ``kind``: a word of docs/python.md; *base* has no ``base_path``. Of the model's ``tensors``,
-    ``shared`` have the name and shape of a tensor of the base, and ``equal`` of these its dtype and
-    bits.
+    ``kind``: docs/python.md explains the kinds; *base* has no ``base_path``. ``tensors``: number of
+    the model's tensors. ``shared``: how many tensors have the name and shape of a tensor of the
+    base. ``equal``: how many tensors have the name, shape, dtype and bits of a tensor of the base.
     """
 
     path: str
@@ -40,7 +41,7 @@ class Relation(Struct, frozen=True):
     equal: int = 0
 
     def __str__(self) -> str:
-        """``fine-tuned version (2 of 320 tensors changed)``."""
+        """For example ``fine-tuned version (2 of 320 tensors changed)``."""
         if self.kind == "fine-tuned version":
             changed = self.tensors - self.equal
             return f"{self.kind} ({changed:,} of {self.tensors:,} tensors changed)"
@@ -60,8 +61,9 @@ def models(entries: Iterable[FileEntry]) -> list[FileEntry]:
 def relation(model: FileEntry, bases: Collection[FileEntry]) -> Relation:
     """How ``model`` relates to the best match among ``bases``.
 
-    That is the one at the same path if they share anything, else the one with most equal tensors,
-    then most equal names and shapes.
+    If ``model`` shares tensors with the base at the same path, this base is the best match.
+    Otherwise it is the base with the most equal tensors; if several have equally many, the one of
+    these with the most shared tensors.
     """
     relations = [_relation(model, base) for base in bases]
     relations = [r for r in relations if r.kind != "base"]
@@ -98,14 +100,14 @@ def _tensors(entry: FileEntry) -> list[LogicalTensor]:
 def _by_name(
     old: Iterable[LogicalTensor], new: Iterable[LogicalTensor]
 ) -> tuple[_Tensors, _Tensors]:
-    """Both by bare names, or by keys if bare names are not unique."""
+    """Two mappings, from bare names to tensors, or from keys if bare names are not unique."""
     full = {t.key: t for t in old}, {t.key: t for t in new}
     a, b = ({bare_name(key): t for key, t in side.items()} for side in full)
     return (a, b) if (len(a), len(b)) == (len(full[0]), len(full[1])) else full
 
 
 def _aligned(old: _Tensors, new: _Tensors) -> tuple[_Tensors, _Tensors]:
-    """Both, one under a prefix if more names and shapes agree that way."""
+    """The two mappings. If more names and shapes agree then, one of the two gets a prefix."""
     without_prefix = sum(
         name in new and new[name].spec.shape == t.spec.shape for name, t in old.items()
     )
@@ -119,7 +121,10 @@ def _aligned(old: _Tensors, new: _Tensors) -> tuple[_Tensors, _Tensors]:
 
 
 def _prefixes(part: Mapping[str, LogicalTensor], whole: _Tensors) -> Counter[str]:
-    """For each prefix, the number of tensors of ``whole`` that match ``part`` under it."""
+    """For each prefix, how many names in ``whole`` are this prefix and the name of ``part``.
+
+    Only tensors with equal shapes count.
+    """
     counts: Counter[str] = Counter()
     for name, tensor in whole.items():
         at = name.find(".") + 1

@@ -1,4 +1,4 @@
-"""diff: compares two versions, or a version and files, tensor by tensor.
+"""Diff: compares two versions, or a version and files, tensor by tensor.
 
-Comparing hashes only: ``mvc.repo.content.compare``.
+``mvc.repo.content.compare`` compares only hashes.
 """

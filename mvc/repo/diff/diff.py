@@ -1,7 +1,7 @@
-"""diff: compares two versions, or a version and files on disk, tensor by tensor.
+"""Diff: compares two versions, or a version and files on disk, tensor by tensor.
 
-Hashes decide what differs (``mvc.repo.content.compare``). Only differing tensors are read, by
-pieces, to compute distances (``mvc.repo.diff.distance``), and verified by their hashes.
+Hashes decide what differs (``mvc.repo.content.compare``). Only tensors that differ are read, piece
+by piece, to compute their distances (``mvc.repo.diff.distance``). Their hashes are verified.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ if TYPE_CHECKING:
     from mvc.repo.diff.distance import Distance
 
 Read = Callable[[int, int, memoryview], None]
-"""Fills a buffer from byte ``start`` of content ``i``: (i, start, buffer)."""
+"""``read(i, start, buffer)`` fills ``buffer`` with the bytes of content ``i`` from ``start`` on."""
 
 _V = TypeVar("_V")
 
 
 class Diff(Struct, frozen=True):
-    """``a`` names the old side, ``b`` the new one; ``files`` lists all files by path.
+    """``a``: name of the old side. ``b``: name of the new side. ``files``: all files by path.
 
-    ``from_head``: Python states and imported files that were never written; the working folder
-    counts as equal to HEAD for them. ``metrics``, ``params``: those that differ between two
-    versions, as (old, new), None if missing. ``relations``: by path, how each model of the new side
-    relates to the old side; *base* if they share nothing. ``unmeasured``: by path, why distances
-    are unknown: the weights were dropped.
+    ``from_head``: paths of Python states and imported files that were never written to the working
+    folder. They count as equal to HEAD. ``metrics``, ``params``: values (old, new) that differ
+    between two versions, by name; a missing value is None. ``relations``: maps the path of each
+    model of the new side to its relation to the old side, which is *base* if they share no tensor.
+    ``unmeasured``: maps paths to a reason why distances are unknown (the weights were dropped).
     """
 
     a: str
@@ -81,7 +81,7 @@ class Diff(Struct, frozen=True):
 
 
 def _rows(files: Iterable[FileDiff]) -> list[Sequence[str]]:
-    """For each file that differs: path, kind, differing tensors of all tensors."""
+    """For each file that differs: path, kind, and how many of its tensors differ."""
     rows: list[Sequence[str]] = []
     for file in files:
         if file.kind != "unchanged":
@@ -101,11 +101,13 @@ def diff(
 ) -> Diff:
     """Compares ``a`` (default HEAD) with ``b`` (default: the tracked files on disk).
 
-    Each is a revision, or else a file or folder on disk. A file is compared with the path of the
-    same name on the other side, or with its only state. A file or folder alone is compared with
-    HEAD. ``paths`` limits the comparison. A Python state or an imported file that was never written
-    equals HEAD. Raises UnknownRevision if ``a`` or ``b`` is neither a revision nor on disk,
-    UnknownPath for paths that neither side has, WrongUsage for a file with ``paths``.
+    ``a`` and ``b`` are revisions, files or folders on disk. If ``a`` is on disk and ``b`` is
+    missing, ``a`` is compared with HEAD. A file is compared with the path of the same name on the
+    other side. If there is no such path, it is compared with the only state of the other side.
+    ``paths``: compare only these paths. A Python state or an imported file that was never written
+    to disk counts as equal to HEAD. Raises UnknownRevision if ``a`` or ``b`` is neither a revision
+    nor on disk; UnknownPath if neither side has one of ``paths``; WrongUsage if a file is compared
+    and ``paths`` is not empty.
     """
     old, new = _sides(store, a, b, paths)
     if paths and (old.single or new.single):
@@ -139,7 +141,7 @@ def diff(
 
 
 def _relations(pairs: Sequence[Pair]) -> dict[str, Relation]:
-    """By path, how each model of the new side relates to those of the old one."""
+    """Maps the path of each model of the new side to its relation to the models of the old side."""
     bases = models(old for _, old, _ in pairs if old is not None)
     new = {id(entry) for entry in models(new for _, _, new in pairs if new is not None)}
     return {path: relation(y, bases) for path, _, y in pairs if y is not None and id(y) in new}
@@ -155,9 +157,11 @@ def _differing(
 class DiffSource(Struct, frozen=True):
     """One side of a diff: a version, the working folder, or a file or folder on disk.
 
-    ``places``: locations of files on disk; all others are recovered. ``single``: one file,
-    comparable with a path of another name. ``on_disk``: named as a file or folder. ``from_head``:
-    paths of the working folder with entries of HEAD. ``commit``: that of a version.
+    ``label``: the name of the side in the output. ``places``: locations of files on disk; all other
+    files are decoded from the repository. ``single``: the side is one file, which may be compared
+    with a path of another name. ``on_disk``: the side is a file or folder that the caller named.
+    ``from_head``: paths of the working folder that count as equal to HEAD. ``commit``: the commit
+    of the version.
     """
 
     store: Store
@@ -171,9 +175,9 @@ class DiffSource(Struct, frozen=True):
 
     @contextmanager
     def open(self, entry: FileEntry) -> Iterator[tuple[Read, Callable[[], bytes]]]:
-        """Reads the contents of a file, and its skeleton.
+        """A ``with`` block with two functions, which read the contents and the skeleton of a file.
 
-        Raises SourceChanged if it changed on disk meanwhile.
+        Raises SourceChanged if the file changed on disk meanwhile.
         """
         from mvc.adapters.opening import open_file
 
@@ -198,7 +202,7 @@ class DiffSource(Struct, frozen=True):
             yield parsed.read, parsed.skeleton
 
     def types(self, entry: FileEntry | None) -> Mapping[str, str]:
-        """By key the quantisation of a file's tensors. Raises the errors of ``open``."""
+        """Maps the keys of tensors to their quantisation. Raises the errors of ``open``."""
         if entry is None or entry.format != "gguf":
             return {}
         with self.open(entry) as (_, skeleton):
@@ -228,7 +232,7 @@ class DiffSource(Struct, frozen=True):
         )
 
     def entry_like(self, other: DiffSource) -> FileEntry:
-        """The entry to compare the other side's single file with."""
+        """The entry with which the single file of the other side is compared."""
         if not self.single:
             for name in other.entries:
                 if name in self.entries:
@@ -266,7 +270,7 @@ def _side(store: Store, rev: Rev, paths: Sequence[str]) -> DiffSource:
             ) from None
         if identity.is_dir:
             return folder(store, path, text, paths)
-        try:  # inside the repository it has the name of its tracked path
+        try:  # a file inside the repository has the name of its tracked path
             name = worktree.tracked_name(store.root, path, fs.cwd(), fs=fs)
         except InvalidName:
             name = path.name
@@ -277,7 +281,7 @@ def _side(store: Store, rev: Rev, paths: Sequence[str]) -> DiffSource:
 def version(
     store: Store, commit: CommitId | None, label: str, paths: Collection[str] = ()
 ) -> DiffSource:
-    """The files of a commit; no files for None."""
+    """The files of a commit. If ``commit`` is None, there are no files."""
     entries = manifests.of_commit(store, commit).entries
     files = {e.path: e for e in entries if is_under(e.path, paths)}
     of = None if commit is None else commits.get(store.snapshot, commit)
@@ -285,7 +289,7 @@ def version(
 
 
 def folder(store: Store, root: Path, label: str, paths: Collection[str]) -> DiffSource:
-    """The files of a folder on disk by their names in it. Raises UnknownPath for a dead link."""
+    """The files of a folder on disk, by name in the folder. Raises UnknownPath for a dead link."""
     disk_files = worktree.sorted_files_in(store.fs, root)
     places = {f.name: root / f.name for f in disk_files if is_under(f.name, paths)}
     entries = {name: worktree.entry_at(store.fs, place, name) for name, place in places.items()}
@@ -297,8 +301,8 @@ def working_folder(
 ) -> DiffSource:
     """The ``tracked`` paths of HEAD that are files in the working folder now.
 
-    A Python state without a file equals HEAD, as for commit. So does an imported file that was
-    never checked out.
+    A Python state without a file counts as equal to HEAD, as in a commit. An imported file that was
+    never checked out counts as equal to HEAD, too.
     """
     worktree.check_worktree(store)
     imported = _is_as_imported(store)
@@ -345,9 +349,9 @@ def _with_distances(
     unmeasured: dict[str, str],
     progress: Progress | None,
 ) -> Iterator[FileDiff]:
-    """Reads the differing tensors and computes their distances.
+    """Reads the tensors that differ and computes their distances.
 
-    A file whose weights were dropped gets no distances, and its reason in ``unmeasured``.
+    If the weights of a file were dropped, the file gets no distances, and ``unmeasured`` says why.
     """
     wanted = [row.new_spec for file in differences for row in file.tensors if comparable(row)]
     read = Counted(progress, sum(spec.nbytes for spec in wanted if spec is not None))
@@ -372,7 +376,7 @@ def _with_distances(
 
 
 def comparable(row: TensorDiff) -> bool:
-    """Whether distances are defined and not known from the hashes."""
+    """Whether distances of a tensor are defined, and not yet known from its hashes."""
     old, new = row.old_spec, row.new_spec
     same_shape = old is not None and new is not None and old.shape == new.shape
     return same_shape and row.changed_share is None
@@ -411,8 +415,8 @@ def tensor_pieces(
 ) -> Iterator[memoryview]:
     """A tensor's row-major bytes, piece by piece in ``buffer``.
 
-    Raises the error of ``side.wrong`` at the end if they do not match their hash. For a view, the
-    whole storage is read first.
+    Raises the error of ``side.wrong`` at the end if the bytes do not match their hash. For a view,
+    the whole storage is read first.
     """
     from mvc.adapters.views import extract
     from mvc.model.hashing import pieces, verify_pieces

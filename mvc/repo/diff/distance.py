@@ -1,7 +1,8 @@
-"""Tensors in float64: distances, block by block, and conversion from and to float64.
+"""Computes distances of tensors in float64, and converts tensors from and to float64.
 
-Every dtype converts to float64 exactly, except that 64-bit integers beyond 2**53 are rounded for
-the cosine; they are subtracted as integers. Blocks fit the processor's cache.
+Distances are computed block by block, because a block fits into the CPU cache. Every dtype is
+converted to float64 exactly, except 64-bit integers beyond 2**53. These are subtracted as integers.
+For the cosine they are rounded.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from mvc.adapters.python.arrays import has_dtype, make_array
 from mvc.model.tensor import DTYPES, TensorSpec
 
-_BLOCK = 1 << 16  # elements; pieces are multiples of this, except the last one
+_BLOCK = 1 << 16  # elements; all pieces except the last one have a multiple of this number
 _SAFE = (1e-140, 1e140)  # magnitudes whose squares neither overflow nor vanish
 _Floats = NDArray[np.float64]
 
@@ -28,9 +29,9 @@ _NUMPY = {
     if d.name != "bfloat16" and (d.width > 1 or not d.floating)
 }
 
-# (exponent bits, mantissa bits, exponent bias, kind of special values). The formats are
-# those of Micikevicius et al., "FP8 Formats for Deep Learning" (2022), the fnuz ones of
-# Noune et al. (2022), and those of the OCP Microscaling specification 1.0.
+# (exponent bits, mantissa bits, exponent bias, kind of special values). The formats are defined
+# in Micikevicius et al., "FP8 Formats for Deep Learning" (2022), in Noune et al. (2022) (fnuz),
+# and in the OCP Microscaling specification 1.0.
 _SMALL = {
     "float8_e4m3fn": (4, 3, 7, "fn"),
     "float8_e4m3fnuz": (4, 3, 8, "fnuz"),
@@ -46,18 +47,18 @@ _NARROW = {
     "float8_e5m2fnuz": (2, -15, 0x80),
     "float8_e8m0fnu": (0, -127, 0),
 }
-"""Bits of the fraction, exponent of the smallest normal number, and the code of NaN in a table."""
+"""Bits of the fraction, exponent of the smallest normal number, and default of ``_codes``."""
 
 ROUNDED = {name for name, d in DTYPES.items() if d.floating} - {"float4_e2m1fn_x2"}
 """The dtypes that ``rounded`` supports: all floats and complex numbers except packed pairs."""
 
 
 class Distance(Struct, frozen=True):
-    """``changed_share``: share of elements with different bits (0 without elements).
+    """``changed_share``: share of elements whose bits differ; 0 if there are no elements.
 
-    ``l2`` and ``max_abs`` of new - old, and the cosine of old and new (None if one is zero), over
-    elements finite in both; ``nonfinite`` counts all other elements. A complex number counts as a
-    pair.
+    ``l2``, ``max_abs``: norms of new - old. ``cosine``: cosine similarity of old and new; None if
+    one tensor is zero. These three are computed from elements that are finite in both tensors, and
+    a complex number is a pair of numbers for them. ``nonfinite``: number of the remaining elements.
     """
 
     changed_share: float
@@ -70,7 +71,7 @@ class Distance(Struct, frozen=True):
 def distance_of(
     old_dtype: str, old: Iterable[memoryview], new_dtype: str, new: Iterable[memoryview]
 ) -> Distance:
-    """Compares two tensors with equal numbers of elements, given in row-major pieces.
+    """Compares two tensors with equal numbers of elements. The pieces are in row-major order.
 
     Each piece except the last has a multiple of 65,536 elements. If the dtypes differ, all elements
     count as changed.
@@ -118,7 +119,7 @@ def _changed(a: memoryview, b: memoryview, itemsize: int) -> int:
 def _apart(
     a: memoryview, a_dtype: str, b: memoryview, b_dtype: str, old: _Floats, new: _Floats
 ) -> _Floats:
-    """|new - old|, exact also for 64-bit integers."""
+    """|new - old|. It is exact even for 64-bit integers."""
     if a_dtype == b_dtype and a_dtype in {"int64", "uint64"}:
         x, y = np.frombuffer(a, _NUMPY[a_dtype]), np.frombuffer(b, _NUMPY[a_dtype])
         high = np.maximum(x, y).view("<u8")
@@ -128,7 +129,7 @@ def _apart(
 
 
 def _norm(values: _Floats) -> float:
-    """The L2 norm, also if squares leave the range of float64."""
+    """The L2 norm. It is computed even if squares are outside the range of float64."""
     square = _product(values, values)
     if _SAFE[0] ** 2 < square < _SAFE[1] ** 2:
         return math.sqrt(square)
@@ -145,7 +146,7 @@ def _product(a: _Floats, b: _Floats) -> float:
 
 
 def to_float64(data: memoryview, dtype: str) -> _Floats:
-    """The elements as a flat float64 array; complex and packed elements give two each."""
+    """The elements as a flat float64 array. A complex or packed element becomes two numbers."""
     if dtype == "bfloat16":
         bits = np.frombuffer(data, "<u2").astype(np.uint32)
         bits <<= 16
@@ -159,8 +160,8 @@ def to_float64(data: memoryview, dtype: str) -> _Floats:
 def as_numpy(spec: TensorSpec, data: memoryview) -> NDArray[Any]:
     """A tensor's bytes as a numpy array, without torch.
 
-    Types unknown to numpy become float32 (complex64), which represents each value exactly; packed
-    4-bit numbers get a last dimension of two.
+    Dtypes that numpy lacks become float32 or complex64, which represent each value exactly. Packed
+    4-bit numbers get an additional last dimension of length two.
     """
     if has_dtype(spec.dtype):
         return make_array(spec, data)
@@ -199,11 +200,12 @@ def _byte_values(dtype: str) -> NDArray[Any]:
 
 
 def rounded(values: NDArray[np.float64], dtype: str) -> NDArray[Any]:
-    """The elements of ``dtype`` nearest to ``values``, ties to even; complex ones from pairs.
+    """The elements of ``dtype`` that are nearest to ``values``, with ties to even.
 
-    Each is rounded once: for narrow floats in float64, to a multiple of a power of two given by the
-    exponent. Overflow gives infinity, or NaN if the dtype has none. A NaN becomes the positive
-    quiet one, also in ``values``.
+    A complex element is rounded from a pair of values. Each value is rounded once. Narrow floats
+    are rounded in float64, to a multiple of a power of two that depends on the exponent. Overflow
+    gives infinity, or NaN if the dtype has no infinity. Each NaN becomes the positive quiet NaN, in
+    ``values``, too.
     """
     values[np.isnan(values)] = np.nan
     if dtype in _NUMPY:
@@ -214,14 +216,14 @@ def rounded(values: NDArray[np.float64], dtype: str) -> NDArray[Any]:
     values = np.rint(values / steps) * steps
     if dtype == "bfloat16":
         return (values.astype("<f4").view("<u4") >> 16).astype("<u2")
-    if dtype == "float8_e8m0fnu":  # an exponent only; negative values become NaN
+    if dtype == "float8_e8m0fnu":  # only an exponent, without sign: negative values become NaN
         return np.asarray(np.minimum(values.astype("<f4").view("<u4") >> 23, 0xFF), np.uint8)
     return np.take(_codes(dtype), values.astype("<f2").view("<u2"))
 
 
 @cache
 def _codes(dtype: str) -> NDArray[np.uint8]:
-    """The code of each number of an 8-bit float by its float16 bits; all others are NaN."""
+    """Maps the float16 bits of each number of an 8-bit float to its code, and all others to NaN."""
     numbers = _byte_values(dtype)
     numeric = np.flatnonzero(~np.isnan(numbers))
     codes = np.full(1 << 16, _NARROW[dtype][2], np.uint8)

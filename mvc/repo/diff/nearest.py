@@ -1,7 +1,8 @@
 """Finds the version whose tensors are nearest to those of a file that no version has.
 
-The version with most equal tensors wins; ties are resolved by the values of a few differing
-tensors. The work is bounded for histories of any length.
+The nearest version is the one with the most equal tensors. If several versions have equally many,
+the values of a few differing tensors decide. The search takes a bounded time for histories of any
+length.
 """
 
 from __future__ import annotations
@@ -33,17 +34,18 @@ if TYPE_CHECKING:
 
 _SEARCH, _MEASURE = 3.0, 2.0  # seconds to search versions, and to compare values
 _LOOKED_UP = 64  # tensors whose versions are looked up in the index
-_QUICK = MIB >> 1  # bytes of a tensor used to resolve ties
-_ROUND = 8  # tensors that are compared before versions drop out
+_QUICK = MIB >> 1  # largest size of a tensor whose values are compared to resolve ties
+_ROUND = 8  # how many tensors are compared before the farther versions are excluded
 _MEASURED = 256 * MIB  # bytes of tensors whose distances are computed
 
 
 class Nearest(Struct, frozen=True):
     """The version ``commit`` whose file at ``path`` is nearest to a file.
 
-    Of the file's ``tensors``, ``equal`` have the same bits. ``differing``: all others, largest
-    difference first; tensors too large to read have no distances. ``versions``: number of versions
-    compared; ``complete``: all were compared and no tie remained.
+    ``tensors``: number of the file's tensors. ``equal``: how many tensors have the same bits in the
+    version. ``differing``: all other tensors, those with the largest difference first. Tensors that
+    are too large to read have no distances. ``versions``: number of compared versions.
+    ``complete``: whether all versions were compared and no tie remained.
     """
 
     commit: CommitId
@@ -56,7 +58,7 @@ class Nearest(Struct, frozen=True):
 
 
 class _Candidate(Struct, frozen=True):
-    """A version's file. ``rank``: its equal tensors, then those of equal name and shape."""
+    """A version's file. ``rank``: number of equal tensors, and of equal names and shapes."""
 
     rank: tuple[int, int]
     offset: int
@@ -65,10 +67,10 @@ class _Candidate(Struct, frozen=True):
 
 
 def nearest(store: Store, path: Path, progress: Progress | None = None) -> Nearest | None:
-    """The version with most tensors of the file at ``path``; ties: the newest.
+    """The version that is nearest to the file at ``path``. If several are, the newest of these.
 
-    None for a file without tensors, and if no compared version has a tensor of equal name and
-    shape. Raises UnknownPath if there is no such file.
+    None if the file has no tensors, or if no compared version has a tensor of equal name and shape.
+    Raises UnknownPath if there is no such file.
     """
     snapshot = store.fresh()
     entry = entry_at(store.fs, path, path.name, progress=progress)
@@ -96,8 +98,9 @@ def nearest(store: Store, path: Path, progress: Progress | None = None) -> Neare
 
 
 def _most_equal(store: Store, entry: FileEntry) -> tuple[list[_Candidate], int, bool]:
-    """The versions of highest rank, newest first; number of versions compared, and whether all
-    were.
+    """The versions of the highest rank, newest first.
+
+    Returns also how many versions were compared, and whether these are all versions.
     """
     until, seen, best = time.monotonic() + _SEARCH, set[CommitId](), list[_Candidate]()
     ids = {tensor.id for tensor in entry.tensors}
@@ -122,8 +125,9 @@ def _most_equal(store: Store, entry: FileEntry) -> tuple[list[_Candidate], int, 
 
 
 def _commits(snapshot: Snapshot, entry: FileEntry) -> Iterator[tuple[int, CommitId]]:
-    """Versions that introduced a tensor of the file, then all versions; each with its journal
-    offset.
+    """Yields the versions that introduced a tensor of the file, then all versions.
+
+    Each version comes with the offset of its journal entry.
     """
     wanted = [bytes(tensor.id)[: keys.ID_BYTES] for tensor in entry.tensors[:_LOOKED_UP]]
     offsets = {keys.offset_of(key) for id_ in wanted for key in snapshot.under(keys.BLOB + id_)}
@@ -134,7 +138,7 @@ def _commits(snapshot: Snapshot, entry: FileEntry) -> Iterator[tuple[int, Commit
 
 
 def _files(store: Store, commit: CommitId) -> Sequence[FileEntry]:
-    """Empty for a version that is forgotten or damaged."""
+    """The files of a version. There are none if the version is forgotten or damaged."""
     try:
         manifest = manifests.if_stored(store, commit)
     except DamagedData:
@@ -167,7 +171,7 @@ def _closest(tied: Sequence[_Candidate], file: DiffSource) -> tuple[_Candidate, 
 
 
 def _distinguishing(tied: Sequence[_Candidate], file: DiffSource) -> list[str]:
-    """Bare names of available tensors that differ between candidates, best for comparison first."""
+    """Bare names of comparable tensors that differ between candidates, the best ones first."""
     (entry,) = file.entries.values()
     contents = [{bare_name(t.key): t.id for t in candidate.entry.tensors} for candidate in tied]
     compared = compare_files(tied[0].entry, entry, entry.path).tensors
@@ -179,14 +183,14 @@ def _distinguishing(tied: Sequence[_Candidate], file: DiffSource) -> list[str]:
 
 
 def _distance(candidate: _Candidate, file: DiffSource, names: Sequence[str]) -> float:
-    """The sum over these tensors; infinite for a version that lacks a tensor."""
+    """The sum of the distances of these tensors. It is infinite if the version lacks a tensor."""
     (entry,) = file.entries.values()
     rows = [row for row in _differing(candidate.entry, entry) if bare_name(row.key) in names]
     if not all(map(comparable, rows)):
         return float("inf")
     try:
         return sum(distance.l2 for distance in _distances(candidate, file, rows))
-    except MvcError:  # damaged, or its weights were dropped
+    except MvcError:  # the version is damaged, or its weights were dropped
         return float("inf")
 
 
@@ -204,7 +208,7 @@ def _differing(old: FileEntry, new: FileEntry) -> list[TensorDiff]:
 
 
 def _smallest(most: int, rows: Iterable[TensorDiff]) -> list[TensorDiff]:
-    """The smallest tensors of equal shapes, ``most`` bytes in total."""
+    """The smallest tensors whose old and new shapes are equal, at most ``most`` bytes in total."""
     chosen: list[TensorDiff] = []
     total = 0
     for row in sorted(filter(comparable, rows), key=_bytes):

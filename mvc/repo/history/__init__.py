@@ -1,4 +1,4 @@
-"""log: versions and their ancestors; orphaned versions.
+"""Log: a version and its ancestors, and orphans, which are versions that no ref reaches.
 
-Revisions such as ``HEAD~3``: ``mvc.repo.revisions``.
+``mvc.repo.revisions`` resolves revisions such as ``HEAD~3``.
 """
