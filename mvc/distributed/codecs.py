@@ -178,7 +178,7 @@ class LargestEntries(DriftCodec):
 
 
 class Lc(DriftCodec):
-    """The pipeline stage ``lc``: encodes the whole vector as a delta from a vector of zeros.
+    """The lossy pipeline stage ``lc``: encodes the whole vector as a delta from a vector of zeros.
 
     ``bound`` is the text after ``lc:`` in a pipeline: ``x=3``, ``budget=0.05``, ``error=0.1,ans``.
     """
@@ -268,9 +268,10 @@ class VectorLayout(Struct, frozen=True):
     layers.
 
     ``measured``: the number of parameters. The statistics (running means and variances) are
-    averaged without a codec and without the coordinator's momentum. The distance between models is
-    measured without the statistics. ``digest``: 16 bytes that identify the network's structure.
-    Integer buffers and optimizer states are not in the vector, and stay with each worker.
+    averaged without a codec and without the outer step (the coordinator's rate and momentum). The
+    distance between models is measured without the statistics. ``digest``: 16 bytes that identify
+    the network's structure. Integer buffers and optimizer states are not in the vector, and stay
+    with each worker.
     """
 
     length: int

@@ -7,8 +7,8 @@ is the number of this worker.
 
 In a round, all workers train the newest global model, the reference. The drift of a worker is its
 model minus the reference. The value of a safe function (``mvc.distributed.safe``) is negative while
-the drift is small enough for the radius, a distance. A round has sub-rounds. In a sub-round of FGM,
-a worker counts by how many quanta this value has risen; a quantum is a fixed amount.
+the drift is small, compared with a distance, the radius. A round has sub-rounds. In a sub-round of
+FGM, a worker counts by how many quanta this value has risen; a quantum is a fixed amount.
 examples/reproduce/distributed/README.md explains the protocols.
 """
 
@@ -97,6 +97,8 @@ class Done(Message, frozen=True):
 class Begin(Message, frozen=True):
     """Down: a round begins. ``data``: the global model if ``full`` is 1, otherwise its encoded
     change.
+
+    ``quantum``: as in Quantum.
     """
 
     full: int
@@ -125,7 +127,7 @@ class Balance(Message, frozen=True):
 
 
 class Continue(Message, frozen=True):
-    """Down: a sub-round begins without synchronization."""
+    """Down: a sub-round begins, and the worker trains on from its own model."""
 
 
 class Stop(Message, frozen=True):

@@ -1,4 +1,4 @@
-"""The settings of a training. They come from the command, from ``join``, or from both."""
+"""The settings of a training, from ``mvc train-distributed``, from ``join``, or from both."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Commits the checkpoints of trainings in the order of their times (``mvc import``).
 
 Every version is durable at once, but is on no branch until the import ends. One operation then
-moves each branch to the end of its history. A checkpoint that was imported before is recognised by
-time and content. So an import can be repeated, even after a crash.
+moves all branches to the ends of their histories. A checkpoint that was imported before is
+recognised by time and content. So an import can be repeated, even after a crash.
 """
 
 from __future__ import annotations

@@ -31,9 +31,7 @@ _KNOWN = re.compile(
     re.IGNORECASE,
 )
 _STEPS = {"checkpoint", "ckpt", "global_step"}
-_NO_JSON = re.compile(
-    rb"(?<=[\s:,\[])(?:NaN|-?Infinity)(?=[\s,}\]])"
-)  # only Python's JSON has these
+_NO_JSON = re.compile(rb"(?<=[\s:,\[])(?:NaN|-?Infinity)(?=[\s,}\]])")  # not valid JSON
 
 
 class _TrainerState(Struct):

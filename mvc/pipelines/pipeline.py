@@ -3,8 +3,9 @@
 A record is the stored form of tensors. A delta is stored as the difference from other bytes, the
 base. A full record has no base, and is encoded by the line without its delta stages. Decoding needs
 only the line and the stored bytes. Decisions (stages that decide whether a version is stored) and
-lossy stages act before storage. Records name ``coding()``, the line without these two kinds of
-stages. The forms of a chunk are described in docs/format.md, "Payload of a single member".
+lossy stages act before storage. A record contains the text of ``coding()``, the line without these
+two kinds of stages. The forms of a chunk are described in docs/format.md, "Payload of a single
+member".
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ _ELIDE_SHARE = 0.92  # if more words have changed, a bitmap costs more than it s
 # than one byte, all words are stored: as small as with a bitmap, and decoded twice as fast.
 _DENSE_SHARE, _WIDE_SHARE = 0.6, 1 / 64
 _SAMPLES, _SAMPLE = 4, 1 << 15  # number of blocks from which a size is estimated, and bytes of each
-_FEW = 64  # words that are compared before all words
-_WHOLE = 2 * _SAMPLES * _SAMPLE  # smaller chunks are encoded whole, and the result is used
+_FEW = 64  # number of first words, compared as a cheap test
+_WHOLE = 2 * _SAMPLES * _SAMPLE  # up to this size, a chunk is encoded to estimate its size
 
 _UNSPLIT = StreamLayout("")  # for pipelines without a layout stage
 
@@ -84,7 +85,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         """The line without decisions and lossy stages; this pipeline itself if it has no such
         stages.
 
-        Records name this part, because only this part encodes and decodes.
+        A record contains the text of this part, because only this part encodes and decodes.
         """
         return _build(self.stages) if self.decisions or self.lossy else self
 
@@ -166,10 +167,11 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         """Estimates the stored bytes per raw byte of ``new``: 0.0 for no bytes, about 1.0 for no
         gain.
 
-        A tensor of up to 256 KiB is encoded completely, and the chunk is returned, too. Of a larger
-        tensor, only 128 KiB in evenly spread blocks are encoded. A commit estimates the delta and
-        the full record, and stores one of these. Encoding a large tensor twice would double the
-        commit's work. Without a base, the estimate is for the pipeline without its delta stages.
+        A tensor of up to 256 KiB is encoded completely, and the encoded chunk is returned, too. Of
+        a larger tensor, only 128 KiB in evenly spread blocks are encoded. A commit estimates the
+        delta and the full record, and stores one of these. Encoding a large tensor twice would
+        double the commit's work. Without a base, the estimate is for the pipeline without its delta
+        stages.
         """
         total = len(new)
         if not total:
@@ -252,7 +254,8 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         nonzero words.
 
         The tail is the bytes after the last complete word. The words of a delta are in scratch
-        memory. Without a delta, the bitmap is None, and all words are counted.
+        memory, which this thread reuses. Without a delta, the bitmap is None, and all words are
+        counted.
         """
         words = words_of(new, width)
         end = words.nbytes
@@ -342,7 +345,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
 def sample_of(data: memoryview, block: int = _SAMPLE, unit: int = 64) -> memoryview:
     """Blocks of complete units, spread over ``data``; all of ``data`` if it is at most twice as
-    long.
+    long as the blocks.
     """
     block = block // unit * unit
     if len(data) <= 2 * _SAMPLES * block:

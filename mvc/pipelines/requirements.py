@@ -5,8 +5,8 @@ bound is the loss of accuracy that the user allows. ``python examples/reproduce 
 measures the losses: on the next batch, on the last batch, and for the worst label. If the user does
 not let mvc evaluate versions, mvc chooses the smallest preset whose loss was above the bound by no
 more than chance in 95 % of the trainings: ``frontier-0``. Otherwise mvc chooses a preset with a
-guard. The guard compares accuracies on the user's data, and stores more once a loss above the bound
-is significant. The VSOL thesis (section 5.1) chooses among its own presets.
+guard. The guard compares accuracies on the user's data, and stores weights more exactly once a loss
+above the bound is significant. The VSOL thesis (section 5.1) chooses among its own presets.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The table of all stages, the presets, and the parser of lines such as ``xor | planes | zstd:1``.
 
-Stored data name a stage by its text. Only stages of this table can be named. The order of stages is
-checked: each stage has kinds of data that it accepts, and a kind that it returns.
+Stored data refer to a stage by the stage's text. Only stages of this table can be named. The order
+of stages is checked: each stage has kinds of data that it accepts, and a kind that it returns.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ _ENDS = {
     Kind.PAIR: "add a delta (sub or xor) after it",
     Kind.CHOSEN: "add a delta (sub or xor) after it",
 }
-"""Maps each kind of data that the last stage of a line must not return to a hint."""
+"""If the last stage of a line returns one of these kinds of data, the line is refused with the
+hint.
+"""
 
 
 def read_stages(text: str) -> tuple[Stage, ...]:

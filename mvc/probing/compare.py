@@ -80,8 +80,8 @@ class FirstDifference(Struct, frozen=True):
     ``inputs``, ``target``, ``weights`` (of the model before the run), ``calls`` (other layers were
     called), ``input`` or ``output`` of a layer, ``model output``, ``loss``, ``grad_output`` or
     ``grad_input`` of a layer, ``gradient`` of a parameter, ``step`` (a weight after the step).
-    ``name``: the name of a weight. ``inside``: if the difference arose between layers, the layer or
-    the model that contains this code.
+    ``name``: the name of a weight. ``inside``: if the difference arose between layers, the layer
+    (or the model) in whose ``forward`` it arose.
     """
 
     part: str

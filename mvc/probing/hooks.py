@@ -34,8 +34,8 @@ def layers_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """Maps names to the modules that are recorded: all except the model itself and containers.
 
     A container has no ``forward`` of its own: Sequential, ModuleList, ModuleDict. A module with
-    several names has its first name. TorchScript modules call no hooks, so they are left out. If no
-    module remains, the model itself is recorded.
+    several names is recorded under the first name. TorchScript modules call no hooks, so they are
+    left out. If no module remains, the model itself is recorded.
     """
     layers = {}
     for name, module in model.named_modules():

@@ -66,7 +66,7 @@ class Probe(Struct, frozen=True):
     def shown(self, most: int) -> tuple[LayerRow, ...]:
         """At most ``most`` rows, from shortly before the first difference.
 
-        If there is no difference, the last rows.
+        If there is no difference, these are the last rows.
         """
         call = None if self.difference is None else self.difference.call
         indices = (i for i, row in enumerate(self.rows) if call and row.forward == call.forward)

@@ -228,7 +228,7 @@ def _descend(parameters: list[torch.nn.Parameter]) -> None:
 
 @contextmanager
 def _applied(conditions: Conditions) -> Iterator[None]:
-    """Sets threads and determinism during the block, and seeds the generators before it."""
+    """Sets threads and determinism during the block, and seeds the generators before the block."""
     threads = torch.get_num_threads()
     is_set = conditions.deterministic == torch.are_deterministic_algorithms_enabled()
     with kernels(None if is_set else conditions.deterministic):

@@ -55,7 +55,7 @@ class Description:
             call = f"{self._stored.module}:{self._stored.name}"
             return self.describer.model(call, self._stored.arguments)
         value = self.describer.constructed_model()
-        with suppress(MvcError, ValueError, TypeError):  # load_model cannot pass objects
+        with suppress(MvcError, ValueError, TypeError):  # an argument may be an object
             bound = inspect.signature(making.call).bind(*making.args, **making.keywords)
             built = Architecture(making.call, bound.arguments)
             self._stored, self._files = describe(built, state, self._path)
@@ -64,7 +64,8 @@ class Description:
     def recipe(
         self, base: BaseState, service: Any, arguments: Mapping[str, Any]
     ) -> tuple[Recipe, dict[str, Any]]:
-        """Returns the recipe, in which zeros stand for the hash of the result, and the attachments.
+        """Returns the recipe and the attachments. In the recipe, the hash of the result is not set
+        yet (zeros).
 
         The states of the random generators are read last, right before the training. ``service``
         and the ``arguments`` of its call are values that ``describer`` has returned.

@@ -34,8 +34,8 @@ class Making(Struct, frozen=True):
 
     @property
     def names(self) -> list[str]:
-        """The parameter name of each positional argument. If the name is unknown, ``_N`` stands for
-        the argument at position N.
+        """The parameter name of each positional argument. If the name is unknown, the result has
+        ``_N`` for the argument at position N.
         """
         try:
             parameters = list(inspect.signature(self.call).parameters.values())

@@ -75,7 +75,7 @@ _FORMS: dict[str, Any] = {
     "dtype": _Short,
     "device": _Short,
 }
-"""Maps each tag except ``data`` to the type of its content. ``Any`` stands for another value."""
+"""Maps each tag except ``data`` to the type of its content. ``Any`` means any such value."""
 
 
 class Result(Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,7 +107,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
 
     ``constructor``: the value that a replay calls to build the model. ``frozen``: names of the
     parameters without gradient. ``evaluating``: names of the modules in evaluation mode, where an
-    empty name stands for the model itself.
+    empty name means the model itself.
     """
 
     constructor: Any = field(name="made")
@@ -250,7 +250,7 @@ class Batches(Struct, frozen=True, forbid_unknown_fields=True):
 
 class StepRecipe(Recipe, frozen=True, kw_only=True):
     """The recipe of a version in a training by steps. ``batches``: the content of the version's
-    ``recipe.json``. The full state's ``steps.json`` has the rest.
+    ``recipe.json``. All other fields are those of the full state's ``steps.json``.
     """
 
     batches: Batches
@@ -306,7 +306,7 @@ def carrier_of(repo: Repository, commit: CommitId) -> CommitId:
 
 
 def segment(repo: Repository, commit: CommitId) -> dict[CommitId, Batches]:
-    """Maps the versions between the preceding full state and ``commit``, and ``commit``, to their
+    """Maps each version after the preceding full state, up to and including ``commit``, to its
     batches.
 
     Raises DamagedData if no full state precedes ``commit``.

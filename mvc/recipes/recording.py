@@ -230,7 +230,7 @@ class Run:
         return keywords
 
     def _prepare(self, keywords: Mapping[str, Any]) -> Recipe:
-        """Returns the recipe, in which zeros stand for the hash of the result."""
+        """Returns the recipe, in which the hash of the result is not set yet (zeros)."""
         value = self._description.describer.value
         described = {name: value(argument, name) for name, argument in keywords.items()}
         recipe, self._attached = self._description.recipe(self._base, self._call, described)
@@ -264,7 +264,7 @@ class Run:
                 with replaying(self._repo, self.result.id, replay) as replayed:
                     seconds = replayed.seconds
             self.proof_seconds = time.monotonic() - began
-            with suppress(CannotRetrain):  # not for a reference or an unproven base
+            with suppress(CannotRetrain):  # references, or an unproven base
                 substitute = alternative(self._repo, self.result.id, seconds)
                 drops |= options.drop_weights is None and is_cheaper(
                     self._repo, self.result.id, substitute

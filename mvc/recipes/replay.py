@@ -3,7 +3,7 @@ weights.
 
 A replay that reproduces the weights bit for bit is a proof of the recipe. A training starts from
 the weights of another version, its base. If these weights are not stored, the base is replayed
-first. All versions are trained one after another, in forks of one process if possible. That process
+first. All versions are trained one after another, in forks of one process if possible. The process
 works in a folder below ``.mvc/retraining``, which is locked while in use. A folder without a lock
 was left by a killed process; the next replay or ``gc`` deletes the folder.
 """

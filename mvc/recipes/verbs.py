@@ -1,9 +1,9 @@
-"""Shows how versions were trained, and trains versions again (like "provenance" in MMlib).
+"""Shows how versions were trained, and trains versions again (the provenance approach of MMlib).
 
 A version may have attachments that describe its training: the code, the environment, and a recipe.
 The recipe names the base (the version from which the training started), the data sets, and the call
-that trains. A replay makes this call again. It proves the recipe if the weights are the same bit
-for bit.
+that trains. A replay makes this call again. The replay proves the recipe if the weights are the
+same bit for bit.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def record(
     among the arguments with ``mvc.constructed``.
 
     With ``verify``, a replay in another process proves that the recipe reproduces the weights. The
-    replay is ended after ``timeout`` seconds, and calls ``progress`` as ``retrain`` does. With
+    replay is ended after ``timeout`` seconds. ``progress`` is called as by ``retrain``. With
     ``drop_weights``, the weights are dropped after the proof. A recipe with data sets stored as
     references is then refused. By default, weights are dropped only if ``store.storage_weight`` is
     set and a replay costs less than storing the weights. docs/provenance.md lists what can be
@@ -177,7 +177,7 @@ def drop_weights(
     """
     from mvc.recipes.weights import alternative
 
-    repo.storage.stats()  # a damaged repository must keep its weights
+    repo.storage.stats()  # raises for damage: then the weights must stay
     commits = [
         entry.id
         for rev in revs

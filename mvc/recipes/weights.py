@@ -115,7 +115,7 @@ def is_cheaper(repo: Repository, commit: CommitId, substitute: Alternative) -> b
 
 
 def late(repo: Repository) -> list[CommitId]:
-    """Versions that only a replay can restore, and that take longer than ``store.max_recovery``."""
+    """Versions that only a replay restores, and whose recovery exceeds ``store.max_recovery``."""
     bound, proofs = repo.config.get("store.max_recovery"), repo.storage.proofs()
     return [
         commit
@@ -141,7 +141,7 @@ def _lineage(
 ) -> Iterator[tuple[CommitId, Recipe, Dropped | None]]:
     """Yields a version, then each base whose weights are dropped.
 
-    The other parts of each tuple: the recipe, and how the weights were dropped (None in the first).
+    Each tuple also contains the recipe, and how the weights were dropped (None in the first).
     """
     dropped = None
     while True:

@@ -95,10 +95,7 @@ class OpenSource:
         self._target, self._sinks, self._on_change = target, sinks, on_change
         self._transport = serve(self.repo)
         self._is_sound = True  # False after an error of the open repository
-        self._live: tuple[str, Deployed | None] = (
-            "",
-            None,
-        )  # the mark of ``news``, and the live deployment
+        self._live: tuple[str, Deployed | None] = "", None  # mark of ``news``, live deployment
         self.current: Followed | None = None
 
     @property

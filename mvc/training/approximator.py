@@ -108,8 +108,8 @@ def stored(
 ) -> Arrays:
     """The tensors of a version's file whose name, shape and dtype are in ``specs``.
 
-    Do not modify the returned arrays. Arrays are taken from ``cached`` if they are there. All other
-    arrays are decoded from the version's stored file and verified.
+    Do not modify the returned arrays. Arrays in ``cached`` are not read again. All other arrays are
+    decoded from the version's stored file and verified.
     """
     fitting = [t for t in entry.tensors if t.view is None and specs.get(t.key) == t.spec]
     arrays = {t.key: cached[t.id] for t in fitting if t.id in cached}

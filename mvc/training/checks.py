@@ -216,7 +216,7 @@ _TEXTS: dict[str, Callable[[str], object]] = {
     "pipeline": Pipeline.parse,
     "run": check_run,
 }
-"""Maps each option that is a text to the function that checks it, after ``encode_text``."""
+"""Maps each option that is a text to the function that checks the text."""
 
 
 def _wrong(name: str, value: Any, wanted: str, hint: str | None = None) -> WrongUsage:

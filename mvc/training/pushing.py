@@ -71,7 +71,7 @@ class Pusher(threading.Thread):
         self._pushed = 0
         self._failure: str | None = None  # why the newest push failed
         self._denied: tuple[str, ...] = ()  # scopes that the token lacked at the newest push
-        self._refused: tuple[object, ...] = ()  # deployments that the newest push did not set
+        self._refused: tuple[object, ...] = ()  # deployments that the remote refused
         self.start()
 
     @property
@@ -194,7 +194,8 @@ def _warn(text: str) -> None:
 def _lower_priority() -> None:
     """Lowers the priority of this thread, and of the threads that it starts, below the training's.
 
-    The threads send data. If the remote is a folder on this machine, they check the data, too.
+    The threads send data. If the remote is a folder on this machine, these threads check the data,
+    too.
     """
     if sys.platform == "linux":  # elsewhere a priority belongs to the whole process
         with suppress(OSError):

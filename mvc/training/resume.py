@@ -194,8 +194,9 @@ def training_state(
     """The training state of the model ``name``.
 
     Raises CannotResume if there is no training state, if the training state belongs to another
-    version of the model, or if the random generators cannot be set to it on this machine. Take the
-    weights from ``training_weights``, because the file ``name`` may contain production weights.
+    version of the model, or if this machine cannot restore the states of the random generators.
+    Take the weights from ``training_weights``, because the file ``name`` may contain production
+    weights.
     """
     entries = repo.manifest(commit).by_path
     path = training_path(name)

@@ -52,8 +52,8 @@ class Protocol(Struct, frozen=True):
     networks. ``period``: r is measured in the training, as the distance of the workers' models
     after this many updates (default ``PERIOD``).
 
-    ``safe``: for gm and fgm, the safe function, whose value is negative while a worker's model is
-    close enough to the global model: a name, or the user's function (``Own``). ``every``: updates
+    ``safe``: the safe function of gm and fgm, as a name or as the user's function (``Own``). Its
+    value is negative while a worker's model is close enough to the global model. ``every``: updates
     between two averages, for periodic protocols; None for all other protocols. ``balancing``: how
     gm adds workers to an average (``GeometricCoordinator``). For fgm, psi is the sum of the values
     of all workers' safe functions. ``barrier``: a round ends when psi is above this fraction of its
@@ -190,11 +190,11 @@ class Coordinator(Side):
     """Makes the global model ``reference``, a vector in the model's element type.
 
     Pass messages to ``on_messages``, and send the messages that it returns. ``counts.rounds``:
-    number of global models. One call creates at most one global model. ``finished``: whether all
-    workers are done and the last average is complete. ``averaged``: the drifts of the preceding
-    round. This base class averages when all workers have sent their drifts. Raises BadMessage,
-    which names the worker of an invalid message. Raises CannotDistribute if the next model would
-    not be finite; ``reference`` is then the last finite model.
+    number of global models. One call of ``on_messages`` creates at most one global model.
+    ``finished``: whether all workers are done and the last average is complete. ``averaged``: the
+    drifts of the preceding round. This base class averages when all workers have sent their drifts.
+    Raises BadMessage, which names the worker of an invalid message. Raises CannotDistribute if the
+    next model would not be finite; ``reference`` is then the last finite model.
     """
 
     def __init__(

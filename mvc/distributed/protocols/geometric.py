@@ -1,7 +1,7 @@
 """Geometric monitoring (GM): a worker whose drift is no longer safe sends its drift.
 
-A drift is a worker's model minus the global model. It is safe while the value of the safe function
-is at most 0.
+A drift is a worker's model minus the global model. A drift is safe while the value of the safe
+function at the drift is at most 0.
 
 Balancing (Kamp's dynamic averaging, corrected) then adds workers to a group, until the mean drift
 of the group is safe. With ``random``, the coordinator adds one random worker at a time. With

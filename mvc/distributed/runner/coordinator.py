@@ -103,7 +103,9 @@ class Service:
             self._stack = stack.pop_all()
 
     def _last(self, any_run: bool) -> CommitId | None:
-        """The version to resume from: the live one, or the branch's newest of this run."""
+        """The version to resume from: the live version of the target, or the newest version of this
+        run on the branch.
+        """
         with suppress(NoDeployment, UnknownTarget):
             live: CommitId = self._repo.live(self._target).commit
             if any_run or self._repo.version(live).params.get("run") == self._run:

@@ -206,8 +206,8 @@ class Participant:
         return state_text == "begins"
 
     def _continue_warmup(self, left: int) -> bool:
-        """Waits for all processes. Returns whether rank 0 has further steps of its warm-up to
-        make.
+        """Waits for all processes. Returns whether the warm-up, in which only rank 0 trains,
+        continues.
         """
         self._link.meet()
         return self._link.spread([b"w" * bool(left)] * self._link.size, 1)[1]

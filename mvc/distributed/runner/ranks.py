@@ -51,7 +51,7 @@ class Ranks:
     """
 
     def __init__(self, group: dist.ProcessGroup | None, device: str, timeout: float) -> None:
-        """Meets the other processes. Raises WrongUsage and CannotDistribute."""
+        """Waits for the other processes. Raises WrongUsage and CannotDistribute."""
         self._timeout, limit = timeout, timedelta(seconds=timeout + _MARGIN)
         self._interval = min(_INTERVAL, timeout / 2)
         if group is None and dist.is_initialized():
@@ -292,8 +292,8 @@ class Ranks:
 def store_of_command(folder: str, size: int) -> Any:
     """The store with the results of the processes that the command started: a failure, or a report.
 
-    The number of processes is not passed, because a FileStore with this number removes its file
-    after the last process.
+    The number of processes is not passed to FileStore, because a FileStore with this number removes
+    its file when the last process ends.
     """
     return PrefixStore(_place(size, 1), FileStore(f"{folder}/store"))
 

@@ -39,8 +39,8 @@ class Prover:
             self._thread.start()
 
     def note_version(self, commit: CommitId, step: int, *, ends: bool) -> None:
-        """Notes a version to replay. ``step``: the number of its step. ``ends``: whether the
-        version is the last one of its segment.
+        """Notes a version to replay. ``step``: the number of the version's step. ``ends``: whether
+        the version is the last one of its segment.
         """
         if self._thread is not None:
             self._steps[commit] = step

@@ -43,37 +43,38 @@ class Recorder(StateRecorder):
     ``repo`` is an open Repository, or the path of a repository, which the recorder opens and
     closes. ``include`` lists the parts to record: ``model``, ``optimizer``, ``scheduler``,
     ``scaler``, ``rng``. By default the recorder records all objects that were passed, and the
-    random generators. It records every ``every``-th step. Recorded states wait in a queue for the
-    recorder's thread. If the queue is full, ``when_full`` decides: ``block`` waits, ``coalesce``
-    replaces the newest waiting version, ``drop`` skips the new version. ``queue_bytes`` limits the
-    memory for queued states (default: two states). ``name`` is the path of the model's file.
+    random generators. The recorder records every ``every``-th step. Recorded states wait in a queue
+    for the recorder's thread. If the queue is full, ``when_full`` decides: ``block`` waits,
+    ``coalesce`` replaces the newest waiting version, ``drop`` skips the new version.
+    ``queue_bytes`` limits the memory for queued states (default: two states). ``name`` is the path
+    of the model's file.
 
     Versions are committed to ``branch``. By default this is the branch that is current at the
     start, even if you switch to another branch later. If HEAD is detached at the start, HEAD moves
-    to each new version. If ``deploy`` names a target, every version is deployed to this target. The
-    recorded time of the deployment of an exact version is that of the call of ``step``. If another
+    to each new version. If ``deploy`` names a target, every version is deployed to this target. A
+    deployment of an exact version is recorded with the time of the call of ``step``. If another
     client deploys to the target or rolls the target back, or if the setting ``deploy.protect``
     names the target, versions are committed but no longer deployed. ``deploy_again`` resumes the
     deployments. ``push`` is a remote to which the branch is pushed after the commits. An
     unreachable remote does not stop the training; a later push sends the missing versions.
 
-    ``metrics`` and ``params`` are added to every version. Each is a mapping, or a function that
-    returns a mapping. ``message`` is put before the message of each version. ``author`` is as for
-    ``commit``. ``start`` is the number of steps done before this recorder, or the result of
-    ``mvc.resume``. By default, ``start`` is the number of steps of the version that ``mvc.resume``
-    loaded into the model, or 0. After a resume, every version records which version the training
-    resumed from. ``run`` names the training. After a resume, ``run`` is by default the name in the
-    version that the training resumed from.
+    ``metrics`` and ``params`` are added to every version. Each of the two is a mapping, or a
+    function that returns a mapping. The message of each version begins with ``message``. ``author``
+    is as for ``commit``. ``start`` is the number of steps done before this recorder, or the result
+    of ``mvc.resume``. By default, ``start`` is the number of steps of the version that
+    ``mvc.resume`` loaded into the model, or 0. After a resume, every version records which version
+    the training resumed from. ``run`` names the training. After a resume, ``run`` is by default the
+    name in the version that the training resumed from.
 
     ``pipeline`` is text, or Requirements, which ``commit`` explains. Without ``pipeline``, versions
-    are exact, and encoded by the setting ``commit.pipeline``. Exception: if the setting is ``lc``
-    or a similar pipeline, versions contain approximate weights and optimizer moments, from which
-    the training can be resumed (docs/lc.md). With any other lossy pipeline, a version contains
-    production weights: weights near the training weights, computed in the recorder's thread to make
-    deltas small. The training's own weights do not change. ``exact`` names tensors that a lossy
-    pipeline must not change, in addition to the buffers. With ``keep_training``, a version of
-    production weights also stores the exact training weights. Without the training weights, no
-    training can be resumed from the version.
+    are exact, and encoded by the pipeline in the setting ``commit.pipeline``. Exception: if the
+    setting is ``lc`` or a similar pipeline, versions contain approximate weights and optimizer
+    moments, from which the training can be resumed (docs/lc.md). With any other lossy pipeline, a
+    version contains production weights: weights near the training weights, computed in the
+    recorder's thread to make deltas small. The training's own weights do not change. ``exact``
+    names tensors that a lossy pipeline must not change, in addition to the buffers. With
+    ``keep_training``, a version of production weights also stores the exact training weights.
+    Without the training weights, no training can be resumed from the version.
 
     The recorder's thread calls ``on_deploy`` with each version, after the version is durable. With
     ``deploy_first``, the thread calls ``on_deploy`` before the version is stored. A crash can then
@@ -136,8 +137,8 @@ class Recorder(StateRecorder):
         self._data = data
 
     def loader(self, **arguments: Any) -> DataLoader[Any]:
-        """A DataLoader of the recipe's data with these arguments. It yields pairs: the rows
-        (positions in the data) of a batch, and the batch.
+        """A DataLoader of the recipe's data with these arguments. The DataLoader yields pairs: the
+        rows (positions in the data) of a batch, and the batch.
 
         ``for rows, batch in recorder.loader(batch_size=64): recorder.train(rows, batch)``
         """
@@ -172,9 +173,7 @@ class _Notes:
         self._trained: dict[int, _Step] = {}  # steps after the newest durable version, by number
         self._full: dict[int, _Full] = {}  # full states that are not yet durable, by step
         self._position, self._versions, self._fresh = 0, 0, True
-        self._after: Mapping[str, Any] | None = (
-            None  # states of the generators after the newest step
-        )
+        self._after: Mapping[str, Any] | None = None  # generators after the newest step
         self._start: CommitId | None = None
         self._before: CommitId | None = None
 

@@ -85,7 +85,7 @@ def _parameters(
 
 
 def bound_moments(recorded: Any) -> None:
-    """Enlarges Adam's second moments v where they are too small for the first moments m.
+    """Enlarges Adam's second moments v that are too small for the first moments m.
 
     An approximated state needs this, because m and v are approximated separately. Where v became 0
     and m did not, a step would be m / eps. For constant betas, exact moments satisfy |m| <= c
