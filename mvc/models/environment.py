@@ -59,7 +59,7 @@ _GRADES: dict[str, Grade] = {
 """The grade of a field or of a whole section. docs/commands/diff.md explains the grades."""
 
 _VARIABLES = re.compile(
-    # Excludes variables that name files, because a replay of a training sets the recorded variables.
+    # Excludes variables that name files, because a replay of a training sets all recorded ones.
     r"(?!OMP_TOOL|CUDNN_(?:HOME|PATH|ROOT|LOG|FRONTEND_LOG)|\w+_(?:FILE|DIR|DUMP|PROFILE))(?:"
     "ATEN_CPU_CAPABILITY|CUBLAS_WORKSPACE_CONFIG|CUDA_VISIBLE_DEVICES|CUDNN_[A-Z0-9_]+|"
     "(?:DNNL|KMP|MKL|OMP|ONEDNN)_[A-Z0-9_]+|NVIDIA_TF32_OVERRIDE|PYTHONHASHSEED|"

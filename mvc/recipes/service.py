@@ -42,7 +42,8 @@ VALUES = f"{SERVICE}values.safetensors"
 """The attachment with the tensors and arrays among the arguments."""
 
 START = f"{SERVICE}start.safetensors"
-"""The attachment with the states of the random generators, and the buffers not in ``state_dict``.
+"""The attachment with the states of the random generators, and with buffers not in
+``state_dict``.
 """
 
 _ARRAYS = torch.Tensor | np.ndarray
