@@ -8,8 +8,8 @@ is the number of this worker.
 In a round, all workers train the newest global model, the reference. The drift of a worker is its
 model minus the reference. The value of a safe function (``mvc.distributed.safe``) is negative while
 the drift is small, compared with a distance, the radius. A round has sub-rounds. In a sub-round of
-FGM, a worker counts by how many quanta this value has risen; a quantum is a fixed amount.
-examples/reproduce/distributed/README.md explains the protocols.
+FGM, a worker counts by how many quanta this value has risen. The quantum is an amount that is fixed
+for the sub-round. examples/reproduce/distributed/README.md explains the protocols.
 """
 
 from __future__ import annotations

@@ -193,8 +193,8 @@ class _Line:
             )
             raise BadModelFile(
                 f"{printable(str(checkpoint.source))}: {error.message.removeprefix(redundant)}",
-                hint="mend, complete or move it, or skip such checkpoints with --skip-broken; "
-                "an incomplete one can be imported without --deploy",
+                hint="repair, complete or move the checkpoint, or skip it with --skip-broken; "
+                "an incomplete model can be imported without --deploy",
             ) from error
         self._options.broken.append(checkpoint.source)
 

@@ -62,11 +62,13 @@ def place_of(target: Any) -> tuple[str, str]:
         )
     shown = printable(f"{module}.{name}")
     if "<lambda>" in name:
-        raise CannotRecord("a lambda cannot be recorded", hint="write it as a function of a module")
+        raise CannotRecord(
+            "a lambda cannot be recorded", hint="write the lambda as a function of a module"
+        )
     if "<locals>" in name:
         raise CannotRecord(
             f"{shown} is defined inside a function, so it cannot be imported",
-            hint="define it at the top level of a module",
+            hint="define the class or function at the top level of a module",
         )
     imported: Any = sys.modules.get(module)
     for part in name.split("."):
@@ -74,7 +76,7 @@ def place_of(target: Any) -> tuple[str, str]:
     if imported != target:
         raise CannotRecord(
             f"{shown} cannot be recorded: its module does not define it under this name",
-            hint="define it at the top level of a module under its own name",
+            hint="define the class or function at the top level of a module under its own name",
         )
     if stored_code_of(module) is not None:
         return module.partition(".")[2], name
@@ -178,12 +180,12 @@ class _ImportSearch:
         if path.suffix not in SOURCE_SUFFIXES:
             raise CannotRecord(
                 f"{printable(own)} is compiled ({printable(path.name)}): it has no source to store",
-                hint="install it as a package: then only its version is recorded",
+                hint="install the module as a package: then only its version is recorded",
             )
         data = FileSystem().read_bytes(path, MAX_CODE_BYTES)
         if not is_utf8(data):
             raise CannotRecord(
-                f"{printable(str(path))} is not UTF-8", hint="save it as UTF-8, then restart"
+                f"{printable(str(path))} is not UTF-8", hint="save the file as UTF-8, then restart"
             )
         tree, code = _parsed(data, path)
         if name in _SCRIPT:
@@ -286,7 +288,7 @@ def _script(shown: str) -> tuple[str, Path]:
     if file is None or path.suffix not in SOURCE_SUFFIXES:
         raise CannotRecord(
             f"{shown} has no source file: it was defined in a notebook or at the prompt",
-            hint="write it into a module (a .py file) and import it from there",
+            hint="write the code into a module (a .py file) and import the module",
         )
     if not all(part.isidentifier() for part in name.split(".")):
         raise CannotRecord(

@@ -97,7 +97,8 @@ def pipeline_and_bound(pipeline: object) -> tuple[str | None, float | None]:
     """
     if pipeline == "":
         raise InvalidPipeline(
-            "the pipeline is empty", hint="leave it out to use the setting commit.pipeline"
+            "the pipeline is empty",
+            hint="leave out the pipeline to use the setting commit.pipeline",
         )
     if isinstance(pipeline, Requirements):
         return pipeline.pipeline, pipeline.max_recovery

@@ -255,7 +255,7 @@ def _load(path: Path) -> Summary:
     except (ValueError, DamagedData, WrongUsage) as error:
         raise WrongUsage(
             f"{path} is not a summary of 'mvc probe --save': {printable(str(error))[:200]}",
-            hint="write it again on the machine of the saved run",
+            hint="write the summary again on the machine of the saved run",
         ) from error
     return summary
 

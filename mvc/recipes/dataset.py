@@ -224,7 +224,7 @@ def used(repo: Repository, argument_: DataArgument) -> Used:
         if not is_data_name(name):
             raise CannotRecord(
                 f"{printable(name)!r} is not a valid name for a data set",
-                hint="name it: data={'NAME': PATH}, with letters, digits and . _ + -",
+                hint="name the data set: data={'NAME': PATH}, with letters, digits and . _ + -",
             )
         files = _files(fs, path)
         seen.update((file, before) for file in files.values() if (before := fs.stat(file)))

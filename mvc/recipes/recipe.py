@@ -250,7 +250,8 @@ class Batches(Struct, frozen=True, forbid_unknown_fields=True):
 
 class StepRecipe(Recipe, frozen=True, kw_only=True):
     """The recipe of a version in a training by steps. ``batches``: the content of the version's
-    ``recipe.json``. All other fields are those of the full state's ``steps.json``.
+    ``recipe.json``. ``makes``, ``base`` and ``steps`` are those of this version; all other fields
+    are from the full state's ``steps.json``.
     """
 
     batches: Batches

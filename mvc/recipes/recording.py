@@ -116,7 +116,7 @@ class Run:
         self._outside = dataset.outside(self._repo, self._data.data)
         if self._outside and self._options.drop_weights:
             raise CannotRecord(
-                f"the data are stored outside of mvc: {', '.join(self._outside)}; if they change, "
+                f"the data are stored outside of mvc: {', '.join(self._outside)}; if these change, "
                 "dropped weights are lost",
                 hint="remove drop_weights, or store the data with 'mvc import --data'",
             )
@@ -133,7 +133,8 @@ class Run:
         service, optimizer = self._service, self._optimizer
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             raise WrongUsage(
-                "the optimizer is not a torch optimizer", hint="pass it to the service instead"
+                "the optimizer is not a torch optimizer",
+                hint="pass the optimizer to the service instead",
             )
         if inspect.isclass(service):
             raise WrongUsage(
@@ -146,7 +147,8 @@ class Run:
             if optimizer is not None and not describer.knows(optimizer):
                 raise CannotRecord(
                     "the service does not use the optimizer that was passed",
-                    hint="pass it to the constructor of the service, within mvc.constructed(...)",
+                    hint="pass the optimizer to the constructor of the service, within "
+                    "mvc.constructed(...)",
                 )
             self._function: Callable[..., Any] = train
             return {"method": [value, "train"]}, {}
@@ -243,12 +245,14 @@ class Run:
         if error is not None:
             return
         if self.recipe is None:
-            raise WrongUsage("nothing was trained in this block", hint="call run.train(...) in it")
+            raise WrongUsage(
+                "nothing was trained in this block", hint="call run.train(...) in the block"
+            )
         options, recipe = self._options, self.recipe
         if self._state and _file(dict(self._model.state_dict())).root != recipe.makes.root:
             raise CannotRecord(
                 "the model was changed after run.train, which a replay cannot reproduce",
-                hint="change it within the service, or commit the change as another version",
+                hint="change the model in the service, or commit the change as another version",
             )
         self.result = self._commit(recipe)
         drops = bool(options.drop_weights)
@@ -346,5 +350,5 @@ def _base(repo: Repository, model: torch.nn.Module, options: RunOptions) -> Base
             return BaseState(match.commit, match.path)
     raise CannotRecord(
         "no version has the model's current weights, so the recipe has no base",
-        hint="commit them first: repo.commit(model.state_dict())",
+        hint="commit the weights first: repo.commit(model.state_dict())",
     )

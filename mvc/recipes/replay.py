@@ -381,7 +381,7 @@ class _Replay:
         version.
 
         If all bits are equal, records a proof, together with the environment. With the option
-        ``threads``, no proof is recorded, because the recipe names another number of threads.
+        ``threads``, which overrides the recorded number of threads, no proof is recorded.
         """
         try:
             file = self._checked(self._commit, self.done.seconds, self.result)

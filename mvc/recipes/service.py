@@ -224,7 +224,7 @@ class Describer:
         if inside is not None:
             raise CannotRecord(
                 f"{place} is the text {text!r}, which names files of the data set {inside[0]}",
-                hint=f"pass it as a path: pathlib.Path({text!r})",
+                hint=f"pass the text as a path: pathlib.Path({text!r})",
             )
         if path.is_absolute() and exists:
             raise self._outside(path, place)
@@ -265,7 +265,8 @@ class Describer:
         """Returns ``module:name`` for a class, a function or a member of an enum."""
         if isinstance(obj, io.IOBase):
             raise CannotRecord(
-                f"{place} is an open file", hint="pass its path, and add its folder to data="
+                f"{place} is an open file",
+                hint="pass the file's path, and add the file's folder to data=",
             )
         if isinstance(obj, Iterator):
             raise CannotRecord(
@@ -274,7 +275,7 @@ class Describer:
             )
         if inspect.ismodule(obj):
             raise CannotRecord(
-                f"{place} is the module {obj.__name__}", hint="pass one of its functions"
+                f"{place} is the module {obj.__name__}", hint="pass a function of the module"
             )
         if isinstance(obj, type) or inspect.isroutine(obj):
             return self._place(obj, place)
@@ -282,8 +283,8 @@ class Describer:
             return f"{self._place(type(obj), place)}.{obj.name}"
         raise CannotRecord(
             f"{place} is {an(type(obj).__qualname__)}, and its constructor call is unknown",
-            hint=f"create it with mvc.constructed({type(obj).__qualname__}, ...) instead of "
-            f"{type(obj).__qualname__}(...)",
+            hint=f"create the object with mvc.constructed({type(obj).__qualname__}, ...) instead "
+            f"of {type(obj).__qualname__}(...)",
         )
 
     def _place(self, obj: Any, place: str) -> str:

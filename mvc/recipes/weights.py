@@ -51,14 +51,14 @@ def alternative(repo: Repository, commit: CommitId, seconds: float = 0.0) -> Alt
         if names := dataset.outside(repo, recipe.data):
             raise CannotRetrain(
                 f"the training data of {version.short} are stored outside of mvc: "
-                f"{', '.join(names)}; if they change, its weights are lost",
-                hint="store them with 'mvc import --data', and train with these",
+                f"{', '.join(names)}; if the data change, the weights are lost",
+                hint="store the data with 'mvc import --data', and train with the stored data",
             )
         if dropped is not None and dropped.proven_ns is None:
             raise CannotRetrain(
                 f"{commit.short} was trained from {version.short}, whose weights were dropped "
                 "without a proof",
-                hint=f"'mvc retrain {version.short} --trust-code' restores them",
+                hint=f"'mvc retrain {version.short} --trust-code' restores the weights",
             )
         carriers = {recipe.carrier(version): None, version: None}
         if isinstance(recipe, StepRecipe):

@@ -369,7 +369,7 @@ class StateRecorder(Unpicklable):
         if self._pid != os.getpid():
             raise WrongUsage(
                 "this recorder belongs to the process that created it",
-                hint="create one in each process that records",
+                hint="create a recorder in each process that records",
             )
         if self._closed:
             raise WrongUsage("this recorder is closed")

@@ -3,10 +3,11 @@ safe.
 
 A drift is a worker's model minus the global model. A drift is safe while the value of the safe
 function at the drift is negative. psi is the sum of these values over all workers. A round has
-sub-rounds. In a sub-round, each worker counts by how many quanta (fixed amounts) the value at its
-drift has risen. examples/reproduce/distributed/README.md explains the protocol. In a flush, all
-workers send their drifts. With rebalancing, the safe zone (all safe drifts) is divided: one half is
-for the coordinator (``mu``), one half for the workers (``lambda``).
+sub-rounds. In a sub-round, each worker counts by how many quanta the value at its drift has risen.
+The quantum is an amount that is fixed for the sub-round. examples/reproduce/distributed/README.md
+explains the protocol. In a flush, all workers send their drifts. With rebalancing, the safe zone
+(all safe drifts) is divided: one half is for the coordinator (``mu``), one half for the workers
+(``lambda``).
 """
 
 from __future__ import annotations

@@ -104,8 +104,8 @@ class Ranks:
             return int(self._store.add(name, amount))
 
     def called(self) -> bool:
-        """Whether a process has called the next exchange. Pauses between two queries of the
-        store.
+        """Whether a process has called the next exchange. Asks the store only after a pause since
+        the preceding query; until then, the result is False.
         """
         now = time.monotonic()
         if now < self._checked + self._pause:
