@@ -244,7 +244,9 @@ class _Line:
             self._options.progress(min(self.done + done, total), total, label)
 
     def _existing(self, checkpoint: Checkpoint, commit: CommitId) -> Imported:
-        """Uses the existing version ``commit``. Records its deployment if that is missing."""
+        """Uses the existing version ``commit``. Records the version's deployment if it is
+        missing.
+        """
         target, time_ns = self._options.deploy, checkpoint.time_ns
         if target is not None and time_ns not in {
             deployment.time_ns for deployment in self._repo.deployments(target, rev=commit)

@@ -3,7 +3,7 @@ import.
 
 mvc finds imports by reading the source text, at any depth, and imports no module for this. Files of
 the project are stored. Of installed packages, only the version is recorded. A file that was edited
-after its import is refused, because it is not the code that runs.
+after its import is refused, because the edited file is not the code that runs.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The encoded chunk starts with the signs of gradients that the prediction cannot know. The delta from
 the predicted bytes follows. Some predictions know only the square of each gradient, from the change
 of Adam's second moments. If a second moment changed little, few digits of the square are correct,
-so this element is predicted less exactly. A *graded* prediction therefore sorts the elements by
+so the element is predicted less exactly. A *graded* prediction therefore sorts the elements by
 precision (``Prediction.fill``), and the deltas of each grade are encoded separately. As a result,
 elements that are predicted exactly take almost no space. A graded prediction stores no signs of
 gradients that are zero.

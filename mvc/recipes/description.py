@@ -68,7 +68,7 @@ class Description:
         yet (zeros).
 
         The states of the random generators are read last, right before the training. ``service``
-        and the ``arguments`` of its call are values that ``describer`` has returned.
+        and the ``arguments`` of the service's call are values that ``describer`` has returned.
         """
         describer, model = self.describer, self._model
         sources = sources_of(describer.classes, values=True)

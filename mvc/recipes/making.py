@@ -88,7 +88,9 @@ def making_of(obj: Any) -> Making | None:
 
 
 def _copied(value: Any) -> Any:
-    """Copies lists, tuples and dicts, so that later changes to them do not reach the recipe."""
+    """Copies lists, tuples and dicts, so that later changes of the originals do not reach the
+    recipe.
+    """
     if type(value) in {list, tuple}:
         return type(value)(_copied(item) for item in value)
     if type(value) is dict:

@@ -178,7 +178,7 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def calls(self) -> list[Call]:
-        """The calls that a replay makes, in order: they build the model, build the objects, and
+        """The calls that a replay makes, in order: to build the model, to build the objects, and to
         train.
         """
         model: list[Any] = [{"object": "model"}]

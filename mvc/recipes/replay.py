@@ -67,8 +67,8 @@ class ReplayOptions(Struct, frozen=True):
 
     ``trusted``: only the stored code of these versions may run. ``start``: the weights of the base
     version. Without ``start``, a base that is not stored is trained first. ``tolerance``: accept
-    weights that differ from the stored ones by at most this number. Such weights are no proof of
-    the recipe.
+    weights that differ from the stored weights by at most this number. Different weights are no
+    proof of the recipe.
     """
 
     trusted: Collection[CommitId] = ()

@@ -108,13 +108,13 @@ def retrain(
 ) -> Retrained:
     """Retrains a version by its recipe in another process, and returns the verified state.
 
-    This runs code attached to the version, and so needs ``trust=True``. If the weights of the base
-    are not stored, the base is trained first. In this case, ``trust`` must be a list of all
-    versions to train. ``anyway`` trains even if the environment differs in settings that affect the
-    bits of the result. ``threads`` overrides the recorded number of threads, which is one of these
-    settings. With a ``tolerance``, weights are accepted, too, if they differ from the stored ones
-    by at most this number (``Retrained.distance``). Such a replay is recorded in a note of the
-    version, but is no proof of the recipe.
+    A retraining runs code that is attached to the version, and so needs ``trust=True``. If the
+    weights of the base are not stored, the base is trained first. In this case, ``trust`` must be a
+    list of all versions to train. ``anyway`` trains even if the environment differs in settings
+    that affect the bits of the result. ``threads`` overrides the recorded number of threads, which
+    is one of these settings. With a ``tolerance``, weights are accepted, too, if they differ from
+    the stored weights by at most this number (``Retrained.distance``). A replay with a difference
+    is recorded in a note of the version, but is no proof of the recipe.
 
     ``timeout``: maximum seconds for the replay of one version. ``progress`` is called with steps
     done, total steps and a text. Raises UnknownPath for a version without a recipe; NotTrusted;

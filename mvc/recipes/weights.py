@@ -21,7 +21,7 @@ from mvc.recipes.recipe import STEPS, Recipe, StepRecipe, missing_weights, recip
 
 def alternatives(repo: Repository) -> dict[CommitId, Alternative]:
     """Maps each version whose weights a proven recipe reproduces to an Alternative: how to replay
-    it.
+    the version.
 
     Leaves out full states (versions that store the whole training state), versions trained on data
     outside of the repository, and versions whose recipe cannot be read.

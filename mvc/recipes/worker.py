@@ -1,10 +1,10 @@
 """The replay process: ``python -m mvc.recipes.worker PARENT PIPE``, started by ``replay``.
 
-A job is a training to run again; events report its progress. Both are JSON objects, which go
-through the pipe, a descriptor inherited from the process ``PARENT``. On Linux, a fork of this
-process runs each job. So torch is imported once, and no training sees changes that another training
-made. A job with ``fork`` false runs in the process itself, which then ends. During a job, the
-process ends when the pipe closes, so the process never outlives its parent.
+A job is a training to run again; events report its progress. Jobs and events are JSON objects,
+which go through the pipe, a descriptor inherited from the process ``PARENT``. On Linux, a fork of
+this process runs each job. So torch is imported once, and no training sees changes that another
+training made. A job with ``fork`` false runs in the process itself, which then ends. During a job,
+the process ends when the pipe closes, so the process never outlives its parent.
 """
 
 from __future__ import annotations

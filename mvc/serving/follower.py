@@ -34,12 +34,12 @@ _STOPPABLE = 5.0  # maximum seconds of one wait if the caller passed ``stop``
 class Follower(Closing, Unpicklable):
     """Serves the live version of a target, and follows every change.
 
-    If ``sinks`` are ModelSinks, ``source`` is an open Repository or its path. If the only sink is a
-    ReplicaSink, ``source`` may be a URL, too. ``remote``: options of the URL's remote, such as
-    ``token_file``. ``on_change`` is called after all sinks, with a ``Followed``. If ``on_change``
-    raises an error, the model is restored, and the next ``poll`` retries the change. ``run`` ends
-    when ``stop`` is set, or after ``close``. ``note`` is called with a text when the target is
-    followed again after an error. Raises WrongUsage, InvalidName, NotARepository; with a
+    If ``sinks`` are ModelSinks, ``source`` is an open Repository, or the path of a repository. If
+    the only sink is a ReplicaSink, ``source`` may be a URL, too. ``remote``: options of the URL's
+    remote, such as ``token_file``. ``on_change`` is called after all sinks, with a ``Followed``. If
+    ``on_change`` raises an error, the model is restored, and the next ``poll`` retries the change.
+    ``run`` ends when ``stop`` is set, or after ``close``. ``note`` is called with a text when the
+    target is followed again after an error. Raises WrongUsage, InvalidName, NotARepository; with a
     ReplicaSink IoFailed and Busy.
     """
 

@@ -2,9 +2,9 @@
 
 Reports wait in a queue in the folder of the replica, the node's copy of the live version. The
 remote records each report as a deployment on ``nodes/NAME/TARGET``, at the time of the node's
-clock. If the answer to a report is lost, the node sends the report again, but the remote records it
-only once. The queue is a text file, with a line for each waiting report and for the newest report
-of each target.
+clock. If the answer to a report is lost, the node sends the report again, but the remote records
+the report only once. The queue is a text file, with a line for each waiting report and for the
+newest report of each target.
 """
 
 from __future__ import annotations

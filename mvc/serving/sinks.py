@@ -94,8 +94,8 @@ class ReplicaSink(Struct, frozen=True):
     """A file or folder that is synchronized with a target's live version.
 
     Each version arrives as a delta, is verified, and replaces ``file`` in one step. Then the shell
-    command ``command`` runs. If ``file`` ends in ``/`` or has no suffix, it becomes a link to a
-    folder. The folder has all files of the version except training states. With ``path``, the
+    command ``command`` runs. If ``file`` ends in ``/`` or has no suffix, ``file`` becomes a link to
+    a folder. The folder has all files of the version except training states. With ``path``, the
     folder has only the files that ``path`` names, or the files below folders that ``path`` names.
     If ``file`` has a suffix, ``path`` selects a file from a version with several files. ``name``:
     the name under which the process reports which version it serves.

@@ -163,8 +163,8 @@ class WrappedFS(FileSystem):
 
 Error = int | Literal["short"] | type[MemoryError]
 
-# Maps an error to the calls that it affects; only these are counted. Errors that are not listed
-# affect every call.
+# Maps an error to the calls that it affects; only these calls are counted. Errors that are not
+# listed affect every call.
 _STRIKES: dict[Error, frozenset[str]] = {
     errno.ENOSPC: frozenset(
         {"open_write", "write", "truncate", "sync", "make_dir", "link", "replace", "sync_dir"}

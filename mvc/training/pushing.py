@@ -36,7 +36,7 @@ class PushReport(Struct, frozen=True):
     """``pushed``: number of durable versions that ``remote`` has.
 
     ``left``: number of durable versions that ``remote`` may lack. ``failure``: why the newest push
-    failed; None if it succeeded.
+    failed; None if the newest push succeeded.
     """
 
     remote: str

@@ -405,8 +405,8 @@ def watch(
     """A Recorder that records each step of the optimizer, by a hook. ``close`` removes the hook.
 
     ``options`` are those of ``mvc.Recorder``, except ``scheduler`` and ``scaler``. A scheduler or
-    scaler changes after the optimizer's step, so a version would contain its previous state. Raises
-    WrongUsage for these two options, and the errors of ``mvc.Recorder``.
+    scaler changes after the optimizer's step, so a version would contain the state before this
+    change. Raises WrongUsage for these two options, and the errors of ``mvc.Recorder``.
     """
     for name in ("scheduler", "scaler"):
         if options.get(name) is not None:

@@ -116,7 +116,7 @@ def load(
 
 def resumed_since(repo: Repository, model: torch.nn.Module | None) -> Resumed | None:
     """The newest result of ``resume`` for this model and repository since the previous call of this
-    function; None without such a result.
+    function; None if ``resume`` was not called since.
     """
     noted = _resumed.pop(model, None) if _resumed and model is not None else None
     return noted[1] if noted is not None and noted[0] == repo.root else None

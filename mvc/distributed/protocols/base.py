@@ -52,16 +52,16 @@ class Protocol(Struct, frozen=True):
     networks. ``period``: r is measured in the training, as the distance of the workers' models
     after this many updates (default ``PERIOD``).
 
-    ``safe``: the safe function of gm and fgm, as a name or as the user's function (``Own``). Its
-    value is negative while a worker's model is close enough to the global model. ``every``: updates
-    between two averages, for periodic protocols; None for all other protocols. ``balancing``: how
-    gm adds workers to an average (``GeometricCoordinator``). For fgm, psi is the sum of the values
-    of all workers' safe functions. ``barrier``: a round ends when psi is above this fraction of its
-    first value, which is negative. ``rebalance``: a fraction c_r, or None for no rebalancing. The
-    round continues after a flush (all workers send their drifts) if psi is at most c_r times its
-    first value. ``outer_rate``, ``outer_momentum``: rate and momentum of the coordinator's step; 1
-    and 0 mean plain averaging. ``up``: codec of drifts. ``down``: codec of changes of the global
-    model.
+    ``safe``: the safe function of gm and fgm, as a name or as the user's function (``Own``). The
+    function's value is negative while a worker's model is close enough to the global model.
+    ``every``: updates between two averages, for periodic protocols; None for all other protocols.
+    ``balancing``: how gm adds workers to an average (``GeometricCoordinator``). For fgm, psi is the
+    sum of the values of all workers' safe functions. ``barrier``: a round ends when psi is above
+    this fraction of psi's first value, a negative number. ``rebalance``: a fraction c_r, or None
+    for no rebalancing. The round continues after a flush (all workers send their drifts) if psi is
+    at most c_r times psi's first value. ``outer_rate``, ``outer_momentum``: rate and momentum of
+    the coordinator's step; 1 and 0 mean plain averaging. ``up``: codec of drifts. ``down``: codec
+    of changes of the global model.
     """
 
     name: str
@@ -189,12 +189,13 @@ class Side:
 class Coordinator(Side):
     """Makes the global model ``reference``, a vector in the model's element type.
 
-    Pass messages to ``on_messages``, and send the messages that it returns. ``counts.rounds``:
-    number of global models. One call of ``on_messages`` creates at most one global model.
-    ``finished``: whether all workers are done and the last average is complete. ``averaged``: the
-    drifts of the preceding round. This base class averages when all workers have sent their drifts.
-    Raises BadMessage, which names the worker of an invalid message. Raises CannotDistribute if the
-    next model would not be finite; ``reference`` is then the last finite model.
+    Pass messages to ``on_messages``, and send the messages that this method returns.
+    ``counts.rounds``: number of global models. One call of ``on_messages`` creates at most one
+    global model. ``finished``: whether all workers are done and the last average is complete.
+    ``averaged``: the drifts of the preceding round. This base class averages when all workers have
+    sent their drifts. Raises BadMessage, which names the worker of an invalid message. Raises
+    CannotDistribute if the next model would not be finite; ``reference`` is then the last finite
+    model.
     """
 
     def __init__(

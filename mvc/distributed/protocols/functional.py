@@ -20,7 +20,7 @@ from mvc.distributed.protocols.base import Coordinator, Listening, Vector, Worke
 SHARE = 0.5
 """The fraction of the safe zone for the workers after a flush (lambda)."""
 
-_TOLERANCE = 1e-9  # added to a quotient before it is rounded down
+_TOLERANCE = 1e-9  # added to a quotient before rounding down
 _MOST = 2.0**32 - 1  # maximum of a counter, which has 32 bits
 
 

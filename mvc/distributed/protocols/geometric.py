@@ -5,8 +5,9 @@ function at the drift is at most 0.
 
 Balancing (Kamp's dynamic averaging, corrected) then adds workers to a group, until the mean drift
 of the group is safe. With ``random``, the coordinator adds one random worker at a time. With
-``hedge``, it adds twice as many workers as the group has. If the group would then have half of all
-workers or more, it adds all workers. With ``none``, it adds all workers at once.
+``hedge``, the coordinator adds twice as many workers as the group has. If the group would then have
+half of all workers or more, the coordinator adds all workers. With ``none``, the coordinator adds
+all workers at once.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _ITSELF = CommitId(bytes(32))
 
 
 class Recorder(StateRecorder):
-    """Records a training's state; use it as a context manager, or call ``close``.
+    """Records a training's state; use the recorder as a context manager, or call ``close``.
 
     ``repo`` is an open Repository, or the path of a repository, which the recorder opens and
     closes. ``include`` lists the parts to record: ``model``, ``optimizer``, ``scheduler``,
@@ -147,8 +147,8 @@ class Recorder(StateRecorder):
 
 class _Step(Struct, frozen=True):
     """A training step. ``rows``: the rows of the batch. ``drawn``: the states of the random
-    generators before the step, if other code had changed them since the preceding step; otherwise
-    None.
+    generators before the step, if other code had changed the generators since the preceding step;
+    otherwise None.
     """
 
     rows: str

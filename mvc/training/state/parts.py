@@ -38,7 +38,7 @@ class StateSource(Protocol):
 
     @property
     def weights(self) -> bool:
-        """Whether the model's state is recorded. If not, only the rest of the training state is."""
+        """Whether the model's state is recorded. If false, only the rest is recorded."""
 
     def model_state(self) -> dict[str, Any]:
         """Maps names to the model's tensors; empty if ``weights`` is false."""
@@ -167,8 +167,8 @@ def setting() -> Mapping[str, str]:
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
     """The module inside ``torch.compile``, DataParallel and DistributedDataParallel wrappers.
 
-    The wrappers may be nested in any order. Versions contain the names of the inner module, so they
-    can be loaded with and without wrappers.
+    The wrappers may be nested in any order. Versions contain the names of the inner module, so
+    versions can be loaded with and without wrappers.
     """
     while True:
         # Compares names, because importing the compiler takes longer than a small training.
