@@ -1,4 +1,5 @@
-"""Versions between repositories: a remote is a repository that is reached through a transport.
+"""Copies versions between repositories: a remote is a repository that a transport connects to.
 
-Transports, the data that they carry, and its verification. The server is `mvc.server`.
+The package has the transports, the data that they carry, and the verification of received data. The
+server is `mvc.server`.
 """

@@ -1,7 +1,7 @@
-"""Cloning: a new repository with the history of a remote.
+"""Clones a remote: creates a repository with the history of the remote.
 
-It is built in the subfolder ``.mvc-clone`` without flushes, flushed once, and then renamed. If the
-process was killed, the same command continues the unfinished clone.
+The clone is built in the subfolder ``.mvc-clone`` without flushes. Then it is flushed to disk once
+and renamed. If the process was killed, the same command continues the unfinished clone.
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ _MOST = 1 << 16
 
 
 class CloneOptions(Struct, frozen=True):
-    """``branch``: the clone's current branch; by default the remote's. ``bare``: no working files.
+    """Options of a clone.
 
-    ``states``: which states to fetch, now and later. ``remote``: the name of the remote in the
-    clone. ``options``: fields of ``Remote``.
+    ``branch``: the current branch of the clone, by default that of the remote. ``states``: which
+    states to fetch, now and later. ``bare``: the clone has no working files. ``remote``: the name
+    of the remote in the clone. ``options``: fields of ``Remote``.
     """
 
     branch: str | None = None
@@ -74,8 +75,10 @@ class CloneOptions(Struct, frozen=True):
 
 
 class Cloned(Struct, frozen=True):
-    """The new repository. ``branch`` is None if HEAD is detached. ``restored``: the files in the
-    working folder, None if none were written.
+    """The new repository.
+
+    ``branch`` is None if HEAD is detached. ``restored``: the files in the working folder, or None
+    if no files were written.
     """
 
     folder: Path
@@ -86,15 +89,16 @@ class Cloned(Struct, frozen=True):
 
 
 class _Unfinished(Struct, frozen=True):
-    """The clone that is being built, and the boot of the machine at that time."""
+    """The URL of an unfinished clone, and the boot id of the machine when the clone began."""
 
     url: str
     boot: str
 
 
 def default_folder(url: str) -> str:
-    """The default folder for a clone: the last part of the URL. Raises WouldOverwrite without
-    one.
+    """The default folder for a clone: the last part of the URL.
+
+    Raises WouldOverwrite if that is no folder name.
     """
     name = url.rstrip("/").rpartition("/")[2].rpartition(":")[2].removesuffix(".git")
     if name in {"", ".", "..", "~", FOLDER}:
@@ -115,7 +119,7 @@ def clone_into(
     """Clones the repository at ``url``; durable on return.
 
     Raises WouldOverwrite for a folder that is not empty, Busy if another process clones into it,
-    UnknownRevision for an absent branch, and the errors of ``fetch``.
+    UnknownRevision for a branch that the remote lacks, and the errors of ``fetch``.
     """
     chosen, fs = options or CloneOptions(), FileSystem()
     states_of(chosen.states)
@@ -125,7 +129,9 @@ def clone_into(
         {"states": chosen.states, **chosen.options},
     )
     if remote.scheme == "file":
-        check_folder(replace(remote, name=""))  # errors name the URL: the remote is not added yet
+        check_folder(
+            replace(remote, name="")
+        )  # errors name the URL, because the remote is not added yet
     target = fs.realpath(folder or Path(default_folder(remote.url)))
     with removing_if_failed(fs) as created, _building(fs, target, remote, created) as building:
         fetched = None
@@ -147,7 +153,10 @@ def clone_into(
 
 @contextmanager
 def _building(fs: FileSystem, target: Path, remote: Remote, created: list[Path]) -> Iterator[Path]:
-    """The folder to build in, removed at the end. If the block fails, received data stays in it."""
+    """Yields the folder of the unfinished clone, and removes it at the end.
+
+    If the block fails after data were received, the folder stays.
+    """
     building, names = target / UNFINISHED, set() if fs.stat(target) is None else {*fs.list(target)}
     if names - {UNFINISHED} and not names >= {UNFINISHED, FOLDER}:
         raise WouldOverwrite(
@@ -173,7 +182,7 @@ def _building(fs: FileSystem, target: Path, remote: Remote, created: list[Path])
 
 
 def _check_state(fs: FileSystem, building: Path, now: _Unfinished) -> None:
-    """Deletes an unfinished clone of an earlier boot: a power loss may have damaged it."""
+    """Deletes an unfinished clone from before the last boot: a power loss may have damaged it."""
     before = None
     if fs.stat(building / _STATE) is not None:
         with suppress(msgspec.MsgspecError, ValueError):
@@ -237,7 +246,7 @@ def _build(
 
 
 def _current(source: RemoteHead, remote: Remote, options: CloneOptions) -> RefValue:
-    """The clone's HEAD. Raises UnknownRevision for an absent branch; InvalidName."""
+    """The HEAD of the clone. Raises UnknownRevision if the remote lacks the branch; InvalidName."""
     if options.branch is None:
         to = source.refs.get(HEAD)
         return check_ref("branch", to) if isinstance(to, str) else to
@@ -256,7 +265,7 @@ def _current(source: RemoteHead, remote: Remote, options: CloneOptions) -> RefVa
 def _begin(store: Store, remote: Remote, to: RefValue, options: CloneOptions) -> None:
     """Creates the current branch, or all branches if the repository is bare, and sets HEAD.
 
-    Raises HistoryMissing for a HEAD on a version that the remote did not send.
+    Raises HistoryMissing if HEAD is at a version that the remote did not send.
     """
 
     def make() -> Entry:

@@ -1,8 +1,8 @@
-"""Fetching: copies the versions that this repository lacks, and updates the tracking refs.
+"""Fetches from a remote: copies versions that this repository lacks, and updates tracking refs.
 
-A branch of the remote R becomes ``remotes/R/NAME``. A tag becomes a local tag unless another one
-has its name. ``.mvc/remotes/R/place`` records the position up to which R's journal was read;
-without that file a fetch reads the journal from the beginning.
+The branch NAME of a remote R becomes the ref ``remotes/R/NAME``. A tag becomes a local tag, unless
+another local ref has its name. The file ``.mvc/remotes/R/place`` records the position up to which
+the journal of R was read. Without this file, a fetch reads the journal from the beginning.
 """
 
 from __future__ import annotations
@@ -60,10 +60,12 @@ from mvc.store.store import Store
 from mvc.types import Progress
 
 IN_VAIN = 10_000
-"""Limit of consecutive slices without news. A remote is refused after these, or after several that
-took longer than ``waiting.WORK``; the connection itself cannot see that the data is useless.
+"""Limit of consecutive slices (parts of a transfer) without anything new.
+
+A remote that sends more is refused, and so is one whose useless slices took longer than
+``waiting.WORK``. The connection itself cannot see that the data are useless.
 """
-_NAMED = 10_000  # purged by the remote and retained here: how many are recorded
+_NAMED = 10_000  # limit of recorded versions that the remote purged and this repository retains
 
 
 def fetch(
@@ -76,10 +78,10 @@ def fetch(
     nodes: bool = False,
     progress: Progress | None = None,
 ) -> Transferred:
-    """Copies news from a remote; durable on return.
+    """Copies new versions, refs and statements from a remote. Durable on return.
 
-    ``states``: which states to bring. ``prune``: delete refs of branches that the remote deleted.
-    ``nodes``: bring reports of nodes. Raises HistoryMissing for a remote that was rolled back or
+    ``states``: which states to fetch. ``prune``: delete refs of branches that the remote deleted.
+    ``nodes``: fetch reports of nodes. Raises HistoryMissing for a remote that was rolled back or
     replaced, RemoteUnreachable, RemoteRefused, and the errors of the store.
     """
     if not remote.name:
@@ -106,7 +108,7 @@ def fetch_from(
     prune: bool = False,
     progress: Progress | None = None,
 ) -> Transferred:
-    """As ``fetch``, through an open transport. ``before``: its answer to ``ask``."""
+    """As ``fetch``, through an open transport. ``before``: the remote's answer to ``ask``."""
     head, known = before.head, before.fetched
     check_same(remote, known, head)
     read = before.reports if wanted.reports else known
@@ -115,7 +117,9 @@ def fetch_from(
     purged, after = purged_versions(store.snapshot), place if place.sequence else None
     if known is not None:
         work.retained.update(dict.fromkeys(map(CommitId, known.retained)))
-    if read is not None and {*read.passed} - {*remote.disbelieved}:  # read skipped statements now
+    if read is not None and {*read.passed} - {
+        *remote.disbelieved
+    }:  # fetch statements that were skipped before
         after = None
     if after != head.place or not _is_whole(store, head):
         snapshot = store.fresh()
@@ -126,7 +130,9 @@ def fetch_from(
         if after is not None and not _is_whole(store, head):
             transfer(transport.send, work.apply, replace(wanted, after=None), (), tally=work.tally)
     for id_ in _live_without_state(store) if isinstance(wanted.states, int) else ():
-        with suppress(StateForgotten, UnknownRevision, WeightsDropped):  # the remote lacks it, too
+        with suppress(
+            StateForgotten, UnknownRevision, WeightsDropped
+        ):  # the remote lacks the state, too
             work.bring(transport, (id_,))
     updates = [*_updates(store, remote, head, prune=prune)]
     if updates:
@@ -156,7 +162,7 @@ def fetch_states(
     *,
     progress: Progress | None = None,
 ) -> Transferred:
-    """Brings the absent states, or weights, of local versions; durable on return.
+    """Fetches absent states, or dropped weights, of local versions. Durable on return.
 
     Raises StateForgotten for a state that the remote lacks, too, or that is purged.
     """
@@ -178,7 +184,7 @@ def fetch_states(
             work.bring(transport, lacking)
         except StateForgotten as error:
             raise StateForgotten(
-                f"{remote.name or remote.url} lacks it, too: {error.message}",
+                f"{remote.name or remote.url} lacks the state, too: {error.message}",
                 hint="another repository may have it: 'mvc remote' lists the remotes",
             ) from error
     return replace(work.tally.total(), versions=sum(not lacks(id_) for id_ in lacking))
@@ -196,7 +202,7 @@ def _live_without_state(store: Store) -> list[CommitId]:
 
 
 def _updates(store: Store, remote: Remote, head: RemoteHead, *, prune: bool) -> Iterator[RefUpdate]:
-    """The changes of local refs, once all versions are received."""
+    """The changes of local refs that follow from the remote's refs, once versions are received."""
     own = f"{REMOTE}{remote.name}/"
     for name, new in sorted(head.refs.items()):
         if not isinstance(new, CommitId) or name == HEAD:
@@ -224,7 +230,7 @@ def _updates(store: Store, remote: Remote, head: RemoteHead, *, prune: bool) -> 
 
 
 def _is_free(store: Store, tag: str, new: CommitId) -> bool:
-    """Whether a remote's tag may become a local tag: its name is unused, or the tag advances."""
+    """Whether a remote's tag may become a local tag: the name is free, or the tag advances."""
     short, at = tag.removeprefix(TAG), store.snapshot.ref(tag)
     if store.snapshot.ref(BRANCH + short) is not None or store.snapshot.ref(HEAD) == short:
         return False
@@ -232,7 +238,7 @@ def _is_free(store: Store, tag: str, new: CommitId) -> bool:
 
 
 def _has_moved_on(store: Store, name: str, new: CommitId, old: CommitId) -> bool:
-    """Whether the tag of a data set is at a later version of that data set."""
+    """Whether ``name`` is the tag of a data set, and ``new`` is ``old`` or a later version."""
     return advances(name) and leads_to(store.snapshot, new, old, {})
 
 
@@ -284,7 +290,7 @@ class _Fetch:
         return got
 
     def bring(self, transport: Transport, versions: tuple[CommitId, ...]) -> None:
-        """Brings the absent states of local versions."""
+        """Fetches the absent states of local versions."""
         have = frozenset(availability.nearest_stored(self._store, versions))
         wanted = Wanted(restore=versions, have=have, without=purged_versions(self._store.snapshot))
         transfer(transport.send, self.apply, wanted, (), tally=self.tally)

@@ -1,6 +1,7 @@
-"""The kinds of remotes: the one place that says which URLs there are, and what opens them.
+"""The kinds of remotes: their URL schemes, and the modules that open them.
 
-Code that depends on the scheme asks the kind. Its module is imported only when it is opened.
+Other code does not compare schemes: it asks the kind. The module of a kind is imported only when a
+remote of this kind is opened.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _CLOUD = f"{_TRANSPORTS}.bucket.cloud"
 class RemoteKind(Struct, frozen=True):
     """The properties that all remotes of one scheme share.
 
-    ``form``: example URL for messages. ``module``: has ``open_transport(remote)``, or
-    ``open_objects(remote)`` for a bucket. ``authority``: regular expression for the text between
-    ``//`` and the path; "" for paths on this machine. ``secrets``: message that says where
+    ``form``: an example of a URL, for messages. ``module``: has ``open_transport(remote)``, or for
+    buckets ``open_objects(remote)``. ``authority``: a regular expression for the text between
+    ``//`` and the path; empty for paths on this machine. ``secrets``: a message that says where
     credentials come from. ``runs_commands``: the module has ``run(remote, arguments)``.
     """
 
@@ -64,7 +65,7 @@ KINDS = {
     "gs": RemoteKind("gs://BUCKET", _CLOUD, _HOST, _FOR_CLOUDS, is_bucket=True),
     "az": RemoteKind("az://CONTAINER", _CLOUD, _HOST, _FOR_CLOUDS, is_bucket=True),
 }  # fmt: skip
-"""By scheme. A URL without a scheme is a ``file``."""
+"""The kinds by scheme. A URL without a scheme is of the kind ``file``."""
 
 FORMS = f"a remote is a {listed([kind.form for kind in KINDS.values()])}"
 
@@ -72,9 +73,9 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?(.*)", re.DOTALL)
 
 
 def scheme_of(url: str) -> tuple[str, str]:
-    """Scheme and remainder of a URL; the scheme may be unknown to ``KINDS``.
+    """The scheme of a URL, and the rest of the URL. The scheme may be missing in ``KINDS``.
 
-    A ``NAME:PATH`` without slashes whose NAME is no scheme for local paths is a file path.
+    A text ``NAME:PATH`` without ``//`` is a file path, unless NAME is a scheme for local paths.
     """
     if (match := _URL.fullmatch(url)) is None:
         return "file", url

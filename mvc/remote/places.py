@@ -1,4 +1,8 @@
-"""How far a repository has dealt with a remote: files of ``.mvc/remotes/R`` that may be lost."""
+"""Records how far this repository has read from a remote and sent to it.
+
+The records are files in ``.mvc/remotes/R``. They may be lost: then the next fetch or push compares
+more.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +24,21 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 
 FETCHED = "place"
-"""File name: position in the remote's journal up to which it was fetched."""
+"""Name of the file with the position up to which the remote's journal was fetched."""
 REPORTS = "reports"
-"""File name: the same position for reports of nodes, which only some fetches include."""
+"""Name of the file with that position for fetches that include reports of nodes."""
 PUSHED = "pushed"
-"""File name: position in the local journal up to which the remote received it."""
-_MOST = 1 << 20  # bytes of such a file
+"""Name of the file with the position up to which the remote received the local journal."""
+_MOST = 1 << 20  # limit of bytes of these files
 
 
 class KnownPlace(Struct, frozen=True):
-    """A position in a journal, and related facts, exchanged with the repository of this identity.
+    """A position in a journal, and facts about the remote with this ``identity``.
 
-    ``tips``: its branches and tags after the last push. ``end``: end of its journal at the last
-    contact. ``passed``: statement kinds that were skipped (``Remote.disbelieved``). ``retained``:
-    versions purged at the remote but not here. ``left``: local operations before number ``dealt``
-    that have deployments or retractions which the remote lacks.
+    ``tips``: versions of its branches and tags after the last push. ``end``: end of its journal at
+    the last contact. ``passed``: kinds of statements that fetches skipped. ``retained``: versions
+    that it purged and this repository did not. ``left``: numbers of local operations before
+    ``dealt`` whose deployments or retractions it lacks.
     """
 
     identity: bytes
@@ -53,12 +57,12 @@ class KnownPlace(Struct, frozen=True):
 
 
 def place_of(snapshot: Snapshot) -> Place:
-    """The end of a journal."""
+    """The position at the end of a journal."""
     return Place(snapshot.position.sequence, snapshot.position.chain)
 
 
 def begins(snapshot: Snapshot, after: Place | None) -> Position:
-    """Position from which to read on after a place; GENESIS if the journal lacks that place."""
+    """The position at which reading continues after a place. GENESIS if the journal lacks it."""
     if after is None or after.sequence <= 0:
         return GENESIS
     end = snapshot.position
@@ -71,7 +75,7 @@ def begins(snapshot: Snapshot, after: Place | None) -> Position:
 
 
 def leads_on(snapshot: Snapshot, after: Place | None) -> bool:
-    """Whether a journal contains a place. False also if it was compacted since."""
+    """Whether a journal contains a place. If the journal was compacted since, it does not."""
     with suppress(DamagedData):
         return begins(snapshot, after) != GENESIS
     return False
@@ -83,7 +87,7 @@ def tips_of(refs: Mapping[str, RefValue]) -> list[CommitId]:
 
 
 def known_place(store: Store, remote: Remote, name: str) -> KnownPlace | None:
-    """The decoded file of the remote's folder; None if it is missing or invalid."""
+    """Reads the file ``name`` in the remote's folder. None if it is missing or invalid."""
     if not remote.name:
         return None
     with suppress(IoFailed, msgspec.MsgspecError, ValueError):
@@ -94,7 +98,7 @@ def known_place(store: Store, remote: Remote, name: str) -> KnownPlace | None:
 
 
 def keep_place(store: Store, remote: Remote, name: str, known: KnownPlace) -> None:
-    """Replaces such a file without a flush to disk."""
+    """Replaces the file ``name`` in the remote's folder, without a flush to disk."""
     data = msgspec.json.encode(known)
     store.fs.replace_file(
         remote.folder(store) / name, lambda file: file.write(data), mode=None, durable=False
@@ -104,7 +108,8 @@ def keep_place(store: Store, remote: Remote, name: str, known: KnownPlace) -> No
 class Known(Struct, frozen=True):
     """A remote's head, and the earlier records about the remote.
 
-    ``pushed`` is None also if the remote's journal does not continue the one of the last push.
+    ``pushed`` is None without a push, and if the remote's journal does not continue that of the
+    last push.
     """
 
     head: RemoteHead
@@ -114,8 +119,9 @@ class Known(Struct, frozen=True):
 
 
 def ask(transport: Transport, store: Store, remote: Remote) -> Known:
-    """Requests a remote's head. Raises HistoryMissing if the remote is a different repository
-    now.
+    """Requests a remote's head.
+
+    Raises HistoryMissing if another repository is at the remote's URL now.
     """
     store.fresh()
     fetched, reports, pushed = (
@@ -146,6 +152,6 @@ def check_same(remote: Remote, known: KnownPlace | None, head: RemoteHead) -> No
         raise HistoryMissing(
             f"{remote.name} was rolled back: it lost the operations "
             f"{head.place.sequence} to {known.place.sequence - 1}",
-            hint=f"was it restored from a backup? 'mvc push{remote.typed}' sends them again, as "
-            "far as this repository has it",
+            hint=f"if the remote is an older backup, 'mvc push{remote.typed}' sends the operations "
+            "that this repository has",
         )

@@ -1,4 +1,4 @@
-"""Pulling: a fetch, then a fast-forward of the current branch to its tracking ref."""
+"""Pulls: fetches, then fast-forwards the current branch to its tracking ref."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ from mvc.types import Progress
 
 
 class Pulled(Struct, frozen=True):
-    """``old`` and ``new``: values of ``branch`` before and after. ``restored``: its files, None if
-    it did not move. ``ahead``: versions on it that the remote lacks.
+    """The result of a pull.
+
+    ``old`` and ``new``: the values of ``branch`` before and after. ``restored``: the written files,
+    or None if the branch did not move. ``ahead``: the number of versions of the branch that the
+    remote lacks.
     """
 
     fetched: Transferred
@@ -39,8 +42,8 @@ def pull(
 ) -> Pulled:
     """Fetches, and fast-forwards the current branch and its files.
 
-    Raises RefConflict if it has diverged or a training records on it, WouldOverwrite for
-    uncommitted work, and the errors of ``fetch``.
+    Raises RefConflict if the branch has diverged or a training records on it; WouldOverwrite for
+    uncommitted work; and the errors of ``fetch``.
     """
     check_worktree(store)
     at = head(store.fresh())

@@ -1,8 +1,9 @@
-"""Pushing: sends the versions that a remote lacks, and moves its branches and tags to them.
+"""Pushes to a remote: sends the versions that the remote lacks, and moves its branches and tags.
 
-All refs move, or none does: each only from its expected value. ``remotes/R/NAME`` records where the
-branches of the remote R are then. ``.mvc/remotes/R/pushed`` records the position in the local
-journal up to which R has everything; without that file a push compares more.
+Either all refs move, or none. A ref moves only if it still has the expected value. Then the local
+ref ``remotes/R/NAME`` has the value of the branch NAME of the remote R. The file
+``.mvc/remotes/R/pushed`` records the position in the local journal up to which R has everything.
+Without this file, a push compares more.
 """
 
 from __future__ import annotations
@@ -86,11 +87,11 @@ class Pushed(Transferred, frozen=True):
     """The result of a push, or of a dry run.
 
     ``passed_over``: tags with another value at the remote. ``at_home``: data sets whose contents
-    are not pushed. ``denied``: scopes that the token lacks for additional tags and for deployments,
-    which were left out. ``not_there``: targets, with their live version, whose deployment was not
-    sent because the remote lacks the version. ``not_forgotten``: versions purged here; purging them
-    at the remote needs ``admin``. ``refused``: deployments and retractions left out, by target,
-    because another one was made there meanwhile.
+    are not pushed. ``denied``: scopes that the token lacks; tags and deployments that need them
+    were not sent. ``not_there``: targets and their live versions; the deployments were not sent,
+    because the remote lacks the version. ``not_forgotten``: versions that are purged here only,
+    because the token lacks ``admin``. ``refused``: deployments and retractions that the remote
+    refused, because another deployment to the target was made there meanwhile.
     """
 
     passed_over: tuple[str, ...] = ()
@@ -102,9 +103,7 @@ class Pushed(Transferred, frozen=True):
 
     @property
     def is_short(self) -> bool:
-        """Whether deployments or tombstones were left out; tags that the push did not name may
-        be.
-        """
+        """Whether deployments or tombstones were left out. Tags that were left out do not count."""
         denied = not all(scope.startswith("push:") for scope in self.denied)
         return bool(denied or self.not_forgotten or self.refused)
 
@@ -118,13 +117,13 @@ def push(
     *,
     progress: Progress | None = None,
 ) -> Pushed:
-    """Sends branches and tags, by default the current branch, and all that they need; durable
-    there.
+    """Sends branches and tags, by default the current branch, and all versions that they need.
 
-    Also sends tags, data sets, deployments and annotations of versions that the remote then has. On
-    an error no ref has moved: RefConflict (not a fast-forward, or moved meanwhile),
-    UnknownRevision, StateForgotten (neither side has a state), WeightsDropped (the remote could not
-    recompute weights), RemoteUnreachable, RemoteRefused, and the errors of both stores.
+    Sends tags, data sets, deployments and annotations of the remote's versions, too. All data are
+    durable at the remote on return. If an error is raised, no ref has moved: RefConflict for a ref
+    that is no fast-forward or was moved meanwhile; UnknownRevision; StateForgotten if neither side
+    has a state; WeightsDropped if the remote could not recompute weights; RemoteUnreachable;
+    RemoteRefused; the errors of both stores.
     """
     chosen = options or PushOptions()
     store.fresh()
@@ -179,9 +178,9 @@ def push_states(
     *,
     progress: Progress | None = None,
 ) -> Pushed:
-    """Sends the states of versions that the remote has without them; durable there on return.
+    """Sends states to a remote that has the versions without states. Durable there on return.
 
-    Raises StateForgotten for a state that is absent here, UnknownRevision for a version that the
+    Raises StateForgotten for a state that is absent here; UnknownRevision for a version that the
     remote lacks.
     """
     store.fresh()
@@ -204,10 +203,10 @@ def push_states(
 def send_first(
     store: Store, config: Config, remote: Remote, progress: Progress | None = None
 ) -> Callable[[Entry], Callable[[Recorded], None]]:
-    """Returns a function that sends a deployment or retraction, and its version, before recording
-    it.
+    """Returns a function that sends a drafted deployment or retraction, and its version.
 
-    It raises RefConflict if another deployment was made there meanwhile; then nothing is recorded.
+    Call the function before the draft is recorded, and its result afterwards. If another deployment
+    was made at the remote meanwhile, it raises RefConflict, and the draft must not be recorded.
     """
 
     def send(draft: Entry) -> Callable[[Recorded], None]:
@@ -224,8 +223,8 @@ def send_first(
             got = transport.receive(Slice(encode_entries([statements]), 0, ()))
         if got.refused:
             raise RefConflict(
-                f"{remote.name} refuses it: {got.refused[0]}; nothing was recorded here",
-                hint=f"'mvc fetch{remote.typed}' brings that deployment",
+                f"{remote.name} refuses the operation: {got.refused[0]}; nothing was recorded here",
+                hint=f"'mvc fetch{remote.typed}' fetches that deployment",
             )
         return partial(_mark_sent, store, remote)
 
@@ -278,7 +277,7 @@ class _Push:
         self._identity = self.head.identity  # empty for an empty bucket
 
     def forget(self) -> None:
-        """Sends purges first, so that they are applied even if this push fails."""
+        """Sends purges before all other data, so that they are applied even if this push fails."""
         snapshot = self._store.snapshot
         place = None if self._known is None else self._known.place
 
@@ -332,7 +331,7 @@ class _Push:
         return (v for v in self.due(targets) if availability.recorded_absence(snapshot, v) is None)
 
     def lacking(self, versions: tuple[CommitId, ...]) -> tuple[CommitId, ...]:
-        """Those whose states the remote lacks: it answers to an offer without records."""
+        """The versions whose states the remote lacks. It is asked by an offer without records."""
         sent = [Sent(restored=(bytes(id_),)) for id_ in versions]
         missing = set(self._transport.receive(Slice(encode_entries(sent), 0, ())).missing)
         by_manifest = {commits.get(self._store.snapshot, id_).manifest: id_ for id_ in versions}
@@ -341,10 +340,11 @@ class _Push:
         return versions
 
     def needed(self, wanted: Wanted, *, partial: bool) -> set[CommitId]:
-        """The versions that are sent because others need them; checks versions with absent parts.
+        """The versions that are sent because other versions need them.
 
-        Raises StateForgotten if neither side has a state, unless ``partial``, and WeightsDropped
-        for dropped weights if the versions to recompute them are not sent.
+        Checks versions without a state or weights. Raises StateForgotten if neither side has a
+        state, unless ``partial``; WeightsDropped for dropped weights if the versions that are
+        needed to recompute them are not sent.
         """
         from mvc.remote.sending.sender import Sending
 
@@ -400,7 +400,7 @@ class _Push:
     def _allowed(self, outgoing: Slice) -> Slice:
         """The slice without tombstones, deployments and retractions that the token does not allow.
 
-        Deployments from other nodes stay: the remote has them already, or answers with an error.
+        Deployments that other repositories recorded stay: the remote has them, or raises an error.
         """
         if not self.head.scopes and not self.head.protected:
             return outgoing
@@ -459,7 +459,7 @@ class _Push:
         return got
 
     def _remaining(self) -> Iterator[tuple[Recorded, set[StatementId]]]:
-        """Operations, each with its statements that the remote lacks and should have."""
+        """Yields operations, each with those of its statements that the remote should get."""
         snapshot = self._store.snapshot
         for row in operations(self._store.fresh(), self._known):
             refused = {new.id for new in row.entry.deployments} & self._refused.keys()
@@ -477,7 +477,7 @@ class _Push:
         return tuple({deployment.target: deployment for deployment in refused}.values())
 
     def not_there(self) -> tuple[tuple[str, CommitId], ...]:
-        """Targets, with their live version, whose version is not sent."""
+        """Targets and their live versions, where the remote lacks the live version."""
         pending = {
             (new.target, new.subject)
             for row, ids in self._remaining()
@@ -498,9 +498,9 @@ class _Push:
         *,
         is_new: bool = True,
     ) -> None:
-        """Counts what the remote accepted, and records which statements of this repository.
+        """Counts the entries that the remote accepted, and notes accepted statements.
 
-        Not ``is_new``: the remote had everything already.
+        If not ``is_new``, the remote had everything already.
         """
         entries = [_without_statements(sent, refused) for sent in decode_entries(outgoing.head)]
         for sent in entries:
@@ -534,11 +534,13 @@ class _Push:
             keep_place(store, remote, PUSHED, replace(known, dealt=end, left=left))
         read = known_place(store, remote, FETCHED)
         was_read = head.place.sequence == 1 if read is None else read.place == head.place
-        if self._alone and was_read:  # all that was written there since came from this repository
+        if self._alone and was_read:  # only this repository wrote there since
             known = read or KnownPlace(self._identity, self._end)
             known = replace(known, identity=self._identity, place=self._end)
             keep_place(store, remote, FETCHED, known)
-        elif read is not None and read.place.sequence > head.place.sequence:  # it was rolled back
+        elif (
+            read is not None and read.place.sequence > head.place.sequence
+        ):  # the remote was rolled back
             keep_place(store, remote, FETCHED, replace(read, place=Place(0, b"")))
 
 
@@ -548,7 +550,7 @@ def _without_statements(sent: Sent, refused: Container[StatementId]) -> Sent:
 
 
 class _ByValue:
-    """The versions of data sets that contain their files."""
+    """The versions of data sets whose files are stored, not only referenced."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot

@@ -1,4 +1,4 @@
-"""The refs that a transfer changes: those a push requests, and those a receiver allows."""
+"""Decides which refs a transfer changes: a push requests changes, and a receiver allows them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from mvc.store.store import Store
 
 
 class PushOptions(Struct, frozen=True):
-    """``every``: all branches and tags. ``force``: refs may move back from their last known value.
+    """Options of a push.
 
-    ``delete``: refs to delete at the remote. ``dry_run``: only count. ``partial``: also send
-    versions whose states neither side has.
+    ``every``: send all branches and tags. ``force``: refs may move back from their last known
+    value. ``delete``: refs to delete at the remote. ``dry_run``: only count. ``partial``: send
+    versions even if neither side has their states.
     """
 
     every: bool = False
@@ -40,10 +41,10 @@ class PushOptions(Struct, frozen=True):
 
 
 class RefPlan(Struct, frozen=True):
-    """The refs of a remote that a push changes. ``tips``: all named versions, moved or not.
+    """The refs of a remote that a push changes.
 
-    ``passed_over``: tags with another value at the remote. ``denied``: scopes that the token lacks
-    for additional tags.
+    ``tips``: versions of all named refs, even if a ref does not move. ``passed_over``: tags with
+    another value at the remote. ``denied``: scopes that the token lacks for additional tags.
     """
 
     updates: tuple[RefUpdate, ...]
@@ -111,7 +112,7 @@ def _current(store: Store) -> tuple[str, CommitId]:
 
 
 def _find(store: Store, theirs: Mapping[str, RefValue], ref: str) -> tuple[str, CommitId]:
-    """The full name at the remote, and the version, of ``NAME`` or ``REV:NAME``."""
+    """The full name of the ref at the remote, and the version, for ``NAME`` or ``REV:NAME``."""
     name, has_other, other = ref.rpartition(":") if ":" in ref else (ref, "", "")
     for full in (BRANCH + name, TAG + name, name):
         value = store.snapshot.ref(full)
@@ -127,7 +128,7 @@ def _find(store: Store, theirs: Mapping[str, RefValue], ref: str) -> tuple[str, 
 
 
 def _renamed(theirs: Mapping[str, RefValue], source: str, name: str) -> str:
-    """The full name of a ref at the remote; a new one is a branch or tag like its source."""
+    """The full name of a ref at the remote. A new ref is a branch or a tag, as its source is."""
     kind = TAG if source.startswith(TAG) else BRANCH
     full = name if name.startswith((BRANCH, TAG)) else _full_name(theirs, name) or kind + name
     check_ref("branch or tag", full.removeprefix(BRANCH).removeprefix(TAG))
@@ -203,10 +204,10 @@ def ref_changes(
 ) -> list[RefChange]:
     """The changes for requested moves. Call it under the journal's lock.
 
-    ``commits``: versions published together with the moves. ``local``: a fetch of this repository;
-    tracking refs may move and the rules for pushes do not apply. Moves already made are skipped,
-    because a push whose answer was lost is repeated. Raises InvalidName, RefConflict,
-    UnknownRevision.
+    ``commits``: versions that are published together with the moves. ``local``: the moves belong to
+    a fetch of this repository, so tracking refs may move, and the rules for pushes do not apply.
+    Moves that were made already are skipped, because a push is repeated if its answer was lost.
+    Raises InvalidName, RefConflict, UnknownRevision.
     """
     after: dict[str, RefValue] = {move.name: move.new for move in moves}
     if len(after) < len(moves):
@@ -242,7 +243,7 @@ def advances(name: str) -> bool:
 def leads_to(
     snapshot: Snapshot, new: CommitId, old: CommitId, commits: Mapping[CommitId, Commit]
 ) -> bool:
-    """Whether ``old`` is ``new`` or one of its ancestors. ``commits`` are not published yet."""
+    """Whether ``old`` is ``new`` or an ancestor of it. ``commits``: versions not yet published."""
     seen, known, waiting = {new}, list[CommitId](), [new]
     while waiting:
         id_ = waiting.pop()
@@ -287,7 +288,7 @@ def _check_new(store: Store, move: Move, commits: Mapping[CommitId, Commit]) -> 
 
 
 def _check_namesake(store: Store, move: Move, after: Mapping[str, RefValue]) -> None:
-    """Refuses a branch and a tag of one name, which would make revisions ambiguous."""
+    """Refuses a branch and a tag with the same name, because revisions would be ambiguous."""
     for prefix, (other, kind) in {BRANCH: (TAG, "tag"), TAG: (BRANCH, "branch")}.items():
         if move.new is None or not move.name.startswith(prefix):
             continue

@@ -1,6 +1,7 @@
-"""The remotes of a repository: ``.mvc/remotes.yaml`` and the disposable folders ``.mvc/remotes/R``.
+"""The remotes of a repository: the file ``.mvc/remotes.yaml``, and folders ``.mvc/remotes/R``.
 
-The file contains names, URLs and options. A URL with a password is refused: no secret is stored.
+The file has names, URLs and options. The folders have data that can be lost. A URL with a password
+is refused, so that no secret is stored.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
 
 
 class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A remote; the name is empty for a plain URL.
+    """A remote. For a plain URL, the name is empty.
 
-    ``lazy``: fetch an absent state when a command needs it. ``data``: push contents of data sets.
-    ``tombstones``, ``deployments``: whether a fetch applies the remote's purges, and its
-    deployments and retractions. ``nodes``: fetch reports of nodes. ``states``: which states a fetch
-    brings (``states_of``). ``token_file`` (mode 0600), ``ca_file``: for https. ``program``: mvc
-    command on the ssh host. ``endpoint``, ``region``: for buckets.
+    ``lazy``: fetch an absent state when a command needs it. ``data``: push the contents of data
+    sets. ``tombstones``: a fetch applies the remote's purges. ``deployments``: a fetch applies its
+    deployments and retractions. ``nodes``: fetch reports of nodes. ``states``: the states that a
+    fetch downloads (``states_of``). ``token_file`` (mode 0600), ``ca_file``: for https.
+    ``program``: the mvc command on the ssh host. ``endpoint``, ``region``: for buckets.
     """
 
     url: str
@@ -91,7 +92,7 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
     @property
     def typed(self) -> str:
-        """Argument that selects it in a command; empty for ``origin``, the default."""
+        """The argument that selects this remote in a command. Empty for ``origin``, the default."""
         return "" if self.name == DEFAULT else f" {self.name or self.url}"
 
     @property
@@ -107,7 +108,7 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
         return (Deployment.name if is_about_target else statement.name) in self.disbelieved
 
     def folder(self, store: Store) -> Path:
-        """Its folder in ``.mvc``, created if missing. Deleting its files loses nothing."""
+        """The folder of the remote in ``.mvc``, created if missing. Its files may be deleted."""
         if not self.name:
             raise WrongUsage("a remote without a name has no folder")
         place = store.folder / FOLDER / self.name
@@ -175,7 +176,7 @@ def _check_authority(scheme: str, kind: RemoteKind, authority: str) -> None:
 
 
 def _file(path: str, cwd: Path) -> str:
-    """Absolute path of an option, because commands run in other folders read it later."""
+    """The path of an option, made absolute, because later commands run in other folders."""
     return path and _absolute(posixpath.expanduser(path), cwd)
 
 
@@ -277,7 +278,7 @@ def add_remote(store: Store, remote: Remote, *, force: bool = False) -> Remote:
 
 
 def remote_of(name: str, url: str, options: Mapping[str, str | bool]) -> Remote:
-    """A remote with options, which may be text: ``lazy`` is ``true``. Raises WrongUsage."""
+    """A remote with options. Options may be texts, such as ``true``. Raises WrongUsage."""
     if unknown := options.keys() - set(_OPTIONS):
         raise WrongUsage(
             f"a remote has no option {printable(min(unknown)[:50])}",
@@ -290,7 +291,7 @@ def remote_of(name: str, url: str, options: Mapping[str, str | bool]) -> Remote:
 
 
 def remote_at(url: str, options: Mapping[str, str | bool] = {}) -> Remote:
-    """A remote without a local name; it uses the token of ``origin``.
+    """A remote that has no name here. It uses the token of ``origin``.
 
     ``options``: fields of ``Remote``. Raises WrongUsage.
     """

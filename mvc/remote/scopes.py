@@ -1,10 +1,10 @@
-"""What the holder of a token, or of an account behind a forced command, may do.
+"""Scopes: the rights of a token, or of an account behind a forced command of ssh.
 
-``read``, ``push:GLOB`` (``heads/...``, ``tags/...``; a GLOB without either prefix is for branches),
-``deploy:GLOB`` (targets), ``metrics`` (the server's metrics) and ``admin`` (everything, also force,
-delete and tombstones). The prefix ``REPO:`` limits a scope to repositories of this name. ``*``
-matches any characters, also ``/``. Only a GLOB that names the node, such as
-``deploy:nodes/NAME/*``, allows reports of a node; ``deploy:*`` does not.
+``read`` and ``metrics`` permit reading versions and the server's metrics. ``push:GLOB`` is for refs
+(``heads/...``, ``tags/...``; without a prefix, branches), ``deploy:GLOB`` for targets. ``admin``
+permits everything, including force, delete and tombstones. The prefix ``REPO:`` limits a scope to
+repositories of this name. ``*`` matches any characters, even ``/``. Reports of a node need a GLOB
+with its name, such as ``deploy:nodes/NAME/*``: ``deploy:*`` is not enough.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST = 100
 
 
 def parse_scopes(texts: Iterable[str]) -> tuple[str, ...]:
-    """Scopes of texts, each one scope or several with commas between. Raises WrongUsage."""
+    """The scopes in texts. A text has one scope, or several with commas. Raises WrongUsage."""
     scopes = tuple(dict.fromkeys(s.strip() for text in texts for s in text.split(",")))
     if not scopes or len(scopes) > _MOST:
         raise WrongUsage(f"name 1 to {_MOST} scopes with --scope", hint=_EXAMPLES)
@@ -54,7 +54,7 @@ _ONE_NODE = "each node needs its own token, with the scope deploy:nodes/NAME/*"
 
 
 def _split(scope: str) -> tuple[str, str, str | None]:
-    """Repository (``*`` for all), action, and glob."""
+    """The repository (``*`` for all), the action, and the glob of a scope."""
     parts = scope.split(":")
     if len(parts) == 1 or parts[0] in (_PLAIN | _WITH_GLOB) - {"metrics"}:
         parts.insert(0, "*")
@@ -78,7 +78,7 @@ def within(scopes: Iterable[str], repository: str) -> tuple[str, ...]:
 
 
 def allows(scopes: Iterable[str], action: Action, name: str = "") -> bool:
-    """Whether scopes of one repository allow an action; an empty set allows everything.
+    """Whether the scopes of one repository allow an action. No scopes: everything is allowed.
 
     ``name``: the branch or tag to push to (``heads/main``), or the target to deploy to.
     """
@@ -144,8 +144,9 @@ def check_news(
 ) -> None:
     """Raises RemoteRefused for received changes that the scopes do not allow.
 
-    ``targets`` need ``deploy``. ``adds``: versions, states or annotations, which need any ``push``,
-    such as that of the ref ``name``. ``forgets``: a state is purged, which needs ``admin``.
+    ``targets``: each one needs ``deploy``. ``adds``: versions, states or annotations are added,
+    which needs any ``push`` scope; an error names the scope for the ref ``name``. ``forgets``: a
+    state is purged, which needs ``admin``.
     """
     for target in targets:
         require(scopes, "deploy", target)

@@ -1,7 +1,7 @@
-"""The encoded form of slices: the transferred parts of entries, and the stream with their records.
+"""The encoding of slices. A slice has parts of journal entries, and the records that they need.
 
-A stream is a sequence of slices. Each ends with the BLAKE3 of its bytes; a receiver reads a slice
-to its end before it publishes anything.
+A stream is a sequence of slices. Each slice ends with the BLAKE3 hash of its bytes. A receiver
+reads a slice to its end before it publishes anything from the slice.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from mvc.remote.transport import Move, Place, Slice
 from mvc.types import Bytes
 
 SLICE = 64 * MIB
-"""Bytes of records in a slice of several entries; a slice of one entry may have more."""
+"""Limit of bytes of records in a slice with several entries. One entry alone may have more."""
 HEADS = MIB // 4
 """Bytes of encoded entries after which a slice ends."""
 MAX_HEAD = MAX_ENTRY + 4 * MIB
 _MOST = 10_000  # entries of a slice
-_MANY = 200_000  # rows of one of their lists
+_MANY = 200_000  # rows in a list of an entry
 _MAX_RECORDS = 1 << 50
 _MAGIC = b"mvS1"
 _PREFIX = struct.Struct("<4sIIQ")
@@ -37,7 +37,11 @@ _PART = MIB
 Id = Annotated[bytes, Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
 _Time = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Lack = Literal["rule", "name", "dropped"]
-"""Why a state is not sent: forgotten (or not requested), purged, weights dropped."""
+"""Why a state is not sent.
+
+``rule``: forgotten by a rule, or not requested. ``name``: purged. ``dropped``: only the weights are
+missing.
+"""
 
 
 class Absent(Struct, frozen=True, array_like=True):
@@ -62,10 +66,10 @@ class SentShape(Struct, frozen=True, array_like=True):
 
 
 class NodeReport(Struct, frozen=True, array_like=True):
-    """A node serves ``commit`` since ``time_ns``, and reported it at ``now_ns``, by its clock.
+    """A node serves ``commit`` since ``time_ns``, and reported this at ``now_ns``.
 
-    ``target``: ``nodes/NAME/TARGET``. ``author``, ``arrived_ns``: sender and time of arrival, set
-    by a server that collects reports.
+    Both times are by the clock of the node. ``target``: ``nodes/NAME/TARGET``. ``author``,
+    ``arrived_ns``: the sender and the time of arrival, set by a server that collects reports.
     """
 
     target: str
@@ -77,11 +81,11 @@ class NodeReport(Struct, frozen=True, array_like=True):
 
 
 class Sent(Struct, frozen=True, omit_defaults=True):
-    """A transferred entry; ``size``: bytes of its records in the slice.
+    """A transferred part of a journal entry. ``size``: bytes of its records in the slice.
 
-    ``commits``: canonical bytes of versions that it publishes. ``restored``: versions that the
-    receiver has and whose states it requested. ``statements``: canonical bytes. ``is_own``: the
-    sender itself recorded them.
+    ``commits``: canonical bytes of the versions that the entry publishes. ``restored``: versions
+    that the receiver has, and whose states it requested. ``statements``: canonical bytes of
+    statements. ``is_own``: the sender itself recorded the statements.
     """
 
     commits: Annotated[tuple[bytes, ...], Meta(max_length=_MANY)] = ()
@@ -138,12 +142,12 @@ encode = msgspec.msgpack.Encoder(enc_hook=bytes).encode
 
 
 def encode_entries(entries: Sequence[Sent]) -> bytes:
-    """The head of a slice."""
+    """The entries, encoded as the head of a slice."""
     return encode(entries)
 
 
 def decode_entries(head: bytes) -> tuple[Sent, ...]:
-    """Raises DamagedData."""
+    """The entries in the head of a slice. Raises DamagedData."""
     try:
         return _entries.decode(head)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # ValueError: no UTF-8
@@ -172,8 +176,9 @@ def _counted(first: Iterable[Bytes], outgoing: Slice) -> Iterator[Bytes]:
 
 
 def whole_size(start: bytes) -> int | None:
-    """Size of the slice that begins with these bytes; None if they are too few. Raises
-    DamagedData.
+    """The size of the slice that begins with these bytes. None if the bytes are too few.
+
+    Raises DamagedData.
     """
     if len(start) < _PREFIX.size:
         return None
@@ -191,8 +196,8 @@ def _sizes(start: bytes) -> tuple[int, int, int]:
 def read(source: Callable[[int], Bytes]) -> Slice | None:
     """The next slice of a stream; None at its end. Raises DamagedData.
 
-    ``source(n)`` returns at most n bytes, none at the end. Read the slice's records to their end
-    before the next slice; the last part raises DamagedData if the checksum differs.
+    ``source(n)`` returns at most n bytes, and no bytes at the end. Read the records of a slice to
+    their end before the next slice. The last part raises DamagedData if the checksum differs.
     """
     start = exactly(source, _PREFIX.size, _cut, ends=True)
     if not start:
@@ -226,9 +231,9 @@ def _records(source: Callable[[int], Bytes], size: int, hasher: blake3) -> Itera
 def exactly(
     source: Callable[[int], Bytes], size: int, cut: Callable[[], Exception], *, ends: bool = False
 ) -> bytes:
-    """Exactly ``size`` bytes; with ``ends`` also none if the stream has ended.
+    """Exactly ``size`` bytes. With ``ends``, no bytes if the stream has ended.
 
-    Raises the error that ``cut`` returns if the stream ends within them.
+    If the stream ends within these bytes, raises the error that ``cut`` returns.
     """
     parts, left = list[Bytes](), size
     while left:
@@ -243,14 +248,14 @@ def exactly(
 
 
 class PartReader:
-    """Reads a sequence of parts in other sizes."""
+    """Reads a sequence of parts as bytes of any size."""
 
     def __init__(self, parts: Iterator[Bytes]) -> None:
         self._parts = parts
         self._part = memoryview(b"")
 
     def read(self, size: int) -> memoryview:
-        """At most ``size`` bytes, none at the end."""
+        """At most ``size`` bytes, and no bytes at the end."""
         while not len(self._part) and (part := next(self._parts, None)) is not None:
             self._part = memoryview(part).cast("B")
         data, self._part = self._part[:size], self._part[size:]

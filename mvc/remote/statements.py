@@ -1,9 +1,10 @@
-"""Transferred statements: which ones a sender sends, and which ones a receiver admits.
+"""Selects the statements that a sender sends, and those that a receiver admits.
 
-A repository admits the union of all statements, in any order, and skips known ids, so repositories
-with the same statements give the same answers. It also skips a statement with an unknown subject:
-the sender of that subject sends all statements about it later. It refuses a deployment of an
-unknown version. Only a push checks the predecessor of a deployment.
+A *statement* is an immutable record: a deployment, an annotation, a tombstone (a purge). A receiver
+admits statements in any order and skips known ones. So repositories with the same statements give
+the same answers. A statement about an unknown subject is skipped: the subject comes later, with all
+statements about it. A deployment of an unknown version is refused. Only a push compares the
+deployment that a new one replaces with the live one.
 """
 
 from __future__ import annotations
@@ -36,11 +37,16 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.times import check_moment, format_time, whole_second
 
-_AT_ONE_TIME = 16  # deployments on a target with one hybrid time: all are read to sort them
-_PART = 50  # statements that one hold of the journal's lock admits
+_AT_ONE_TIME = (
+    16  # limit of deployments on a target with one hybrid time: all are read to sort them
+)
+_PART = 50  # statements that are admitted before the journal's lock is released
 Among = Callable[[CommitId], bool]
 _ABOUT = [kind for kind in KINDS if kind not in {Deployment, Tombstone}]
-"""Kinds that are sent with their subject. Tombstones need none; an index has deployments."""
+"""Kinds of statements that are sent together with their subject.
+
+A tombstone needs no subject, and deployments have an index of their own.
+"""
 
 
 # -- sending -----------------------------------------------------------------------------------
@@ -53,9 +59,10 @@ def statements_to_send(
     *,
     reports: bool = False,
 ) -> tuple[Statement, ...]:
-    """The statements of an entry to send: those about versions for which ``among`` is true, or all.
+    """The statements of an entry that are sent: those about versions for which ``among`` is true.
 
-    Tombstones are always included, reports of nodes only with ``reports``.
+    If ``among`` is None, all are sent. Tombstones are always sent. Reports of nodes are sent only
+    with ``reports``.
     """
 
     def travels(statement: Statement) -> bool:
@@ -72,9 +79,9 @@ def statements_to_send(
 def version_of(
     snapshot: Snapshot, statement: Statement, unpublished: Sequence[Statement] = ()
 ) -> CommitId | None:
-    """The version at the end of a statement's chain of subjects; None if a subject is unknown.
+    """The version that a statement is about, directly or through its subjects.
 
-    ``unpublished``: further statements that may be subjects.
+    None if a subject is unknown. ``unpublished``: other statements that may be subjects.
     """
     at = _first_subject(snapshot, statement, unpublished, lambda row: row.commit is not None)
     return None if at is None else at.commit
@@ -86,7 +93,10 @@ def _first_subject(
     unpublished: Sequence[Statement],
     matches: Callable[[Statement], bool],
 ) -> Statement | None:
-    """The first of a statement, its subject, and so on that ``matches``; None if one is unknown."""
+    """The first that ``matches``: the statement, its subject, the subject's subject, and so on.
+
+    None if a subject is unknown.
+    """
     at: Statement | None = statement
     while at is not None and not matches(at):
         at = _find(snapshot, at.subject, unpublished)
@@ -100,9 +110,7 @@ def _find(snapshot: Snapshot, id_: bytes, unpublished: Iterable[Statement]) -> S
 
 
 def about(snapshot: Snapshot, versions: Collection[CommitId]) -> list[int]:
-    """Offsets of the entries with statements about these versions, ascending, without
-    tombstones.
-    """
+    """The offsets of entries with statements about these versions, ascending. No tombstones."""
 
     def collect() -> list[int]:
         offsets: set[int] = set()
@@ -112,7 +120,9 @@ def about(snapshot: Snapshot, versions: Collection[CommitId]) -> list[int]:
                 offsets.add(offset)
                 deployments = snapshot.entry(offset).entry.deployments
                 subjects += [row.id for row in deployments if row.subject == id_]
-            for subject in subjects:  # grows: a statement about a subject is a subject, too
+            for (
+                subject
+            ) in subjects:  # the list grows: a statement about a subject is a subject, too
                 for kind in _ABOUT:
                     for recorded, statement in snapshot.about(kind, subject):
                         offsets.add(recorded.offset)
@@ -130,7 +140,7 @@ def tombstones(snapshot: Snapshot, start: Position) -> Iterator[tuple[Statement,
 
 
 def in_parts(statements: Sequence[Statement]) -> Iterator[tuple[Statement, ...]]:
-    """Splits statements into small parts; those on one target are adjacent."""
+    """Splits statements into small parts. Statements on one target stay adjacent."""
     if len(statements) > _PART:
         statements = sorted(statements, key=lambda row: (row.code > Retraction.code, row.target))
     return (tuple(statements[i : i + _PART]) for i in range(0, len(statements), _PART))
@@ -140,7 +150,7 @@ def in_parts(statements: Sequence[Statement]) -> Iterator[tuple[Statement, ...]]
 
 
 class Admitted(Struct):
-    """The new ones of received statements, and the state marks that they cause.
+    """The new statements among received ones, and the state marks that follow from them.
 
     ``retained``: versions with a new tombstone whose states remain stored, because something needs
     them.
@@ -161,7 +171,7 @@ class Admitted(Struct):
         return {version for version in versions if version is not None}
 
     def targets(self, snapshot: Snapshot) -> set[str]:
-        """The targets that its statements, also signatures, concern."""
+        """The targets that its statements concern, including signatures of deployments."""
         every = (_target_of(snapshot, row, self.statements) for row in self.statements)
         return {target for target in every if target}
 
@@ -174,7 +184,7 @@ def _target_of(snapshot: Snapshot, statement: Statement, unpublished: Sequence[S
 
 
 def admit(store: Store, statements: Iterable[Statement], own: Collection[CommitId]) -> Admitted:
-    """The statements of received ones to record; ``own``: versions that arrive with them.
+    """Selects the received statements to record. ``own``: versions that arrive with them.
 
     Call it under the journal's lock. Raises RemoteRefused for a time too far ahead, HistoryMissing
     for a deployment of an unknown version, InvalidName, InvalidTime, WrongUsage.
@@ -269,10 +279,11 @@ def check_clock(time_ns: int, now_ns: int, subject: str) -> None:
 def compared(
     snapshot: Snapshot, statements: Sequence[Statement], standings: Standings
 ) -> tuple[tuple[Statement, ...], tuple[RefusedDeployment, ...]]:
-    """Splits the statements of a push: those to admit, and those with another predecessor live.
+    """Splits the statements of a push into those to admit, and those to refuse.
 
-    ``statements``: of one operation that the sender recorded itself. Call it under the journal's
-    lock.
+    A deployment or retraction is refused if the deployment that it replaces is not live here.
+    ``statements``: those of one operation that the sender recorded itself. Call it under the
+    journal's lock.
     """
     refused: list[RefusedDeployment] = []
     for target in {row.target for row in statements if row.target}:
@@ -328,9 +339,9 @@ def purged_versions(snapshot: Snapshot) -> frozenset[CommitId]:
 def to_restore(
     snapshot: Snapshot, ids: Iterable[CommitId], *, is_local_request: bool = False
 ) -> tuple[CommitId, ...]:
-    """Those whose states are absent here, so that an entry with their states restores them.
+    """The versions among ``ids`` whose states are absent here: an entry can restore these states.
 
-    Raises StateForgotten for a purged one; ``is_local_request`` selects the hint for the receiver.
+    Raises StateForgotten for a purged state. ``is_local_request``: selects the hint for a fetch.
     """
     marks = [(id_, availability.recorded_absence(snapshot, id_)) for id_ in ids]
     for id_, mark in marks:
@@ -345,7 +356,7 @@ def to_restore(
 
 
 class Purged(Container[CommitId]):
-    """Versions whose states are never sent, or not to a receiver that refuses ``without``."""
+    """The versions whose states must not be sent: purged ones, and those in ``without``."""
 
     def __init__(self, snapshot: Snapshot, without: Collection[CommitId]) -> None:
         self._snapshot, self._ids = snapshot, {*without}

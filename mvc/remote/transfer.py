@@ -1,4 +1,4 @@
-"""What fetches and pushes have in common: refs that moved, what went, and trying until all did."""
+"""Shared by fetches and pushes: changed refs, counts, and repeated attempts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _TRIES = 4
 
 
 class RefUpdate(Struct, frozen=True):
-    """A changed ref, by its full name at the remote and here.
+    """A changed ref. ``name``: its full name at the remote. ``local``: its full name here.
 
-    If ``change`` is ``kept``, the local tag is unchanged and the remote's is stored as ``local``.
+    If ``change`` is ``kept``, the local tag ``name`` did not change, and the remote's tag is stored
+    as ``local``.
     """
 
     name: str
@@ -38,12 +39,12 @@ class RefUpdate(Struct, frozen=True):
 
 
 class Transferred(Struct, frozen=True):
-    """The ``versions``, ``operations`` and ``bytes`` of a transfer, or of a dry run.
+    """Numbers of ``versions``, ``operations`` and ``bytes`` of a transfer, or of a dry run.
 
-    ``targets``: those with new deployments or retractions. ``held``: versions purged at the sender
-    that the receiver retains for now, because something needs them. ``forgotten``: versions that a
-    fetch purged here. ``kept``: versions that it did not purge, because the remote's ``tombstones``
-    is false.
+    ``targets``: targets with new deployments or retractions. ``held``: versions that the sender
+    purged, and that the receiver retains because something needs them. ``forgotten``: versions that
+    a fetch purged here. ``kept``: versions that a fetch did not purge, because the remote has
+    ``tombstones=false``.
     """
 
     remote: str
@@ -67,7 +68,7 @@ class Transferred(Struct, frozen=True):
 
 
 class Tally:
-    """Counts a transfer. ``place``: position in the sender's journal."""
+    """Counts a transfer. ``place``: the position reached in the sender's journal."""
 
     def __init__(self, remote: Remote, progress: Progress | None) -> None:
         self.remote = remote.name or remote.url
@@ -79,7 +80,7 @@ class Tally:
         self._progress = progress
 
     def entries(self, head: bytes, entries: Collection[Sent], versions: set[CommitId]) -> None:
-        """Counts the entries of a slice and those of their versions that are new."""
+        """Counts the entries of a slice. ``versions``: their new versions."""
         self.bytes += len(head) if entries else 0
         self.operations += len(entries)
         self.versions |= versions
@@ -112,9 +113,9 @@ Receive = Callable[[Slice], Received]
 def transfer(
     send: Send, receive: Receive, wanted: Wanted, moves: tuple[Move, ...], *, tally: Tally
 ) -> None:
-    """Sends the wanted entries, then all that the receiver still lacks; the last slice moves refs.
+    """Sends the wanted entries, then contents that the receiver lacks. The last slice moves refs.
 
-    Raises DamagedData if the receiver reports a content as missing that was sent.
+    Raises DamagedData if the receiver reports a content as missing that was sent already.
     """
     for _ in range(_TRIES):
         following = _attempt(send, receive, wanted, moves)
@@ -139,7 +140,7 @@ def _attempt(
             is_last = slice_.place is not None and not slice_.place.seen
             try:
                 got = receive(replace(slice_, moves=moves if is_last else ()))
-            except HistoryMissing:  # the receiver has less than the request says
+            except HistoryMissing:  # the receiver lacks versions that the request names
                 if wanted.after is None and not wanted.have:
                     raise
                 have = frozenset() if wanted.after is None else wanted.have

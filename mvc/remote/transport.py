@@ -1,7 +1,8 @@
-"""The interface that every remote implements, whether a folder, ssh, https or a bucket.
+"""The interface that every remote implements: a folder, ssh, https or a bucket.
 
-A transfer copies entries from one repository to another. The *sender* produces slices, and the
-*receiver* publishes one only after it has decoded and hashed every coding in it.
+A transfer copies journal entries from one repository to another. The *sender* produces *slices*:
+entries with the records that they need. The *receiver* decodes and hashes all contents of a slice
+before it publishes the slice.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from mvc.times import format_time, whole_second
 from mvc.types import Bytes
 
 BROUGHT, FETCH = "receive", "fetch"
-"""The operations of received entries: pushed by another repository, or fetched."""
+"""The operations that record received entries: pushed by another repository, or fetched."""
 
 States = Literal["all", "none"] | int
-"""Which states a transfer includes: all, none, or those that are live on targets and those of the
+"""Which states a transfer includes: all, none, or a number N.
 
-last N versions of each branch.
+N selects the states of live versions, and of the newest N versions of each branch.
 """
 
 
@@ -35,7 +36,7 @@ _Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
 class Place(Struct, frozen=True, array_like=True):
     """A position in a journal: the number of the next entry, and the check before it.
 
-    ``seen``: where the journal ended at that time, if that was later; otherwise 0.
+    ``seen``: the number of the next entry at the end of the journal then; 0 at the end itself.
     """
 
     sequence: _Number
@@ -44,10 +45,10 @@ class Place(Struct, frozen=True, array_like=True):
 
 
 class RemoteHead(Struct, frozen=True, array_like=True):
-    """The current state of a remote.
+    """The current refs and properties of a remote.
 
     ``identity``: the check of its journal's first entry. ``refs``: ``heads/NAME``, ``tags/NAME``
-    and ``HEAD``. ``time_ns``: its clock. ``scopes``: permissions of the caller; empty for all.
+    and ``HEAD``. ``time_ns``: its clock. ``scopes``: permissions of the caller; if empty, all.
     ``unnamed``: live versions, and versions without a ref after an interrupted push. ``protected``:
     targets (``*`` matches any characters) that need a scope with their literal name. ``leads_on``:
     whether its journal contains the place in the request.
@@ -67,19 +68,18 @@ class RemoteHead(Struct, frozen=True, array_like=True):
 class Wanted(Struct, frozen=True):
     """The request of a receiver.
 
-    ``after``: it has the sender's journal up to there. ``versions``: these and their ancestors; by
-    default all that refs and deployments reach. ``have``: versions that it has with their states.
-    ``objects``: contents that it lacked in earlier attempts, to be sent as full records.
-    ``restore``: versions whose states it lacks and wants. ``without``: versions whose states it
-    refuses, because they are purged there. ``due``: versions that it got elsewhere and whose
-    statements it wants.
-    ``reports``: include reports of nodes.
+    ``after``: position up to which the receiver has the sender's journal. ``versions``: wanted with
+    their ancestors; by default all that refs and deployments reach. ``have``: versions that the
+    receiver has, with their states. ``objects``: contents that it lacked in earlier attempts, to be
+    sent as full records. ``restore``: versions whose states it lacks and wants. ``without``:
+    versions whose states it refuses, because they are purged there. ``due``: versions that it has
+    from elsewhere, and whose statements it wants. ``reports``: include reports of nodes.
 
-    ``live``: a target. The answer is one slice with the version that is live there and its
-    deployment, and records of the file ``paths`` only (by default its only model). ``folder``: of
-    all ``paths`` and files below them (by default all but training states). ``have`` are then
-    versions of which the receiver has these files, except ``objects``; it needs none of their
-    history.
+    ``live``: a target. The answer is one slice with the live version, its deployment, and records
+    of the file ``paths`` only (by default the only model). ``folder``: with records of all
+    ``paths`` and the files below them (by default all files but training states). ``have`` then
+    names versions of which the receiver has these files, except contents in ``objects``. No history
+    is sent.
     """
 
     after: Place | None = None
@@ -109,8 +109,8 @@ class Slice(Struct):
     """Entries and the records that they need, in transit.
 
     ``head``: the encoded list of entries (``slices``). ``size``: number of bytes in ``records``.
-    ``moves`` are applied together with the last entry; only the last slice has any. ``place``: the
-    position in the sender's journal once this slice is received. ``features``: those of the
+    ``moves`` of refs are applied together with the last entry. Only the last slice has moves.
+    ``place``: the position in the sender's journal after this slice. ``features``: features of the
     sender's format; the receiver refuses unknown ones.
     """
 
@@ -125,8 +125,8 @@ class Slice(Struct):
 class RefusedDeployment(Struct, frozen=True):
     """A deployment or retraction (``retracts``) whose predecessor is no longer live at the remote.
 
-    ``id``: of the statement. ``live``, ``author``, ``time_ns``: the version that is live there,
-    None if nothing is, and its deployment.
+    ``id``: the id of its statement. ``live``: the version that is live at the remote, or None.
+    ``author``, ``time_ns``: those of the deployment of that version.
     """
 
     target: str
@@ -137,7 +137,7 @@ class RefusedDeployment(Struct, frozen=True):
     retracts: bool = False
 
     def __str__(self) -> str:
-        """The deployment that was made meanwhile."""
+        """A clause that names the deployment that was made meanwhile."""
         target = printable(self.target)
         if self.live is None:
             return f"nothing is live on {target} any more"
@@ -146,13 +146,13 @@ class RefusedDeployment(Struct, frozen=True):
 
 
 class Received(Struct, frozen=True):
-    """The answer to a slice: it is published, or the ``missing`` contents are needed first.
+    """The answer to a slice. It is published, unless ``missing`` contents are needed first.
 
-    ``place``: the end of the receiver's journal. ``begun``: number of the first operation that it
-    published, or 0. ``without``: for the next attempt (``Wanted``). ``retained``: versions purged
-    at the sender that remain stored here for now, because something needs them. ``identity``: of
-    the receiver, if a new repository was created. ``refused``: statements skipped because of
-    deployments made meanwhile.
+    ``place``: the end of the receiver's journal. ``begun``: number of the first published
+    operation, or 0. ``without``: versions for ``Wanted.without`` of the next attempt. ``retained``:
+    versions that the sender purged, and that the receiver retains because something needs them.
+    ``identity``: that of the receiver, if it was created now. ``refused``: statements that were
+    skipped because of deployments made meanwhile.
     """
 
     place: Place
@@ -173,12 +173,12 @@ class Transport(Protocol):
         """The remote's current head, and whether its journal contains ``after``; one round trip."""
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
-        """The remote's entries, oldest first; one round trip for all slices."""
+        """The remote's entries, oldest first, as slices. One round trip for all slices."""
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
-        """Waits until the mark of the live version differs from ``mark``, and returns the new one.
+        """Waits until the mark of the live version differs from ``mark``, and returns the new mark.
 
-        None after ``seconds`` without a change. The mark only shows that something changed.
+        None after ``seconds`` without a change. A mark is a text that changes with the version.
         """
 
     def receive(self, incoming: Slice) -> Received:

@@ -1,7 +1,8 @@
-"""Deployments and retractions recorded here that a remote lacks.
+"""Finds deployments and retractions that were recorded here and that a remote lacks.
 
-The remote is assumed to have everything recorded here except these. It would accept one if its
-predecessor is live there at that time; they are compared in their order.
+The remote is assumed to have everything else that was recorded here. A remote accepts a deployment
+or retraction only if the deployment that it replaces is live there at that moment. So the missing
+ones are compared one after the other, in the order of recording.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from mvc.store.store import Store
 class Unsent(Struct, frozen=True):
     """The statements on ``target`` that ``remote`` lacks.
 
-    ``conflict``: another deployment was made there meanwhile; ``live_there`` is live at the remote,
-    as far as known here. ``against``: statements that a new deployment must retract to be accepted.
+    ``state``: ``conflict`` if another deployment was made at the remote meanwhile. ``live_there``:
+    the deployment that is live at the remote, as far as known here. ``against``: statements that a
+    new deployment must retract so that the remote accepts it.
     """
 
     remote: str
@@ -46,7 +48,7 @@ class Unsent(Struct, frozen=True):
 
 
 def own_targets(recorded: Recorded) -> set[str]:
-    """The targets of an operation that this repository recorded itself."""
+    """The targets of an operation. Empty if another repository recorded the operation."""
     entry = recorded.entry
     if entry.is_received:
         return set()
@@ -64,10 +66,10 @@ def deployed_by(snapshot: Snapshot, recorded: Recorded) -> list[CommitId]:
 
 
 def operations(snapshot: Snapshot, known: KnownPlace | None, *due: Recorded) -> list[Recorded]:
-    """The operations whose statements a remote lacks, as far as ``known``, and those ``due``.
+    """The operations whose statements a remote lacks by the record ``known``, and those ``due``.
 
     Deployments and retractions are removed if a later operation has replaced them in the remote's
-    record: sending them could only undo it.
+    record: sending them could only undo the later operation.
     """
     dealt, left = (0, ()) if known is None else (known.dealt, known.left)
     rows = [
@@ -80,7 +82,9 @@ def operations(snapshot: Snapshot, known: KnownPlace | None, *due: Recorded) -> 
     for row in rows:
         for new in row.entry.deployments:
             retractions = () if row.sequence >= dealt else retracting(snapshot, new.id)
-            if any(r.sequence not in numbers for r in retractions):  # neither need be sent
+            if any(
+                r.sequence not in numbers for r in retractions
+            ):  # neither the deployment nor its retraction needs to be sent
                 skipped.add(new.id)
             own[new.id] = new.replaces
             immediate |= {new.id} if known and new.time_ns == new.recorded_ns else set()
@@ -126,10 +130,10 @@ def without_deployed(recorded: Recorded, deployments: Container[StatementId]) ->
 
 
 def unsent(store: Store, target: str | None = None) -> tuple[Unsent, ...]:
-    """The statements that each remote lacks, by remote and target; nothing for targets in step.
+    """The statements that each remote lacks, by remote and target. Targets without any are omitted.
 
-    A remote to which nothing was pushed has no conflict if another remote was pushed to:
-    deployments that others made after that push would look like one.
+    If nothing was pushed to a remote, but something to another one, conflicts of the first remote
+    are not reported: deployments that others made after that push would look like conflicts.
     """
     lacking, known, snapshot = list[Unsent](), _pushed(store), store.fresh()
     names = [name for name in snapshot.targets() if target in (None, name)]
@@ -150,9 +154,10 @@ def unsent(store: Store, target: str | None = None) -> tuple[Unsent, ...]:
 
 
 def against(store: Store, target: str) -> Against:
-    """The statements that a deployment on a target must retract, because a remote would refuse it.
+    """The statements that a new deployment must retract so that a remote accepts it.
 
-    None if another remote has accepted them or would: they stay in its record.
+    There are none if another remote has accepted these statements or would accept them, because
+    they stay in the record of that remote.
     """
     conflicts = {u.remote: u.against for u in unsent(store, target) if u.state == "conflict"}
     if any(name not in conflicts for name, known in _pushed(store).items() if known is not None):
@@ -179,7 +184,9 @@ def _counting(snapshot: Snapshot, target: str, rows: Sequence[Recorded]) -> set[
     """
     numbers = {row.sequence for row in rows}
 
-    def is_lacking(recorded: Recorded, until: int) -> bool:  # or its replacement is lacking
+    def is_lacking(
+        recorded: Recorded, until: int
+    ) -> bool:  # or a later operation that replaced it is lacking
         is_skipped = recorded.sequence < until and not recorded.entry.is_received
         return is_skipped or recorded.sequence in numbers
 
@@ -195,7 +202,7 @@ def _counting(snapshot: Snapshot, target: str, rows: Sequence[Recorded]) -> set[
 def _compared(
     snapshot: Snapshot, remote: str, target: str, rows: list[Recorded]
 ) -> Iterator[Unsent]:
-    """The remote's answer to operations on a target."""
+    """Predicts how a remote would answer to operations on a target."""
     deployed = {new.id for row in rows for new in on(row, target)}
     counting = _counting(snapshot, target, rows)
     standing = Standing(snapshot, target, Against(frozenset(deployed)))

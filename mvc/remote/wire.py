@@ -1,7 +1,7 @@
-"""What a client and a server say to each other: messages, frames of an answer, errors.
+"""The encoding of messages, answers and errors between a client and a server.
 
-The body of a slow answer is a sequence of *frames*: a kind, a length, and that many bytes. A data
-frame of length 0 means that the server is still at work. `slices` defines the form of slices.
+The body of a slow answer is a sequence of *frames*: each has a kind, a length, and as many bytes.
+An empty data frame means that the server is still working. `slices` defines the encoding of slices.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ MAX_PROBLEM = 64 << 10
 MAX_MARK = 256
 """Limit of bytes of a mark of the live version."""
 CHECKED = 64 << 10
-"""A repeated answer must begin with as many bytes of the first one."""
+"""Bytes at the start of an answer that must be equal if the answer is requested again."""
 WAIT = 60.0
-"""Limit of seconds for which a server waits for news."""
+"""Limit of seconds for which a server waits for another live version."""
 ALIVE = 15.0
 """Seconds after which a busy server sends an empty data frame."""
 
@@ -48,7 +48,7 @@ class Broken(ConnectionError):
 
 
 class _Head(RemoteHead, frozen=True, array_like=True):
-    """The value of a ref is the id of a version, or the name of another ref."""
+    """A head whose refs are encoded as pairs: the id of a version, or the name of another ref."""
 
     refs: dict[str, tuple[CommitId | None, str | None]]  # type: ignore[assignment]
 
@@ -68,7 +68,7 @@ def encode(message: RemoteHead | Wanted | Received) -> bytes:
 
 
 def decode(kind: type[_M], data: bytes) -> _M:
-    """Raises RemoteRefused for bytes that are no message of this kind."""
+    """Decodes a message. Raises RemoteRefused for bytes that are no message of this kind."""
     try:
         return msgspec.msgpack.decode(data, type=kind, dec_hook=slices.decode_id)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
@@ -79,7 +79,7 @@ def decode(kind: type[_M], data: bytes) -> _M:
 
 
 def decode_head(data: bytes) -> RemoteHead:
-    """Raises RemoteRefused."""
+    """Decodes a head. Raises RemoteRefused."""
     head = decode(_Head, data)
     refs = {n: name if id_ is None else id_ for n, (id_, name) in head.refs.items()}
     return RemoteHead(**asdict(head) | {"refs": refs})
@@ -99,7 +99,7 @@ def encode_error(error: MvcError) -> bytes:
 
 
 def decode_error(data: bytes) -> MvcError:
-    """The error at the other side; RemoteRefused if this mvc does not know its class."""
+    """Decodes an error. If this mvc does not know its class, it becomes RemoteRefused."""
     sent = decode(_SentError, data)
     kind = class_named(sent.kind) or RemoteRefused
     hint = None if sent.hint is None else printable(sent.hint[:_LONGEST_TEXT])
@@ -112,10 +112,10 @@ def frame(kind: bytes, payload: bytes | bytearray | memoryview = b"") -> bytes:
 
 
 def read_frames(read: Callable[[int], bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and payload of each frame up to the end; data in parts, without empty data frames.
+    """The kind and the payload of each frame up to the end. Data come in parts, never empty.
 
-    ``read(n)`` returns at most n bytes, none at the end. Raises Broken if the stream ends too
-    early, and the error of an error frame.
+    ``read(n)`` returns at most n bytes, and no bytes at the end. Raises Broken if the stream ends
+    too early, and the error in an error frame.
     """
     while True:
         kind, left = _FRAME.unpack(slices.exactly(read, _FRAME.size, _broken))

@@ -1,4 +1,4 @@
-"""The server of ``mvc serve``: repositories over https, a socket or ssh's pipes.
+"""The server of ``mvc serve``: serves repositories over https, a Unix socket, or the pipes of ssh.
 
-It has authentication and permissions; ``mvc.remote`` has the transfers.
+This package has authentication and permissions. ``mvc.remote`` has the transfers.
 """

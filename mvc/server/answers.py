@@ -1,4 +1,7 @@
-"""A cache of answers that many nodes request: computed once, stored in unnamed files."""
+"""A cache of answers that many nodes request.
+
+An answer is computed once, and stored in an unnamed file.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,20 @@ from mvc.transport import Slice, slices
 
 CACHED = 8
 MOST = 256 * MIB
-"""Bytes of all cached answers; a larger one is computed for each request."""
+"""Limit of bytes of all cached answers. A larger answer is computed for each request."""
 PART = 64 << 10
-"""Bytes of an answer per read, few because many requests read concurrently."""
+"""Bytes of an answer that are read at once: few, because many requests read concurrently."""
 
 
 class Answer:
-    """A slice in an unnamed file, deleted with its last reader."""
+    """A slice in an unnamed file, which is deleted with its last reader."""
 
     def __init__(self, file: int, size: int) -> None:
         self.size = size
         self._file = file
 
     def parts(self) -> Iterator[bytes]:
-        """All bytes."""
+        """All bytes of the slice, in parts."""
         for at in range(0, self.size, PART):
             yield os.pread(self._file, min(PART, self.size - at), at)
 
@@ -40,13 +43,15 @@ class Answer:
 def store_answer(
     folder: Path, answer: Iterator[Slice], is_current: Callable[[], bool]
 ) -> Answer | None:
-    """Stores a slice; None if it is too large or the disk is full.
+    """Stores a slice. None if the slice is too large, or the disk is full.
 
-    ``is_current``: whether the slice still answers the request; the repository may have changed.
+    ``is_current``: whether the slice still answers the request. The repository may have changed.
     """
     first = next(answer)
-    room = len(first.head) + first.size + MIB  # the frames need less than 1 KiB more
-    if room > MOST or not is_current() or not hasattr(os, "posix_fallocate"):  # as on macOS
+    room = len(first.head) + first.size + MIB  # the encoding adds less than 1 KiB
+    if (
+        room > MOST or not is_current() or not hasattr(os, "posix_fallocate")
+    ):  # macOS lacks posix_fallocate
         return None
     with suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, room)
@@ -58,17 +63,17 @@ def store_answer(
 
 
 Pending: TypeAlias = asyncio.Future[Answer | None]
-"""An answer in preparation; None if each request computes its own."""
+"""An answer in preparation. Its result is None if each request computes its own answer."""
 
 
 class Answers:
-    """The answers to recent requests. Used only in the event loop's thread."""
+    """The answers to recent requests. To be used only in the event loop's thread."""
 
     def __init__(self) -> None:
         self._cached = OrderedDict[Hashable, Pending]()
 
     def find(self, question: Hashable) -> Pending | None:
-        """The cached answer to a request; None if there is none or it failed."""
+        """The cached answer to a request. None if there is none, or if it failed."""
         pending = self._cached.get(question)
         if pending is None or (pending.done() and pending.exception() is not None):
             return None
@@ -81,7 +86,7 @@ class Answers:
         pending.add_done_callback(self._trim)
 
     def _trim(self, _: Pending) -> None:
-        """Removes old answers; open readers are not affected."""
+        """Removes old answers from the cache. Open readers can still read them."""
         total = 0
         for i, (question, pending) in enumerate(reversed([*self._cached.items()])):
             is_whole = pending.done() and pending.exception() is None

@@ -1,9 +1,9 @@
-"""The server's protocol as an ASGI application: ``v1/head``, ``v1/live``, ``v1/send``,
-``v1/receive``.
+"""The server's protocol as an ASGI application.
 
-The same application answers over TLS, a Unix socket and ssh's pipes. Slow work runs in threads and
-is answered in frames (``mvc.remote.wire``), so that a client sees that the server is alive. Text of
-a request is checked or escaped before it is logged.
+The requests are ``v1/head``, ``v1/live``, ``v1/send`` and ``v1/receive``. The same application
+answers over TLS, a Unix socket and the pipes of ssh. Slow work runs in threads, and its answer
+comes in frames (``mvc.remote.wire``), so that a client sees that the server is alive. Text of a
+request is checked or escaped before it is logged.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from mvc.transport import Place, Received, Sent, Slice, Wanted, scopes, slices, 
 from mvc.types import Bytes
 
 PROOFS = 4
-"""Slices that are verified and published, or wait for it; further ones get the status 503."""
-_PROCESSORS = 4  # for each running verification
+"""Limit of slices that are being verified or wait for it. More requests get the status 503."""
+_PROCESSORS = 4  # CPUs for each running verification
 SENDS = 16
 """Limit of concurrent answers with slices."""
 WORKING = 8
-"""Limit of threads for them."""
+"""Limit of threads that compute these answers."""
 READERS = 256
-"""Limit of cached answers that are sent concurrently; further requests wait."""
+"""Limit of cached answers that are sent concurrently. More requests wait."""
 UPLOADS = 64
 """Limit of concurrent requests with parts of slices."""
 WAITING = 4096
@@ -66,21 +66,21 @@ WAITING = 4096
 WATCHES = 256
 """Limit of targets with waiting requests."""
 LONGEST_HEAD = 32 << 10
-"""Limit of bytes of a request before its body."""
+"""Limit of bytes of the URL and the headers of a request."""
 _POLL = 0.1
 SILENCE = 60.0
-"""Seconds within which the body of a request must bring ``_STRIDE`` bytes, or end."""
+"""Seconds within which ``_STRIDE`` bytes of the body of a request, or its end, must arrive."""
 _STRIDE = 64 << 10
-_STALLED = 600.0  # seconds for which a client may read nothing
+_STALLED = 600.0  # limit of seconds in which a client reads nothing of its answer
 _VERBS = {"head", "live", "send", "receive", "metrics"}
 _T = TypeVar("_T")
 
 METRICS: scopes.Action = "metrics"
-"""The path, and the scope, of the metrics."""
+"""The path of the metrics, and the scope that permits reading them."""
 
 
 class Application:
-    """Serves the repositories of a folder. ``stopping``: ends waiting requests at once."""
+    """Serves the repositories of a folder. ``stopping``: whether waiting requests must end now."""
 
     def __init__(
         self, repositories: Repositories, gate: Gate, *,
@@ -95,7 +95,7 @@ class Application:
         # Separate threads, so that slow work does not delay heads.
         self._short = ThreadPoolExecutor(4, thread_name_prefix="mvc-serve")
         self._long = ThreadPoolExecutor(WORKING, thread_name_prefix="mvc-slices")
-        # A verification uses all processors and much memory, so few run at once.
+        # A verification uses all CPUs and much memory, so only few run at once.
         proofs = max(1, min(PROOFS, cpu_count() // _PROCESSORS))
         self._proving = ThreadPoolExecutor(proofs, thread_name_prefix="mvc-proof")
         self._watches = dict[tuple[str, str, str], asyncio.Task[str]]()
@@ -127,7 +127,7 @@ class Application:
     def _answering(
         self, endpoint: Callable[[Request, Served, Caller], Awaitable[Response]] | None
     ) -> Callable[[Request], Awaitable[Response]]:
-        """``endpoint``: None for the metrics, which belong to no repository."""
+        """Adds authentication, errors and logs to an endpoint. ``endpoint`` None: the metrics."""
 
         async def answer(request: Request) -> Response:
             begun = time.monotonic()
@@ -153,7 +153,7 @@ class Application:
             except Exception as error:  # a bug; its text may contain data of the request
                 log_event("mvc.server", _bug(error), level="error")
                 response = _problem(MvcError("internal error"), 500)
-            response.headers["Cache-Control"] = "no-store"  # a cache would bypass tokens
+            response.headers["Cache-Control"] = "no-store"  # because a cache would bypass tokens
             verb = printable(request.url.path.rpartition("/")[2])[:20]
 
             def note() -> None:
@@ -183,9 +183,9 @@ class Application:
         self, request: Request, status: int, outcome: str,
         *, repository: str, token: str, verb: str, begun: float,
     ) -> None:  # fmt: skip
-        """Counts and logs a request whose answer has ended."""
+        """Counts and logs a request after the end of its answer."""
         seconds = time.monotonic() - begun
-        kind = outcome.partition(":")[0].replace(" ", "-")  # of a bug, without its place
+        kind = outcome.partition(":")[0].replace(" ", "-")  # for a bug, without its line number
         self._counters.answered(verb if verb in _VERBS else "other", status, kind, seconds)
         client = printable(request.client.host) if request.client else ""
         method = printable(request.method)
@@ -226,7 +226,7 @@ class Application:
         return Response(data, media_type=wire.CONTENT)
 
     async def _live(self, request: Request, served: Served, caller: Caller) -> Response:
-        """A mark of a target's live version; other new entries do not end the wait."""
+        """Answers with the mark of a target's live version, perhaps after a wait for a new mark."""
         scopes.require(caller.scopes, "read")
         target, known = request.query_params.get("target", ""), request.query_params.get("mark")
         mark, _ = await self._run(served.transport.mark, target)
@@ -241,7 +241,7 @@ class Application:
     async def _next_mark(
         self, served: Served, target: str, known: str, seconds: float, *, caller: Caller
     ) -> str:
-        """The next mark; after ``seconds`` without a change the known one."""
+        """The next mark. After ``seconds`` without a change, the known mark."""
         deadline = time.monotonic() + seconds
         key = served.name, target, known
         while (left := deadline - time.monotonic()) > 0 and not self._stopping():
@@ -257,7 +257,10 @@ class Application:
     async def _watch(
         self, served: Served, key: tuple[str, str, str], release: Callable[[], None]
     ) -> str:
-        """Polls for all requests that wait for the same mark, as long as one request may wait."""
+        """Polls on behalf of all requests that wait for the same mark. Returns the new mark.
+
+        It polls for as long as one request may wait.
+        """
         _, target, mark = key
         deadline = time.monotonic() + wire.WAIT
         try:
@@ -276,7 +279,7 @@ class Application:
         scopes.require(caller.scopes, "read")
         skip = _number(request.query_params.get("skip"))
         check = request.query_params.get("check", "")
-        # Read the body first, so that a slow request uses no place.
+        # The body is read first, so that a slow request occupies no place.
         wanted = wire.decode(Wanted, await _body(request))
         framed = partial(_framed, skip=skip, check=check)
         if not wanted.live:
@@ -285,7 +288,7 @@ class Application:
         key = await self._run(served.cache_key, wanted)
         pending = self._answers.find(key)
         is_cached = pending is not None
-        if pending is None:  # no await until ``add``, so the answer is computed once
+        if pending is None:  # there is no await until ``add``, so the answer is computed only once
             release = self._sends.acquire(caller)
             pending = asyncio.get_running_loop().run_in_executor(
                 self._long, partial(_answer, served, wanted, key)
@@ -339,9 +342,9 @@ class Application:
     async def _working(
         self, executor: Executor, function: Callable[[], bytes]
     ) -> AsyncGenerator[bytes, None]:
-        """Empty data frames while a function runs in a thread, then its result.
+        """Yields empty data frames while a function runs in a thread, and then its result.
 
-        The function has ended when this generator has, even if the answer is aborted.
+        When this generator ends, the function has ended, even if the answer is aborted.
         """
         running = asyncio.get_running_loop().run_in_executor(executor, function)
         try:
@@ -376,7 +379,7 @@ class Application:
     ) -> _Frames:
         at, last = _number(request.query_params.get("at")), request.query_params.get("last") == "1"
         answer = await self._run(upload.answer)
-        if answer is not None:  # the client missed it
+        if answer is not None:  # the client has not received the answer
             await _drained(request)
             return _Frames(_row(_answered(answer)))
         await self._append(request, served, upload, at)
@@ -412,8 +415,9 @@ class Application:
     async def _reported(
         self, served: Served, upload: Upload, caller: Caller, reports: Sequence[slices.NodeReport]
     ) -> _Frames:
-        """Publishes reports together with those of other nodes; a client without an answer repeats
-        them.
+        """Publishes reports together with those of other nodes.
+
+        A client that gets no answer sends its reports again.
         """
         request = Slice(slices.encode_entries([Sent(reports=tuple(reports))]), 0, ())
         try:
@@ -431,7 +435,9 @@ class Application:
             gathering.add(reports, served.transport, self._run, now_ns=now_ns, author=caller.sender)
         )
 
-        def ended(done: asyncio.Future[Received]) -> None:  # even if the client has disconnected
+        def ended(
+            done: asyncio.Future[Received],
+        ) -> None:  # called even if the client has disconnected
             if not done.cancelled():
                 audit(served.name, caller, request, done.exception() or done.result())
 
@@ -445,7 +451,7 @@ class Application:
         return _Frames(answer())
 
     async def _append(self, request: Request, served: Served, upload: Upload, at: int) -> None:
-        """Appends the request's body to an upload; received bytes stay if the connection breaks."""
+        """Appends a request's body to an upload. If the connection breaks, received bytes stay."""
         size = _number(request.headers.get("Content-Length", str(wire.PART)))
         if size > wire.PART:
             await _drained(request)
@@ -465,21 +471,23 @@ class Application:
                     if buffer:
                         write(buffer)
             left = await self._run(upload.left)
-            if at == 0:  # the declared size must fit
+            if at == 0:  # the size that the slice declares must fit, too
                 await self._run(served.reserve, upload.id, left)
         except (InUse, MvcError) as error:
-            if not isinstance(error, InUse):  # an incomplete upload only uses disk space
+            if not isinstance(error, InUse):  # an incomplete upload would only use disk space
                 await self._run(upload.delete)
-            await _drained(request)  # otherwise the client sees a broken connection, no answer
+            await _drained(
+                request
+            )  # otherwise the client would see a broken connection, and no answer
             raise
         finally:
             served.release(upload.id)
 
 
 class _Frames(Response):
-    """An answer in frames; each function in ``ended`` is called at its end, also after an error.
+    """An answer in frames. At its end, even after an error, each function in ``ended`` is called.
 
-    ``outcome``: the result, for the log; ``done`` returns it for a complete answer.
+    ``outcome``: the result, for the log. For a complete answer, ``done`` returns the outcome.
     """
 
     def __init__(
@@ -495,7 +503,9 @@ class _Frames(Response):
         self._rows, self._done = rows, done
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        disconnected = asyncio.ensure_future(receive())  # the body was read: the next is the end
+        disconnected = asyncio.ensure_future(
+            receive()
+        )  # the body was read, so the next message is the end
         try:
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
@@ -535,7 +545,7 @@ async def _send(send: Send, row: bytes) -> None:
 
 
 async def _patiently(wait: Callable[[], Awaitable[object]]) -> AsyncGenerator[bytes, None]:
-    """Empty data frames until ``wait`` returns."""
+    """Yields empty data frames until ``wait`` returns."""
     while True:
         try:
             async with asyncio.timeout(wire.ALIVE):
@@ -563,9 +573,9 @@ _STATUS = {RemoteRefused: 403, StorageFull: 507}
 
 
 def _check_form(request: Request) -> None:
-    """Raises Denied for headers over the limit, which the parser does not enforce at once.
+    """Raises Denied for headers over the limit, and for a body with two lengths.
 
-    Also for a body with two lengths, which a proxy could interpret differently.
+    The parser enforces the limit too late. A proxy could read two lengths in another way.
     """
     if "Content-Length" in request.headers and "Transfer-Encoding" in request.headers:
         raise Denied(400, RemoteRefused("a request must not have two body lengths"))
@@ -589,7 +599,7 @@ def _number(text: str | None) -> int:
 
 
 def _place(request: Request) -> Place | None:
-    """The position in a journal that a request names. Raises RemoteRefused."""
+    """The position in a journal that a request names, if any. Raises RemoteRefused."""
     chain = request.query_params.get("chain", "")
     if not re.fullmatch("([0-9a-f]{2}){1,32}", chain):
         return None
@@ -602,7 +612,7 @@ def _seconds(request: Request) -> float:
 
 
 async def _chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """The body as it arrives. Raises Denied for one that is too long or too slow."""
+    """The body, in parts as they arrive. Raises Denied if it is too long or too slow."""
     stream, now = aiter(request.stream()), time.monotonic
     stride, patience = _STRIDE, SILENCE
     while True:
@@ -629,7 +639,7 @@ async def _body(request: Request) -> bytes:
 
 
 async def _drained(request: Request) -> None:
-    with suppress(Denied, RuntimeError):  # it was read already
+    with suppress(Denied, RuntimeError):  # the body was read already
         async for _ in _chunks(request, wire.PART):
             pass
 
@@ -649,7 +659,7 @@ def _sent(served: Served, wanted: Wanted) -> Iterator[Bytes]:
 def _framed(parts: Iterator[Bytes], skip: int, check: str, size: int = MIB) -> Generator[bytes]:
     """Frames of ``size`` bytes of slices, without the first ``skip`` bytes.
 
-    ``check``: the BLAKE3 of the beginning of the skipped bytes. An empty part ends a frame.
+    ``check``: the BLAKE3 hash of the beginning of the skipped bytes. An empty part ends a frame.
     """
     hasher, checked, left = blake3(), wire.CHECKED, skip
     row = bytearray()

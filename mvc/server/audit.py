@@ -1,4 +1,4 @@
-"""A log line for each pushed change: its sender, its content, and its result."""
+"""Writes a log line for each pushed change: the sender, the content, and the result."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mvc.system import log_event
 from mvc.text import listed, printable
 from mvc.transport import Received, Sent, Slice, decode_entries
 
-_MOST = 100  # names in a field
-_LONGEST = 250  # characters of one: a refused name may have any length
+_MOST = 100  # limit of names in a field
+_LONGEST = 250  # limit of characters of a name, because a refused name may have any length
 
 
 def audit(repository: str, caller: Caller, sent: Slice, result: Received | BaseException) -> None:
-    """Writes the line, unless nothing changed. For a refused slice it has the requested changes."""
+    """Writes the line, unless nothing changed. For a refused slice: the requested changes."""
     if isinstance(result, Received) and not result.begun:
         return
     deployed, counts = list[str](), Counter[str]()
-    with suppress(MvcError):  # it may be refused because it cannot be decoded
+    with suppress(MvcError):  # perhaps it was refused because it cannot be decoded
         entries = decode_entries(sent.head)
         deployed = _deployed(entries)
         counts = _counted(entries)
@@ -45,7 +45,7 @@ def audit(repository: str, caller: Caller, sent: Slice, result: Received | BaseE
 
 
 def _deployed(entries: Iterable[Sent]) -> list[str]:
-    """Targets and versions of deployments, also of those that nodes report."""
+    """Targets and versions of deployments, including those that nodes report."""
     shown = list[str]()
     for sent in entries:
         deployed = ((row.target, row.subject) for row in sent.deployments)

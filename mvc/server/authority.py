@@ -1,4 +1,4 @@
-"""Authentication: the caller of a request and its scopes, from one account or from tokens."""
+"""Authentication: finds the caller of a request and its scopes, by one account or by tokens."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _BEARER = "bearer "
 
 
 class Caller(Struct, frozen=True):
-    """The authenticated caller; ``scopes`` for the repository, never empty.
+    """The authenticated caller. ``scopes``: those for the requested repository, never empty.
 
-    ``sender``: the token or account to record with a change.
+    ``sender``: the token or account that is recorded with a change.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Caller(Struct, frozen=True):
 
 
 class Denied(Exception):
-    """A request refused before it is processed; ``status`` is HTTP's."""
+    """A request is refused before it is processed. ``status``: the status of HTTP."""
 
     def __init__(self, status: int, error: MvcError) -> None:
         super().__init__(error.message)
@@ -38,11 +38,11 @@ class Gate(Protocol):
     """Authenticates requests."""
 
     def caller(self, authorization: str | None, repository: str) -> Caller:
-        """Raises Denied."""
+        """The caller of a request to a repository. Raises Denied."""
 
 
 class Account:
-    """Every client is the same account, as behind ssh."""
+    """A gate for ssh: every client is the same account."""
 
     def __init__(self, allowed: tuple[str, ...] = ()) -> None:
         self._scopes = scopes.within(allowed, "") if allowed else ALL
@@ -54,7 +54,7 @@ class Account:
 
 
 class Holders:
-    """Every client has a token of the folder."""
+    """A gate for tokens: every client has a token of the served folder."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens

@@ -1,6 +1,7 @@
-"""Collects the reports of nodes within half a second into one journal entry, with one flush.
+"""Collects the reports of nodes within half a second into one journal entry.
 
-A refused report is isolated by bisection, so that one node cannot block all nodes.
+So all these reports need only one flush to disk. A refused report is isolated by bisection, so that
+one node cannot block all nodes.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from mvc.errors import MvcError
 from mvc.transport import NodeReport, Received, Sent, Slice, Transport, encode_entries
 
 SECONDS = 0.5
-"""For which the first report waits for more; its node waits as long before its next swap."""
+"""Seconds for which the first report waits for more reports. Its node waits meanwhile."""
 MOST = 20_000
-"""Waiting reports of one repository."""
-_ENTRY = 128  # deployments in one entry
+"""Limit of waiting reports of one repository."""
+_ENTRY = 128  # limit of deployments in one entry
 
 
 class _Waiting(Struct, eq=False):
@@ -49,9 +50,9 @@ class Gathering:
         now_ns: int,
         author: str,
     ) -> Received:
-        """Returns once the reports of ``author`` are durable; raises the error of a refusal.
+        """Returns once the reports of ``author`` are durable. Raises the error of a refusal.
 
-        ``run`` calls a function in a thread.
+        ``run``: calls a function in a thread.
         """
         stamped = (replace(report, author=author, arrived_ns=now_ns) for report in reports)
         mine = _Waiting(tuple(stamped))
@@ -86,7 +87,7 @@ def _publish(transport: Transport, gathered: Sequence[_Waiting]) -> None:
 
 
 def _joined(gathered: Sequence[_Waiting]) -> Slice:
-    """Few entries, each with at most one deployment on a target."""
+    """Joins reports into few entries, each with at most one deployment on a target."""
     entries: list[dict[str, NodeReport]] = []
     for report in (report for request in gathered for report in request.reports):
         at = next((e for e in entries if report.target not in e and len(e) < _ENTRY), None)

@@ -1,4 +1,4 @@
-"""``mvc serve``: listens on an address, with TLS, until the process is stopped."""
+"""Listens on an address, with TLS, until the process is stopped: ``mvc serve``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ADDRESS = "127.0.0.1:7433"
 _UNIX = "unix:"
 _CONNECTIONS = 5000
 BEGINS = 30.0
-"""Seconds within which the first request of a connection must arrive, headers included."""
+"""Seconds within which the first request of a connection must arrive, with its headers."""
 _KEEP_ALIVE = 120
 _FILES = 2 * _CONNECTIONS
 _MALLOC = {-8: 2, -3: 4 << 20}  # M_ARENA_MAX, M_MMAP_THRESHOLD
@@ -42,7 +42,7 @@ _HOST = re.compile(r"(.*):([0-9]{1,5})")
 
 
 class Listening(Struct, frozen=True):
-    """Settings of the server; ``address`` is HOST:PORT or ``unix:PATH``."""
+    """Settings of the server. ``address``: HOST:PORT or ``unix:PATH``."""
 
     folder: Path
     address: str = ADDRESS
@@ -52,7 +52,7 @@ class Listening(Struct, frozen=True):
 
 
 def serve(settings: Listening, *, ready: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT, then completes running requests.
+    """Serves until SIGTERM or SIGINT. Then completes running requests.
 
     ``ready`` is called with the URL. Raises WrongUsage, IoFailed, NotARepository.
     """
@@ -87,7 +87,7 @@ def serve(settings: Listening, *, ready: Callable[[str], None]) -> None:
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed if no request arrives on it."""
+    """A connection that is closed if no request arrives in time."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -105,7 +105,7 @@ def server_of(
     *,
     keep_alive: int = _KEEP_ALIVE,
 ) -> uvicorn.Server:
-    """A server that does not log by itself. Raises WrongUsage for an unusable certificate.
+    """A server without logs of its own. Raises WrongUsage for an unusable certificate.
 
     ``keep_alive``: seconds for which a connection may be idle between two requests.
     """
@@ -144,7 +144,7 @@ def server_of(
 def run(server: uvicorn.Server, listening: socket.socket) -> None:
     """Answers on a listening socket until the server stops or a signal arrives.
 
-    uvicorn raises the signal again after a clean shutdown, so its handler is replaced.
+    After a clean shutdown, uvicorn raises the signal again. So the handlers are replaced.
     """
     signals = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda *_: None) for number in signals]
@@ -158,8 +158,8 @@ def run(server: uvicorn.Server, listening: socket.socket) -> None:
 def _prepare_process() -> None:
     """Raises the limit of open files, and limits the memory that glibc retains.
 
-    glibc gives threads their own arenas, which retain the memory of large slices; and without a
-    fixed threshold it retains large blocks once one was freed.
+    glibc gives threads their own arenas, and these retain the memory of large slices. Without a
+    fixed threshold, glibc retains large blocks as soon as one was freed.
     """
     import ctypes
     import resource

@@ -1,6 +1,7 @@
-"""Counters since the server's start, for ``/metrics``, in the text format of Prometheus 0.0.4.
+"""Counts events since the start of the server, for ``/metrics``.
 
-Labels have few values: no names of repositories or callers.
+The text format is that of Prometheus 0.0.4. Labels have few values, and never names of repositories
+or callers.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ _BOUNDS = (0.01, 0.1, 1.0, 10.0, 60.0)  # seconds
 
 
 class Counters:
-    """Used only in the event loop's thread."""
+    """The counters. To be used only in the event loop's thread."""
 
     def __init__(self) -> None:
         self.sent = self.received = 0
-        """Bytes of frames, and of slices on their way in."""
+        """Bytes of sent frames, and of received slices."""
         self._begun = time.time()
         self._requests = Counter[tuple[str, int]]()
         self._outcomes = Counter[str]()
@@ -28,14 +29,14 @@ class Counters:
         self._seconds = defaultdict[str, float](float)
 
     def answered(self, request: str, status: int, outcome: str, seconds: float) -> None:
-        """Counts a request; ``outcome``: the result of an answer in frames, else empty."""
+        """Counts a request. ``outcome``: the result of an answer in frames, otherwise empty."""
         self._requests[request, status] += 1
         self._outcomes.update([outcome] if outcome else [])
         self._buckets.update((request, bound) for bound in _BOUNDS if seconds <= bound)
         self._seconds[request] += seconds
 
     def text(self, now: Mapping[str, int]) -> str:
-        """All metrics; ``now``: gauges of the present moment."""
+        """All metrics. ``now``: values of gauges at this moment."""
         requests = {
             f'{{request="{request}",status="{status}"}}': count
             for (request, status), count in sorted(self._requests.items())
@@ -79,7 +80,7 @@ class Counters:
 
 
 def _metric(name: str, kind: str, help_: str, samples: Mapping[str, float]) -> str:
-    """A metric; ``samples``: values by their labels."""
+    """The lines of a metric. ``samples``: values by labels."""
     lines = (
         f"# HELP mvc_serve_{name} {help_}",
         f"# TYPE mvc_serve_{name} {kind}",

@@ -1,4 +1,4 @@
-"""Limits of concurrent requests of one kind, shared fairly between callers."""
+"""Limits concurrent requests of one kind, and shares the places fairly between callers."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from mvc.server.authority import Caller
 
 
 class PlacesTaken(Exception):
-    """The caller gets no place now."""
+    """No place is free for this caller now."""
 
 
 class Places:
-    """At most ``most`` requests at once, of which one caller gets at most half, rounded up.
+    """``most`` places for concurrent requests. One caller gets at most half, rounded up.
 
-    A caller gets another place only if more places are free than it already has. So a caller with
-    many slow requests leaves places for other callers.
+    A caller gets another place only if more places are free than the caller has already. So a
+    caller with many slow requests leaves places for other callers.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._used = Counter[str]()
-        self._released = asyncio.Event()  # set once, by the next release
+        self._released = asyncio.Event()  # each event is set once, by the next release
 
     @property
     def used(self) -> int:
         return self._used.total()
 
     def acquire(self, caller: Caller) -> Callable[[], None]:
-        """Acquires a place and returns the function that releases it. Raises PlacesTaken."""
+        """Acquires a place. Returns the function that releases it. Raises PlacesTaken."""
         if not self._may_acquire(caller.name):
             raise PlacesTaken
         return self._acquire(caller.name)
 
     async def wait(self, caller: Caller, acquired: ExitStack) -> None:
-        """Acquires a place, waiting if necessary; ``acquired`` releases it when it closes."""
+        """Acquires a place, and waits if necessary. Closing ``acquired`` releases the place."""
         while not self._may_acquire(caller.name):
             await self._released.wait()
         acquired.callback(self._acquire(caller.name))

@@ -1,4 +1,4 @@
-"""The repositories below a served folder: looked up by name, opened once, limited in size."""
+"""Finds the repositories below a served folder by name, opens each once, and limits their size."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from mvc.transport import Received, Slice, Wanted, serve
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}", re.ASCII)
 RESERVE = 1 << 30
-"""Bytes of a disk that uploads leave free; at most a quarter of the free bytes."""
+"""Bytes of a disk that uploads leave free, but at most a quarter of the free bytes."""
 _DEEPEST = 8
-_FOLDERS = 1000  # folders that are searched for repositories
+_FOLDERS = 1000  # limit of folders that are searched for repositories
 _OPEN = 64
 """Limit of open repositories."""
 
 
 class Served:
-    """An open repository with its uploads; ``transport`` has all permissions."""
+    """An open repository with its uploads. ``transport`` has all permissions."""
 
     def __init__(self, fs: FileSystem, name: str, root: Path, quota: int | None) -> None:
         self.name = name
@@ -47,16 +47,17 @@ class Served:
         return serve(self._repo, caller.scopes, sender=caller.sender).receive(incoming)
 
     def cache_key(self, wanted: Wanted) -> Hashable:
-        """While this key is unchanged, so is the answer about a live version.
+        """A key for the answer about a live version: equal keys mean equal answers.
 
-        It changes when a state is forgotten, so that no answer from before is sent again.
+        The key changes when a state is forgotten, so that no earlier answer is sent again.
         """
         return self, wanted, self.transport.mark(wanted.live)
 
     def reserve(self, upload: str, size: int) -> None:
         """Reserves ``size`` bytes for an upload. Raises StorageFull.
 
-        Counts the repository and other reservations. Some of the disk is left for other programs.
+        Other reservations and the size of the repository count, too. ``RESERVE`` bytes of the disk
+        stay free for other programs.
         """
         with self._lock:
             self._reserved.pop(upload, None)
@@ -79,7 +80,7 @@ class Served:
             self._reserved[upload] = size
 
     def release(self, upload: str) -> None:
-        """Ends a reservation: the bytes are stored, or will not arrive."""
+        """Ends a reservation, because the bytes are stored or will not arrive."""
         with self._lock:
             self._reserved.pop(upload, None)
 
@@ -88,12 +89,12 @@ class Served:
 
 
 class Repositories:
-    """The repositories of a folder: the folder itself under the name '', or those below it."""
+    """The repositories of a folder: the folder itself, named '', or repositories below it."""
 
     def __init__(
         self, fs: FileSystem, folder: Path, quota: int | None = None, *, shown: str = "at this URL"
     ) -> None:
-        """``shown``: name of the folder itself in messages; clients must not see its path."""
+        """``shown``: the folder in messages to clients, which must not see its path."""
         self.fs = fs
         self._shown = shown
         self.folder = fs.realpath(folder)
@@ -106,8 +107,9 @@ class Repositories:
         return len(self._open)
 
     def find(self, name: str) -> Served:
-        """The repository of this name. Raises RemoteRefused if it is missing, and the errors of
-        opening.
+        """The repository of this name.
+
+        Raises RemoteRefused if it is missing, and the errors of opening it.
         """
         with self._lock:
             served = self._open.get(name)
@@ -117,7 +119,7 @@ class Repositories:
                     return served
             served = self._open[name] = Served(self.fs, name, self._root(name), self._quota)
             while len(self._open) > _OPEN:
-                # Running requests have references that keep it open.
+                # Running requests have references, so their repositories stay open.
                 self._open.popitem(last=False)
             return served
 
@@ -128,7 +130,7 @@ class Repositories:
                 "this is not a valid repository name", hint="use https://HOST/NAME or https://HOST"
             )
         root = self.folder.joinpath(*parts)
-        inside = root / FOLDER  # a link could lead anywhere
+        inside = root / FOLDER  # a symbolic link could point anywhere
         if self.fs.realpath(inside) != inside or self.fs.stat(inside) is None:
             raise RemoteRefused(
                 f"there is no repository {name or self._shown}",
@@ -144,7 +146,7 @@ class Repositories:
 
 
 def names_in(fs: FileSystem, folder: Path, limit: float = _FOLDERS) -> Iterator[str]:
-    """Names of the repositories to serve, among the first folders; '' is the folder itself."""
+    """Names of the repositories to serve. '' is the folder itself. Searches ``limit`` folders."""
     top = fs.realpath(folder)
     waiting = [top]
     while waiting and limit:

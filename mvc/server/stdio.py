@@ -1,7 +1,7 @@
-"""``mvc serve --stdio``: one repository over standard streams, for the account that runs it.
+"""``mvc serve --stdio``: serves one repository over standard streams, for the account that runs it.
 
 The application answers on a private Unix socket. Two threads copy between the socket and the
-streams, whose other side is ssh.
+streams. ssh is at the other end of the streams.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from mvc.system import FileSystem
 from mvc.transport import load_transfers, scopes
 
 _PART = 1 << 18
-_KEEP_ALIVE = 86_400  # a new ssh connection could ask for a password
+_KEEP_ALIVE = 86_400  # long, because a new ssh connection could ask for a password
 
 
 def serve_stdio(path: Path, allowed: Sequence[str] = (), quota: int | None = None) -> None:
     """Answers on standard input and output until the client closes them.
 
-    ``allowed``: scopes, by default all. Raises WrongUsage, RemoteRefused. Each request is answered
-    with the repository's error, if any, so that the client can show it.
+    ``allowed``: scopes; by default, all. Raises WrongUsage, RemoteRefused. If the repository cannot
+    be opened, each request is answered with that error, so that the client can show it.
     """
     fs = FileSystem()
     gate = Account(scopes.parse_scopes(allowed) if allowed else ())

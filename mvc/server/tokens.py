@@ -1,7 +1,7 @@
-"""Tokens of a served folder and their scopes. Only their hashes are stored.
+"""Tokens of a served folder, with their scopes. Only hashes of the tokens are stored.
 
-A token has 256 random bits, so its plain hash can be neither reversed nor guessed. The file is in
-the served folder, or in its ``.mvc`` if the folder is a repository.
+A token has 256 random bits, so its plain hash can be neither reversed nor guessed. The file of the
+tokens is in the served folder, or in its ``.mvc`` if the folder is a repository.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DAY = 86_400
 
 
 class Token(Struct, frozen=True, forbid_unknown_fields=True):
-    """``digest``: SHA-256 of the token, in hex. ``created``, ``expires``: seconds since 1970."""
+    """A stored token. ``digest``: SHA-256 of the token, in hex. Times are seconds since 1970."""
 
     name: str
     digest: str
@@ -43,7 +43,7 @@ class Token(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tokens:
-    """The tokens of one served folder, read again when their file changes."""
+    """The tokens of one served folder. They are read again when their file changes."""
 
     def __init__(self, fs: FileSystem, folder: Path, clock: Clock | None = None) -> None:
         """Raises DubiousOwnership for another user's repository."""
@@ -55,7 +55,7 @@ class Tokens:
         self._known: tuple[Token, ...] = ()
 
     def all(self) -> tuple[Token, ...]:
-        """Every token, the oldest first. Raises InvalidConfig."""
+        """All tokens, oldest first. Raises InvalidConfig."""
         identity = self._fs.stat(self._file)
         if identity != self._identity:
             self._known = () if identity is None else self._read(identity)
@@ -82,7 +82,7 @@ class Tokens:
         return known
 
     def holder(self, text: str) -> Token | None:
-        """The entry of a token, which may have expired. The comparison takes constant time."""
+        """The stored entry of a token, which may have expired. Compares in constant time."""
         digest = _digest(text)
         equal = [t for t in self.all() if hmac.compare_digest(t.digest.encode(), digest.encode())]
         return equal[0] if equal else None
@@ -91,9 +91,9 @@ class Tokens:
         return self._now() >= token.expires
 
     def add(self, name: str, allowed: Sequence[str], days: int = DAYS) -> str:
-        """Creates a token and returns it; only its hash is stored.
+        """Creates a token and returns it. Only its hash is stored.
 
-        Raises InvalidName, and WrongUsage for invalid scopes or a name in use.
+        Raises InvalidName; WrongUsage for invalid scopes, or a name that is in use.
         """
         if _NAME.fullmatch(name) is None:
             raise InvalidName(
@@ -117,7 +117,7 @@ class Tokens:
         return text
 
     def remove(self, name: str) -> Token:
-        """Revokes a token: the next request with it is refused. Raises WrongUsage."""
+        """Revokes a token. The next request with this token is refused. Raises WrongUsage."""
         with self._changing() as known:
             revoked = next((token for token in known if token.name == name), None)
             if revoked is None:
@@ -130,7 +130,7 @@ class Tokens:
 
     @contextmanager
     def _changing(self) -> Iterator[list[Token]]:
-        """Writes the list as the block changed it, unless the block fails."""
+        """Yields the list of tokens, and writes it after the block, unless the block fails."""
         with self._fs.lock(self._file.with_name(f"{self._file.name}.lock")):
             known = list(self.all())
             yield known

@@ -1,7 +1,7 @@
-"""Uploads: slices stored in ``.mvc/uploads`` until they are complete.
+"""Uploads: slices that are stored in ``.mvc/uploads`` until they are complete.
 
-Each is a file; a second file has its answer, in case the client missed it. Uploads without progress
-for ten minutes are deleted.
+Each upload is a file. A second file has the answer to it, in case the client does not receive the
+answer. Uploads without progress for ten minutes are deleted.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ class Upload:
         return 0 if facts is None else facts.size
 
     def left(self) -> int:
-        """Missing bytes, by the size at its beginning. Raises DamagedData."""
+        """The number of missing bytes, by the size at the beginning of the slice.
+
+        Raises DamagedData.
+        """
         with self._fs.open_read(self._path, follow=False) as file:
             size, whole = file.size(), slices.whole_size(file.read(0, 64))
         if whole is not None and size > whole:
@@ -82,13 +85,13 @@ class Upload:
         return 0 if whole is None else whole - size
 
     def settled_size(self) -> int:
-        """``size``. Raises InUse while a request may still have bytes in memory."""
+        """As ``size``. Raises InUse while a request may still have bytes in memory."""
         if self._fs.stat(self._path, follow=False) is not None:
             self.lock().release()
         return self.size
 
     def lock(self) -> FileLock:
-        """Excludes other requests until it is released. Raises InUse."""
+        """Returns a lock that excludes other requests until it is released. Raises InUse."""
         self._fs.make_dirs(self._path.parent)
         lock = self._fs.lock(self._path, block=False)
         if lock is None:
@@ -102,10 +105,10 @@ class Upload:
 
     @contextmanager
     def appending(self, at: int) -> Iterator[Callable[[Bytes], None]]:
-        """Writes bytes from ``at`` on; received bytes stay if the block fails.
+        """Yields a function that writes bytes from ``at`` on. They stay if the block fails.
 
-        Raises InUse if a broken request wrote more since the client asked for the size; then it
-        asks again.
+        Raises InUse if a broken request has written more since the client asked for the size. The
+        client then asks again.
         """
         with self._fs.open_write(self._path, create=True) as file:
             if file.position != at:
@@ -120,7 +123,7 @@ class Upload:
         return received
 
     def reports(self) -> tuple[NodeReport, ...] | None:
-        """The reports of nodes in it; None if it contains anything else."""
+        """The reports of nodes in the upload. None if it contains anything else."""
         if self.size > _LONGEST_REPORT:
             return None
         with self._opened() as uploaded:

@@ -192,7 +192,7 @@ def test_a_remote_that_lacks_it_as_well(line: Team) -> None:
     with Repository.open(line.url) as server:
         server.storage.forget(keep_last=1)
         server.storage.gc(grace="0")
-    said = rf"origin lacks it, too: the state of version {line.ids[3].short} was forgotten"
+    said = rf"origin lacks the state, too: the state of version {line.ids[3].short} was forgotten"
     for _ in range(2):
         with pytest.raises(StateForgotten, match=said):
             repo.fetch("origin", [line.ids[3]])

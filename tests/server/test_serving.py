@@ -248,7 +248,7 @@ class TestTokens:
         url = f"{served.server.url}/models"
         for remote, told in [
             (Remote(url, "gpu-lab"), "set MVC_TOKEN_GPU_LAB,"),
-            (Remote(url, "origin"), "token_file=FILE (-o in 'mvc clone'"),
+            (Remote(url, "origin"), "token_file=FILE ('mvc clone -o'"),
             (Remote(url), "mvc remote add NAME URL"),
         ]:
             with (

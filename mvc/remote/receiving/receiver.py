@@ -1,8 +1,8 @@
-"""Receives a slice: writes its records, verifies them, and only then publishes entries.
+"""Receives a slice: writes its records, verifies the records, and only then publishes entries.
 
-The records are written after the committed end of a pack, where only this process sees them. Once
-they are verified (``verify``), each received entry becomes a journal entry; refs move with the last
-one. If the process stops before that, the next writer of the pack truncates the rest.
+The records are written after the committed end of a pack, where only this process sees them. After
+``verify`` has verified the records, each received entry becomes a journal entry. Refs move with the
+last entry. If the process stops earlier, the next writer of the pack truncates the records.
 """
 
 from __future__ import annotations
@@ -77,18 +77,18 @@ from mvc.times import check_moment
 from mvc.types import Bytes
 
 _TRIES = 8
-_AT_ONCE = 4  # entries published per hold of the journal's lock
-_MEMBERS = 1 << 21  # contents and pieces of a slice
+_AT_ONCE = 4  # entries that are published before the journal's lock is released
+_MEMBERS = 1 << 21  # limit of contents and pieces of a slice
 _HEADER = 8 * MIB
 _BODY = 8 * PIECE
 
 
 class _ReceivedEntry(Struct):
-    """A received entry, the versions in it that are new here, and the location of its records.
+    """A received entry. ``fresh``: its versions that are new here. ``records``: their location.
 
     ``refilled``: known versions whose absent states or weights arrived; ``marked`` and ``restored``
-    record it. ``lapsed``: versions with dropped weights and absent bases, which count as forgotten
-    by rule. ``statements``: those that may be admitted.
+    record the arrival. ``lapsed``: versions with dropped weights and absent bases, which count as
+    forgotten by a rule. ``statements``: statements that may be admitted.
     """
 
     sent: Sent
@@ -164,13 +164,13 @@ def receive(
     scopes: tuple[str, ...] = (),
     sender: str = "",
 ) -> Received:
-    """Publishes a slice, durably, or names the contents that it lacks; then nothing has changed.
+    """Publishes a slice durably. If contents are missing, returns these and changes nothing.
 
-    ``local``: a fetch of this repository, to which the rules for pushes do not apply. ``scopes``:
-    the sender's permissions, empty for all; ``sender``: its name. On an error nothing of the slice
-    is visible: DamagedData (a hash differs), RemoteRefused (a time over a day ahead, or a scope is
-    missing), HistoryMissing (unknown parents), RefConflict, StateForgotten, StorageFull,
-    UnsupportedFormat, Busy.
+    ``local``: the slice belongs to a fetch, so the rules for pushes do not apply. ``scopes``: the
+    sender's permissions; if empty, all. ``sender``: the name of the sender. If an error is raised,
+    nothing of the slice is visible: DamagedData for a wrong hash; RemoteRefused for a time over a
+    day ahead or a missing scope; HistoryMissing for unknown parents; RefConflict; StateForgotten;
+    StorageFull; UnsupportedFormat; Busy.
     """
     store.now_ns()
     store.require()
@@ -231,7 +231,7 @@ def _parts(sent: Sent) -> Iterator[Sent]:
 
 
 def _drafts(store: Store, sent: Sequence[Sent], size: int, *, local: bool) -> list[_ReceivedEntry]:
-    """The entries, after checks of sizes, parents and times."""
+    """The received entries, after checks of sizes, parents and times."""
     if sum(entry.size for entry in sent) != size or any(entry.size < 0 for entry in sent):
         raise DamagedData("the entries of a slice do not match its records")
     snapshot, now_ns = store.snapshot, store.now_ns()
@@ -284,10 +284,11 @@ def _note_restored(store: Store, draft: _ReceivedEntry) -> None:
 
 
 def _check_bases(store: Store, drafts: Sequence[_ReceivedEntry], *, local: bool) -> None:
-    """Checks that dropped weights can be recomputed from versions stored here.
+    """Checks that dropped weights can be recomputed from versions that are stored here.
 
-    In a fetch a version without such a base counts as forgotten by rule, because the base may have
-    been forgotten here; it is restored with its base. Otherwise raises WeightsDropped.
+    If such a base is missing in a fetch, the version counts as forgotten by a rule, because the
+    base may have been forgotten here. It is restored later together with the base. In a push,
+    raises WeightsDropped.
     """
     fresh = {commit.id for draft in drafts for commit in draft.fresh}
     arriving = {version.commit.id for draft in drafts for version in draft.versions}
@@ -311,7 +312,7 @@ def _check_bases(store: Store, drafts: Sequence[_ReceivedEntry], *, local: bool)
 def _append_records(
     graph: Graph, packs: PackWriter, parts: Iterable[Bytes], drafts: Sequence[_ReceivedEntry]
 ) -> None:
-    """Appends the records of every entry, except those with only stored contents."""
+    """Appends the records of every entry, except records whose contents are all stored here."""
     source = _Source(iter(parts))
     for draft in drafts:
 
@@ -364,7 +365,7 @@ def _header(source: _Source, left: int) -> tuple[bytes, RecordHeader]:
 
 
 class _Source(PartReader):
-    """The bytes of a slice's records. ``members``: how many were read."""
+    """The bytes of a slice's records. ``members``: number of contents and pieces read so far."""
 
     members = 0
 
@@ -389,7 +390,7 @@ class _Source(PartReader):
 
 
 class _Publication:
-    """Verifies the drafts and publishes them in order; the refs move with the last one."""
+    """Verifies the drafts, then publishes them in order. The refs move with the last draft."""
 
     def __init__(
         self,
@@ -425,7 +426,7 @@ class _Publication:
         def makes(drafts: Sequence[_ReceivedEntry]) -> Iterator[Callable[[], Entry]]:
             if self._store.snapshot.generation != generation:
                 raise ConcurrentRewrite("the journal was replaced during verification")
-            for draft in drafts:  # checks all before the first is published
+            for draft in drafts:  # checks all drafts before the first one is published
                 self._entry(draft, self._commits)
             for draft in drafts:
                 if draft.sent.is_own and not self._local:
@@ -436,7 +437,7 @@ class _Publication:
                 if self._entry(draft, draft.own) is not None:
                     yield partial(self._checked_entry, draft)
 
-        if len(self._drafts) > _AT_ONCE:  # later only concurrent changes can cause a refusal
+        if len(self._drafts) > _AT_ONCE:  # so later only a concurrent change can cause a refusal
             for draft in self._drafts:
                 self._entry(draft, self._commits)
         done = list[Recorded]()
@@ -468,9 +469,10 @@ class _Publication:
         return entry
 
     def _entry(self, draft: _ReceivedEntry, own: Collection[CommitId]) -> Entry | None:
-        """The entry to record for a draft, under the journal's lock; None if it has no news.
+        """The entry to record for a draft. None if the draft has nothing new.
 
-        ``own``: versions that are stored by then. Raises the receiver's refusals.
+        Call it under the journal's lock. ``own``: versions that are stored with the entry. Raises
+        the errors for refused changes.
         """
         store, config, snapshot = self._store, self._config, self._store.snapshot
         entry = draft.entry(self._operation, store.now_ns())
@@ -501,8 +503,8 @@ class _Publication:
     ) -> Iterator[Deployment]:
         """Deployments for new reports of nodes.
 
-        Only reports collected by a server, which arrive without scopes, have a sender and arrival
-        time.
+        A sender and a time of arrival are read only in reports that a server collected. These
+        arrive without scopes.
         """
         for report in reports:
             commit, now_ns = CommitId(report.commit), self._store.now_ns()
@@ -533,8 +535,8 @@ class _Publication:
     def _check_annotated(self, ids: Set[CommitId]) -> None:
         """Raises RemoteRefused for annotated versions that the sender may not annotate.
 
-        It may annotate versions that it sent, and those reachable from refs that it may push,
-        unless a branch that it may not push reaches them, too.
+        The sender may annotate versions that it sent, and versions that a ref reaches to which it
+        may push. It may not annotate a version that a branch reaches to which it may not push.
         """
         known = ids - self._commits.keys()
         if not known or allows(self._scopes, "admin"):

@@ -1,9 +1,10 @@
-"""Verifies received data before it is published.
+"""Verifies received data before they are published.
 
-Only this process sees the entries at the end of the journal. Every coding in their records is
-decoded once, from its own base, and its content hashed: a false coding could make a content
-unreadable although a true one exists. Then each version is compared with its root, and its contents
-without a received coding, unless a parent has them, are recovered and hashed.
+The verification reads the repository as if the received entries were published. A *coding* is a
+stored form of a content (the bytes of a tensor), in full or from a base. Every received coding is
+decoded from its own base, and the content is hashed: otherwise a false coding could hide a true
+one. Then the root of each version is compared. Contents that no received coding and no parent has
+are recovered and hashed, too.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ _MOST_MISSING = 100_000
 
 
 class Missing(Exception):
-    """Contents that a slice needs, and that neither it nor the repository has.
+    """Contents that a slice needs, and that neither the slice nor the repository has.
 
-    ``ids``: 32 bytes each, or the 8 by which a coding names its base.
+    ``ids``: ids of 32 bytes, or the first 8 bytes of an id, by which a coding names its base.
     """
 
     def __init__(self, ids: Iterable[bytes]) -> None:
@@ -71,7 +72,7 @@ def is_reached(graph: Graph, id_: bytes, start: int) -> bool:
 
 @contextmanager
 def opened_ahead(snapshot: Snapshot, entries: Sequence[Entry]) -> Iterator[Snapshot]:
-    """The repository as if these entries were published."""
+    """Yields a snapshot of the repository as if these entries were published."""
     if snapshot.tip is not None and snapshot.tip.copies < 2:
         path = snapshot.folder / JOURNAL
         with snapshot.fs.lock(path), snapshot.fs.open_write(path) as file:
@@ -88,15 +89,16 @@ def opened_ahead(snapshot: Snapshot, entries: Sequence[Entry]) -> Iterator[Snaps
 
 
 class ReceivedVersion(Struct, frozen=True):
-    """A version whose state arrived with it; ``dropped``: paths without weights."""
+    """A version that arrived with its state. ``dropped``: paths without weights."""
 
     commit: Commit
     dropped: frozenset[str] = frozenset()
 
 
 class Delivered(Struct, frozen=True):
-    """The received data of one entry: records, versions with states, specs of contents of no
-    version.
+    """The received data of one entry: ``records``, and ``versions`` with states.
+
+    ``shapes``: dtypes and shapes of contents that belong to no version.
     """
 
     records: Sequence[Placed]
@@ -105,25 +107,25 @@ class Delivered(Struct, frozen=True):
 
 
 class ProvenSlice(Struct, frozen=True):
-    """``marks``: keys that find a version's new files; ``features``: those of the manifests."""
+    """``marks``: index keys of the new files of versions. ``features``: those of the manifests."""
 
     marks: Mapping[CommitId, tuple[bytes, ...]] = field(default_factory=dict)
     features: frozenset[str] = frozenset()
 
 
 def prove(store: Store, view: Snapshot, parts: Sequence[Delivered]) -> ProvenSlice:
-    """Raises DamagedData or Missing unless every record and version is correct.
+    """Verifies every record and version. Raises DamagedData or Missing.
 
-    ``view``: from ``opened_ahead``. ``parts``: the received data of each entry. Memory grows with
-    the number of contents, plus some decoded pieces.
+    ``view``: the snapshot of ``opened_ahead``. ``parts``: the received data of each entry. The
+    memory grows with the number of contents. Only a few decoded pieces are in memory at once.
     """
     return _Proof(store, view).run(parts)
 
 
 class _Object(Struct):
-    """A blob of several pieces: those before ``reached`` were hashed together, in order.
+    """A content of several pieces. The pieces before ``reached`` were hashed in order.
 
-    ``digests``: hashes of pieces that were decoded out of order, or from several codings.
+    ``digests``: hashes of single pieces that were decoded out of order, or from several codings.
     """
 
     hasher: BlobHasher
@@ -134,7 +136,7 @@ class _Object(Struct):
 class _Proof:
     def __init__(self, store: Store, view: Snapshot) -> None:
         self._view = view
-        # Undo only codings published before: undoing a false one would confirm it.
+        # Only codings published before are undone: undoing a false coding would confirm it.
         self._graph = Graph(view, Speed(), undo=view.journal.fixed)
         self._pool: Executor = store.pool
         self._provided = store.provided  # weights recomputed by a replay
@@ -148,11 +150,13 @@ class _Proof:
         self._load = lru_cache(_LOADED)(stream.load)  # each is compared with its parent
         self._cached: OrderedDict[tuple[bytes, int], memoryview] = OrderedDict()
         self._cached_bytes = 0
-        self._uses: Counter[_Name] = Counter()  # codings to decode, by their bases
-        self._codes: Counter[tuple[bytes, int]] = Counter()  # of each piece
+        self._uses: Counter[_Name] = Counter()  # how many codings still need a base
+        self._codes: Counter[tuple[bytes, int]] = Counter()  # number of codings of each piece
         self._hashing = self._pool.submit(lambda: None)  # of the last piece of a large object
-        self._hashed_last: memoryview | None = None  # that piece, if nothing else reads it
-        self._spare: memoryview | None = None  # reused, because new memory costs page faults
+        self._hashed_last: memoryview | None = None  # that piece, if no other coding needs it
+        self._spare: memoryview | None = (
+            None  # memory to reuse, because new memory costs page faults
+        )
 
     def run(self, parts: Sequence[Delivered]) -> ProvenSlice:
         marks: dict[CommitId, tuple[bytes, ...]] = {}
@@ -185,7 +189,7 @@ class _Proof:
             self._missing[id_] = None
 
     def _check_reachable(self, id_: bytes, start: int) -> bool:
-        """Whether a piece can be recovered; if not, it is recorded as missing."""
+        """Whether a piece can be recovered. If it cannot, the content is recorded as missing."""
         is_reachable = is_reached(self._graph, id_, start)
         if not is_reachable:
             self._miss(id_)
@@ -210,8 +214,9 @@ class _Proof:
                     all(self._check_reachable(id_, start) for start, _ in pieces(spec))
 
     def _fresh(self, version: ReceivedVersion, manifest: Manifest) -> dict[bytes, TensorSpec]:
-        """The contents of a version that arrived, or that no parent has; a parent's state is
-        complete.
+        """The contents of a version that arrived now, or that no parent has.
+
+        The state of a parent is complete.
         """
         known = self._in_parents(version.commit)
         objects = manifests.objects(manifest.all_entries, version.dropped)
@@ -260,9 +265,7 @@ class _Proof:
         return known
 
     def _marks(self, commit: Commit, manifest: Manifest) -> tuple[bytes, ...]:
-        """The first bytes of the state of each file that differs from the version's first
-        parent.
-        """
+        """The first bytes of the state ids of files that differ from the first parent."""
         parent = self._manifest_of(commit.parents[0]) if commit.parents else None
         old = (parent or manifests.EMPTY).by_path
         new = (
@@ -278,9 +281,10 @@ class _Proof:
     def _records(self, parts: Sequence[Sequence[Placed]]) -> None:
         """Verifies all codings of a slice.
 
-        Codings that are predicted from each other or share a payload are decoded together. Each
-        follows its base, in whatever order they were sent, and the base stays cached until then. So
-        the work grows with the number of codings, not with the length of their chains.
+        Codings that are predicted from each other or share a payload are decoded together. A coding
+        is decoded after its base, whatever the order of sending, and the decoded base stays cached
+        until then. So the work grows with the number of codings, however many
+        deltas are between a content and its full record.
         """
         nodes = [node for records in parts for node in _nodes(self._graph, records)]
         self._uses = Counter(key for node in nodes for key in node.needs)
@@ -297,7 +301,7 @@ class _Proof:
     def _codings(self, units: Sequence[Sequence[PathStep]], *, grouped: bool) -> None:
         """Decodes codings, each from its own base, and hashes the results.
 
-        Those of a unit are predicted from each other.
+        The codings of a unit are predicted from each other.
         """
         walks = [[(s, self._path(s), self._room(s.member)) for s in unit] for unit in units]
         every = [walk for unit in walks for walk in unit]
@@ -342,13 +346,16 @@ class _Proof:
     def _coded(
         self, unit: Sequence[_Walk], *, grouped: bool, parallel: bool = False
     ) -> list[bytes]:
-        """The hashes of decoded codings. ``grouped``: those without a transform are decoded
-        already.
+        """The hashes of decoded codings.
+
+        ``grouped``: codings without a transform are decoded already.
         """
         left = [(path, out) for _, path, out in unit if not grouped or _has_transform(path)]
         cached = self._at(unit[0][0].member.start)
         if len(left) > 1:
-            with suppress(DamagedData):  # on an error, one by one shows which is wrong
+            with suppress(
+                DamagedData
+            ):  # after an error, decoding one by one shows which coding is wrong
                 self._recovery.walk(left, cached, parallel=parallel)
                 left = []
         for walk in left:
@@ -392,8 +399,9 @@ class _Proof:
         return _room(member)
 
     def _piece(self, member: Member, spec: TensorSpec, out: memoryview) -> None:
-        """Checks a piece of a larger content: all its codings agree, and the pieces give the
-        hash.
+        """Checks a piece of a larger content: all codings of the piece must agree.
+
+        Together the pieces must have the hash of the content.
         """
         large = self._large.get(member.id)
         if large is None:
@@ -421,9 +429,7 @@ class _Proof:
     # -- versions ------------------------------------------------------------------------
 
     def _version(self, version: ReceivedVersion) -> Manifest:
-        """Compares a version with its root; recovers and hashes contents that are not verified
-        yet.
-        """
+        """Compares a version's root. Recovers and hashes contents that are not verified yet."""
         manifest = self._load(version.commit.manifest)
         if manifest.root != version.commit.root:
             raise DamagedData(
@@ -551,9 +557,10 @@ def _nodes(graph: Graph, records: Iterable[Placed]) -> Iterator[_Batch]:
 
 
 def _after_bases(nodes: Sequence[_Batch]) -> Iterator[list[_Batch]]:
-    """Batches of nodes, each node after those that provide its bases; first pieces first.
+    """Yields batches of nodes. Each node follows the nodes that provide its bases.
 
-    Depth first, so that few decoded pieces wait. In a cycle any node comes first.
+    The order is depth first, so that few decoded pieces wait in memory. First pieces of contents
+    come first. In a cycle, any node may come first.
     """
     provided = set[_Name]().union(*(node.provides for node in nodes))
     waiting: dict[_Name, list[int]] = {}
@@ -589,9 +596,10 @@ _Walk = tuple[PathStep, Path, memoryview]
 
 
 def _units(graph: Graph, steps: Iterable[PathStep]) -> Iterator[list[PathStep]]:
-    """Groups of codings that are predicted from each other.
+    """Groups codings that are predicted from each other.
 
-    A coding is alone if its piece has several codings, or if the group would be too large.
+    A coding forms its own group if its piece has several codings, or if the group would be too
+    large.
     """
     by_start: dict[int, list[PathStep]] = {}
     for step in steps:
@@ -606,7 +614,10 @@ def _units(graph: Graph, steps: Iterable[PathStep]) -> Iterator[list[PathStep]]:
 
 
 def _batches(steps: Sequence[PathStep], joint: int) -> Iterator[Sequence[PathStep]]:
-    """Members of a group to decode together; in a super-step those of one step."""
+    """The members of a group, in batches to decode together.
+
+    In a super-step (one delta over several versions), a batch has the members of one version.
+    """
     if not joint:
         return in_batches(steps, lambda step: step.member.nbytes, _AT_ONCE)
     size = len(steps) // joint or 1

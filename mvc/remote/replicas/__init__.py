@@ -1,1 +1,1 @@
-"""A file or a folder that is synchronized with the live version of a remote target."""
+"""Keeps a file or a folder equal to the live version of a target at a remote."""

@@ -1,4 +1,4 @@
-"""The contents in a version's files, read lazily."""
+"""Reads contents from the files of a version, lazily."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from mvc.store.recovery.recover import Available
 def contents_in(
     fs: FileSystem, files: Mapping[Path, FileEntry]
 ) -> Iterator[tuple[dict[bytes, Available], dict[bytes, ReadPart]]]:
-    """The contents in the files, and functions that read their bytes. Files are opened lazily."""
+    """Yields the contents in the files, and functions that read their bytes.
+
+    A file is opened when one of its contents is read.
+    """
     with ExitStack() as stack:
         contents, parts = dict[bytes, Available](), dict[bytes, ReadPart]()
         for path, entry in files.items():
@@ -61,7 +64,7 @@ class _InFile(Struct, frozen=True):
         return data
 
     def read_into(self, start: int, out: memoryview) -> None:
-        """Fills ``out`` with bytes from ``start`` on. Raises DamagedData."""
+        """Fills ``out`` with the bytes of the content from ``start`` on. Raises DamagedData."""
         file = self.opened()
         if file.read_into(self.offset + start, out) != len(out):
             raise DamagedData(f"{printable(str(file.path))} became shorter")

@@ -1,6 +1,6 @@
-"""A file or a folder that is overwritten in place; a journal first records the differences.
+"""Overwrites a file or a folder in place. A journal records the differences first.
 
-Pause readers while it is written.
+No process may read the files during the write.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ WriteParts = Callable[..., None]
 
 
 class InPlace(OneFile):
-    """A file, or a ``folder`` that is no link; ``notes`` is a folder for the journals.
+    """A file, or a ``folder`` that is no symbolic link. ``notes``: a folder for the journals.
 
-    ``undo``: stores old values for ``go_back``.
+    ``undo``: old values are stored for ``go_back``.
     """
 
     write = staticmethod(partial(write_file, check=False))
@@ -66,14 +66,14 @@ class InPlace(OneFile):
             )
 
     def tidy(self, known: Sequence[FollowedVersion]) -> None:
-        """Completes a write that was begun, and deletes one that was only prepared."""
+        """Completes a write that has begun. Deletes a write that was only prepared."""
         self._noted = {path for version in known for path in version.paths}
         carry_out(self._fs, self._redo, self._place)
         discard(self._fs, self._redo)
         remove(self._fs, self._next)
 
     def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
-        """The paths of visible files; none for those that ``next`` yields."""
+        """The paths of visible files. With ``at``, there are none."""
         if at is not None:
             return []
         return [self._place / path if self._is_folder else self._place for path in paths]
@@ -91,9 +91,7 @@ class InPlace(OneFile):
         present: Mapping[Path, FileEntry],
         fill: WriteParts,
     ) -> Iterator[Path]:
-        """Yields a journal of the differences, or the files if nothing exists yet; as
-        ``OneFile.next``.
-        """
+        """As ``OneFile.next``. Yields a journal of differences, or new files if none exist yet."""
         self.settle()
         try:
             if self.is_taken():
@@ -108,10 +106,10 @@ class InPlace(OneFile):
             raise
 
     def show(self, fresh: Path) -> None:
-        """Writes the differences; durable on return.
+        """Writes the differences. Durable on return.
 
         Raises IoFailed if a file was changed since ``next``. If the write fails, ``tidy`` completes
-        it.
+        the write later.
         """
         if self._before is None:
             self._fs.replace(fresh, self._place)
@@ -177,7 +175,7 @@ class InPlace(OneFile):
     def _compare(
         self, new: Mapping[Path, FileEntry], present: Mapping[Path, FileEntry], fill: WriteParts
     ) -> None:
-        """Writes the journal of differences, and that of old values."""
+        """Writes the journal of differences, and the journal of old values."""
         fs, changes = self._fs, list[ChangedFile]()
         same = {f for f in new if f in present and new[f].content_id == present[f].content_id}
         self._check_folders(new)
@@ -212,15 +210,15 @@ class InPlace(OneFile):
         for journal in journals:
             journal.seal()
         self._sealed = dict(zip((self._next, self._undo), journals, strict=False))
-        # Checked after the journals, which need space themselves.
+        # Space is checked after the journals were written, because they need space, too.
         require_room(fs, self._place, sum((c.size or 0) - (c.before or 0) for c in changes))
 
 
 def _alone(fs: FileSystem, file: Path) -> FileIdentity | None:
-    """The file's stat; a file with hard links is copied first, so that they do not change, too."""
+    """The file's stat. If it has other hard links, it is copied first: these must not change."""
     facts = fs.stat(file, follow=False)
     if facts is not None:
-        fs.open_write(file).close()  # refuses a read-only file before any is written
+        fs.open_write(file).close()  # refuses a read-only file before any file is written
     if facts is None or facts.links == 1:
         return facts
     with fs.open_read(file, follow=False) as shared:
@@ -236,7 +234,7 @@ def _alone(fs: FileSystem, file: Path) -> FileIdentity | None:
 def _record_difference(
     record: Callable[[int, Bytes, Bytes], None], old: ReadFile | None, at: int, data: Bytes
 ) -> None:
-    """Records the differences from the bytes of the old file."""
+    """Records the differences between ``data`` and the old file from ``at`` on."""
     view, room = memoryview(data), memoryview(bytearray(MIB))
     for start in range(0, len(view), MIB):
         new = view[start : start + MIB]
@@ -250,7 +248,7 @@ def _fill(
     before: FileEntry | None,
     write_at: Callable[[int, Bytes], None],
 ) -> None:
-    """Writes a file except contents that did not move, which are not read either."""
+    """Writes a file. Contents that stay at their offset are neither written nor read."""
     if before is None or entry.checks:  # checksums need all bytes
         fill(entry, write_at)
         return

@@ -1,4 +1,4 @@
-"""The location of a replica: new files are written next to it, then made visible in one step."""
+"""The location of a replica. New files are written next to it, then made visible in one step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Fill = Callable[[FileEntry, WriteFile], None]
 
 
 class OneFile:
-    """A file that is replaced; ``notes`` is a folder for the next and the previous one."""
+    """A file that is replaced. ``notes``: a folder for the next and the previous file."""
 
     write = staticmethod(fill_file)
 
@@ -34,15 +34,15 @@ class OneFile:
         self._next, self._last = notes / "next", notes / "last"
 
     def tidy(self, _known: Sequence[FollowedVersion]) -> None:
-        """Deletes files of an unfinished update that these versions do not need."""
+        """Deletes files of an unfinished update, unless these versions need them."""
         self._fs.unlink(self._next, missing_ok=True)
 
     def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
-        """The paths of files: of the visible ones, or of those that ``next`` yielded ``at``."""
+        """The paths of the visible files, or of the new files at the path that ``next`` yielded."""
         return [at or self._place for _ in paths]
 
     def link(self, at: Path | None = None) -> str:
-        """The name of the folder that a link here points to, or will point to; else empty."""
+        """The name of the folder to which a symbolic link here points or will point. Else empty."""
         return "" if at else self._fs.read_link(self._place) or ""
 
     def is_taken(self) -> bool:
@@ -57,7 +57,7 @@ class OneFile:
         _present: Mapping[Path, FileEntry],
         fill: Fill,
     ) -> Iterator[Path]:
-        """Yields the path of a version's durable new files; deletes them if the block fails.
+        """Yields the path of a version's durable new files. Deletes the files if the block fails.
 
         ``_present``: entries of the visible files. Raises StorageFull.
         """
@@ -81,7 +81,7 @@ class OneFile:
             raise
 
     def show(self, fresh: Path) -> None:
-        """Makes the files of ``next`` visible, in one step; durable on return."""
+        """Makes the files of ``next`` visible, in one step. Durable on return."""
         fs = self._fs
         self.settle()
         with suppress(MvcError):  # no file yet, or a file system without hard links
@@ -100,7 +100,7 @@ class OneFile:
 
 
 class LinkedFolder:
-    """A folder that is a symbolic link; unchanged files are hard links to the previous ones."""
+    """A folder that is a symbolic link. Unchanged files are hard links to the previous files."""
 
     write = staticmethod(fill_file)
 
@@ -140,7 +140,7 @@ class LinkedFolder:
         """As ``OneFile.next``."""
         fs, writes = self._fs, dict[str, FileEntry]()
         links = {entry.content_id: file for file, entry in present.items()}
-        # Deleting now would slow flushes down: with enough space ``settle`` deletes later.
+        # Deleting now would slow flushes down. With enough space, ``settle`` deletes later.
         is_tight = fs.free_bytes(self._place.parent) < sum(entry.size for entry in entries)
         with self._swapped.next(label, tidy=is_tight) as new:
             for entry in entries:
@@ -172,14 +172,14 @@ class LinkedFolder:
         self._swapped.lead_to(link)
 
     def settle(self) -> None:
-        """Retains the previous folder until after the next swap: other processes may read it."""
+        """Deletes older folders. The previous one stays until after the next swap, for readers."""
         self.tidy(())
 
 
 def check_file(fs: FileSystem, place: Path, *, with_suffix: bool = False) -> None:
-    """Raises WrongUsage for a path in a repository's store, or of a folder, pipe or device.
+    """Raises WrongUsage if a path is in a repository's store, or is a folder, a pipe or a device.
 
-    IoFailed if its folder does not exist. ``with_suffix``: also refuses a folder name.
+    Raises IoFailed if its folder does not exist. ``with_suffix``: refuses folder names, too.
     """
     refuse_store(fs, place)
     check_parent(fs, place)
@@ -192,7 +192,7 @@ def check_file(fs: FileSystem, place: Path, *, with_suffix: bool = False) -> Non
 
 
 def check_parent(fs: FileSystem, place: Path) -> None:
-    """Raises IoFailed if the parent folder does not exist, WrongUsage for a mount point."""
+    """Raises IoFailed if the parent folder does not exist; WrongUsage for a mount point."""
     folder = fs.stat(place.parent)
     if folder is None or not folder.is_dir:
         raise IoFailed(

@@ -1,8 +1,9 @@
-"""A replica: a file or folder that is synchronized with the live version of a target.
+"""A replica: a file or folder that is kept equal to the live version of a target.
 
-The folder ``.NAME.mvc`` next to ``NAME`` has a note of the version in the replica, and recent
-records, and can be deleted without loss. Contents of the old version are read from its files.
-New contents are compared with their hashes before a file is replaced; unchanged ones are copied.
+The folder ``.NAME.mvc`` next to a replica ``NAME`` has a note of the version in the replica, and
+recent records. It can be deleted without loss. Contents of the old version are read from its files.
+New contents are compared with their hashes before a file is replaced. Unchanged contents are
+copied.
 """
 
 from __future__ import annotations
@@ -66,18 +67,21 @@ from mvc.store.store import BARE_CONFIG, Store, create
 
 _NOTE, _RECORDS, _LOCK, _IGNORED = "note", "records", "lock", ".gitignore"
 _LONGEST_NOTE = 4 * MAX_MANIFEST
-_CACHED, _CACHED_SHARE = 16 * MIB, 0.5  # limits of cached records: bytes, share of the files
+_CACHED, _CACHED_SHARE = (
+    16 * MIB,
+    0.5,
+)  # limits of cached records: in bytes, and as a share of the files
 _MOST_EARLIER, _MOST_NAMED = 20, 10_000
-SOON = 1.0  # after as many seconds of an update the live version is checked again
+SOON = 1.0  # after an update of as many seconds, the live version is checked again
 Prepare = Callable[[Update], object]
-"""Called when a version is received, verified and durable, before it becomes visible."""
+"""Called before a version becomes visible, once it is received, verified and durable."""
 
 
 class Replica:
     """A file, or a ``folder``, that one process at a time updates.
 
-    ``in_place``: overwrites the old file while no process reads it; ``undo``: stores old values for
-    ``go_back``. Raises WrongUsage, WouldOverwrite, IoFailed, Busy.
+    ``in_place``: updates overwrite the old files; no process may read them meanwhile. ``undo``:
+    updates store old values for ``go_back``. Raises WrongUsage, WouldOverwrite, IoFailed, Busy.
     """
 
     def __init__(
@@ -123,19 +127,18 @@ class Replica:
             fs.write_atomic(self.folder / _IGNORED, b"*\n")
         self._known = self.noted(fs, place)
         self._changed: list[Path] = []
-        self._foreign = ""  # a file that another program wrote
+        self._foreign = ""  # a visible file that another program wrote, if any
         if not in_place:
-            remove(fs, self.folder / "redo")  # outdated by the next update
+            remove(fs, self.folder / "redo")  # the next update makes it obsolete
         self._place.tidy(self._known)
 
     check = staticmethod(check_file)
 
     @staticmethod
     def noted(fs: FileSystem, file: Path) -> list[FollowedVersion]:
-        """The versions that the note next to a file names; during an update the new and the old
-        one.
+        """The versions in the note next to a file: during an update, the new and the old version.
 
-        Empty without a readable note.
+        Without a readable note, there are none.
         """
         with suppress(IoFailed, msgspec.MsgspecError, ValueError, RecursionError):
             data = fs.read_bytes(_note_folder(file) / _NOTE, _LONGEST_NOTE)
@@ -152,9 +155,9 @@ class Replica:
     # -- the present version ---------------------------------------------------------------
 
     def current(self) -> FollowedVersion | None:
-        """The version in the replica; None if there is none, or another program changed it.
+        """The version in the replica. None if it is missing, or another program changed the files.
 
-        Reads only files that may have been changed.
+        Only files that may have changed are read, and compared with their hashes.
         """
         for version in self._known:
             if self._identities(version) == version.identities:
@@ -180,7 +183,7 @@ class Replica:
         return None
 
     def _matches(self, file: Path, entry: FileEntry) -> bool:
-        """Whether a readable file has all bytes of an entry, by its hash."""
+        """Whether a file is readable and has the bytes of an entry, by their hash."""
         present = self._fs.stat(file, follow=False)
         if present is None or not present.is_file or present.size != entry.size:
             return False
@@ -189,16 +192,16 @@ class Replica:
         return False
 
     def _files(self, entries: Sequence[FileEntry]) -> dict[Path, FileEntry]:
-        """The entries of a version by the paths of their visible files."""
+        """Maps the paths of visible files to the entries of a version."""
         places = self._place.files([entry.path for entry in entries])
         return dict(zip(places, entries, strict=True))
 
     def _identities(
         self, version: FollowedVersion, at: Path | None = None
     ) -> tuple[Identity, ...] | None:
-        """The identities of a version's files; None if one is missing.
+        """The identities of a version's files. None if a file is missing.
 
-        Of the visible files, or of those prepared ``at`` another path.
+        The files are the visible ones, or those that are prepared ``at`` another path.
         """
         if at is None and self._place.link() != version.link:
             return None
@@ -215,7 +218,7 @@ class Replica:
     def note(
         self, version: FollowedVersion, before: FollowedVersion | None = None
     ) -> FollowedVersion:
-        """Records the present or next version, and ``before``, the one until then. Durable."""
+        """Records durably the present or next version, and ``before``, the version until then."""
         self._known = [version] if before is None else [version, before]
         self._fs.write_atomic(self.folder / _NOTE, msgspec.json.encode(self._known))
         return version
@@ -231,14 +234,14 @@ class Replica:
         prepare: Prepare | None = None,
         full: bool = False,
     ) -> Update:
-        """Updates the replica to the live version of a target; durable on return.
+        """Updates the replica to the live version of a target. Durable on return.
 
-        ``paths``: for a folder these and files below them, by default all but training states; for
-        a file at most one, if the version has several. ``prepare`` is called once everything is
-        received, verified and durable; if it raises, nothing visible changes. ``full``: verifies
-        all present files first. Raises UnknownTarget, NoDeployment (also if the version was rolled
-        back meanwhile), UnknownPath, StateForgotten, WeightsDropped, StorageFull, IoFailed, and
-        DamagedData for wrong records; the old version then stays.
+        ``paths``: for a folder, the wanted files and folders, by default all files but training
+        states; for a file, at most one path. ``prepare`` is called once everything is received,
+        verified and durable. ``full``: hashes all present files first. If an error is raised, even
+        by ``prepare``, the old version stays: UnknownTarget; NoDeployment, for a version that was
+        rolled back meanwhile, too; UnknownPath; StateForgotten; WeightsDropped; StorageFull;
+        IoFailed; DamagedData for wrong records.
         """
         most = MOST_PATHS if self._is_folder else 1
         if len(paths) > most:
@@ -272,13 +275,13 @@ class Replica:
                 self._distrust()
 
     def _distrust(self) -> None:
-        """Makes the next ``current`` read all present files."""
+        """Makes the next call of ``current`` read all present files."""
         self._known = [replace(version, identities=()) for version in self._known]
 
     def go_back(self, update: Update) -> None:
         """Makes the version before the last update visible again, in one step.
 
-        Raises IoFailed if there is none, or ``settle`` has deleted it.
+        Raises IoFailed if there is no such version, or if ``settle`` has deleted it.
         """
         before = update.before
         if before is None:
@@ -286,18 +289,18 @@ class Replica:
         self.note(replace(update.version, identities=()), before)  # see _swap for the reason
         if self._identities(before) != before.identities:
             self._place.go_back(before.link)
-        if not isinstance(self._place, InPlace):  # else ``current`` compares it with its hash
+        if not isinstance(self._place, InPlace):  # in place, ``current`` compares hashes
             before = self._with_identities(before)
         self.note(replace(before, shown_ns=time.time_ns()))
 
     def settle(self) -> None:
-        """Deletes old values for ``go_back``. Reads changed files into the page cache."""
+        """Deletes the old values for ``go_back``. Reads changed files into the page cache."""
         self._place.settle()
-        self._fs.read_ahead(self._changed)  # bases of the next version
+        self._fs.read_ahead(self._changed)  # they are the bases of the next version
         self._changed = []
 
     def _with_present(self, wanted: Wanted, old: FollowedVersion, *, use_records: bool) -> Wanted:
-        """The request that names the present files and, with cached records, earlier versions."""
+        """The request, with the present version and, if records are cached, earlier versions."""
         has_records = use_records and self._fs.stat(self.folder / _RECORDS / FOLDER) is not None
         before = old.before if has_records else ()
         return replace(
@@ -400,7 +403,7 @@ class Replica:
                 raise DamagedData(f"another program changed {self.shown} during the update")
             before = update.before
             if before is not None and isinstance(self._place, InPlace):
-                before = replace(before, identities=())  # both writes may have equal timestamps
+                before = replace(before, identities=())  # the two writes may have equal timestamps
             version = self.note(replace(version, shown_ns=time.time_ns()), before)
             if fresh is not None:
                 self._place.show(fresh)
@@ -409,8 +412,9 @@ class Replica:
         return replace(update, version=version)
 
     def _with_identities(self, version: FollowedVersion, at: Path | None = None) -> FollowedVersion:
-        """The version with the present identities of its files, visible or prepared ``at`` a
-        path.
+        """The version with the identities that its files have now.
+
+        The files are the visible ones, or those prepared ``at`` a path.
         """
         version = replace(version, link=self._place.link(at))
         return replace(version, identities=self._identities(version, at) or ())
@@ -418,7 +422,7 @@ class Replica:
     def _useful(
         self, earlier: Sequence[EarlierVersion], reached: Set[bytes], size: int
     ) -> tuple[EarlierVersion, ...]:
-        """The versions that can be rebuilt from the new files; none if the records are large."""
+        """The earlier versions that new files and cached records can rebuild. None if too large."""
         packs = self.folder / _RECORDS / FOLDER / PACKS
         stats = (self._fs.stat(packs / name) for name in self._fs.list(packs))
         if sum(facts.size for facts in stats if facts is not None) > max(
@@ -440,7 +444,7 @@ class Replica:
         fs, place = LateFlushes(), self.folder / _RECORDS
         try:
             if fs.realpath(place / FOLDER) != fs.realpath(self.folder) / _RECORDS / FOLDER:
-                self._drop_records()  # a link could lead to another repository
+                self._drop_records()  # a symbolic link could point into another repository
             if fs.stat(place / FOLDER) is None:
                 fs.make_dirs(place)
                 create(fs, Clock(), place, "main", config=BARE_CONFIG)
@@ -451,7 +455,7 @@ class Replica:
                     now = store.now_ns()
                     store.publish(lambda: Entry("follow", now, regions=regions))
                 yield store
-        except BaseException as error:  # received or cached records may be damaged
+        except BaseException as error:  # the received or cached records may be damaged
             self._drop_records()
             if isinstance(error, HistoryMissing | UnsupportedFormat):
                 raise DamagedData(f"the cached records of {self.shown} are damaged") from error
@@ -469,7 +473,7 @@ class Replica:
 
 
 def _answer(incoming: Slice, target: str) -> tuple[Commit, Deployment, tuple[bytes, ...]]:
-    """The live version that a remote sent, its deployment, and ids of further contents.
+    """The live version that a remote sent, its deployment, and ids of additional contents.
 
     Raises DamagedData, UnsupportedFormat.
     """
@@ -486,7 +490,7 @@ def _answer(incoming: Slice, target: str) -> tuple[Commit, Deployment, tuple[byt
 def _check_still_live(transport: Transport, wanted: Wanted, version: FollowedVersion) -> None:
     """Raises NoDeployment if the prepared version was rolled back to an earlier one.
 
-    A newer live version is no error: frequent deployments must not prevent a swap.
+    A newer live version is no error, because frequent deployments must not prevent an update.
     """
     wanted = replace(wanted, have=wanted.have | {version.id})
     with suppress(RemoteUnreachable), closing(transport.send(wanted)) as slices:

@@ -15,13 +15,13 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.lookup import manifests
 
 Identity = tuple[int, int, int, int, int]
-"""Inode, device, size, time of modification and of change (ns): identifies an unchanged file."""
+"""Inode, device, size, and times (ns) of modification and change: equal for an unchanged file."""
 
 
 class EarlierVersion(Struct, frozen=True):
-    """An earlier version whose files can be rebuilt from the present ones and the cached records.
+    """An earlier version whose files can be rebuilt from the present files and the cached records.
 
-    ``lacks``: its contents that no cached record gives any more.
+    ``lacks``: its contents for which no cached record is left.
     """
 
     commit: bytes
@@ -38,11 +38,11 @@ class EarlierVersion(Struct, frozen=True):
 class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
     """A version whose files ``paths`` are stored.
 
-    ``data`` and ``manifest`` are canonical bytes. ``before``: earlier versions that are bases of
-    the next one, too, newest first; ``named``: further base contents. ``asked``: the requested
-    paths. ``identities``: of the files. ``link``: the folder of the files, if a link points to it.
-    ``shown_ns``: when the version became visible. ``commands_ran``: the commands
-    after the swap have run.
+    ``data`` and ``manifest``: canonical bytes. ``before``: earlier versions that can be bases of
+    the next version, newest first. ``named``: additional base contents. ``asked``: the requested
+    paths. ``identities``: those of the files. ``link``: the folder of the files, if a symbolic link
+    points to it. ``shown_ns``: when the version became visible. ``commands_ran``: whether the
+    commands after the swap have run.
     """
 
     data: bytes
@@ -83,9 +83,9 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
 class Update(Struct, frozen=True):
     """The replica now has ``version``, for which ``received`` bytes of records arrived.
 
-    ``foreign``: a file that another program had written. ``before``: the version until then.
-    ``is_rollback``: the deployment returns to an earlier one, or its version is older.
-    ``prepared``: location of the files before the swap.
+    ``foreign``: a replaced file that another program had written. ``before``: the version until
+    then. ``is_rollback``: the deployment is a rollback, or its version is older. ``prepared``:
+    location of the new files before the swap.
     """
 
     version: FollowedVersion

@@ -1,1 +1,1 @@
-"""Sends versions that another repository lacks, with the records that it needs, as slices."""
+"""Sends versions that another repository lacks, as slices with the records that they need."""

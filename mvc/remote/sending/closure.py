@@ -1,10 +1,10 @@
 """Chooses the records that a receiver needs for a version, in as few bytes as possible.
 
-The stored records of the version's own entry are sent unchanged. Bases, and contents that another
-entry published, are sent along the cheapest path from contents of the receiver. A payload is sent
-with all contents that share it. A content of unknown dtype and shape, or published by a purged
-version, is sent as a stored record only if a sent version has it; contents with such a base are
-encoded again. A version is also encoded again if the bases that the receiver lacks are larger.
+Stored records of the entry that published the version are sent unchanged. Contents of other entries
+are sent as the deltas with fewest bytes from contents that the receiver has. If several contents
+share a payload, all are sent. A content is encoded again if its base cannot be sent (unknown dtype
+and shape, or published by a purged version). A version is encoded again if bases that the receiver
+lacks are larger than the version.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PART = MIB
 
 
 class _Bytes(Speed, frozen=True):
-    """Measures bytes of payloads instead of decoding time."""
+    """Measures paths by bytes of payloads instead of decoding time."""
 
     def seconds(self, member: Member) -> float:
         return member.stored + 1
@@ -77,18 +77,19 @@ NOTHING = ChosenRecords(0, (), lambda: iter(()))
 _Place = tuple[int, int]
 _Own = Mapping[bytes, Sequence[PathStep]]
 _Reencoded = tuple[TensorSpec, tuple[bytes, TensorSpec] | None]
-"""The spec of a content to encode again, and the base at the receiver."""
+"""The spec of a content to encode again. With a base: id and spec of that base."""
 
 
 class Closure:
     """Chooses the records for each entry, in the order in which they are sent.
 
     ``has_entry``: whether the receiver probably has the contents of an entry; called for the first
-    entry with a content. ``is_purged``: whether all versions of an entry are. ``whole``: contents
-    that the receiver reported as missing. ``known``: contents of versions that it has. ``file``:
-    instead, the only contents that it has, to build a file that it verifies; deltas may then be
-    undone. ``manifest``: one of these, the base for a new manifest. ``near``: base candidates by
-    content, used instead of a full record.
+    entry with a content. ``is_purged``: whether all versions of an entry are purged. ``whole``:
+    contents that the receiver reported as missing. ``known``: contents of versions that it has.
+
+    ``file``: for a receiver that only builds files, the only contents that it has. It verifies the
+    files, so deltas may be undone. ``manifest``: one of these contents, the base of a new manifest.
+    ``near``: maps contents to bases that are used instead of full records.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Closure:
         self._graph = Graph(self._snapshot, _Bytes(), undo=0 if file is None else None)
         self.manifests = ManifestStream(store)
         # The caches do not refer to self: otherwise pack files would stay open in a cycle.
-        holding = self._graph.entries_holding  # the first one published the content
+        holding = self._graph.entries_holding  # the first of these entries published the content
         self.home = lru_cache(_RESOLVED)(lambda id_: next(iter(holding(id_)), None))
         self._has_entry = lru_cache(_RESOLVED)(
             lambda at, of=self._snapshot.entry: has_entry(of(at))
@@ -143,7 +144,7 @@ class Closure:
     # -- contents at the receiver --------------------------------------------------------
 
     def __contains__(self, id_: object) -> bool:
-        """Whether the receiver has a content, or was sent it."""
+        """Whether the receiver has a content, or gets it with an earlier entry."""
         if self.file is not None or not isinstance(id_, bytes):
             return id_ in (self.file or ())
         home = self.home(id_)
@@ -156,10 +157,10 @@ class Closure:
     # -- contents that can be sent -----------------------------------------------------------
 
     def spec(self, id_: bytes, like: Iterable[TensorSpec]) -> TensorSpec | None:
-        """Dtype and shape of a blob that can be sent; None if it cannot, or they are unknown.
+        """Dtype and shape of a blob. None if they are unknown, or if the blob must not be sent.
 
-        They come from a version with the content; otherwise from contents stored next to it
-        (``like``), if the hash confirms one. The first result is cached.
+        They come from a version with the content. Otherwise those of contents in the same record
+        (``like``) are tried, and the hash decides. The first result is cached.
         """
         if id_ not in self._specs:
             if len(self._specs) > _RESOLVED:
@@ -201,14 +202,14 @@ class Closure:
         return codings
 
     def needs_of(self, member: Member) -> list[bytes | None]:
-        """The base of a coding and its inputs; None for one that is not stored."""
+        """The base and the inputs of a coding. None for each that is not stored."""
         return [self._graph.resolve_prefix(prefix) for prefix in member.needs]
 
     def path(self, id_: bytes, start: int) -> Path:
-        """The path to a piece from contents of the receiver with the fewest bytes of payloads.
+        """The deltas with fewest bytes from contents of the receiver to a piece.
 
-        For a content reported as missing the path starts at a full record: the receiver may lack
-        all bases in between and has reported only this one.
+        For a content that was reported as missing, the path starts at a full record. The receiver
+        may lack all bases on this path, although it reported only this content.
         """
         if id_ not in self.lacking:
             return self._graph.path(id_, start, self)
@@ -220,7 +221,7 @@ class Closure:
     def encoded(
         self, manifests_: Sequence[ManifestId], blobs: Mapping[bytes, _Reencoded]
     ) -> RecordSpool:
-        """Contents encoded again from verified bytes, manifests as full records."""
+        """Encodes contents again, from verified bytes. Manifests become full records."""
         from mvc.maintenance.rewrite_plan import encoding_policy  # rarely needed
 
         store, spool = self._store, RecordSpool()
@@ -255,7 +256,7 @@ class RecordSpool:
     def __init__(self) -> None:
         import tempfile
 
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the spool
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the spool
         self.size = 0
 
     def append(self, head: bytes, body: Sequence[Bytes]) -> tuple[int, int]:
@@ -280,12 +281,12 @@ class RecordSpool:
 
 
 class _Choice:
-    """The choice for one entry. ``moved``: sent contents that other entries published first."""
+    """The choice for one entry. ``moved``: sent contents that another entry published first."""
 
     def __init__(
         self, closure: Closure, offset: int, needed: Needed, *, include_bases: bool = True
     ) -> None:
-        """``include_bases``: also send bases that the receiver lacks."""
+        """``include_bases``: bases that the receiver lacks may be sent, too."""
         self._closure, self._needed, self._offset = closure, needed, offset
         self._include_bases = include_bases
         self._with_bases: set[bytes] = set()  # needed blobs that are sent with such bases
@@ -312,7 +313,7 @@ class _Choice:
         self.moved = {id_ for id_ in self._chosen if closure.home(id_) != self._offset}
 
     def _blob(self, id_: bytes) -> None:
-        """Chooses the codings of a blob: those of its own entry, or the cheapest paths."""
+        """Chooses the codings of a blob: codings of this entry, or else paths with fewest bytes."""
         spec, steps, origin = self._specs[id_], list[PathStep](), None
         if self._closure.file is None and id_ not in self._closure.lacking:
             steps += (s for s in self._own.get(id_, ()) if self._can_send(s) and self._is_free(s))
@@ -339,7 +340,7 @@ class _Choice:
         self._reencoded[id_] = spec, (origin, self._specs[origin]) if known and origin else None
 
     def _is_free(self, step: PathStep) -> bool:
-        """Whether a step needs no content that is not sent anyway."""
+        """Whether all contents that a step needs are sent anyway or are at the receiver."""
         needs = [step.member.id] if step.reverse else self._closure.needs_of(step.member)
         return all(
             id_ is not None and (id_ in self._chosen or id_ in self._needed or id_ in self._closure)
@@ -348,7 +349,7 @@ class _Choice:
 
     @property
     def bases_exceed_gain(self) -> bool:
-        """Whether bases that only lead to needed blobs take more bytes than these blobs have."""
+        """Whether bases that are sent only for needed blobs have more bytes than these blobs."""
         members = (header.members[i] for header, some in self._records.values() for i in some)
         bases = sum(member.stored for member in members if member.id not in self._needed)
         return bases > sum(self._specs[id_].nbytes for id_ in self._with_bases) > 0
@@ -435,7 +436,7 @@ class _Choice:
                 size += len(_cut(header, some)) + sum(header.members[i].stored for i in some)
         sent_now = (header.members[i] for header, some in self._records.values() for i in some)
         sent = {member.id for member in sent_now if member.kind == BLOB}
-        sent |= self._reencoded.keys() | self._chosen  # also from undone deltas
+        sent |= self._reencoded.keys() | self._chosen  # these include results of undone deltas
         shapes = tuple(
             SentShape(id_, self._specs[id_].dtype, self._specs[id_].shape)
             for id_ in sorted(sent - self._needed.blobs.keys())
@@ -452,7 +453,7 @@ def _index(header: RecordHeader, member: Member) -> int:
 
 
 def _cut(header: RecordHeader, members: Sequence[int]) -> bytes:
-    """The header of a record with some members of another one."""
+    """The header of a new record with some members of another record."""
     at, moved = 0, []
     for i in members:
         moved.append(header.members[i]._replace(at=at))

@@ -1,6 +1,6 @@
-"""The live version of a target alone: a mark that changes with it, and its files as a slice.
+"""Sends only the live version of a target: a mark that changes with it, and its files as a slice.
 
-The slice has the cheapest records for the requested files, based on contents of the receiver's.
+The slice has the requested files as the records with fewest bytes, from contents of the receiver.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mvc.store.store import Store
 
 NOTHING_LIVE = "-"
 """The mark of a target without a live version."""
-_MOST_VERSIONS = 64  # versions at the receiver that are considered
+_MOST_VERSIONS = 64  # limit of versions at the receiver that are considered
 
 
 class LiveMark:
@@ -49,7 +49,7 @@ class LiveMark:
     def now(self) -> tuple[str, object]:
         """The mark of the live version, and a key that changes when a state is lost or restored.
 
-        While both stay the same, so does the answer to ``Wanted.live``. Raises DamagedData,
+        While neither changes, the answer to ``Wanted.live`` does not change. Raises DamagedData,
         IoFailed.
         """
         seen, now = self._store.fs.stat(self._journal), self._store.clock.now_ns()
@@ -71,10 +71,10 @@ class LiveMark:
 
 
 def live_slice(store: Store, config: Config, wanted: Wanted) -> Slice:
-    """The answer to ``Wanted.live``: the live deployment, its version, and records of wanted files.
+    """The answer to ``Wanted.live``: live deployment, its version, records of wanted files.
 
-    No records if the receiver has this version. Raises UnknownTarget, NoDeployment, UnknownPath,
-    StateForgotten, WeightsDropped.
+    If the receiver has this version, there are no records. Raises UnknownTarget, NoDeployment,
+    UnknownPath, StateForgotten, WeightsDropped.
     """
     snapshot, purged = store.fresh(), Purged(store.snapshot, wanted.without)
     live = live_at(store, None, wanted.live)
@@ -130,7 +130,7 @@ def _at_receiver(
 
 
 def _near(entries: Iterable[FileEntry], old: Iterable[FileEntry]) -> dict[bytes, bytes]:
-    """By content, the one of the same tensor in another version, if its spec is the same."""
+    """Maps contents to those of the same tensors in another version, if the specs are equal."""
     olds = {(file.path, t.key): file.contents[t.content] for file in old for t in file.tensors}
     pairs = (
         (file.contents[t.content], olds.get((file.path, t.key)))

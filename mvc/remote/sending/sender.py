@@ -1,4 +1,4 @@
-"""Sends the entries that a receiver lacks, as slices: versions with records, and statements."""
+"""Sends the entries that a receiver lacks as slices: versions with records, and statements."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def send(
     most: int = SLICE,
     part_of: Callable[[Recorded], Recorded] = lambda recorded: recorded,
 ) -> Generator[Slice]:
-    """The slices that a receiver lacks, oldest first; at least one.
+    """The slices that a receiver lacks, oldest first. There is at least one slice.
 
     ``without``: versions whose states are not sent. ``most``: bytes of records in a slice of
-    several entries. ``part_of``: an entry without the statements to leave out. Each slice names the
-    position in the journal that it reaches; read its records before the next slice. Raises
-    UnknownRevision, StateForgotten for an absent state, HistoryMissing if the receiver has versions
-    that this journal lost, Busy.
+    several entries. ``part_of``: removes statements that are not sent from an entry. Each slice
+    names the position in the journal that it reaches. Read its records before the next slice.
+    Raises UnknownRevision; StateForgotten for an absent state; HistoryMissing if the receiver has
+    versions that this journal lost; Busy.
     """
     snapshot = store.fresh()
     for _ in range(_TRIES):
@@ -71,7 +71,7 @@ def send(
 
 
 class _Version(Struct, frozen=True):
-    """A version to send; ``lack``: the part that is not sent with it."""
+    """A version to send. ``lack``: the part of the version that is not sent."""
 
     commit: Commit
     lack: Absent | None = None
@@ -90,7 +90,7 @@ class _Row(Struct, frozen=True):
 
 
 class Sending:
-    """The entries that one receiver lacks; ``without``: versions whose states are not sent.
+    """The entries that one receiver lacks. ``without``: versions whose states are not sent.
 
     ``sent``: the versions in the slices so far.
     """
@@ -125,7 +125,7 @@ class Sending:
     # -- versions ------------------------------------------------------------------------
 
     def _read_since(self) -> tuple[list[int], set[CommitId]]:
-        """Offsets of the entries after the receiver's position, and versions they deploy."""
+        """Offsets of entries after the receiver's position, and the versions that these deploy."""
         offsets, deployed = list[int](), set[CommitId]()
         for recorded in self._snapshot.entries(self._start):
             offsets.append(recorded.offset)
@@ -152,9 +152,9 @@ class Sending:
     def _new_versions(self) -> dict[CommitId, int]:
         """The wanted versions, and their ancestors and needs, that the receiver lacks.
 
-        Each with the journal offset of the entry that published it. A receiver that wants
-        everything has the entries before its position, except versions that were unreachable then;
-        if it needs one of those now, it repeats its request from the beginning.
+        Maps each version to the journal offset of the entry that published the version. A receiver
+        that wants everything has all entries before its position, except versions that were
+        unreachable then. If it needs such a version now, it repeats its request without a position.
         """
         before = 0 if self._wanted.versions else self._start.offset
         new, waiting = dict[CommitId, int](), self._roots()
@@ -197,7 +197,7 @@ class Sending:
         return None if availability.forgotten(self._store, id_) is None else "rule"
 
     def _with_states(self) -> Container[CommitId]:
-        """The new versions whose states are sent; dropped weights also need their bases."""
+        """The new versions whose states are sent, and bases that dropped weights need."""
         states = self._wanted.states
         if states == "all":
             return self._new
@@ -246,8 +246,8 @@ class Sending:
     def lacks(self) -> Iterator[tuple[Commit, Absent, list[CommitId]]]:
         """The versions that are sent without a part, unordered.
 
-        Each with that part, and the versions needed to recompute it that are sent without their
-        states.
+        Yields each version, that part, and those versions that are needed to recompute the part but
+        are sent without states.
         """
         snapshot = self._snapshot
         marked = {
@@ -267,7 +267,7 @@ class Sending:
     # -- slices --------------------------------------------------------------------------
 
     def slices(self, most: int) -> Iterator[Slice]:
-        """Raises ConcurrentRewrite if the journal is replaced meanwhile."""
+        """The slices. Raises ConcurrentRewrite if the journal is replaced meanwhile."""
         rows, size, heads = list[_Row](), 0, 0
         for row in self._all():
             if self._snapshot.generation != self._generation:
@@ -309,7 +309,7 @@ class Sending:
         return map(self._snapshot.entry, sorted(offsets))
 
     def _sent(self, recorded: Recorded) -> Iterator[_Row]:
-        """The parts of an entry to send, if any."""
+        """The row for the parts of an entry that are sent, if there are any."""
         versions = [
             self._version(commit)
             for commit in recorded.entry.commits
@@ -358,9 +358,9 @@ class Sending:
         return _Row(sent, chosen, place)
 
     def _note_parents(self, commit: Commit) -> None:
-        """Adds the contents of a version's parents at the receiver.
+        """Notes contents of the receiver: those of the parents that it has.
 
-        Without them, only the entry that published a content would show that the receiver has it.
+        Otherwise only the entry that published a content would show that the receiver has it.
         """
         for id_ in commit.parents:
             if id_ in self._known and id_ not in self._without:

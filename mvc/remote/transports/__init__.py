@@ -1,1 +1,1 @@
-"""Transports: through a folder, https, ssh and buckets."""
+"""The transports: through a folder, https, ssh and buckets."""

@@ -1,8 +1,8 @@
-"""Tokens of this machine: from the environment or a private file, never from a URL.
+"""Finds the token for a remote: in the environment or in a private file, never in a URL.
 
-``MVC_TOKEN_AT_GPU_LAB`` is the token for the host ``gpu.lab``, for any remote with that host. The
-name of a remote does not determine its host, so ``MVC_TOKEN_ORIGIN``, the token for the remote
-``origin``, is only used on this machine. A text that does not have the form of a token is never
+``MVC_TOKEN_AT_GPU_LAB`` is the token for every remote on the host ``gpu.lab``.
+``MVC_TOKEN_ORIGIN`` is the token for the remote ``origin``, and is used only on this machine: the
+name of a remote does not determine its host. A text that does not have the form of a token is never
 sent, so that a wrong path cannot leak another secret.
 """
 
@@ -29,17 +29,17 @@ _USUAL = re.compile(
     rf"(?:(?:{_LABEL}\.)*(?!\d+(?::|\Z)){_LABEL}|\d+(?:\.\d+){{3}}|\[[0-9a-f:]+\])(?::\d+)?",
     re.ASCII | re.IGNORECASE,
 )
-"""Hosts whose variables differ by the rule: names, IPv4 and IPv6 addresses, also with a port."""
+"""Hosts whose variables are unambiguous: names, IPv4 and IPv6 addresses, perhaps with a port."""
 _BY_OTHERS = 0o077
 _LONGEST = 1024
 
 
 def variable_of(remote: Remote) -> str:
-    """The environment variable with the token for a remote, by host; on this machine by remote
-    name.
+    """The environment variable with the token for a remote.
 
     Each host has its own variable: ``.`` and ``:`` become ``_``, ``-`` becomes ``__``, ``_``
-    becomes ``___``. The variable has a hash if this would be ambiguous.
+    becomes ``___``. If this would be ambiguous, the variable has a hash. A remote on this machine
+    has a variable with the remote's name.
     """
     if remote.is_on_this_machine:
         name = _OTHER.sub("_", (remote.name or DEFAULT).upper())

@@ -1,4 +1,4 @@
-"""The transport to a repository that this process opens itself."""
+"""The transport to a repository in a local folder, which this process opens itself."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ _MARKS = 256  # targets whose live version is cached
 
 
 class FolderTransport:
-    """Safe across threads. ``scopes``: the caller's permissions.
+    """A transport that several threads may use at once. ``scopes``: the caller's permissions.
 
-    ``sender``: token or account to record with pushed entries, by default this process's account.
+    ``sender``: the token or account to record with pushed entries; by default, the account of this
+    process.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class FolderTransport:
     def _identity(self) -> tuple[object, ...]:
         folder = self.store.folder
         files = {name: self.fs.stat(folder / name) for name in (FORMAT, JOURNAL, CONFIG)}
-        facts = self.fs.stat(folder)  # last, because it may be deleted meanwhile
+        facts = self.fs.stat(
+            folder
+        )  # read after the files, because the folder may be deleted meanwhile
         missing = [name for name in (FORMAT, JOURNAL) if files[name] is None]
         if facts is None or missing:
             part = "" if facts is None else f": its folder has no {missing[0]}"
@@ -84,7 +87,7 @@ class FolderTransport:
         return facts.device, facts.inode, self.store.snapshot.identity, files[CONFIG]
 
     def head(self, after: Place | None = None) -> RemoteHead:
-        """The head after the last change of the journal."""
+        """The head. It is read again only if the journal has changed."""
         store = self.store
         journal = store.fs.stat(store.folder / JOURNAL)
         with self._lock:
@@ -122,7 +125,7 @@ class FolderTransport:
             return self._mark(target).now()
 
     def receive(self, incoming: Slice) -> Received:
-        """As ``receiver.receive``; the rules for pushes apply."""
+        """As ``receiver.receive``, with the rules for pushes."""
         from mvc.remote.receiving.receiver import receive  # slow import, unused by head
 
         return receive(
@@ -140,9 +143,7 @@ class FolderTransport:
 def wait_for_change(
     read: Callable[[], str | None], mark: str, seconds: float, *, pause: float
 ) -> str | None:
-    """The value of ``read`` once it differs from ``mark``; None after ``seconds`` without
-    change.
-    """
+    """The value of ``read`` once it differs from ``mark``. None if it does not in ``seconds``."""
     deadline = time.monotonic() + seconds
     while (now := read()) == mark:
         left = deadline - time.monotonic()
@@ -170,9 +171,10 @@ def account() -> str:
 
 
 def _unnamed(store: Store) -> tuple[CommitId, ...]:
-    """The live versions, and the newest ones of a push that was interrupted before its refs moved.
+    """The live versions, and the newest versions of a push that was interrupted.
 
-    The latter only if nothing was recorded since.
+    Versions of an interrupted push have no ref yet. They are found only if nothing was recorded
+    since.
     """
     pushed, ancestors = set[CommitId](), set[CommitId]()
     for recorded in store.snapshot.newest_first():
@@ -196,7 +198,7 @@ def open_transport(remote: Remote) -> FolderTransport:
 
 
 def check_folder(remote: Remote) -> None:
-    """Raises the errors of a remote for a folder that cannot be one."""
+    """Raises RemoteUnreachable or NotARepository for a folder that cannot be a remote."""
     fs, folder = FileSystem(), Path(remote.url)
     shown = printable(str(folder))
     if fs.stat(folder) is None:
@@ -214,7 +216,7 @@ def check_folder(remote: Remote) -> None:
 
 
 def _instead(fs: FileSystem, folder: Path) -> str:
-    """A hint for a folder that is no repository but may contain some."""
+    """A hint for a folder that is no repository, but may contain repositories."""
     with suppress(MvcError):
         for name in sorted(fs.list(folder)):
             if fs.stat(folder / name / FOLDER) is not None:
@@ -223,7 +225,7 @@ def _instead(fs: FileSystem, folder: Path) -> str:
 
 
 def _absent(remote: Remote, shown: str) -> str:
-    """A hint for a missing folder: a remote may have moved, a URL may be mistyped."""
+    """A hint for a missing folder: the folder may have moved, or the URL may be wrong."""
     if remote.name:
         moved = f"if it moved, 'mvc remote add -f {remote.name} PATH'"
         return f"mount it; {moved}; for a new one, 'mvc init --bare {shown}'"

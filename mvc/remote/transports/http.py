@@ -1,7 +1,7 @@
-"""The transport to a server: HTTP/1.1 over https, a Unix socket, or ssh's pipes (``ssh``).
+"""The transport to a server: HTTP/1.1 over https, a Unix socket, or the pipes of ssh (``ssh``).
 
-The client reconnects after a broken connection: a download continues at its next byte, an upload
-at the byte that the server needs next. Redirects are never followed.
+The client reconnects after a broken connection. A download then continues at its next byte, and an
+upload at the byte that the server needs next. Redirects are never followed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CONNECT = 20.0
 _SILENCE = 4 * wire.ALIVE
 """Seconds without a byte after which a connection counts as broken."""
 PAUSES = (0.2, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before each attempt after a broken connection; progress starts again with the first."""
+"""Seconds before each new attempt after a broken connection. Progress resets the attempts."""
 _LONGEST_PAUSE = 60.0
 _LEFT_OVER = 1 << 16
 _CUT_STATUS = re.compile(r"H(T(T(P/?)?)?)?|HTTP/1(\.([01]( \d{0,2})?)?)?")
@@ -51,14 +51,14 @@ Explain = Callable[[BaseException], MvcError]
 
 
 class Client:
-    """A server's address: sends requests, repeats them, and turns refusals into errors."""
+    """Sends requests to one server, repeats them, and turns refusals into errors."""
 
     def __init__(
         self, url: str, pool: HTTPConnectionPool, prefix: str = "", *,
         headers: Mapping[str, str] | None = None, explain: Explain | None = None,
         login: str | None = None,
     ) -> None:  # fmt: skip
-        """``login``: hint on how to log in, for a client without a token."""
+        """``login``: for a client without a token, a hint on how to get one."""
         self.url = url
         self._login = login
         bounded = type("_Bounded", (pool.ConnectionCls,), {"response_class": waiting.Response})
@@ -73,8 +73,10 @@ class Client:
         self, tries: Try, method: str, path: str, body: Bytes | None = None,
         *, silence: float = _SILENCE,
     ) -> Iterator[BaseHTTPResponse]:  # fmt: skip
-        """One request. Raises Broken if the connection breaks, also in the block; the server's
-        errors; _Later if the server is busy.
+        """Sends one request, and yields the answer.
+
+        Raises Broken if the connection breaks, even in the block; the server's errors; _Later if
+        the server is busy.
         """
         most = max(tries.left, 0.001)
         timeout = urllib3.Timeout(connect=min(_CONNECT, most), read=min(silence, most))
@@ -111,7 +113,7 @@ class Client:
             raise wire.Broken(str(error)) from error
 
     def read(self, path: str, most: int = wire.MAX_MESSAGE, seconds: float = 0) -> bytes | None:
-        """The complete answer to a query, within as many seconds; None if it has not changed."""
+        """The complete answer to a query, within ``seconds``. None if it has not changed."""
         for tries in self.tries():
             with tries, self.ask(tries, "GET", path, silence=seconds + _SILENCE) as answer:
                 data = _bounded(answer, most)
@@ -119,7 +121,7 @@ class Client:
         raise AssertionError("the last attempt raises an error")
 
     def tries(self, *, works: bool = False) -> Iterator[Try]:
-        """Attempts, until one ends its block without Broken or _Later.
+        """Yields attempts until a block ends without Broken and _Later.
 
         ``works``: the server must read or verify versions.
         """
@@ -132,7 +134,7 @@ class Client:
 
 
 class Try(waiting.Allowance, AbstractContextManager["Try"]):
-    """As a context manager, one attempt; after a temporary error it waits at the end."""
+    """As a context manager, one attempt. After a temporary error, it waits before it returns."""
 
     def __init__(self, explain: Explain, seconds: float) -> None:
         super().__init__(seconds)
@@ -141,7 +143,7 @@ class Try(waiting.Allowance, AbstractContextManager["Try"]):
         self._failed = 0
 
     def progress(self, size: int) -> None:
-        """Records progress: the next break counts as the first one."""
+        """Notes progress: the next broken connection counts as the first."""
         self._failed = 0
         self.earn(size)
 
@@ -204,7 +206,9 @@ def _refuse(url: str, answer: BaseHTTPResponse, login: str | None = None) -> Non
     if kind == wire.CONTENT:
         if answer.status >= 400:
             error = wire.decode_error(_bounded(answer, wire.MAX_PROBLEM))
-            if answer.status == 401 and login is not None:  # the server does not know remote names
+            if (
+                answer.status == 401 and login is not None
+            ):  # the server does not know the names of remotes
                 raise type(error)(error.message, hint=login)
             raise error
         return
@@ -269,7 +273,7 @@ class HttpTransport:
         return received
 
     def _upload(self, upload: str, at: int, part: Bytes, *, is_last: bool) -> Received | None:
-        """Sends the part at offset ``at``; the answer to the slice if this was its last part."""
+        """Sends the part at offset ``at``. Returns the answer to the slice after its last part."""
         sent = 0
         for tries in self._client.tries(works=is_last):
             with tries:
@@ -304,7 +308,8 @@ class HttpTransport:
 class _Incoming:
     """The bytes of the slices that a server sends.
 
-    ``_consumed``: bytes of the next slice that were read; ``_hasher``: of those at its beginning.
+    ``_consumed``: number of bytes of the next slice that were read. ``_hasher``: the hash of its
+    first bytes.
     """
 
     def __init__(self, client: Client, wanted: Wanted) -> None:
@@ -322,7 +327,7 @@ class _Incoming:
         return part
 
     def passed(self, place: Place | None) -> None:
-        """Records a complete slice, after which the remote's journal was read up to ``place``."""
+        """Notes that a slice is complete: the remote's journal was read up to ``place``."""
         if place is not None:
             self._wanted = replace(self._wanted, after=place)
             self._consumed, self._hasher = 0, blake3()
@@ -342,7 +347,7 @@ class _Incoming:
 
 
 def _parts(pieces: Iterable[Bytes]) -> Iterator[tuple[bytearray, bool]]:
-    """The pieces in parts of the size limit of a request, each with whether it is the last."""
+    """Joins pieces into parts of the size limit of a request. Yields (part, is it the last)."""
     part = bytearray()
     for piece in pieces:
         view = memoryview(piece).cast("B")
@@ -390,7 +395,7 @@ def _login(remote: Remote) -> str:
         return f"{ask}; then 'mvc remote add NAME URL', and set MVC_TOKEN_NAME"
     return (
         f"{ask}; then set {variable_of(remote)}, or the remote's option token_file=FILE "
-        "(-o in 'mvc clone' and 'mvc remote add -f', -O in 'mvc follow')"
+        "('mvc clone -o', 'mvc remote add -f NAME URL -o', or 'mvc follow -O')"
     )
 
 
@@ -452,7 +457,7 @@ class _LineConnection(HTTPConnection):
 
 
 class LinePool(HTTPConnectionPool):
-    """Connections that are not TCP; ``closing`` is called at the end."""
+    """Connections other than TCP. ``closing`` is called when the pool is closed."""
 
     def __init__(
         self, dial: Callable[[], socket.socket], closing: Callable[[], None] = lambda: None
@@ -509,7 +514,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_cut(error: BaseException) -> bool:
-    """Whether the connection ended within TLS: by a proxy, or a server that stopped."""
+    """Whether the connection ended within TLS, because a proxy or the server stopped."""
     return any(isinstance(cause, ssl.SSLEOFError) for cause in _causes(error))
 
 
@@ -533,8 +538,8 @@ def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> MvcError:
     return RemoteUnreachable(
         f"the certificate of {url} is not trusted: {why}",
         hint="check the host name and this machine's clock; an expired certificate must be renewed "
-        "there; for a private CA set ca_file=FILE (-o in 'mvc clone' and 'mvc remote add -f', -O "
-        "in 'mvc follow')",
+        "there; for a private CA set ca_file=FILE ('mvc clone -o', 'mvc remote add -f NAME URL "
+        "-o', or 'mvc follow -O')",
     )
 
 

@@ -1,4 +1,4 @@
-"""Opens the transport for a URL; its module is imported only then."""
+"""Opens the transport for a URL. The module of a transport is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def open_transport(
 ) -> Transport:
     """An open transport to a remote, or to the repository at a URL. The caller closes it.
 
-    ``store``, ``config``: of the repository with the remote, if any. ``folder``: for a bucket's
-    mirror, by default the remote's folder. Raises WrongUsage for an invalid URL, RemoteUnreachable,
-    RemoteRefused, NotARepository.
+    ``store``, ``config``: those of the repository that has the remote, if any. ``folder``: for the
+    mirror of a bucket; by default, the remote's folder. Raises WrongUsage for an invalid URL,
+    RemoteUnreachable, RemoteRefused, NotARepository.
     """
     if isinstance(remote, str):
         remote = Remote(normalised(remote, FileSystem().cwd()))

@@ -1,7 +1,8 @@
-"""The transport over ssh: ``ssh`` runs ``mvc serve --stdio PATH``, with HTTP through its pipes.
+"""The transport over ssh: ``ssh`` runs ``mvc serve --stdio PATH``, and HTTP goes through its pipes.
 
 ssh itself handles keys, known hosts and jump hosts. ``MVC_SSH`` replaces the program and its
-arguments, as GIT_SSH_COMMAND does for git. No shell on this machine interprets it or the URL.
+arguments, as GIT_SSH_COMMAND does for git. No shell on this machine interprets ``MVC_SSH`` or the
+URL.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _LONGEST = 500
 
 
 class Address(Struct, frozen=True):
-    """The parts of an ``ssh://`` URL, and the program to run there."""
+    """The parts of an ``ssh://`` URL, and the program to run on the host."""
 
     host: str
     path: str
@@ -47,7 +48,7 @@ class Address(Struct, frozen=True):
 
     @classmethod
     def of(cls, remote: Remote) -> Address:
-        """Raises WrongUsage for parts that ssh could interpret as options."""
+        """The address of a remote. Raises WrongUsage for parts that ssh could read as options."""
         parts = urlsplit(remote.url)
         host, user, path = parts.hostname or "", parts.username or "", unquote(parts.path)
         if not _ADDRESS.fullmatch(host) or (user and not _PLAIN.fullmatch(user)):
@@ -77,13 +78,13 @@ class Address(Struct, frozen=True):
 
     @property
     def by_hand(self) -> str:
-        """The command with which a user connects."""
+        """The command that connects a user to the host."""
         port = "" if self.port is None else f"-p {self.port} "
         return f"ssh {port}{self._account}"
 
 
 class _Call:
-    """A running ssh; ``socket`` is connected to the program on the host."""
+    """A running ssh. ``socket`` is connected to the program on the host."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.socket, theirs = socket.socketpair()
@@ -111,14 +112,14 @@ class _Call:
                     self._stderr.append(text)
 
     def ended(self) -> tuple[int | None, list[str]]:
-        """The exit code, None if it still runs, and the last lines of stderr."""
+        """The exit code, or None if ssh still runs, and the last lines of stderr."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
         self._reader.join(1)
         return self.process.returncode, list(self._stderr)
 
     def end(self) -> None:
-        """Closes its input, then terminates it if it still runs."""
+        """Closes the input of ssh, and then terminates ssh if it still runs."""
         self.socket.close()
         for stop in (self.process.terminate, self.process.kill):
             with suppress(subprocess.TimeoutExpired):
@@ -129,16 +130,16 @@ class _Call:
 
 
 class _Calls:
-    """Calls of ssh, one for each connection.
+    """The running calls of ssh, one for each connection.
 
-    The first one starts early, so that the host starts mvc while this process continues.
+    The first call starts early, so that the host starts mvc while this process continues.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
         self.running = list[_Call]()
         self._is_ahead = False
-        with suppress(OSError):  # the first connection will report it
+        with suppress(OSError):  # the first connection will raise it again
             self.dial()
             self._is_ahead = True
 

@@ -1,7 +1,7 @@
 """Limits how long a client waits for a server.
 
-A server could send useless bytes forever, or a byte a minute. So an operation has an allowance of
-seconds for all its attempts together; only useful bytes extend it.
+A server could send useless bytes forever, or one byte a minute. So an operation has an allowance of
+seconds for all its attempts together. Only useful bytes extend the allowance.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from mvc.types import Bytes
 PATIENCE = 600.0
 """Seconds for which an operation waits for its server."""
 WORK = 3600.0
-"""The same, if the server must read or verify versions."""
+"""Seconds for which an operation waits if the server must read or verify versions."""
 RATE = 1 << 10
-"""Useful bytes that add one second."""
+"""Number of useful bytes that add one second."""
 PIECE = 1 << 14
 """Bytes of a request between two checks of the allowance."""
-_LONGEST = 4 * wire.WAIT  # counted per wait: a longer one means that this process was suspended
+_LONGEST = 4 * wire.WAIT  # limit per wait: during a longer one, this process was suspended
 
 
 class Allowance:
@@ -48,7 +48,7 @@ class Allowance:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Counts the time of the block; a ``Response`` read in it can raise TimeoutError."""
+        """Counts the time of the block. Reading a ``Response`` in it can raise TimeoutError."""
         self._since = time.monotonic()
         before = _waiting.set(self)
         try:
@@ -64,7 +64,7 @@ class Allowance:
             raise TimeoutError("the server sent nothing useful for too long")
 
     def pieces(self, body: Bytes) -> Iterator[memoryview]:
-        """A body to send, in pieces. Bytes that an earlier attempt sent add no time."""
+        """The pieces of a body to send. Bytes that an earlier attempt sent do not add time."""
         left = memoryview(body)
         self._unsent = min(self._unsent, len(left))
         while left:
@@ -84,7 +84,7 @@ _waiting: ContextVar[Allowance] = ContextVar("_waiting")
 
 
 class Response(HTTPResponse):
-    """The answer to a request within ``waiting``, also of a proxy; ``read1`` is counted, too."""
+    """The answer to a request within ``waiting``. The time of ``read1`` is counted, too."""
 
     def __init__(self, sock: socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
