@@ -1,9 +1,9 @@
 """Converts floats to a narrower type, for bf16 copies of fp32 tensors.
 
-If a copy equals the converted tensor, its bytes need not be stored. The conversion is computed on
-bit patterns (docs/format.md, "Codings"), so that the result depends only on the input, not on the
-CPU or its flush-to-zero mode. Builds of torch convert NaNs differently. So the caller must compare
-the bytes of copy and converted tensor.
+If a copy is equal to the converted tensor, the bytes of the copy need not be stored. The conversion
+is computed on bit patterns (docs/format.md, "Codings"), so that the result depends only on the
+input, not on the CPU or its flush-to-zero mode. Builds of torch convert NaNs differently. So the
+caller must compare the bytes of the copy with those of the converted tensor.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mvc.codecs.words import Words
 from mvc.errors import WrongUsage
 
 RATIO = 2
-"""Source width divided by target width: every cast halves the width."""
+"""Width of the source divided by width of the result: every cast halves the width."""
 
 _BLOCK = 1 << 16  # elements
 
@@ -41,7 +41,10 @@ def cast(base: memoryview, source: str, to: str) -> bytearray:
 
 
 def round_bfloat16(bits: Words) -> Words:
-    """Rounds bits of float32 numbers to bits of the nearest bfloat16, ties to even; in uint32."""
+    """Rounds bits of float32 numbers to those of the nearest bfloat16, ties to even.
+
+    The result has dtype uint32.
+    """
     rounded: Words = bits + (0x7FFF + (bits >> 16 & 1))
     rounded >>= 16
     # Rounding would carry a NaN's payload into the exponent.

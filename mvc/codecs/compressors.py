@@ -1,8 +1,8 @@
 """The stages that compress bytes. Decoding allocates only the size that the caller expects.
 
-docs/format.md defines the permitted frames. ``zstd:huff`` is zstd with parameters with which it
-does little more than Huffman coding. For byte planes of weights, it is smaller and faster than
-level 1.
+A frame is the compressed form of one buffer. docs/format.md defines the permitted frames.
+``zstd:huff`` is zstd with parameters with which it does little more than Huffman coding. For byte
+planes of weights, its frames are smaller than those of level 1, and it is faster.
 
 python-zstandard allocates the size that a frame declares, even if the caller passes a limit. So
 this size is compared with the expected size first. LZMA frames are stored without their header,
@@ -55,7 +55,7 @@ class Compressor(Stage, frozen=True):
     needs = "words or streams, not bytes, before it"
     levels: ClassVar[tuple[int, int]] = (1, 9)
     default: ClassVar[str] = ""
-    full_costs: ClassVar[Costs]  # of full records, whose bytes compress differently
+    full_costs: ClassVar[Costs]  # as ``costs``, for full records instead of deltas
 
     @property
     def acts_on(self) -> str:
@@ -148,7 +148,10 @@ class _General(Compressor, frozen=True):
 
     @abstractmethod
     def decompress(self, frame: memoryview, size: int) -> bytes | None:
-        """The content, at most ``size`` bytes; None unless ``frame`` is exactly one whole frame."""
+        """The content, at most ``size`` bytes.
+
+        None unless ``frame`` is exactly one complete frame.
+        """
 
     def decompress_into(self, frame: memoryview, out: Bytes) -> None:
         data = self.decompress(frame, len(out)) if len(out) else None
@@ -285,8 +288,8 @@ def _check_header(frame: memoryview, size: int) -> None:
 def _check_extent(frame: memoryview) -> None:
     """Raises DamagedData unless the zstd frame ends where ``frame`` ends.
 
-    The block headers are read for it (RFC 8878, 3.1.1.2), because zstd's stream reader does not
-    report bytes after the frame.
+    To find the end, the headers of the blocks are read (RFC 8878, 3.1.1.2), because zstd's stream
+    reader does not report bytes after the frame.
     """
     end = zstandard.frame_header_size(frame)
     last = False
@@ -304,11 +307,13 @@ def _check_extent(frame: memoryview) -> None:
 
 
 def _decompress(reader: Any, error: type[Exception], frame: memoryview, size: int) -> bytes | None:
-    """As ``_General.decompress``; ``reader`` is of the standard library, and raises ``error``."""
+    """As ``_General.decompress``. ``reader`` is from the standard library, and raises ``error``."""
     try:
         data: bytes = reader.decompress(frame, size)
         # The reader detects the end of the frame only if bytes after its content are requested.
-        left = getattr(reader, "unconsumed_tail", b"")  # zlib only; other readers buffer the rest
+        left = getattr(
+            reader, "unconsumed_tail", b""
+        )  # only zlib has this; other readers buffer the rest
         rest = b"" if reader.eof else reader.decompress(left, 1)
     except (error, EOFError):
         return None

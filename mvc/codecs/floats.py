@@ -46,7 +46,7 @@ class Format(Struct, frozen=True):
 
     @property
     def table_type(self) -> np.dtype[Any]:
-        """The dtype of an array of its numbers; uint16 for bfloat16, which numpy lacks."""
+        """The dtype of an array of such numbers. uint16 for bfloat16, which numpy lacks."""
         return np.dtype("<u2" if self.name == "bfloat16" else f"<f{self.width}")
 
     def infinite(self, words: Words) -> NDArray[np.bool_]:
@@ -83,7 +83,7 @@ def values_of(words: NDArray[Any], kind: Format) -> Numbers:
 
 
 def words_of_values(values: Numbers, kind: Format) -> Words:
-    """Converts numbers to words, rounded to nearest, ties to even."""
+    """Converts numbers to words: rounds to the nearest, ties to even."""
     if kind.name == "bfloat16":
         single = values.astype("<f4", copy=False)
         return round_bfloat16(single.view("<u4")).astype("<u2")

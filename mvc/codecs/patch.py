@@ -1,8 +1,10 @@
-"""Patches between byte strings of different lengths: skeletons, manifests, files without tensors.
+"""Patches between byte strings of different lengths.
 
-A patch cannot be undone. The new bytes are divided into blocks. Each block is a zstd frame whose
-dictionary is the part of the base around the same relative position, as by ``zstd --patch-from``.
-So memory is bounded for any lengths. A block without matches in the base is only compressed.
+They are used for files without tensors, for skeletons (the bytes of a file outside its tensors) and
+for manifests (lists of files). The base cannot be recovered from the new bytes. The new bytes are
+divided into blocks. Each block is a zstd frame whose dictionary is the part of the base around the
+same relative position, as by ``zstd --patch-from``. So memory is bounded for any lengths. A block
+without matches in the base is only compressed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from mvc.limits import MIB
 BLOCK = 4 * MIB  # bytes of the new buffer in one frame
 MARGIN = 2 * MIB  # bytes of the base before and after the block's position
 _LEVEL = 3  # of zstd
-# The default tables of a level cover only a fraction of so large a dictionary.
+# zstd's default tables for a level cover only a fraction of a dictionary of several MiB.
 _LARGE_SIZE = MIB // 4
 _LARGE = {"window_log": 23, "hash_log": 20}
 
@@ -27,7 +29,8 @@ _LARGE = {"window_log": 23, "hash_log": 20}
 def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"") -> bytes:
     """A patch from ``base`` to ``new``. With an empty base, ``new`` is only compressed.
 
-    The patch may refer to ``extra``, too, which the decoder needs: at most 1 MiB.
+    The patch may refer to the bytes ``extra`` (at most 1 MiB), too. Then the decoder needs these
+    bytes.
     """
     parts = []
     for start in range(0, len(new), BLOCK):
@@ -56,7 +59,7 @@ def _compressor(length: int, words: bytes) -> zstandard.ZstdCompressor:
         parameters = _parameters(size)
         return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters)
     # For small blocks, creating the compressor takes most of the time. zstd rounds the size up to
-    # a power of two, so that one compressor serves all sizes below it.
+    # a power of two, so one compressor serves all sizes that are rounded to the same power.
     bits = (size - 1).bit_length()
     compressor = _plain.by_size.get(bits)
     if compressor is None:
@@ -76,7 +79,7 @@ def _parameters(size: int) -> zstandard.ZstdCompressionParameters:
 
 
 def decode_patch(data: memoryview | bytes, base: memoryview, extra: bytes, nbytes: int) -> bytes:
-    """Decodes a patch to ``nbytes`` bytes. Raises DamagedData if it is invalid.
+    """Decodes a patch to ``nbytes`` bytes. Raises DamagedData if the patch is invalid.
 
     A wrong base of the right length may not be detected. So check the hash of the result.
     """
@@ -102,6 +105,6 @@ def _blocks(
 
 
 def _dictionary(start: int, total: int, base: memoryview, extra: bytes) -> bytes:
-    """Bytes that the block at ``start`` of ``total`` bytes may refer to."""
+    """The bytes that the block at ``start`` of ``total`` bytes may refer to."""
     place = start * len(base) // total
     return b"".join((extra, base[max(0, place - MARGIN) : place + BLOCK + MARGIN]))

@@ -1,4 +1,7 @@
-"""The container of one tensor's chunks (docs/format.md, "Payload of a single member")."""
+"""A payload: the container of the encoded chunks of one tensor.
+
+docs/format.md defines its bytes ("Payload of a single member").
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,25 @@ _LARGEST_CHUNK = 40
 
 
 def pack_chunks(chunks: Sequence[Bytes], width: int, chunk_size: int) -> list[Bytes]:
-    """The payload in parts: header and table of lengths, then each of ``chunks``.
+    """The payload in parts: first its head with a table of lengths, then each of ``chunks``.
 
-    ``chunk_size``: the raw bytes of every chunk except the last; a power of two, at least 64.
+    ``width``: bytes of an element. ``chunk_size``: the raw bytes of every chunk except the last; a
+    power of two, at least 64.
     """
     head = bytes((chunk_size.bit_length() - 1 << 2 | width.bit_length() - 1,))
     return [head + b"".join(varint(len(c)) for c in chunks[:-1]), *chunks]
 
 
 class Payload:
-    """Read access to a stored tensor's chunks; the constructor validates their lengths."""
+    """Read access to the chunks of a stored tensor. The constructor validates their lengths."""
 
     __slots__ = ("_cuts", "_data", "chunk_size", "count", "width")
 
     def __init__(self, data: memoryview | bytes, nbytes: int, *, stored: int | None = None) -> None:
-        """``nbytes`` is the raw length. Raises DamagedData unless all lengths match exactly.
+        """``nbytes``: the raw length. Raises DamagedData unless all lengths match exactly.
 
-        ``stored``: the total length, if ``data`` has only the bytes before the chunks.
+        ``stored``: the total length of the payload, if ``data`` has only the bytes before the
+        chunks.
         """
         cursor = Cursor(data)
         end = len(cursor.data) if stored is None else stored

@@ -1,8 +1,8 @@
-"""Stores the positions and values of nonzero words, as GCXS in VSOL does (thesis §3.2.6).
+"""Stores the positions and values of nonzero words, as GCXS in VSOL does (docs/pipelines.md).
 
-Zero means the word 0, not the number 0.0. The exclusive or of two floats that differ only in the
-sign is the word 80000000, which is equal to zero in a float comparison. docs/format.md defines the
-bytes ("Positions and values").
+VSOL is C. Heitenberger's thesis (§3.2.6). Zero means the word 0, not the number 0.0. The exclusive
+or of two floats that differ only in the sign is the word 80000000, which is equal to zero in a
+float comparison. docs/format.md defines the bytes ("Positions and values").
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mvc.codecs.words import Bytes, Words, word_type
 from mvc.errors import DamagedData
 
 OPTIONS = ("values", "layers", "indices", "diff")
-_SHARE = 0.5  # of nonzero words, above which positions cost more than they save
+_SHARE = 0.5  # share of nonzero words; above, positions take more bytes than they save
 
 
 def encode_sparse(words: Words, options: Set[str], method: Compressor | None) -> Parts:
@@ -42,9 +42,10 @@ def encode_sparse(words: Words, options: Set[str], method: Compressor | None) ->
 def decode_sparse(
     cursor: Cursor, size: int, width: int, options: Set[str], *, method: Compressor | None
 ) -> tuple[Words, Words | None]:
-    """The nonzero ones of ``size`` words, and their positions (None if all words are nonzero).
+    """The nonzero words among ``size`` words, and their positions.
 
-    Raises DamagedData. Allocates at most a fixed multiple of ``size``.
+    The positions are None if all words are nonzero. Raises DamagedData. Allocates at most a fixed
+    multiple of ``size``.
     """
     count = cursor.varint()
     if count > size:
@@ -71,10 +72,10 @@ def _column(
 
 
 def _positions(steps: Words, size: int, differences: bool) -> Words:
-    """Positions below ``size``, strictly ascending."""
+    """The positions that ``steps`` stores. Raises DamagedData unless they ascend below ``size``."""
     later = steps[1:]
     if differences:
-        # No step is longer than 'size', so that their sum cannot wrap around.
+        # No step may be longer than 'size'. So the sum of all steps cannot wrap around.
         sound = bool((steps < size).all() and (later > 0).all())
         at = np.cumsum(steps, dtype=steps.dtype)
     else:

@@ -35,23 +35,23 @@ class Kind(enum.Enum):
 
 
 STAGES = "stages"
-"""The feature of lossless stages beyond byte planes and zstd."""
+"""The format feature of lossless stages beyond byte planes and zstd."""
 
 LC = "lc"
-"""The feature of lossy deltas that are added to a state (``mvc.lossy.lc``)."""
+"""The format feature of lossy deltas that are added to a state (``mvc.lossy.lc``)."""
 
 Costs: TypeAlias = Mapping[int, tuple[float, float]]
-"""By width of an element: nanoseconds per raw byte and per stored byte."""
+"""Nanoseconds per raw byte and per stored byte, by the width of an element in bytes."""
 
 DELTAS = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.FOLDED})
 WORDS = DELTAS | {Kind.TENSOR, Kind.KEPT}
 
 
 class Stage(Struct, frozen=True):
-    """One stage of a pipeline; its class describes it.
+    """One stage of a pipeline, such as ``zstd:1``. Its class describes it.
 
     ``text``: name and parameters as written. ``usage`` begins with the name. The first line of the
-    docstring is shown to users. A stage without ``returns`` returns the kind that it takes.
+    docstring is shown to users. A stage without ``returns`` returns the kind of data that it takes.
     """
 
     text: str
@@ -61,12 +61,12 @@ class Stage(Struct, frozen=True):
     returns: ClassVar[Kind | None] = None
     needs: ClassVar[str]
     scope: ClassVar[Literal["tensor", "group"]] = "tensor"
-    operator: ClassVar[Literal["none", "sub", "xor", "add"]] = "none"  # of the delta to a base
+    operator: ClassVar[Literal["none", "sub", "xor", "add"]] = "none"  # computes the delta
     delta: ClassVar[bool] = False  # only meant for deltas, absent from full records
     lossy: ClassVar[bool] = False
-    feature: ClassVar[str]  # of the repository's format; only for stages that records name
+    feature: ClassVar[str]  # of the format; only for stages that records name
     decides: ClassVar[bool] = False  # decides whether a version is saved, and changes nothing
-    costs: ClassVar[Costs] = {}  # of decoding, by tests/benchmarks/bench_rates.py; {}: negligible
+    costs: ClassVar[Costs] = {}  # of decoding (tests/benchmarks/bench_rates.py); {}: negligible
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -91,7 +91,7 @@ class Stage(Struct, frozen=True):
         return self.costs
 
     def full(self) -> Stage | None:
-        """The stage in place of this one in full records; None if there is none."""
+        """The stage that full records use in place of this one; None if they use none."""
         return None if self.delta else self
 
 

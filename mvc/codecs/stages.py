@@ -1,9 +1,9 @@
 """The stages that store tensors exactly (docs/pipelines.md).
 
-XOR, byte planes and the choice of compressors are from VSOL (thesis §3.2.3, §3.2.6, §3.2.7). The
-parameters of ``zstd:huff`` were chosen by measurements. The stage ``steps`` is for tensors on a
-grid, whose elements are multiples of a power of two. For any other tensor, a delta of ``steps`` is
-an exclusive or, coded as byte planes.
+XOR, byte planes and the choice of compressors are from VSOL, C. Heitenberger's thesis (§3.2.3,
+§3.2.6, §3.2.7). The parameters of ``zstd:huff`` were chosen by measurements. The stage ``steps`` is
+for tensors on a grid, whose elements are multiples of a power of two. For any other tensor, a delta
+of ``steps`` is an exclusive or, stored as byte planes (byte i of every word, for each i).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from mvc.types import FIRST_RELEASE as FIRST
 
 _PLANES = tuple(f"plane{i}" for i in range(8))
 BLOCK = 1 << 18
-"""Words of a group that are processed at once, to stay in the CPU cache."""
+"""Words of a group of tensors that are processed at once, to stay in the CPU cache."""
 LENGTHS = (18, 20, 22, 24, 34, 66, 84, 110, 136, 144, 176, 210)
 """Bytes of a block in the quantised types of GGUF that are in use."""
 _SAMPLE = 2000  # blocks that are sampled to detect where bytes of another kind begin
-_GAIN = 512  # bits that a cut must save in the sample; in random data it saves about 200
-_SPARSE = (0.0, 0.5)  # shares of nonzero bytes; Huffman codes need a whole bit for each zero
+_GAIN = 512  # bits that a cut must save in the sample; a cut in random data saves about 200
+_SPARSE = (0.0, 0.5)  # shares of nonzero bytes with which a bitmap is smaller than codes
 
 
 class _Delta(Stage, frozen=True):
@@ -119,11 +119,11 @@ class Elide(Stage, frozen=True):
 
 
 class StreamLayout(Stage, frozen=True):
-    """How words become streams of bytes. The base class stores words one after another.
+    """How words become streams of bytes. The base class stores the words one after another.
 
-    ``method``: the compressor. ``marks``: a bitmap of the words to include. ``folds``: apply
-    zigzag, too; the loops in C do this in the same pass. ``unit``: the length of a sample is a
-    multiple of this number of bytes.
+    ``method``: the compressor. ``marks``: a bitmap of the words to include. ``folds``: whether to
+    apply zigzag, too, which the loops in C do in the same pass. ``unit``: the length of a sample is
+    a multiple of this number of bytes.
     """
 
     folds: bool = False
@@ -144,7 +144,10 @@ class StreamLayout(Stage, frozen=True):
     def decode(
         self, cursor: Cursor, words: Words, method: Compressor | None
     ) -> tuple[Words, Words | None]:
-        """The words of a chunk, possibly in ``words``. If some are not stored, their positions."""
+        """The stored words of a chunk; and their positions, or None if all words are stored.
+
+        The words may be in ``words``.
+        """
         words.view(np.uint8)[:] = decode_stream(cursor, words.nbytes, method, "plane")
         return words, None
 
@@ -207,7 +210,7 @@ class Planes(StreamLayout, frozen=True):
 
 
 class PlanesOfAll(Planes, frozen=True):
-    """Planes over all tensors of a record (form 2)."""
+    """Planes over all tensors of a record (form 2 in docs/format.md)."""
 
     scope = "group"
     accepts = WORDS - {Kind.KEPT}
@@ -216,7 +219,7 @@ class PlanesOfAll(Planes, frozen=True):
 
 
 class PlanesOfJoined(PlanesOfAll, frozen=True):
-    """As ``PlanesOfAll``, with the same bytes: the tensors are joined first (form 3)."""
+    """As ``PlanesOfAll``, with the same bytes: the tensors are joined first (form 3 there)."""
 
     feature = STAGES
 
@@ -261,7 +264,7 @@ class Blocks(StreamLayout, frozen=True):
         return words, None
 
     def _places(self, words: Words, begins: NDArray[Any] | tuple[()] = ()) -> list[NDArray[Any]]:
-        """All blocks, cut at the positions in ``begins``, and then the bytes that fill no block."""
+        """All blocks, cut at the positions in ``begins``, and last the bytes that fill no block."""
         data = words.view(np.uint8)
         end = len(data) // self.unit * self.unit
         blocks = data[:end].reshape(-1, self.unit)
@@ -269,7 +272,10 @@ class Blocks(StreamLayout, frozen=True):
 
 
 def _begins(blocks: NDArray[Any]) -> NDArray[np.bool_]:
-    """For each position, whether to cut blocks there, because codes for both parts are shorter."""
+    """For each position in a block, whether to cut blocks there.
+
+    A cut is made if the two parts take fewer bits with their own codes than with one code.
+    """
     length = blocks.shape[1]
     sample = blocks[:: max(1, len(blocks) // _SAMPLE)].astype(np.intp)
     keys = sample * length + np.arange(length)
@@ -350,7 +356,7 @@ class Gaps(_OnGrid, frozen=True):
     costs: ClassVar[Costs] = {1: (0.03, 0.0), 2: (0.026, 0.0), 4: (0.12, 0.065), 8: (0.0, 0.0)}
 
     def full(self) -> Stage:
-        """Full records store the multiples themselves."""
+        """Full records store the multiples, not their changes."""
         return Lattice("lattice")
 
 

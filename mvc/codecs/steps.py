@@ -1,13 +1,14 @@
 """Encodes tensors on a grid, whose entries are multiples of a power of two.
 
-A delta stores by how many *steps* of this power each changed entry differs. The exponent of a delta
-is that of the changed entries, so unchanged entries may be off the grid. docs/format.md defines the
+A delta stores by how many *steps* of this power each changed entry differs. The power is determined
+from the changed entries only, so unchanged entries may be off the grid. docs/format.md defines the
 bytes ("Multiples and steps").
 
-Whole numbers that are mostly small are stored in Rice codes. All low bits are stored together, and
-all quotients together, so that encoding and decoding take a few array operations, without tables
-and loops. Gaps between changed entries have a nearly geometric distribution. For these, Rice codes
-are within a few per cent of the entropy (Golomb 1966; Rice 1979).
+Whole numbers that are mostly small are stored in Rice codes. A Rice code is the low bits of a
+number, and the quotient, its remaining bits, in unary. All low bits are stored together, and all
+quotients together, so that encoding and decoding take a few array operations, without tables and
+loops. Gaps between changed entries have a nearly geometric distribution. For these, Rice codes are
+within a few per cent of the entropy (Golomb 1966; Rice 1979).
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ Numbers: TypeAlias = NDArray[np.int64]
 
 _EXPONENTS = range(-1074, 972)
 _EXACT = float(1 << 53)
-_FARTHEST = 1 << 15  # the most steps; with larger changes a tensor counts as off any grid
+_FARTHEST = 1 << 15  # maximum of steps; a tensor with larger changes counts as off any grid
 _SAMPLE = 256
 _MOST_LOW = 40  # bits of a number's low part
-_MOST_UNARY = 4  # mean quotient; with the best parameter it is 3.5 at most
+_MOST_UNARY = 4  # maximum of the mean quotient, which encoders keep at or below 3.5
 
 
 def _formats_of(width: int) -> dict[int, Format]:
@@ -63,7 +64,10 @@ def common_exponent(words: Words, kind: Format) -> int | None:
 
 
 def multiples(words: Words, kind: Format, exponent: int) -> Numbers | None:
-    """The n with words = n * 2^exponent (int64); None unless every n is whole and below 2^53."""
+    """The numbers n (int64) for which words = n * 2^exponent.
+
+    None unless every n is a whole number below 2^53.
+    """
     with np.errstate(all="ignore"):
         scaled = np.ldexp(values_of(words, kind).astype(np.float64), -exponent)
         if not bool((np.abs(scaled) < _EXACT).all()):
@@ -73,7 +77,7 @@ def multiples(words: Words, kind: Format, exponent: int) -> Numbers | None:
 
 
 def words_of_multiples(numbers: Numbers, kind: Format, exponent: int) -> Words | None:
-    """The words of numbers * 2^exponent; None if a result has no exact word. 0 becomes +0.0."""
+    """The words of numbers * 2^exponent. None if a result has no exact word. 0 becomes +0.0."""
     with np.errstate(all="ignore"):
         exact = np.ldexp(numbers.astype(np.float64), exponent)
         words = words_of_values(exact, kind)
@@ -117,8 +121,8 @@ def decode(
 ) -> Words:
     """The words of a full record, or the pattern to combine with ``state`` by exclusive or.
 
-    ``state`` does not change. Raises DamagedData if an entry of a full record, or the sum of an
-    entry and its steps, has no exact word.
+    ``state`` does not change. Raises DamagedData if an entry of a full record, or an entry after
+    its steps, has no exact word.
     """
     if full:
         return _decode_full(cursor, len(state), state.itemsize, method)
@@ -172,7 +176,7 @@ def _decode_full(cursor: Cursor, count: int, width: int, method: Compressor | No
 
 
 def _moves(new: Words, base: Words) -> tuple[int, int, Numbers] | None:
-    """Format, exponent of the step, and the change of each entry in steps."""
+    """The format, the exponent of a step, and the change of each entry in steps."""
     for code, kind in _formats_of(new.itemsize).items():
         exponents = common_exponent(new, kind), common_exponent(base, kind)
         if None in exponents:
@@ -187,7 +191,7 @@ def _moves(new: Words, base: Words) -> tuple[int, int, Numbers] | None:
 
 
 def _narrow(words: Words, kind: Format) -> tuple[int, Numbers] | None:
-    """Exponent and multiples, if these fit into two bytes."""
+    """The exponent and the multiples; None if a multiple does not fit into two bytes."""
     exponent = common_exponent(words, kind)
     numbers = None if exponent is None else multiples(words, kind, exponent)
     if exponent is None or numbers is None or int(np.abs(numbers).max(initial=0)) >= _FARTHEST:
@@ -237,8 +241,8 @@ def encode_numbers(numbers: Numbers, method: Compressor | None) -> Parts:
 def decode_numbers(cursor: Cursor, count: int, most: int, method: Compressor | None) -> Numbers:
     """The next ``count`` numbers. Raises DamagedData if a number is greater than ``most``.
 
-    Raises it, too, unless exactly ``count`` numbers are stored. Allocates a fixed multiple of
-    ``count``.
+    Raises DamagedData, too, unless exactly ``count`` numbers are stored. Allocates a fixed multiple
+    of ``count``.
     """
     low_bits = cursor.byte()
     total = cursor.varint()
@@ -265,7 +269,7 @@ def decode_numbers(cursor: Cursor, count: int, most: int, method: Compressor | N
 
 
 def _parameter(numbers: Numbers) -> int:
-    """The number of low bits for which the code is shortest, among those near the mean."""
+    """The number of low bits for which the code is shortest, among five that the mean suggests."""
     if not len(numbers):
         return 0
     middle = int(numbers.mean() * np.log(2)).bit_length()

@@ -1,9 +1,9 @@
 """A stream of bytes of known length, stored in the smallest of four forms.
 
 The forms are: raw bytes; one value, if all bytes are equal; a compressed frame; or a bitmap of the
-nonzero bytes, and their values. docs/format.md defines them ("Payload of a single member"). A
-compressed frame needs at least one bit for each byte. If most bytes are zero, a bitmap, which is a
-stream itself, needs less.
+nonzero bytes, and their values. docs/format.md defines these forms ("Payload of a single member").
+A compressed frame needs at least one bit for each byte. If most bytes are zero, the bitmap form
+needs less, because the bitmap is stored as a stream itself.
 
 The form is chosen from a sample of the bytes, without trying all four. A pipeline without a
 compressor (``method`` None) stores only the raw bytes.
@@ -33,7 +33,7 @@ _SAMPLE_BLOCKS, _SAMPLE_BLOCK = 8, 512  # bytes
 _SMALL = 64  # bytes below which a frame's header outweighs its saving
 _DEPTH = 4  # a bitmap is an eighth of its stream: 1 MiB, 128 KiB, 16 KiB, 2 KiB
 _FULL_ENTROPY = 7.85  # bits per byte, above which coding gains less than 2 %
-_SPARSE_SHARES = (0.01, 0.2)  # of nonzero bytes; below, zstd's matches cover runs of zeros
+_SPARSE_SHARES = (0.01, 0.2)  # of nonzero bytes; with fewer, zstd's matches cover the zeros
 
 
 def encode_stream(
@@ -44,11 +44,11 @@ def encode_stream(
     repeats: bool = False,
     sparse: tuple[float, float] = _SPARSE_SHARES,
 ) -> Parts:
-    """Encodes ``data``; returns parts to be joined. With ``method`` None, they are the raw bytes.
+    """Encodes ``data``; returns parts to be joined. With ``method`` None, these are the raw bytes.
 
-    A part may be a view of ``data``, because a copy would need new memory. ``repeats``: the data
-    may repeat over long distances although its bytes look random, as the bitmap of a matrix with
-    idle columns does. ``sparse``: the shares of nonzero bytes between which a bitmap is stored.
+    A part may be a view of ``data``, because a copy would need new memory. ``repeats``: whether the
+    data may repeat over long distances although its bytes look random, as in the bitmap of a matrix
+    with idle columns. ``sparse``: the shares of nonzero bytes between which a bitmap is stored.
     """
     if method is None:
         return [data.data]
@@ -91,7 +91,7 @@ def gathered(parts: Parts, allocate: Callable[[int], memoryview]) -> memoryview:
 
 
 def _sample(data: Bytes) -> tuple[float, float]:
-    """Entropy in bits per byte and share of nonzero bytes, from blocks spread over ``data``."""
+    """Entropy in bits per byte and share of nonzero bytes, in blocks spread over ``data``."""
     size = min(len(data), _SAMPLE_BLOCKS * _SAMPLE_BLOCK)
     counts = tally(data, _SAMPLE_BLOCKS, _SAMPLE_BLOCK)
     symbols = int(np.count_nonzero(counts))
@@ -105,7 +105,7 @@ def _sample(data: Bytes) -> tuple[float, float]:
 
 @lru_cache(maxsize=1)
 def _terms() -> NDArray[np.float64]:
-    """The terms n log2 n for every possible count of a byte in a sample."""
+    """The values n log2 n, for every possible count n of a byte in a sample."""
     counts = np.arange(_SAMPLE_BLOCKS * _SAMPLE_BLOCK + 1, dtype=np.float64)
     return counts * np.log2(np.maximum(counts, 1))
 
@@ -113,10 +113,10 @@ def _terms() -> NDArray[np.float64]:
 def decode_stream(
     cursor: Cursor, count: int, method: Compressor | None = FAST, slot: str = "s", *, depth: int = 0
 ) -> Bytes | int:
-    """The next stream, of ``count`` bytes: an array, or one value if all bytes are equal.
+    """The next stream of ``count`` bytes: an array, or one value if all bytes are equal.
 
     Any zstd ``method`` decodes the frames of every level. The array may be a view of the stored
-    data or of the scratch buffer ``slot``; do not write to the array. Raises DamagedData.
+    data or of the scratch buffer ``slot``. Do not write to the array. Raises DamagedData.
     """
     if method is None:
         return np.frombuffer(cursor.read(count), np.uint8)
@@ -153,7 +153,7 @@ def decode_array(
 def decode_bitmap(
     cursor: Cursor, count: int, method: Compressor | None, slot: str, *, depth: int = 0
 ) -> tuple[Bytes, int]:
-    """The next stream, a bitmap over ``count`` elements, and its number of ones."""
+    """The next stream, which is a bitmap over ``count`` elements, and the number of ones in it."""
     marks = decode_array(cursor, -(-count // 8), method, slot + "m", depth=depth)
     if count % 8 and int(marks[-1]) & (0xFF >> count % 8):
         raise DamagedData("a bitmap marks elements past its end")
@@ -170,7 +170,7 @@ def encode_segments(data: Bytes, method: Compressor | None) -> Parts:
 
 
 def decode_segments(cursor: Cursor, out: Bytes, method: Compressor | None) -> None:
-    """Fills ``out``. Raises DamagedData unless exactly so many bytes are stored."""
+    """Fills ``out``. Raises DamagedData unless exactly as many bytes are stored."""
     for start in range(0, len(out), SEGMENT):
         segment = out[start : start + SEGMENT]
         segment[:] = decode_stream(cursor, len(segment), method, "segment")

@@ -1,6 +1,6 @@
 """A reader of stored bytes. Numbers are encoded as in ``mvc.canonical``, and are below 2^63.
 
-It raises DamagedData for a read beyond the end, and for an invalid number.
+The reader raises DamagedData for a read beyond the end, and for an invalid number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ varint = encode_uint
 
 
 class Cursor:
-    """A position in ``data`` that only moves forward and never past its end."""
+    """A position in ``data``. It moves only forward, and never past the end of ``data``."""
 
     __slots__ = ("data", "position")
 

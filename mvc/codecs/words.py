@@ -4,8 +4,8 @@ Deltas are computed on bit patterns, not on floats. A float comparison misses a 
 -0.0, and a float register may change a NaN. All operations wrap around, so they are exact and can
 be undone.
 
-``kernels`` are the innermost loops in C (``kernels.c``); None if mvc was installed without a
-compiler. Then numpy computes the same bytes, but more slowly.
+``kernels`` is the module with the innermost loops in C (``kernels.c``). It is None if mvc was
+installed without a compiler. Then numpy computes the same bytes, but more slowly.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Words: TypeAlias = NDArray[Any]  # unsigned, little-endian, of 1, 2, 4 or 8 bytes
 _UNSIGNED = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
 _SMALLEST = 1 << 16
-_FEW = 0.2  # share of a state's words below which changing only these is faster than a full pass
-_DENSE = 0.57  # share of nonzero bytes in a bitmap: a tenth of its bits, if they are random
+_FEW = 0.2  # share of changed words; with fewer, changing only these is faster than a full pass
+_DENSE = 0.57  # share of nonzero bytes in a bitmap of which a tenth of the bits are set at random
 _ADD, _SUBTRACT, _XOR = range(3)  # as in kernels.c
 _slots = threading.local()
 
@@ -42,7 +42,7 @@ def word_type(width: int) -> np.dtype[Any]:
 
 
 def words_of(data: memoryview | bytes, width: int) -> Words:
-    """The whole words of ``data`` without a copy; trailing bytes are left out."""
+    """The complete words of ``data``, without a copy. Trailing bytes are left out."""
     return np.frombuffer(data, word_type(width), len(data) // width)
 
 
@@ -51,7 +51,7 @@ def scratch_bytes(slot: str, count: int) -> Bytes:
 
     New memory needs a page fault for every 4 KiB, which takes many times longer than the arithmetic
     on these bytes. The next request for the same slot returns the same memory. So use a slot for
-    one purpose at a time.
+    only one purpose at a time.
     """
     buffers = vars(_slots)
     buffer: Bytes | None = buffers.get(slot)
@@ -85,12 +85,12 @@ def tally(data: Bytes, blocks: int, length: int) -> Words:
 
 
 def difference(operator: str, new: Words, base: Words, out: Words) -> None:
-    """``out`` = the delta from ``base`` to ``new``; operator ``sub`` or ``xor``."""
+    """Sets ``out`` to the delta from ``base`` to ``new``. The operator is ``sub`` or ``xor``."""
     (np.bitwise_xor if operator == "xor" else np.subtract)(new, base, out=out)
 
 
 def changes(operator: str, new: Words, base: Words, out: Words) -> tuple[Bytes, int]:
-    """As ``difference``; returns a bitmap of the changed words, and their number.
+    """As ``difference``. Returns a bitmap of the changed words, and the number of these words.
 
     The bitmap may be in scratch memory.
     """
@@ -104,7 +104,7 @@ def changes(operator: str, new: Words, base: Words, out: Words) -> tuple[Bytes, 
 
 
 def move(operator: str, state: Words, delta: Words, *, reverse: bool) -> None:
-    """Applies ``delta`` to ``state`` in place; undoes it if ``reverse``."""
+    """Applies ``delta`` to ``state`` in place. With ``reverse``, undoes it."""
     undo = np.subtract if reverse else np.add
     (np.bitwise_xor if operator == "xor" else undo)(state, delta, out=state)
 
@@ -112,10 +112,10 @@ def move(operator: str, state: Words, delta: Words, *, reverse: bool) -> None:
 def combine(
     operator: str, state: memoryview, delta: memoryview, width: int, *, reverse: bool = False
 ) -> None:
-    """Applies ``delta`` to ``state`` in place, base to new; or undoes it if ``reverse``.
+    """Applies ``delta`` to ``state``, a base, in place. With ``reverse``, undoes it.
 
-    Both have the same length. The bytes after the last whole word are combined as bytes, by the
-    same operator. Several deltas of one operator may be applied in any order.
+    State and delta have the same length. The bytes after the last complete word are combined one by
+    one, by the same operator. Several deltas of one operator may be applied in any order.
     """
     if len(state) != len(delta):
         raise WrongUsage(f"a delta of {len(delta)} bytes does not fit a state of {len(state)}")
@@ -127,7 +127,7 @@ def combine(
 
 
 def move_at(operator: str, state: Words, at: Words, delta: Words, *, reverse: bool) -> None:
-    """As ``move``, only for the words at the ascending positions ``at``."""
+    """As ``move``, but only for the words at the positions ``at``, which ascend."""
     if len(at) > _FEW * len(state):
         spread = scratch_words("delta", len(state), state.itemsize)
         spread.fill(0)
@@ -140,7 +140,7 @@ def move_at(operator: str, state: Words, at: Words, delta: Words, *, reverse: bo
 
 
 def move_marked(operator: str, state: Words, marks: Bytes, delta: Words, *, reverse: bool) -> None:
-    """As ``move``, only for the words that are marked in the bitmap ``marks``."""
+    """As ``move``, but only for the words that are marked in the bitmap ``marks``."""
     if kernels is None:
         move_at(operator, state, positions(marks, len(state)), delta, reverse=reverse)
         return
@@ -167,10 +167,10 @@ def positions(marks: Bytes, count: int) -> NDArray[np.intp]:
 def by_key(
     at: NDArray[np.int64], keys: Bytes, kinds: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sorts ``at``, positions in ``keys``, stably by their keys; counts each key.
+    """Sorts ``at``, positions in ``keys``, by the keys at these positions. Counts each key.
 
-    Returns the sorted positions, which may be in scratch memory, and the counts. Keys are below
-    ``kinds``.
+    The sorting is stable. Returns the sorted positions, which may be in scratch memory, and the
+    counts. Keys must be below ``kinds``.
     """
     if kernels is not None:
         places = scratch_bytes("places", at.nbytes).view(np.int64)
@@ -202,7 +202,7 @@ def unzigzag(words: Words) -> None:
 def split(
     data: Words, slot: str = "half", *, marks: Bytes | None = None, folded: bool = False
 ) -> list[Bytes]:
-    """The byte planes of ``data``: byte i of every word, for each i. The lowest byte is first.
+    """The byte planes of ``data``: byte i of every word, for each i, the lowest byte first.
 
     The planes may be in scratch memory. ``marks``: a bitmap of the words to include. ``folded``:
     apply zigzag first, which may change ``data``.
@@ -252,7 +252,10 @@ def join(planes: list[Bytes | int], out: Words, *, folded: bool = False) -> None
 
 
 def _joined(planes: list[Bytes | int], out: Words, slot: str) -> Words | int:
-    """The words of these planes: ``out``, the only plane, or one value if all words are equal."""
+    """The words of these planes; one value if all words are equal.
+
+    An array is ``out``, or the only plane.
+    """
     if all(isinstance(plane, int) for plane in planes):
         return sum(int(plane) << 8 * i for i, plane in enumerate(planes))
     half = len(planes) // 2

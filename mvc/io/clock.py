@@ -6,7 +6,7 @@ import time
 
 from mvc.errors import InvalidTime
 
-_END = (1 << 63) - 1  # in April 2262; Python's own clock stops there
+_END = (1 << 63) - 1  # in April 2262, where nanoseconds in 64 bits end
 _SECOND = 1_000_000_000
 
 

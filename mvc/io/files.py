@@ -2,16 +2,16 @@
 
 Tests replace the object by test doubles, which record calls, fail, or simulate a power loss. So
 code outside this package must not access files in any other way. Some methods (``read_bytes``,
-``replace_file``, ``write_atomic``) only call public methods of ``self``, so a test double need not
+``replace_file``, ``write_atomic``) call only public methods of ``self``, so a test double need not
 replace them.
 
 OSErrors become IoFailed, StorageFull or ReadOnly (``mvc.io.os_errors``). FileExistsError is raised
 by ``open_write(exclusive=True)``, ``link`` and ``make_dir`` if the name exists.
 
-The kernel releases a lock when its process ends (flock(2)). A lock belongs to one opening of the
-file, so two locks exclude each other even within a process. After a fork, the child process closes
-its copy of the lock at once. So a lock ends with the process that acquired it, even if this process
-has children that are still running.
+The kernel releases a lock when the process that has the lock ends (flock(2)). A lock belongs to one
+opening of the file, so two locks exclude each other even within a process. After a fork, the child
+process closes its copy of the lock at once. So a lock ends with the process that acquired it, even
+if this process has children that are still running.
 """
 
 from __future__ import annotations
@@ -52,10 +52,13 @@ __all__ = [
 ]
 
 TEMPORARY = ".mvc-tmp-"
-"""Prefix of temporary files; those left by a crash may be deleted."""
+"""Prefix of the names of temporary files. A temporary file that a crash has left may be deleted."""
 
 SWAPPED = ".mvc-dir-"
-"""Prefix of folders: a symbolic link in the same parent folder points to the newest of these."""
+"""Prefix of the names of folders that replace each other (``mvc.repo.checkout.swapped``).
+
+A symbolic link in the same parent folder points to the newest of these folders.
+"""
 
 _TRIES = 3
 
@@ -68,17 +71,17 @@ LOCK_SECONDS = 60.0
 """Default seconds to wait for a lock."""
 
 POLLED = 1.0
-"""Seconds before the deadline in which a lock is polled.
+"""In the last seconds before the deadline, a thread polls a lock: it tries again every few ms.
 
-With more time left, a thread waits in the kernel's queue. After a time-out, this thread could still
-acquire the lock for a moment.
+Before that, a thread waits in the kernel's queue. Such a thread cannot be stopped. Near the
+deadline, it could acquire the lock for a moment after the caller's time-out.
 """
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.008  # seconds between two attempts
 
 
 class FileLock(AbstractContextManager["FileLock"]):
-    """A lock, until ``release`` or the end of the ``with`` block."""
+    """A lock on a file. It ends with ``release``, or at the end of the ``with`` block."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -100,7 +103,8 @@ class FileLock(AbstractContextManager["FileLock"]):
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             try:
-                # Unlocking ends the lock for copies of the descriptor, too. Closing would not.
+                # Unlocking ends the lock even if a child process has a copy of the descriptor.
+                # Closing the descriptor would not.
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             finally:
                 os.close(descriptor)
@@ -121,21 +125,30 @@ os.register_at_fork(after_in_child=_abandon_all)
 
 
 class SharedFolder(Struct, frozen=True):
-    """A folder of a group. Its permissions, not the umask, decide those of new files in it."""
+    """A folder in which a group works. New files in it get the folder's permissions.
+
+    The umask does not apply to these files.
+    """
 
     path: Path
     mode: int
 
     @classmethod
     def at(cls, fs: FileSystem, path: Path) -> SharedFolder | None:
-        """The folder at ``path``, if its group may write there and owns new files in it."""
+        """The folder at ``path``.
+
+        None unless its group may write in it and owns new files in it.
+        """
         folder = fs.stat(path)
         if folder is None or not folder.is_dir or folder.mode & _GROUP_SHARES != _GROUP_SHARES:
             return None
         return cls(path, stat.S_IMODE(folder.mode))
 
     def mode_of(self, path: Path, file: FileIdentity) -> int | None:
-        """The mode to set for a file or folder; None if it is right, or if another user owns it."""
+        """The mode to set for the file or folder at ``path``.
+
+        None if its mode is right, if another user owns it, or if it is outside the shared folder.
+        """
         if path == self.path or not path.is_relative_to(self.path) or file.owner != os.geteuid():
             return None
         wanted = self.mode if file.is_dir else self.mode & 0o666
@@ -143,7 +156,7 @@ class SharedFolder(Struct, frozen=True):
 
 
 class FileSystem:
-    """The real file system. Stateless except for ``shared``; one object may serve all threads.
+    """The real file system. ``shared`` is its only state, so one object may serve all threads.
 
     ``shared``: the repository's folder, if a group works in it (``shared_by``).
 
@@ -188,7 +201,7 @@ class FileSystem:
         mode: int = 0o666,
         within: Path | None = None,
     ) -> WriteFile:
-        """Opens a regular file for changes. The content is unchanged; ``position`` is its end.
+        """Opens a regular file for changes, at its end: the offset ``position`` is the file's size.
 
         ``create`` creates a missing file. ``exclusive`` raises FileExistsError for an existing
         file. The umask of the process applies to ``mode``. A symbolic link is refused.
@@ -219,11 +232,12 @@ class FileSystem:
         timeout: float | None = None,
         block: bool = True,
     ) -> FileLock | None:
-        """An advisory lock on a file, which is created if it is missing.
+        """Acquires an advisory lock on a file. If the file is missing, it is created.
 
         Waits ``timeout`` seconds (LOCK_SECONDS if None), then raises Busy. After five seconds, a
         warning names the process that has the lock. ``block=False`` returns None instead of
-        waiting. The lock excludes other locks of the same process, too. It ends with the process.
+        waiting. The lock excludes other locks of the same process, too. The lock ends with the
+        process.
         """
         timeout = LOCK_SECONDS if timeout is None else timeout
         deadline = time.monotonic() + timeout
@@ -253,7 +267,7 @@ class FileSystem:
     # -- names -------------------------------------------------------------------------
 
     def stat(self, path: Path, *, follow: bool = True) -> FileIdentity | None:
-        """The identity of the file at ``path``; None without a file, or for a dangling link."""
+        """The identity of the file at ``path``. None if there is no file, or a dangling link."""
         with translate(path, "inspect"):
             try:
                 return FileIdentity.of(os.stat(path, follow_symlinks=follow))
@@ -265,12 +279,12 @@ class FileSystem:
                 raise
 
     def list(self, path: Path) -> list[str]:
-        """The names in a folder, sorted."""
+        """The names in the folder ``path``, sorted."""
         with translate(path, "list"):
             return sorted(os.listdir(path))
 
     def make_dir(self, path: Path, exist_ok: bool = False, *, within: Path | None = None) -> bool:
-        """Creates a folder in an existing folder. Only ``sync_dir`` makes its name durable.
+        """Creates a folder in an existing folder. The new name is durable only after ``sync_dir``.
 
         Returns False if the folder existed already and ``exist_ok`` permits that.
         """
@@ -292,14 +306,14 @@ class FileSystem:
             os.chmod(path, mode)
 
     def share(self, path: Path) -> None:
-        """Gives the group access to a new file in the shared folder. Has no effect elsewhere."""
+        """Gives the group access to a new file, if the file is in the shared folder."""
         if self.shared is None or (file := self.stat(path, follow=False)) is None:
             return
         if not file.is_symlink and (mode := self.shared.mode_of(path, file)) is not None:
             self.set_mode(path, mode)
 
     def replace(self, src: Path, dst: Path, *, within: Path | None = None) -> None:
-        """Renames ``src`` to ``dst``, replacing an existing file in one step.
+        """Renames ``src`` to ``dst``. An existing file ``dst`` is replaced in one step.
 
         With ``within``, ``src`` must be below the folder of ``dst``.
         """
@@ -377,7 +391,10 @@ class FileSystem:
             os.close(descriptor)
 
     def realpath(self, path: Path) -> Path:
-        """``path`` absolute and without symbolic links; missing parts stay as named."""
+        """``path`` as an absolute path without symbolic links.
+
+        Parts that do not exist do not change.
+        """
         with translate(path, "inspect"):
             return Path(os.path.realpath(path))
 
@@ -443,8 +460,8 @@ class FileSystem:
     def write_atomic(self, path: Path, data: Bytes, *, mode: int | None = None) -> None:
         """Replaces the content of ``path`` by ``data``, durably and in one step.
 
-        Tries again if another process has deleted the temporary file, which seemed to be left by a
-        crash.
+        Another process may delete the temporary file, because it seems to be left by a crash. Then
+        this method tries again.
         """
         for left in reversed(range(_TRIES)):
             try:
@@ -455,7 +472,7 @@ class FileSystem:
                     raise
 
     def flushes(self) -> Flushes:
-        """Parallel flushes of files of this file system (``write_beside``)."""
+        """An object that flushes files of this file system in parallel, for ``write_beside``."""
         return Flushes()
 
     def replace_file(
@@ -469,10 +486,11 @@ class FileSystem:
     ) -> None:
         """Replaces the content of ``path`` in one step by the output of ``writer``.
 
-        Readers see the old or the new content, never a part; with ``durable``, even after a power
-        loss. With ``mode`` None, the permissions are those of the old file; without an old file,
-        the umask applies. If anything fails, the temporary file is deleted. A symbolic link at
-        ``path`` is replaced, not its target. Further hard links to the old file are unchanged.
+        Readers see the old or the new content, never a part. With ``durable``, this is true even
+        after a power loss. With ``mode`` None, an old file's permissions do not change, and the
+        umask applies to a new file. If anything fails, the temporary file is deleted. A symbolic
+        link at ``path`` is replaced, not its target. Other hard links to the old file still have
+        the old content.
         """
         temporary = f"{TEMPORARY}{os.urandom(8).hex()}"
         beside = path.with_name(temporary)
@@ -497,10 +515,11 @@ class FileSystem:
         within: Path | None = None,
         flushes: Flushes | None = None,
     ) -> None:
-        """Writes a new file ``temporary`` in the folder of ``path``, to be renamed to ``path``.
+        """Writes a new file named ``temporary`` in the folder of ``path``.
 
-        ``mode`` and ``durable``: as for ``replace_file``. If anything fails, the caller deletes the
-        temporary file. With ``flushes``, the file is durable when the block of ``flushes`` ends.
+        The caller then renames this file to ``path``. ``mode`` and ``durable`` mean the same as for
+        ``replace_file``. If anything fails, the caller deletes the temporary file. With
+        ``flushes``, the file is durable only when the ``with`` block of ``flushes`` ends.
         """
         present = self.stat(path, follow=False)
         if present is not None and not present.is_symlink:
@@ -527,7 +546,7 @@ class FileSystem:
             raise under_name(error, beside, path) from error.__cause__
 
     def _replaced_mode(self, path: Path, present: FileIdentity) -> int | None:
-        """The mode of a replacement for a file; None for the mode of a new file."""
+        """The mode for a file that replaces ``present``. None means the mode of a new file."""
         private = not present.permissions & _BY_OTHERS
         shared = self.shared is not None and path.is_relative_to(self.shared.path)
         return None if shared and not private else present.permissions
@@ -542,17 +561,17 @@ def _read_ahead(paths: Sequence[Path]) -> None:
 
 
 class LateFlushes(FileSystem):
-    """A file system that flushes only in ``flush``. Before that, a power loss may delete files."""
+    """A file system that flushes only in ``flush``. Until then, a power loss may delete files."""
 
     def _written(self, path: Path, descriptor: int) -> WriteFile:
         return _Unflushed(path, descriptor, 0)
 
     def sync_dir(self, path: Path, *, within: Path | None = None) -> None:
-        """Does nothing; ``flush`` does it."""
+        """Does nothing. ``flush`` makes the names in all folders durable."""
 
     @staticmethod
     def flush(folder: Path) -> None:
-        """Makes everything in a folder durable. Follows no symbolic link."""
+        """Makes everything in ``folder`` durable. Follows no symbolic link."""
         fs = FileSystem()
         with fs.flushes() as flushes:
             for name in fs.list(folder):
@@ -567,11 +586,11 @@ class LateFlushes(FileSystem):
 
 class _Unflushed(WriteFile):
     def _sync(self) -> None:
-        """Does nothing; ``LateFlushes.flush`` does it."""
+        """Does nothing. ``LateFlushes.flush`` flushes the file."""
 
 
 def _below(path: Path, within: Path | None) -> Path | None:
-    """``within`` if ``path`` is below it, else None, which means no restriction."""
+    """``within``, for a ``path`` below it. Otherwise None, which means no restriction."""
     return None if within is None or within.is_relative_to(path) else within
 
 
@@ -625,7 +644,7 @@ def _parts(path: Path, within: Path) -> tuple[str, ...]:
 
 
 def _enter(descriptor: int, folder: str, shown: Path) -> int:
-    """The descriptor of a folder inside another one, which is closed."""
+    """Opens ``folder`` in the folder with this descriptor, and closes the descriptor."""
     try:
         inner = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
     except OSError as error:
@@ -643,7 +662,7 @@ def _is_link(descriptor: int, name: str) -> bool:
     try:
         return stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode)
     except OSError:
-        return True  # it was a link when it was opened
+        return True  # the name has changed since opening it failed because of a link
 
 
 def _open_lock(path: Path) -> int:
@@ -660,7 +679,10 @@ def _open_lock(path: Path) -> int:
 
 
 def _wait(descriptor: int, path: Path, kind: int, deadline: float | None) -> bool:
-    """Waits for a lock until the deadline, if there is one. Returns whether it is acquired."""
+    """Waits until the lock is acquired or ``deadline`` has passed. With None, does not wait.
+
+    Returns whether the lock is acquired.
+    """
     pause = _FIRST_WAIT
     while True:
         try:
@@ -686,7 +708,7 @@ def _queue(descriptor: int, path: Path, kind: int, seconds: float) -> bool:
     the caller has closed its descriptor, and the lock ends when the thread closes its own copy.
     """
     got = threading.Event()
-    own = os.dup(descriptor)  # the caller's number may be reused for another file
+    own = os.dup(descriptor)  # the number of the caller's descriptor may be reused for another file
 
     def wait() -> None:
         try:

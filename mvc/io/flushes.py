@@ -1,6 +1,6 @@
-"""Flushes many files in parallel, which takes less time than one after another.
+"""Flushes many files to disk in parallel, which takes less time than one after another.
 
-A disk takes milliseconds for one flush, and about as long for several flushes at a time.
+One flush takes a disk milliseconds. Several flushes at the same time take about as long as one.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 FLUSHES = 16
-"""Files that are flushed at a time. More at a time were not faster, on two CPUs and a virtual disk.
-"""
+"""Files that are flushed at the same time. More were not faster, on two CPUs and a virtual disk."""
 
 
 class Flushes:
     """Flushes and closes files. All are durable when the ``with`` block ends without an error.
 
-    With ``at_once`` 0 all files are flushed one by one at the end of the block. Simulated file
-    systems in tests need this fixed order, with all writes before the first flush.
+    With ``at_once`` 0, all files are flushed one by one at the end of the block. Simulated file
+    systems in tests need this order: the files are always flushed in the order of ``add``, and
+    after all writes.
     """
 
     def __init__(self, at_once: int = FLUSHES) -> None:
@@ -35,7 +35,10 @@ class Flushes:
         self._pool: ThreadPoolExecutor | None = None
 
     def add(self, file: WriteFile, path: Path) -> None:
-        """Adds an open file; its errors name ``path``. Raises the error of an earlier file."""
+        """Adds an open file. Messages about this file name ``path``.
+
+        Raises the error of an earlier file whose flush failed.
+        """
         self._waiting.append((file, path))
         if not self._at_once or len(self._waiting) == 1:  # a single file needs no thread
             return

@@ -1,7 +1,8 @@
-"""Open files. A read or write transfers all of its bytes or raises an error.
+"""Open files. A write transfers all of its bytes or raises an error.
 
-Every transfer has its own offset, and the position of the file is not used. So several threads can
-use one handle. System calls are in small methods with an underscore, such as ``_read``. Test
+A read does so, too, unless the file ends before. Every transfer has its own offset. The position
+that the operating system keeps for an open file is not used, so several threads can use one handle.
+System calls are in small methods whose names begin with an underscore, such as ``_read``. Test
 doubles replace these methods and inherit the rest.
 """
 
@@ -26,21 +27,25 @@ from mvc.io.os_errors import sync_failure, translate
 from mvc.types import Bytes, Closing
 
 MOST = 1 << 30
-"""Maximum bytes of one call: Linux transfers less than 2 GiB, macOS refuses more."""
+"""Maximum bytes of one call. Linux transfers less than 2 GiB at once. macOS refuses more than that.
+"""
 
 VECTORS = 1024
-"""Maximum buffers of one call: IOV_MAX on Linux and macOS."""
+"""Maximum number of buffers in one call: IOV_MAX on Linux and macOS."""
 
 PAGE = 4096
-"""Alignment of a direct write: of its file offset, its memory address and its length."""
+"""Of a direct write, file offset, memory address and length must be multiples of this."""
 
 LARGE = 1 << 20
-"""Minimum bytes for a direct write, which bypasses the page cache, and for a query for holes."""
+"""Minimum bytes of a direct write, which bypasses the page cache.
+
+Files are not searched for holes (unwritten ranges of a sparse file) that are smaller.
+"""
 
 _SMALL = 1 << 16
 _BEHIND = 8 << 20  # written bytes after which write-back is started
 _BLOCK = 512  # bytes that st_blocks counts
-_DATA, _HOLE = getattr(os, "SEEK_DATA", -1), getattr(os, "SEEK_HOLE", -1)  # EINVAL if unknown
+_DATA, _HOLE = getattr(os, "SEEK_DATA", -1), getattr(os, "SEEK_HOLE", -1)  # -1 causes EINVAL
 _NAMES_HOLES = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "f2fs"})
 _ZEROS = memoryview(bytes(LARGE))
 O_DIRECT = getattr(os, "O_DIRECT", 0)  # not on macOS
@@ -49,7 +54,7 @@ _REFUSED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 def aligned(size: int) -> memoryview:
     """New memory of zeros, aligned to PAGE."""
-    room = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # private: huge pages
+    room = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared: no huge pages
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without huge pages
             room.madvise(mmap.MADV_HUGEPAGE)
@@ -57,7 +62,7 @@ def aligned(size: int) -> memoryview:
 
 
 class FileIdentity(Struct, frozen=True):
-    """Properties that show whether a file has changed: times in ns since 1970, size in bytes."""
+    """Properties of a file that show whether it has changed. Times are in ns since 1970."""
 
     size: int
     mtime_ns: int
@@ -119,7 +124,7 @@ class _Handle(Closing):
                 os.close(descriptor)
 
     def size(self) -> int:
-        """Present length in bytes."""
+        """The present length of the file in bytes."""
         return self.identity().size
 
     def fileno(self) -> int:
@@ -133,7 +138,9 @@ class _Handle(Closing):
 
     def read(self, offset: int, length: int) -> bytes:
         """``length`` bytes at ``offset``, or fewer at the end of the file."""
-        if length > _SMALL:  # a length from damaged data must not allocate more than the file has
+        if (
+            length > _SMALL
+        ):  # a length from damaged data must not allocate more memory than the file has bytes
             length = max(0, min(length, self.size() - offset))
         with translate(self.path, "read"):
             data = self._call_read(offset, length)
@@ -163,15 +170,15 @@ class _Handle(Closing):
 class ReadFile(_Handle):
     """A regular file open for reading at any offset, from any thread.
 
-    Large reads skip the holes of a sparse file and fill the buffer with zeros there. They do so
-    only on file systems that are known to report holes correctly. OpenZFS, for example, has
-    reported written data as a hole (openzfs/zfs issue 15526).
+    Large reads skip holes, the unwritten ranges of a sparse file, and fill these parts of the
+    buffer with zeros. They do so only on file systems that are known to report holes correctly.
+    OpenZFS, for example, has reported written data as a hole (openzfs/zfs issue 15526).
     """
 
     _sparse: bool | None = None
 
     def read_header(self, offset: int, length: int) -> bytes:
-        """As ``read``, for headers of records. A test double may skip the bytes between headers."""
+        """The same as ``read``, for headers of records. Test doubles may replace it."""
         return self.read(offset, length)
 
     def ahead(self) -> ReadAhead:
@@ -179,9 +186,9 @@ class ReadFile(_Handle):
         return ReadAhead(self)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fills ``buffer`` (contiguous, writable) from ``offset`` on; returns the number of bytes.
+        """Fills ``buffer`` (contiguous, writable) from ``offset`` on; returns the bytes read.
 
-        Only at the end of the file, the number is smaller than the buffer.
+        Their number is smaller than the buffer only if the file ends before.
         """
         view = _flat(buffer)
         if len(view) < LARGE or not self._is_sparse():
@@ -198,7 +205,7 @@ class ReadFile(_Handle):
         return max(0, end - offset)
 
     def is_hole(self, offset: int, length: int) -> bool:
-        """Whether a range of at least 1 MiB is certainly a hole, so that its bytes are zero."""
+        """Whether a range is certainly a hole, so that its bytes are zero. False below 1 MiB."""
         end = offset + length
         if length < LARGE or not self._is_sparse() or end > self.size():
             return False
@@ -219,8 +226,8 @@ class ReadFile(_Handle):
     def _seek(self, offset: int, whence: int) -> int:
         """Offset of the next data or hole; ``sys.maxsize`` if there is none.
 
-        If the system does not know holes, all bytes count as data. The call changes the file
-        position, which nothing uses.
+        If the system cannot report holes, all bytes count as data. The call changes the position
+        that the system keeps for the file. Nothing uses this position.
         """
         try:
             return os.lseek(self._fd, offset, whence)
@@ -251,7 +258,7 @@ class ReadFile(_Handle):
 
 
 class ContinuedFile(ReadFile):
-    """The first ``end`` bytes of an open file, followed by ``more``, which is in memory."""
+    """A file with the first ``end`` bytes of an open file, followed by the bytes ``more``."""
 
     def __init__(self, file: ReadFile, end: int, more: bytes) -> None:
         super().__init__(file.path, -1)
@@ -277,7 +284,8 @@ class ContinuedFile(ReadFile):
 class ReadAhead:
     """Reads 1 MiB at once for sequential requests, otherwise exactly the requested bytes.
 
-    For one pass by one thread: bytes that are appended or removed meanwhile may be missed.
+    An object serves one pass over the file, by one thread. It may miss bytes that are appended or
+    removed during the pass.
     """
 
     def __init__(self, file: ReadFile) -> None:
@@ -311,10 +319,11 @@ class ReadAhead:
 class WriteFile(_Handle):
     """A regular file open for writing; ``position`` is the offset of the next ``write``.
 
-    Nothing is durable before ``sync`` returns. After a failed flush the kernel may mark lost pages
-    as clean, and a second flush would falsely succeed. So every later call except ``close`` raises
-    SyncFailed. Writes of LARGE bytes or more bypass the page cache if the file system allows it and
-    if memory address and file offset have the same remainder modulo PAGE (``aligned``).
+    Nothing is durable before ``sync`` returns. After a failed flush, a second one could falsely
+    succeed, because the kernel may mark lost pages as clean. So every later call except ``close``
+    raises SyncFailed. A write of LARGE bytes or more bypasses the page cache if the file system
+    allows it, and if memory address and file offset have the same remainder modulo PAGE
+    (``aligned``).
     """
 
     _direct: int | None = None  # descriptor for direct writes; -1 if they are refused
@@ -339,21 +348,24 @@ class WriteFile(_Handle):
         self._write_all(offset, data)
 
     def truncate(self, size: int) -> None:
-        """Truncates or extends (with zeros) to ``size`` bytes; ``position`` is the new end."""
+        """Changes the size to ``size`` bytes; ``position`` is the new end. Added bytes are zero."""
         self._check()
         with translate(self.path, "write"):
             self._truncate(size)
         self.position = size
 
     def set_mode(self, mode: int) -> None:
-        """Sets exactly these permission bits."""
+        """Sets exactly the permission bits ``mode``."""
         self._check()
         with translate(self.path, "change the mode of"):
             self._set_mode(mode)
         self._mode_changed = True
 
     def sync(self) -> None:
-        """Makes content and size durable. ``FileSystem.sync_dir`` makes the name durable."""
+        """Makes content and size durable.
+
+        The name is durable only after ``FileSystem.sync_dir``.
+        """
         self._check()
         try:
             self._sync()
@@ -403,8 +415,8 @@ class WriteFile(_Handle):
     def _begin_flush(self, start: int, end: int) -> None:
         """Starts write-back if many bytes were written, so that ``sync`` takes less time.
 
-        ``sync`` still reports errors. POSIX_FADV_DONTNEED starts the write-back of these pages. It
-        removes only clean pages from the cache.
+        ``sync`` still reports errors. POSIX_FADV_DONTNEED starts the write-back of these pages, and
+        removes those that are clean from the page cache.
         """
         self._begun = start if self._begun is None else self._begun
         if end - self._begun >= _BEHIND and hasattr(os, "posix_fadvise"):
@@ -440,7 +452,7 @@ class WriteFile(_Handle):
             return 0
 
     def _reopened(self) -> int:
-        """A second descriptor, for direct writes; -1 if refused, or if other hosts may write."""
+        """A second descriptor, for direct writes. -1 if the system refuses it, or on a network."""
         if mounts.is_network(mounts.type_of(self.path)):
             return -1
         try:
@@ -482,7 +494,7 @@ def _full_sync(descriptor: int) -> None:
 
 
 def _flat(data: object) -> memoryview:
-    """Any contiguous buffer as plain bytes, without a copy."""
+    """A contiguous buffer of any type as a view of bytes, without a copy."""
     view = memoryview(data)  # type: ignore[arg-type]
     if view.format == "B" and view.ndim == 1 and view.contiguous:
         return view
@@ -505,7 +517,7 @@ def _fill_zeros(view: memoryview) -> None:
 
 
 def _batch(views: list[memoryview]) -> list[memoryview]:
-    """The first of ``views``, up to the limits of one call."""
+    """The first of ``views``, within the limits of one call for buffers and bytes."""
     room, batch = MOST, []
     for view in views[:VECTORS]:
         batch.append(view[:room])

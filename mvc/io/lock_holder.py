@@ -10,9 +10,10 @@ _SHOWN = 60  # characters of a command
 
 
 def lock_holder(path: Path) -> str:
-    """For example "process 4242 (mvc gc)", with ", which is stopped," if it is stopped.
+    """Describes the process that has a lock on ``path``, such as "process 4242 (mvc gc)".
 
-    "another process" if the system does not show the process.
+    If the process is stopped, ", which is stopped," follows. The result is "another process" if the
+    system does not show the process.
     """
     with suppress(OSError, ValueError, IndexError):
         status = path.stat()

@@ -1,7 +1,8 @@
 """Writes to the program's log: loggers ``mvc.*`` of the standard module ``logging``.
 
 Fields of an event become attributes of its log record, for formatters that write these attributes.
-If no module has imported ``logging``, nothing is logged. So no command waits for this import.
+If no module has imported ``logging``, nothing is logged. This module does not import it either,
+because the import would delay every command.
 """
 
 from __future__ import annotations

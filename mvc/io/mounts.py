@@ -11,7 +11,8 @@ TABLE = "/proc/self/mountinfo"
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
-# Several hosts may share these; locks and mmap are less reliable there than on a local disk.
+# Several hosts may share a file system of these types. Locks and mmap are less reliable on such a
+# file system than on a local disk.
 # fmt: off
 _NETWORK = frozenset([
     "nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "ceph", "lustre", "gpfs",
@@ -29,7 +30,7 @@ _NETWORK_FUSE = frozenset([
 def type_of(path: Path, table: str | None = None) -> str:
     """The type of the file system of ``path``, such as ``ext4``; empty if unknown.
 
-    ``table`` is the text of a mount table, by default that of this process.
+    ``table`` is the text of a mount table. By default, the mount table of this process is read.
     """
     if table is None:
         try:

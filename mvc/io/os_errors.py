@@ -29,11 +29,11 @@ _HINTS = {
 class translate:  # noqa: N801 (named as ``contextlib.suppress`` is)
     """Converts an OSError of the ``with`` block into an error of mvc.
 
-    ``action`` is the verb of the message: "read", "list" or "inspect" if nothing is changed,
-    otherwise any verb, such as "write" or "replace".
+    ``action`` is the verb of the message. It is "read", "list" or "inspect" if the block changes
+    nothing, otherwise another verb, such as "write" or "replace".
     """
 
-    # A class: every file access uses this, and a generator would take as long as the access.
+    # A class, because a generator with @contextmanager would take as long as a file access itself.
     __slots__ = ("_action", "_path")
 
     def __init__(self, path: Path, action: str) -> None:
@@ -84,12 +84,15 @@ def failure(error: OSError, path: Path, action: str) -> IoFailed:
 
 
 def under_name(error: IoFailed, old: Path, new: Path) -> IoFailed:
-    """The same error with the name ``new`` in its message, instead of the temporary ``old``."""
+    """The same error, whose message has the path ``new`` instead of the temporary path ``old``."""
     return type(error)(error.message.replace(str(old), str(new)), hint=error.hint)
 
 
 def sync_failure(path: Path, error: OSError | None = None) -> SyncFailed:
-    """The error for a failed flush, or for a handle whose earlier flush has failed."""
+    """The error for the failed flush of a file, which ``error`` caused.
+
+    Without ``error``: the error for the use of an open file whose earlier flush has failed.
+    """
     if error is None:
         return SyncFailed(
             f"cannot use {path}: an earlier flush to disk failed",

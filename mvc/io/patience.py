@@ -1,4 +1,4 @@
-"""Waits with a time limit, and warns after five seconds with the reason."""
+"""Waits with a time limit. After five seconds, a warning says what the wait is for."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FIRST_WORD = 5.0
 
 
 class StillWaiting(MvcWarning):
-    """Something takes longer than usual; the message names it."""
+    """A wait takes longer than usual. The message says what the wait is for."""
 
 
 class Patience:
     """Measures a wait of at most ``limit`` seconds.
 
-    ``say`` is called after 5, 10, 20, ... seconds, with the seconds waited so far. Time during
-    which this process was stopped does not count.
+    ``say`` is called after 5, 10, 20, ... seconds. Its argument is the number of seconds waited so
+    far. Time during which this process was stopped does not count.
     """
 
     def __init__(self, limit: float, say: Callable[[float], object]) -> None:
@@ -35,13 +35,14 @@ class Patience:
         self.renew()
 
     def renew(self) -> None:
-        """Starts the next wait."""
+        """Starts a new wait: sets the waited time to zero."""
         self._waited, self._last = 0.0, time.monotonic()
 
     def await_(self, arrived: Callable[[float], bool]) -> bool:
-        """Calls ``arrived`` until it returns True or the limit has passed. Returns whether it did.
+        """Calls ``arrived`` until it returns True or the limit has passed.
 
-        ``arrived`` waits for at most the given seconds.
+        ``arrived`` gets the number of seconds for which it may wait. Returns whether ``arrived``
+        returned True.
         """
         while not arrived(min(SLICE, max(0.0, self._limit - self._waited))):
             if self.is_over():
@@ -49,7 +50,7 @@ class Patience:
         return True
 
     def is_over(self) -> bool:
-        """Whether the limit has passed. Call it every ``SLICE`` seconds."""
+        """Whether the limit has passed. Call this method at least every ``SLICE`` seconds."""
         now = time.monotonic()
         self._waited += min(now - self._last, 2 * SLICE)
         self._last = now
@@ -60,13 +61,13 @@ class Patience:
 
 
 def warn(reason: str, seconds: float) -> None:
-    """Warns of a wait by Python's ``warnings``."""
+    """Warns of a wait for ``reason``, by Python's ``warnings``."""
     warnings.warn(f"waiting for {reason} ({seconds:.0f} s)", StillWaiting, stacklevel=2)
 
 
 @contextmanager
 def speaking(reason: str) -> Iterator[None]:
-    """Warns by Python's ``warnings`` if the ``with`` block takes long."""
+    """Warns by Python's ``warnings`` if the ``with`` block takes long. It waits for ``reason``."""
     done = Event()
     patience = Patience(math.inf, lambda seconds: warn(reason, seconds))
     thread = Thread(target=patience.await_, args=(done.wait,), name="mvc-patience", daemon=True)

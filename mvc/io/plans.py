@@ -1,9 +1,9 @@
-"""A *plan* lists the files that a replacement of several files renames and deletes.
+"""A *plan* is a file that lists which files a replacement of several files renames and deletes.
 
 If the folder of these files contains the repository, the plan is in ``.mvc``. Otherwise the plan is
-in the folder itself, so that only a process that may write there can create it. A *pointer* in
-``.mvc`` then names the folder. Plans and pointers are untrusted input: a plan that fails a check
-has no effect (docs/format.md, "Other files").
+in the folder of the files itself, so that only a process that may write there can create the plan.
+A *pointer*, a file in ``.mvc``, then names this folder. Plans and pointers are untrusted input: a
+plan that fails a check has no effect (docs/format.md, "Other files").
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mvc.io.files import TEMPORARY, FileIdentity, FileSystem
 from mvc.io.process import trusted_owners
 
 MOST = 1 << 26
-"""Maximum bytes of a plan. A larger replacement has no plan."""
+"""Maximum bytes of a plan. A replacement that would need a larger plan has none."""
 
 _TEMPORARY = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{16}")
 _FIELDS = ("folder", "device", "inode", "owner")
@@ -31,8 +31,8 @@ _FIELDS = ("folder", "device", "inode", "owner")
 class PlanStep(Struct, frozen=True):
     """One file. ``temporary`` is renamed to ``name``. If ``temporary`` is "", ``name`` is deleted.
 
-    ``before``: size, mtime and ctime in ns, and inode of the old file; empty without an old file.
-    ``check`` identifies the content of ``temporary``.
+    ``before``: size, mtime (in ns), ctime (in ns) and inode of the old file; empty without an old
+    file. ``check`` identifies the content of ``temporary``.
     """
 
     name: str
@@ -47,7 +47,10 @@ class PlanStep(Struct, frozen=True):
         return self.place(folder).with_name(self.temporary)
 
     def is_sound(self) -> bool:
-        """Whether the file is below the folder, and not in a version control system's folder."""
+        """Whether the step names a file below the folder, and a temporary file or none.
+
+        A file in the folder of a version control system, such as ``.git``, is refused.
+        """
         if not isinstance(self.name, str) or not isinstance(self.temporary, str):
             return False
         parts = Path(self.name).parts
@@ -63,9 +66,10 @@ class PlanStep(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """``then`` describes what to do after all files are replaced.
+    """The steps of a replacement. ``then`` says what to do after all steps, such as to move HEAD.
 
-    ``is_ready``: all temporary files are durable. ``version``: that of the files; may be empty.
+    ``is_ready``: whether all temporary files are durable. ``version``: the version that contains
+    the new files; may be empty.
     """
 
     steps: Sequence[PlanStep]
@@ -74,7 +78,7 @@ class Plan(Struct, frozen=True):
     version: str = ""
 
     def encode(self) -> bytes:
-        """The first line of the plan's file."""
+        """The first line of the plan. ``ready`` makes the second line, which is written later."""
         fields = {
             "steps": [[step.name, step.temporary, *step.before] for step in self.steps],
             "checks": [step.check for step in self.steps],
@@ -85,12 +89,12 @@ class Plan(Struct, frozen=True):
 
     @staticmethod
     def ready(line: bytes) -> bytes:
-        """The second line of the file of a ready plan, with a checksum of the first line."""
+        """The second line of a plan whose temporary files are ready: a checksum of line one."""
         return b"ready %08x\n" % zlib.crc32(line)
 
     @classmethod
     def parse(cls, data: bytes) -> Plan | None:
-        """The plan in ``data``; None if it is invalid. Two steps cannot share a temporary file."""
+        """The plan in ``data``. None if it is invalid, or if two steps share a temporary file."""
         line, end, rest = data.partition(b"\n")
         fields = _object(line)
         try:
@@ -111,7 +115,7 @@ class Plan(Struct, frozen=True):
 
 
 class Pointer(Struct, frozen=True):
-    """A folder that contains a plan; ``owner`` is the user that it belongs to."""
+    """Names a folder that contains a plan. ``owner``: the user id of the folder's owner."""
 
     folder: str
     device: int
@@ -120,7 +124,7 @@ class Pointer(Struct, frozen=True):
 
     @classmethod
     def to(cls, fs: FileSystem, folder: Path) -> Pointer | None:
-        """A pointer to ``folder``; None if it does not exist or its path has a symbolic link."""
+        """A pointer to ``folder``. None if this is no folder, or if its path has a link."""
         identity = fs.stat(folder, follow=False)
         if identity is None or not identity.is_dir or fs.realpath(folder) != folder:
             return None
@@ -141,34 +145,37 @@ class Pointer(Struct, frozen=True):
         return cls(*values)  # type: ignore[arg-type]
 
     def plan(self, number: str) -> Path:
-        """The file of the plan with this number."""
+        """The path of the plan with this number in the folder.
+
+        The pointer's file has the number, too.
+        """
         return Path(self.folder) / f"{TEMPORARY}{number}"
 
     def is_true(self, fs: FileSystem) -> bool:
-        """Whether the folder is still the one for which the pointer was written."""
+        """Whether the path still leads to the folder for which the pointer was written."""
         path = Path(self.folder)
         return path.is_absolute() and Pointer.to(fs, path) == self
 
 
 def is_temporary(name: str) -> bool:
-    """Whether this could be the name of a temporary file of a replacement."""
+    """Whether ``name`` has the form of a temporary file of a replacement."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 def is_own_file(fs: FileSystem, path: Path) -> bool:
-    """Whether ``path`` is a regular file of this user."""
+    """Whether ``path`` is a regular file of this user, or of the user who called ``sudo``."""
     identity: FileIdentity | None = fs.stat(path, follow=False)
     return identity is not None and identity.is_file and identity.owner in trusted_owners()
 
 
 def before(fs: FileSystem, path: Path) -> tuple[int, ...]:
-    """The file at ``path``, in the form of ``PlanStep.before``."""
+    """Size, times and inode of the file at ``path``, in the form of ``PlanStep.before``."""
     old = fs.stat(path, follow=False)
     return () if old is None else (old.size, old.mtime_ns, old.ctime_ns, old.inode)
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    """A JSON object; an empty one for anything else."""
+    """The JSON object in ``data``; an empty dict if ``data`` is anything else."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""User, host, CPUs. No function fails: a default is better than a failed commit."""
+"""User, host, CPUs and memory. No function fails: a default is better than a failed commit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trusted_owners() -> frozenset[int]:
 def signal_at_end_of_parent(signal: int) -> None:
     """On Linux, makes the kernel send this process a signal when its parent ends.
 
-    The signal arrives even while code holds Python's global lock, or the process is stopped.
+    The signal arrives even while some code holds Python's GIL, and even if the process is stopped.
     """
     import ctypes  # late: it takes a millisecond
 
@@ -48,7 +48,7 @@ def signal_at_end_of_parent(signal: int) -> None:
 
 
 def import_path() -> str:
-    """The ``PYTHONPATH`` for a process that imports this same package."""
+    """The ``PYTHONPATH`` with which another Python process imports this same copy of mvc."""
     present = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     return os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[2]), *present]))
 
@@ -59,7 +59,10 @@ def host_name() -> str:
 
 
 def user_folder(environment: Mapping[str, str], kind: str) -> Path:
-    """The folder of mvc in the user's folder for ``config`` or ``cache``. It may not exist."""
+    """The user's folder for mvc, such as ``~/.config/mvc``. It may not exist.
+
+    ``kind`` is ``config`` or ``cache``.
+    """
     base = environment.get(f"XDG_{kind.upper()}_HOME", "")
     try:
         folder = Path(base) if base.startswith("/") else Path.home() / f".{kind}"
@@ -84,7 +87,7 @@ def cpu_count() -> int:
 
 @cache
 def memory_bytes() -> int:
-    """Bytes of memory that this process may use: the machine's, or its control group's."""
+    """Bytes of memory that this process may use: those of the machine, or of its control group."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _MEMORY_LIMITS:
         with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
@@ -96,9 +99,10 @@ def memory_bytes() -> int:
 def without_collector() -> Iterator[None]:
     """Disables Python's cyclic garbage collector during the ``with`` block, in all threads.
 
-    While a million objects are created, the collector inspects every object repeatedly. That took a
-    third of the time of a commit of 100,000 tensors, although there are no cycles. Mercurial
-    disables the collector, too, where it reads many objects (``util.nogc``).
+    While a million objects are created, the collector inspects every object repeatedly. This took a
+    third of the time of a commit of 100,000 tensors, although none of these objects is in a
+    reference cycle. Mercurial disables the collector, too, where it reads many objects
+    (``util.nogc``).
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -1,12 +1,12 @@
 """Redo journal: stores the new bytes of several files, then overwrites the files in place.
 
-Writing in place can be interrupted. So all new bytes are first written to a journal, which then is
-*sealed*. A sealed journal is applied again until this succeeds. A journal without a seal has never
-been applied.
+Overwriting can be interrupted. So all new bytes are first written to a journal. Then the journal is
+*sealed*: its end is marked. A sealed journal is applied, and applied again after an interruption,
+until all files are complete. A journal without a seal has never been applied.
 
-A journal is a list of parts. Each part has a CRC-32 of its bytes and of all earlier parts, its
-length, and its bytes. The first part is the list of files. The next parts are blocks of new bytes.
-An empty part is the seal.
+A journal is a list of parts. A part consists of a CRC-32, its length and its bytes. The CRC-32 is
+of these bytes and of the bytes of all earlier parts. The first part is the list of files. The next
+parts are blocks of new bytes. An empty part is the seal.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from mvc.names import check_path
 from mvc.types import Bytes
 
 BLOCK = 1 << 17
-"""Bytes of a block. The position of a 2-byte word in a block fits into two bytes."""
+"""Bytes of a block. The position of a 2-byte word in a block of this size fits into two bytes."""
 
 _Block = tuple[int, int, int]
-"""A block: the number of its file, and offset and length of the block in the journal."""
+"""A block: the number of its file in the list of files, and its offset and length in the journal.
+"""
 
 _HEAD = struct.Struct("<II")
 _WORD, _FOUR = np.dtype("<u2"), np.dtype("<u8")
@@ -45,9 +46,10 @@ _BY_OTHERS = 0o077
 
 
 class ChangedFile(Struct, frozen=True):
-    """A file below a folder. With an empty ``name``, the path of the folder is that of the file.
+    """A file that the journal changes. ``name``: its path below the folder of all changed files.
 
-    ``before`` and ``size``: bytes of the old and of the new file; None if there is no such file.
+    An empty ``name`` means that the path of the folder is itself the path of the file. ``before``
+    and ``size``: bytes of the old and of the new file; None if there is no old or no new file.
     """
 
     name: str
@@ -56,7 +58,11 @@ class ChangedFile(Struct, frozen=True):
 
 
 class _Changes(Struct, frozen=True, array_like=True):
-    """Changes to a block of file ``number``: words at ``positions``, or without these all bytes."""
+    """Changes to a block that begins at ``offset`` of file ``number``.
+
+    ``new``: the new 2-byte words at ``positions``. Without ``positions``, all new bytes of the
+    block.
+    """
 
     number: int
     offset: int
@@ -65,13 +71,13 @@ class _Changes(Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """Bytes from ``offset`` to the last change."""
+        """Bytes from ``offset`` to the end of the last change."""
         words = np.frombuffer(self.positions, _WORD)
         return 2 * int(words.max()) + 2 if len(words) else len(self.new)
 
 
 class RedoJournal:
-    """A journal that is being written at ``path``. Raises StorageFull, and IoFailed."""
+    """A journal that is being written at ``path``. Its methods raise StorageFull and IoFailed."""
 
     def __init__(self, fs: FileSystem, path: Path, files: Sequence[ChangedFile]) -> None:
         self._fs, self._path, self._check = fs, path, 0
@@ -81,9 +87,10 @@ class RedoJournal:
         self._write(msgpack.encode(files))
 
     def append(self, number: int, offset: int, old: Bytes, new: Bytes) -> None:
-        """Stores the difference between ``new`` and ``old``, the present bytes of file ``number``.
+        """Stores the changes from ``old``, the present bytes of file ``number``, to ``new``.
 
-        At the end of the file, ``old`` may be shorter. ``number`` must not decrease between calls.
+        Both begin at ``offset``. At the end of the file, ``old`` may be shorter than ``new``.
+        ``number`` must not be less than in the previous call.
         """
         before, after = memoryview(old), memoryview(new)
         for start in range(0, len(after), BLOCK):
@@ -94,7 +101,7 @@ class RedoJournal:
                 self.blocks.append((number, self._write(part), len(part)))
 
     def seal(self) -> None:
-        """Marks the journal as complete. It is durable on return."""
+        """Marks the journal as complete. The journal is durable on return."""
         self._write(b"")
         self._file.sync()
         self.identity = self._file.identity()
@@ -102,14 +109,14 @@ class RedoJournal:
         self._fs.sync_dir(self._path.parent)
 
     def _write(self, part: bytes) -> int:
-        """Writes a part; returns its offset."""
+        """Writes a part; returns the offset of the part's bytes in the journal."""
         self._check = zlib.crc32(part, self._check)
         self._file.write([_HEAD.pack(self._check, len(part)), part])
         return self._file.position - len(part)
 
 
 def discard(fs: FileSystem, path: Path) -> None:
-    """Deletes a journal, if it exists. The deletion is durable on return."""
+    """Deletes the journal at ``path``, if there is one. The deletion is durable on return."""
     if fs.stat(path, follow=False) is not None:
         fs.unlink(path)
         fs.sync_dir(path.parent)
@@ -118,9 +125,9 @@ def discard(fs: FileSystem, path: Path) -> None:
 def carry_out(fs: FileSystem, path: Path, folder: Path, sealed: RedoJournal | None = None) -> bool:
     """Applies a journal to the files below ``folder``, durably. Does not delete the journal.
 
-    A journal that this process has ``sealed`` is validated only if its file has changed since.
-    Returns False if nothing was written, because the journal is missing, unsealed, damaged or
-    another user's, or because a file has an unexpected size.
+    ``sealed``: the journal, if this process has written it. Then the journal is validated only if
+    its file has changed since. Returns False if nothing was written, because the journal is
+    missing, unsealed, damaged or another user's, or because a file has an unexpected size.
     """
     identity = fs.stat(path, follow=False)
     if identity is None or not identity.is_file or identity.owner != os.geteuid():
@@ -142,7 +149,11 @@ def carry_out(fs: FileSystem, path: Path, folder: Path, sealed: RedoJournal | No
 
 
 def _difference(old: memoryview, new: memoryview) -> tuple[Bytes, Bytes]:
-    """Positions and values of words that differ. Without positions: all bytes, or none."""
+    """The positions and new values of the 2-byte words that differ.
+
+    If at least half of the words differ, or if the lengths do not allow this comparison: no
+    positions, and all of ``new``. If no word differs, both results are empty.
+    """
     if len(old) == len(new) and len(new) % _FOUR.itemsize == 0:
         before, after = np.frombuffer(old, _FOUR), np.frombuffer(new, _FOUR)
         fours = (before != after).nonzero()[0]
@@ -154,9 +165,9 @@ def _difference(old: memoryview, new: memoryview) -> tuple[Bytes, Bytes]:
 
 
 def _parts(journal: ReadFile) -> Iterator[tuple[int, bytes]]:
-    """The offset and bytes of each part, up to the seal.
+    """The offset and bytes of each part before the seal.
 
-    Raises DamagedData, struct.error for a damaged journal.
+    Raises DamagedData or struct.error if the journal is damaged or has no seal.
     """
     ahead, at, check, most = journal.ahead(), 0, 0, MAX_MANIFEST
     while True:
@@ -187,12 +198,13 @@ def _read(journal: ReadFile) -> tuple[list[ChangedFile], list[_Block]]:
 def _checked(
     fs: FileSystem, journal: ReadFile, folder: Path, sealed: RedoJournal | None
 ) -> tuple[Sequence[ChangedFile], Sequence[_Block]]:
-    """The files and blocks, after validation.
+    """The files and blocks of the journal, after validation.
 
-    If the journal was applied in part, a file may have any size between the old and the new one.
+    A present file may have any size from the old to the new one, because the journal may have been
+    applied in part.
     """
     identity = journal.identity()
-    # A rename changes the ctime.
+    # The ctime may differ: the journal may have been renamed since.
     if sealed is not None and replace(sealed.identity, ctime_ns=identity.ctime_ns) == identity:
         files, blocks = sealed.files, sealed.blocks
     else:
@@ -207,7 +219,7 @@ def _checked(
 
 
 def _make_or_cut(fs: FileSystem, folder: Path, file: ChangedFile) -> None:
-    """Creates the file if it is new, deletes it if it has no new size, else gives it that size."""
+    """Creates a new file, deletes a file without a new size, or gives a file its new size."""
     path = folder / file.name
     if file.size is None:
         fs.unlink(path, missing_ok=True, within=folder)
@@ -231,7 +243,7 @@ def _overwrite(
     files: Sequence[ChangedFile],
     blocks: Sequence[_Block],
 ) -> None:
-    """Writes some of the blocks. They are durable on return."""
+    """Writes the blocks of the slice ``part``, and flushes the changed files to disk."""
     room = np.empty(BLOCK // _WORD.itemsize, _WORD)
     for number, own in groupby(blocks[part], itemgetter(0)):
         path = folder / files[number].name

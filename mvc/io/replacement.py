@@ -1,14 +1,16 @@
 """Replaces several files of a folder together.
 
 All files are written, flushed and checked under temporary names. Then they are renamed, one after
-another. A *plan* (``mvc.io.plans``) lists the temporary files from the start, and is locked while
-its process runs. After this process was killed, the next process calls ``finish_interrupted``. If
-all temporary files were ready and match the plan, this does the remaining renames. Otherwise it
-deletes the temporary files. It opens and deletes only regular files of this user, and for a ready
-plan only files of the planned size. Any other file with a temporary name is left unchanged.
+another. Before the first file is written, a *plan* is written, a list of the temporary files
+(``mvc.io.plans``). The plan is locked while its process runs.
 
-If no plan can be written, an interrupted replacement cannot be completed. Replacements of one path
-lock the same empty plan, so they run one at a time (``one_at_a_time``).
+If this process is killed, the next process calls ``finish_interrupted``. If all temporary files
+were ready and match the plan, that function does the remaining renames. Otherwise, it deletes the
+temporary files. It opens and deletes only regular files of this user. If the plan was ready, their
+sizes must match the plan, too. Any other file with a temporary name is left unchanged.
+
+If no plan can be written, an interrupted replacement cannot be completed. Two replacements of the
+same path never run at the same time: each locks an empty file for this path (``one_at_a_time``).
 """
 
 from __future__ import annotations
@@ -52,16 +54,17 @@ def replacing(
     then: Mapping[str, str] | None = None,
     version: str = "",
 ) -> Iterator[list[str]]:
-    """Replaces ``files`` of ``folder`` by the output of their functions; deletes ``deletes``.
+    """Replaces ``files`` of ``folder`` by the output of their functions, and deletes ``deletes``.
 
     If anything fails before all files are written and flushed, nothing has changed. Symbolic links
     below ``folder`` are not followed. New files get the permissions of the old files. Yields the
-    names of the deleted files. If the file system ignores case, a name in ``deletes`` may lead to a
-    new file. This file is not deleted.
+    names of the deleted files. If the file system ignores case, a name in ``deletes`` may denote a
+    file that was just written. This file is not deleted.
 
-    ``plans``: the folder of plans in a repository, None for no plan. ``inside``: ``folder``
-    contains the repository. For ``finish_interrupted``, ``checks`` identify the contents of the
-    files, ``version`` is their version, and ``then`` describes what the ``with`` block does.
+    ``plans``: the folder of plans in a repository; None for no plan. ``inside``: whether ``folder``
+    contains the repository. The plan stores three arguments for ``finish_interrupted``. ``checks``
+    identify the contents of the files. ``version`` is the version that contains the files. ``then``
+    says what the ``with`` block does.
     """
     steps = [
         PlanStep(n, f"{TEMPORARY}{os.urandom(8).hex()}", before(fs, folder / n), checks[n])
@@ -95,7 +98,8 @@ class Finish(Struct, frozen=True):
 
     ``root``: the folder that contains the repository. ``size(version, check)``: bytes of the file
     with this check in this version; None if there is no such file. ``holds(version, check, path)``:
-    whether ``path`` has the same bytes as this file. ``conclude``: does what ``then`` describes.
+    whether ``path`` has the same bytes as this file. ``conclude(then)``: does what ``then`` of the
+    plan says.
     """
 
     root: Path
@@ -107,7 +111,7 @@ class Finish(Struct, frozen=True):
 class Finished(Struct):
     """The result for one plan. ``replaced``: files that were replaced.
 
-    ``abandoned``: files that were not replaced, although they had a temporary file.
+    ``abandoned``: files that were not replaced, although a temporary file for them existed.
     ``left_alone``: files with a temporary name that no replacement wrote.
     """
 
@@ -117,7 +121,7 @@ class Finished(Struct):
 
 
 def finish_interrupted(fs: FileSystem, plans: Path, finish: Finish) -> Iterator[Finished]:
-    """Completes or reverts interrupted replacements of this user.
+    """Completes or reverts the interrupted replacements of this user. Yields a result for each.
 
     If a file has changed since the plan was written, or if a temporary file does not match the
     plan, the remaining steps of the plan are not done.
@@ -135,11 +139,11 @@ def finish_interrupted(fs: FileSystem, plans: Path, finish: Finish) -> Iterator[
                 try:
                     done = _finish(fs, path, finish)
                 except (Busy, StorageFull):
-                    continue  # a later command can finish it
+                    continue  # a later command can finish the plan
                 except (MvcError, ValueError):
                     pass
                 fs.unlink(path, missing_ok=True, within=plans)
-                fs.sync_dir(plans, within=plans)  # a plan that reappears would move HEAD again
+                fs.sync_dir(plans, within=plans)  # else a power loss could restore the plan
             yield done
 
 
@@ -151,12 +155,12 @@ def _finish(fs: FileSystem, path: Path, finish: Finish) -> Finished:
     plan = Plan.parse(data)
     if plan is None:
         return Finished()
-    # The folder of plans may have been copied together with its files, which changes inodes.
+    # Only size and mtime must match: in a copy of the repository, ctimes and inodes differ.
     return _finish_in(fs, finish.root, plan, finish, path=path, exact=2)
 
 
 def _finish_elsewhere(fs: FileSystem, pointer: Pointer, number: str, finish: Finish) -> Finished:
-    """Finishes the plan in the pointer's folder. Does nothing if there is no plan."""
+    """Finishes the plan in the folder that the pointer names. Without a plan, does nothing."""
     folder, path = Path(pointer.folder), pointer.plan(number)
     if not pointer.is_true(fs) or not is_own_file(fs, path):
         return Finished()
@@ -167,7 +171,7 @@ def _finish_elsewhere(fs: FileSystem, pointer: Pointer, number: str, finish: Fin
         data = fs.read_bytes(path, MOST)
         plan = Plan.parse(data)
         if data and (plan is None or plan.then):
-            return Finished()  # mvc has not written this file
+            return Finished()  # not written by mvc, which writes no ``then`` into such a plan
         done = (
             Finished() if plan is None else _finish_in(fs, folder, plan, finish, path=path, exact=4)
         )
@@ -181,7 +185,8 @@ def _finish_in(
 ) -> Finished:
     """Finishes the plan at ``path``.
 
-    ``exact``: how many values of ``PlanStep.before`` must match before a file is deleted.
+    ``exact``: how many values of ``PlanStep.before``, from the first, must match the present file
+    before the file is deleted.
     """
     deletes = [
         s
@@ -222,7 +227,7 @@ def _waiting(fs: FileSystem, plan: Plan, folder: Path) -> list[PlanStep]:
 
 
 def _is_ours(fs: FileSystem, folder: Path, step: PlanStep, plan: Plan, finish: Finish) -> bool:
-    """Whether a replacement can have written the temporary file. Does not open the file."""
+    """Whether a replacement can have written the step's temporary file. Does not open the file."""
     path = step.written(folder)
     identity = fs.stat(path, follow=False)
     return (
@@ -235,9 +240,9 @@ def _is_ours(fs: FileSystem, folder: Path, step: PlanStep, plan: Plan, finish: F
 
 @contextmanager
 def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
-    """For a file or folder ``place``, only one ``with`` block of all processes runs at a time.
+    """Excludes other ``with`` blocks for the same file or folder ``place``, in all processes.
 
-    If the folder ``plans`` cannot be written, several may run. Raises Busy after a minute.
+    If the folder ``plans`` cannot be written, nothing is excluded. Raises Busy after a minute.
     """
     path = plans / f"{zlib.crc32(os.fsencode(place)):016x}"  # a collision only causes a wait
     lock = None
@@ -261,9 +266,10 @@ def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
 
 @contextmanager
 def removing_if_failed(fs: FileSystem) -> Iterator[list[Path]]:
-    """Yields a list for ``created`` of ``make_dirs``. If the block fails, deletes these folders.
+    """Yields an empty list, for the argument ``created`` of ``make_dirs``, which adds new folders.
 
-    Folders that are not empty are not deleted. Raises the error of the block.
+    If the block fails, the folders in the list are deleted if they are empty. The error of the
+    block is raised.
     """
     created: list[Path] = []
     try:
@@ -278,7 +284,7 @@ def removing_if_failed(fs: FileSystem) -> Iterator[list[Path]]:
 def make_folder(
     fs: FileSystem, folder: Path, *, within: Path | None = None, created: list[Path] | None = None
 ) -> None:
-    """As ``fs.make_dirs``, but IoFailed names the path that is not a folder."""
+    """As ``fs.make_dirs``. If a part of the path is not a folder, IoFailed names this part."""
     try:
         fs.make_dirs(folder, within=within, created=created)
     except (FileExistsError, IoFailed) as error:
@@ -295,8 +301,9 @@ class _PlanFile:
     """The plan of a running replacement. Other processes ignore the plan while it is locked.
 
     At the end of the ``with`` block, the plan is deleted. If the block fails before all files are
-    ready, the temporary files are deleted, too. If it fails later, plan and files stay, and the
-    next command finishes the plan. Without disk space or permission there is no plan.
+    ready, the temporary files are deleted, too. If the block fails later, the plan and the
+    temporary files stay, and the next command finishes the plan. Without disk space or permission,
+    no plan is written.
     """
 
     def __init__(
@@ -329,7 +336,8 @@ class _PlanFile:
     def get_ready(self) -> None:
         """Makes all temporary files durable and marks the plan as ready.
 
-        A single file without ``then`` does not need it, because its rename is one step.
+        If the plan has one file and no ``then``, this does nothing: a single rename cannot be
+        interrupted.
         """
         if self._files and (len(self._plan.steps) > 1 or self._plan.then):
             path, _ = self._files[-1]
@@ -358,9 +366,10 @@ class _PlanFile:
                 file.sync()
 
     def _remove(self) -> None:
-        """Deletes the plan, and then its pointer, without which no process can find the plan.
+        """Deletes the plan, then its pointer: without a pointer, no process could find the plan.
 
-        The deletion of the plan is durable, because an old plan that reappears would move HEAD.
+        The deletion of the plan is durable. An old plan that reappears after a power loss would
+        move HEAD.
         """
         for path, _ in reversed(self._files):
             with suppress(MvcError):  # the next command deletes the file
@@ -376,9 +385,9 @@ class _PlanFile:
 
 
 def _refuse_temporary(steps: Sequence[PlanStep]) -> None:
-    """Raises WouldOverwrite for names of the form that plans and temporary files have.
+    """Raises WouldOverwrite for names that look like those of plans and temporary files.
 
-    With such a file, a version could forge a plan in the folder of a checkout.
+    Otherwise, a version could contain a forged plan, which a checkout would write into its folder.
     """
     for step in steps:
         if any(map(is_temporary, Path(step.name).parts)):
@@ -395,7 +404,7 @@ def _file(fs: FileSystem, path: Path) -> tuple[int, int] | None:
 
 
 def _refuse_folded(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> None:
-    """Raises WouldOverwrite if two names that differ in case are one file on this file system."""
+    """Raises WouldOverwrite if the file system ignores case and two names differ only in case."""
     known: dict[str, PlanStep] = {}
     for step in steps:
         other = known.setdefault(step.name.casefold(), step)
@@ -410,10 +419,10 @@ def _refuse_folded(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> N
 
 
 def _carry_out(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> list[str]:
-    """Renames and deletes files, durably; returns the deleted names. Errors list finished steps.
+    """Renames and deletes files, durably; returns the names of the deleted files.
 
-    If the file system ignores case, a name to delete may lead to a file that was just written. This
-    file is not deleted.
+    If the file system ignores case, a name to delete may denote a file that was just written. This
+    file is not deleted. The message of an error lists the finished steps.
     """
     done, deleted, written = 0, [], set()
     try:
@@ -453,7 +462,7 @@ def _drop(fs: FileSystem, folder: Path, steps: Sequence[PlanStep], plan: Path | 
     """Deletes the temporary files, as far as possible.
 
     Before that, removes the last byte of the file ``plan``, so that the plan is not ready any more.
-    A ready plan without temporary files would count as completed.
+    A ready plan whose temporary files are missing would count as completed.
     """
     if plan is not None and steps:
         with suppress(MvcError), fs.open_write(plan, within=plan.parent) as file:

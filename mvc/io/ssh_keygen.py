@@ -1,8 +1,8 @@
 """Creates and checks signatures with OpenSSH's ``ssh-keygen``, as git does.
 
-Only ``ssh-keygen`` or the agent reads the private key, never this process. Nothing is asked on the
-terminal. Signatures to check may come from attackers. So they are validated before ``ssh-keygen``
-reads them, and no shell is used.
+Only ``ssh-keygen`` or the SSH agent reads the private key, never this process. Nothing is asked on
+the terminal. A signature to check may come from an attacker. So this module validates a signature
+before ``ssh-keygen`` reads it, and uses no shell.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _NEWEST = "OpenSSH 8.8 or newer"
 _PATIENCE_SECONDS = 60.0  # a hardware key may wait for a touch
 _MAGIC = b"SSHSIG"
 _NAME = re.compile(rb"[A-Za-z0-9@._+-]{1,64}")
-"""An algorithm or a namespace, without characters that could be misread in ssh-keygen's output."""
+"""The name of an algorithm or a namespace. Other characters may be misread in ssh-keygen's output.
+"""
 _LINE = 70
 _BEGIN, _END = b"-----BEGIN SSH SIGNATURE-----\n", b"-----END SSH SIGNATURE-----\n"
 _LONGEST = 200  # characters of ssh-keygen's error output
@@ -54,8 +55,9 @@ class Checked(Struct, frozen=True):
     """The result of checking a signature.
 
     ``good``: signed by ``signer``. ``bad``: a signature of other content, or no signature.
-    ``unknown``: no allowed signer had the key at that time. ``not-allowed``: the signer may not
-    sign content of this kind. ``key``: type and fingerprint of the key; empty without a key.
+    ``unknown``: the key belongs to no signer allowed at the given time. ``not-allowed``: the
+    signer may not sign content of this kind. ``key``: type and fingerprint of the key; empty
+    without a key.
     """
 
     trust: Trust
@@ -69,14 +71,14 @@ class Checked(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """``signed by ada@example.com (ssh-ed25519 SHA256:...)``, ``unsigned``."""
+        """The result in words: ``signed by ada@example.com (ssh-ed25519 ...)`` or ``unsigned``."""
         return "unsigned" if self.trust == "unsigned" else f"signed {self}"
 
 
 class Signers(Struct, frozen=True):
     """Files with the allowed signers and the revoked keys.
 
-    Without ``allowed`` every signer is unknown.
+    Without ``allowed``, every signer is unknown.
     """
 
     allowed: Path | None
@@ -87,9 +89,10 @@ class Signers(Struct, frozen=True):
 
 
 def sign(key: Path, namespace: str, message: bytes) -> bytes:
-    """The binary signature of ``message`` by the key of a file, which may be in the agent.
+    """The binary signature of ``message``, with the private key of the key file ``key``.
 
-    Raises CannotSign, NotInstalled.
+    ``key`` may be a file with only the public key, if the agent has the private key. Raises
+    CannotSign and NotInstalled.
     """
     done = _run(["-Y", "sign", "-n", namespace, "-f", os.fspath(key)], message)
     if done.returncode != 0:
@@ -126,7 +129,7 @@ def key_of(blob: bytes) -> str:
 
 
 def _strings(data: bytes) -> Iterator[bytes]:
-    """Consecutive strings, each after its length in four bytes."""
+    """The strings in ``data``. Each string is preceded by its length in four bytes."""
     at = 0
     while at < len(data):
         (size,) = struct.unpack_from(">I", data, at)
@@ -139,9 +142,9 @@ def _strings(data: bytes) -> Iterator[bytes]:
 def check(
     blob: bytes, message: bytes, *, namespace: str, signers: Signers, time_ns: int
 ) -> Checked:
-    """Checks whether a signer allowed at that time has signed ``message``.
+    """Checks whether a signer has signed ``message`` and was allowed to at ``time_ns``.
 
-    A revoked key is valid at no time. Raises NotInstalled.
+    A signature with a revoked key is never good, whatever the time. Raises NotInstalled.
     """
     key = key_of(blob)
     if not key:
@@ -182,14 +185,14 @@ def _base64(data: bytes) -> bytes:
 
 
 def _names(done: subprocess.CompletedProcess[bytes]) -> tuple[str, ...]:
-    """Principals that a list of allowed signers has for a key: names, and patterns of names."""
+    """The signers, by name or by a pattern of names, that ``ssh-keygen`` has listed for a key."""
     text = done.stdout.decode(errors="replace") if done.returncode == 0 else ""
     names = (name for line in text.splitlines() for name in line.split(","))
     return tuple(dict.fromkeys(n for n in names if n and not n.startswith("!")))[:_MOST]
 
 
 def _moment(time_ns: int) -> str:
-    """The time in the format of ``ssh-keygen``, in the local zone, as in the list of signers."""
+    """The time as ``ssh-keygen`` reads it: in the local zone, like times in the list of signers."""
     seconds = min(max(time_ns // 10**9, 0), _LAST_SECOND)
     return time.strftime("%Y%m%d%H%M%S", time.localtime(seconds))
 
@@ -200,7 +203,7 @@ def _moment(time_ns: int) -> str:
 def _run(arguments: Iterable[str], message: bytes) -> subprocess.CompletedProcess[bytes]:
     """Runs ssh-keygen without a terminal, so that it asks nothing.
 
-    Raises NotInstalled and CannotSign.
+    Raises NotInstalled, and CannotSign if it does not finish in time.
     """
     import subprocess
     from shutil import which

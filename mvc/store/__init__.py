@@ -1,5 +1,7 @@
-"""Storage on disk: journal, packs of records, index, storage graph.
+"""Storage on disk: journal, packs, index, storage graph.
 
-``store`` opens a repository's folder, ``snapshot`` reads it. The package knows objects and their
-hashes; versions and files are known to ``mvc.repo``.
+The journal lists all operations. Packs contain objects (the bytes of tensors, for example, named by
+hash), encoded in records. The index finds entries of the journal by ids and names. The storage
+graph finds the records that lead to an object. ``store`` opens a repository's folder, ``snapshot``
+reads it. Versions and files are known only to ``mvc.repo``.
 """

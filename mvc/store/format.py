@@ -31,13 +31,16 @@ _LONGEST = 200  # characters of unknown names in messages
 
 
 def format_line(features: frozenset[str] = frozenset()) -> bytes:
-    """The content of the file."""
+    """The content of the file ``format``: one line that ends in a checksum."""
     text = f"{_NAME} {_VERSION} features={','.join(sorted(features))}"
     return f"{text} check={blake3(text.encode()).hexdigest(8)}\n".encode()
 
 
 def parse_format(data: bytes) -> frozenset[str]:
-    """The features. Raises DamagedData; UnsupportedFormat if the format or a feature is unknown."""
+    """The features in ``data``, the content of the file.
+
+    Raises DamagedData. Raises UnsupportedFormat if the format or a feature is unknown.
+    """
     text, _, check = data.decode("ascii", "replace").partition(" check=")
     if check != blake3(text.encode()).hexdigest(8) + "\n":
         raise DamagedData(
@@ -58,7 +61,10 @@ def parse_format(data: bytes) -> frozenset[str]:
 
 
 def check_features(features: frozenset[str]) -> frozenset[str]:
-    """Returns ``features``. Raises UnsupportedFormat if an unknown feature forbids reading."""
+    """Returns ``features``. Raises UnsupportedFormat if an unknown feature forbids reading.
+
+    An unknown feature whose name begins with ``w-`` only forbids writing.
+    """
     if refused := sorted(f for f in features - KNOWN if not f.startswith(_BARS_WRITING)):
         raise _newer(printable(", ".join(refused)[:_LONGEST]))
     return features
@@ -71,7 +77,7 @@ def _newer(unknown: str) -> UnsupportedFormat:
 
 
 def only_read(features: frozenset[str]) -> str:
-    """Why a repository with these features can only be read; empty if it can be written, too."""
+    """Why a repository with these features cannot be written; empty if it can be written."""
     unknown = ", ".join(sorted(features - KNOWN))
     return unknown and (
         f"this mvc can read the repository, but not write it: the repository uses {unknown}"
@@ -86,8 +92,8 @@ def read_features(fs: FileSystem, folder: Path) -> frozenset[str]:
 def add_features(fs: FileSystem, folder: Path, features: frozenset[str]) -> None:
     """Records those of ``features`` that are not recorded yet. Call it under the journal's lock.
 
-    The change is durable on return. Raises UnsupportedFormat for a feature that this release does
-    not know, and ReadOnly if a recorded feature forbids writing.
+    The change is durable on return. Raises UnsupportedFormat if ``features`` has a feature that
+    this release does not know, and ReadOnly if a feature that is recorded already forbids writing.
     """
     present = read_features(fs, folder)
     if why := only_read(present):

@@ -1,6 +1,7 @@
 """Verifies new bytes before they are published: decodes them with the code that readers use.
 
-``mvc.store.writing.proof`` verifies records. Only commands that store tensors import it.
+``mvc.store.writing.proof`` verifies records in this way. That module is imported only by commands
+that store tensors.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from mvc.errors import DamagedData, EncodingFailed, InvalidPipeline, WrongUsage
 
 
 class proof_of:  # noqa: N801 (named as ``contextlib.suppress`` is)
-    """A ``with`` block that decodes ``subject``. Raises EncodingFailed if the block fails."""
+    """For a ``with`` block that decodes new bytes. Raises EncodingFailed if the block fails.
+
+    ``subject`` says in the message what the block decodes.
+    """
 
     __slots__ = ("_subject",)
 
@@ -30,6 +34,6 @@ class proof_of:  # noqa: N801 (named as ``contextlib.suppress`` is)
 
 
 def prove_equal(one: object, other: object) -> None:
-    """Raises DamagedData unless both are equal."""
+    """Raises DamagedData unless ``one`` is equal to ``other``."""
     if one != other:
         raise DamagedData("the decoded bytes differ")

@@ -1,8 +1,9 @@
 """A snapshot: the repository up to one entry of the journal, read from journal, index and packs.
 
-A query searches in the index, and in the keys of entries that are not indexed yet, the *tail*.
-``refresh`` reads entries that were appended since, and opens a new journal or index if another
-process has replaced it.
+The journal has one entry for each operation. The index finds entries by keys, such as the id of a
+commit (``mvc.store.index.keys``). Packs contain the encoded objects. A query searches in the index
+and in the *tail*, the keys of entries that are not indexed yet. ``refresh`` reads entries that were
+appended since. If another process has replaced the journal or the index, it opens the new one.
 
 Do not confuse snapshots with reset points, which are versions that are stored in full
 (``mvc.repo.commit.storage_policy``).
@@ -64,7 +65,7 @@ def _retried_on_rewrite(
 class Snapshot:
     """Reads a repository's folder. Safe across threads; each open repository has its own snapshot.
 
-    It has readers of journal, index and packs, and ensures that they are consistent.
+    It has readers of journal, index and packs, and ensures that these read the same state.
     """
 
     def __init__(
@@ -78,8 +79,9 @@ class Snapshot:
     ) -> None:
         """Opens ``folder``, brings the index up to date and reads the journal to its end.
 
-        ``ahead``: an offset and bytes. The journal is read up to the offset, then the bytes are
-        read as entries, which only this snapshot has. Raises DamagedData, HistoryMissing, IoFailed.
+        ``ahead``: an offset and bytes. The journal is read up to the offset. From there on, these
+        bytes are read instead, as entries that only this snapshot has. Raises DamagedData,
+        HistoryMissing, IoFailed.
         """
         self.fs = fs
         self.folder = folder
@@ -99,7 +101,7 @@ class Snapshot:
         self._own: list[bytes] = []  # sorted keys of entries that this process has published
         self._high_water_mark: Position | None = None
         try:
-            # Read before the journal, because it must not be newer than the journal.
+            # The mark is read before the journal, because it must not be newer than the journal.
             self._high_water_mark = read_high_water_mark(fs, folder, self.identity)
             self._index.open()
             self._index.index_far_end()
@@ -117,12 +119,12 @@ class Snapshot:
 
     @property
     def generation(self) -> int:
-        """How many times this reader has found the journal replaced."""
+        """How often this snapshot has found that gc or repack has replaced the journal."""
         return self.journal.generation
 
     @property
     def position(self) -> Position:
-        """End of the journal as read so far; the next entry is appended there."""
+        """End of the part of the journal that was read. The next entry is appended there."""
         return self._index.position
 
     @property
@@ -132,12 +134,12 @@ class Snapshot:
 
     @property
     def tip(self) -> Recorded | None:
-        """The newest entry, unless the index covers it."""
+        """The newest entry. None if the index covers this entry."""
         return self._index.tip
 
     @property
     def gaps(self) -> list[Gap]:
-        """Known gaps among the entries that the index does not cover."""
+        """Gaps (lost entries, both of whose copies are damaged) that the index does not cover."""
         return self._index.gaps
 
     @property
@@ -147,7 +149,7 @@ class Snapshot:
 
     @property
     def damage(self) -> DamagedData | None:
-        """The error of the last damaged record header that was read."""
+        """The error of the damaged record header that was read most recently."""
         return self._records.damage
 
     def entry(self, offset: int) -> Recorded:
@@ -155,7 +157,7 @@ class Snapshot:
         return self.journal.entry(offset)
 
     def records(self, offset: int) -> EntryRecords:
-        """The sound records that the entry at byte ``offset`` published."""
+        """The undamaged records of encoded objects that the entry at byte ``offset`` published."""
         return self._records.of_entry(offset)
 
     def entries(
@@ -163,7 +165,8 @@ class Snapshot:
     ) -> Iterator[Recorded]:
         """Every entry from ``start`` to ``position``.
 
-        Raises DamagedData at a gap. With ``lost``, it reports the gap and continues after the gap.
+        Raises DamagedData at a gap of lost entries. With ``lost``, calls ``lost`` with the gap
+        instead, and continues after the gap.
         """
         end = self.position.offset
         if start.offset >= end:
@@ -171,7 +174,10 @@ class Snapshot:
         return takewhile(lambda recorded: recorded.offset < end, self.journal.scan(start, lost))
 
     def check_gaps(self, offset: int, question: str) -> None:
-        """Raises DamagedData if entries after ``offset`` are lost, which may change an answer."""
+        """Raises DamagedData if entries after byte ``offset`` are lost, which may change an answer.
+
+        ``question``: for the message, the fact that is unknown then.
+        """
         later = [gap for gap in self.gaps if gap.start.offset > offset]
         if later:
             raise DamagedData(
@@ -180,9 +186,10 @@ class Snapshot:
             )
 
     def check_whole(self) -> None:
-        """Raises DamagedData if entries are lost, because a new entry might contradict them.
+        """Raises DamagedData if entries are lost, because a new entry might contradict these.
 
-        Raises it, too, if the entry with the present value of HEAD or its branch cannot be read.
+        Raises DamagedData, too, if the newest entry that changed HEAD, or the branch that HEAD
+        names, cannot be read.
         """
         if self.gaps:
             raise DamagedData(
@@ -196,7 +203,7 @@ class Snapshot:
                 self.newest(keys.REF + keys.text(f"heads/{change.new}"))
 
     def mentions(self, text: bytes, start: int) -> bool:
-        """Whether these bytes occur in the journal between byte ``start`` and the indexed end.
+        """Whether these bytes occur in the indexed part of the journal, from byte ``start`` on.
 
         The journal is not parsed. So False is certain, but True means only that an entry may
         contain these bytes.
@@ -225,9 +232,10 @@ class Snapshot:
 
     @_retried_on_rewrite
     def newest(self, prefix: bytes) -> Recorded | None:
-        """The newest entry with a key under ``prefix`` (a whole key without its offset).
+        """The newest entry with a key under ``prefix``.
 
-        Raises DamagedData if a lost entry may be newer.
+        Raises DamagedData if a lost entry may be newer. ``prefix`` must be a whole key without the
+        entry's offset at its end.
         """
         key = self.last_under(prefix)
         if key is None:
@@ -303,7 +311,7 @@ class Snapshot:
 
     @_retried_on_rewrite
     def ref_at(self, name: str, time_ns: int) -> RefValue:
-        """The value of a ref at a time (ns since 1970), by the times in its entries.
+        """The value of a ref at a time (ns since 1970), according to the times of the entries.
 
         Raises DamagedData if a lost entry may have changed the ref.
         """
@@ -315,7 +323,7 @@ class Snapshot:
 
     @_retried_on_rewrite
     def first_ref_change(self, name: str) -> Recorded | None:
-        """The entry with the earliest time that changed a ref."""
+        """Of the entries that changed a ref, the one with the earliest time."""
         low = keys.REFLOG + keys.text(name)
         key = self.first(low, keys.after(low))
         return None if key is None else self.entry(keys.offset_of(key))
@@ -327,8 +335,8 @@ class Snapshot:
     def refs_under(self, prefix: str) -> Iterator[tuple[str, Recorded | None]]:
         """Refs with names under ``prefix``, descending, each with the newest entry that changed it.
 
-        The entry is None if it is lost, or if a lost entry may be newer. Each ref needs only one
-        search.
+        If this entry is lost, or if a lost entry may be newer, None is returned for the entry. Each
+        ref needs only one search.
         """
         low = keys.REF + prefix.encode()
         high = keys.after(low)
@@ -350,10 +358,10 @@ class Snapshot:
 
     @_retried_on_rewrite
     def publishing(self, first: bytes, last: bytes | None = None) -> list[Recorded]:
-        """Entries that published commits with ids from ``first`` to ``last``, in order of ids.
+        """Entries that published commits with ids from ``first`` to ``last``, in order of the ids.
 
-        Only the first 8 bytes of ids are compared. Without ``last``, only commits with the first
-        bytes of ``first`` count.
+        Only the first 8 bytes of ids are compared. Without ``last``, these bytes of an id must be
+        equal to those of ``first``.
         """
         low = keys.COMMIT + first[: keys.ID_BYTES]
         high = keys.after(keys.COMMIT + (first if last is None else last)[: keys.ID_BYTES])
@@ -367,9 +375,9 @@ class Snapshot:
         ]
 
     def commits_between(self, start: int, end: int) -> list[bytes]:
-        """First 8 bytes of the ids of commits in entries at journal bytes ``start`` to ``end``.
+        """First 8 bytes of the ids of commits in entries from journal byte ``start`` to ``end``.
 
-        The index has these bytes even of entries that are lost now.
+        The result includes commits of lost entries, because the index still has their ids.
         """
         return [
             key[1 : 1 + keys.ID_BYTES]
@@ -384,7 +392,7 @@ class Snapshot:
         return sorted(offset for offset in offsets if start <= offset < end)
 
     def marked(self, mark: bytes) -> list[int]:
-        """Offsets of entries whose versions have this content mark (8 bytes)."""
+        """Offsets of entries with a version whose content hash begins with ``mark`` (8 bytes)."""
         return [keys.offset_of(key) for key in self.under(keys.MARK + mark)]
 
     def newest_first(self) -> Iterator[Recorded]:
@@ -409,18 +417,19 @@ class Snapshot:
         return any(sequence in gap.numbers for gap in self.gaps)
 
     def offset_of(self, sequence: int) -> int | None:
-        """Byte offset of the entry with this number, readable or not."""
+        """Byte offset of the entry with this number. The entry need not be readable."""
         key = self.last_under(keys.OPERATION + keys.number(sequence))
         return None if key is None else keys.offset_of(key)
 
     def newest_undo(self, sequence: int) -> Recorded | None:
-        """The newest entry that undid the operation with this number."""
+        """The newest entry that undid the operation with the number ``sequence``."""
         return self.newest(keys.UNDONE + keys.number(sequence))
 
     def targets(self, *, reports: bool = False) -> list[str]:
         """Names of targets with deployments, ascending. Each target needs one search.
 
-        ``reports``: only the targets for reports of nodes; by default all except these.
+        With ``reports``, only the targets ``nodes/...``, on which other repositories (nodes) report
+        which versions they use. Otherwise, all targets except these.
         """
         nodes = keys.DEPLOYED + NODES.encode()
         beyond = (keys.after(nodes), keys.after(keys.DEPLOYED)), (keys.DEPLOYED, nodes)
@@ -434,11 +443,11 @@ class Snapshot:
 
     @_retried_on_rewrite
     def own_since(self, target: str, sequence: int) -> tuple[Recorded, bool] | None:
-        """The newest operation on a target that was recorded here, if its number is high enough.
+        """The newest operation on a target that was recorded in this repository, if there is one.
 
-        ``sequence``: the lowest number. None if there is no such operation. The flag says whether
-        all operations on the target from the first such operation on were recorded here and in turn
-        (``keys._is_in_turn``).
+        Only operations from number ``sequence`` on count. The second value says whether, from the
+        first of these operations on, all operations on the target were recorded in this repository
+        and in turn (``keys._is_in_turn``).
         """
         low, mixed = keys.OWN + keys.text(target), keys.MIXED + keys.text(target)
         start = self.first(keys.OPERATION + keys.number(sequence), keys.after(keys.OPERATION))
@@ -449,17 +458,17 @@ class Snapshot:
         return last, self.last(mixed + first[len(low) :], keys.after(mixed)) is None
 
     def newest_on(self, target: str) -> Recorded | None:
-        """The entry with the last deployment or retraction on a target."""
+        """The newest entry with a deployment or retraction on a target."""
         return self.newest(keys.on(target))
 
     def next_deployment(self, target: str, time_ns: int) -> int | None:
-        """When the first deployment on a target after ``time_ns`` takes effect (ns since 1970)."""
+        """The time (ns since 1970) of the first deployment on a target after ``time_ns``."""
         low = keys.DEPLOYED + keys.text(target)
         later = self.first(keys.after(low + keys.moment(time_ns)), keys.after(low))
         return None if later is None else keys.moment_of(later)
 
     def before_on(self, target: str, offset: int) -> int | None:
-        """Offset of the last entry on a target (a deployment or retraction) before ``offset``."""
+        """Offset of the newest entry on a target (a deployment or retraction) before ``offset``."""
         low = keys.on(target)
         key = self.last(low, low + keys.number(offset))
         return None if key is None else keys.offset_of(key)
@@ -469,7 +478,7 @@ class Snapshot:
         return [keys.offset_of(key) for key in self.under(keys.on(target))]
 
     def deployments_of(self, commit: bytes) -> list[int]:
-        """Offsets of entries with deployments of commits with these first 8 bytes."""
+        """Offsets of entries with deployments of commits whose ids begin with these 8 bytes."""
         return [keys.offset_of(key) for key in self.under(keys.about(Deployment.code, commit))]
 
     @_retried_on_rewrite
@@ -486,7 +495,10 @@ class Snapshot:
 
     @_retried_on_rewrite
     def statement(self, id_: bytes) -> tuple[Recorded, Statement] | None:
-        """The statement with this id, and its entry; None if there is no such statement."""
+        """The statement with this id, and the entry that contains it; None if there is none.
+
+        A statement is an assertion about a commit, such as a deployment (``mvc.model.statement``).
+        """
         for key in self.under(keys.STATEMENT + id_[: keys.ID_BYTES]):
             recorded = self.entry(keys.offset_of(key))
             if (statement := recorded.entry.by_id.get(StatementId(id_))) is not None:
@@ -497,7 +509,8 @@ class Snapshot:
     def about(self, kind: type[_S], subject: bytes) -> list[tuple[Recorded, _S]]:
         """All statements of a kind about a subject, in their order, except the reports of nodes.
 
-        For kinds without targets, raises DamagedData if the index lacks a statement.
+        If statements of this kind have no target, raises DamagedData if the index lacks a
+        statement.
         """
         pairs: list[tuple[Recorded, _S]] = []
         last: int | None = None
@@ -514,7 +527,10 @@ class Snapshot:
 
     @_retried_on_rewrite
     def newest_of_topic(self, statement: Statement) -> Recorded | None:
-        """The newest entry with a statement of the same topic."""
+        """The newest entry with a statement of the same topic.
+
+        The topic of a statement is its target. Without a target, it is the kind and the subject.
+        """
         for recorded in self._descending(keys.topic(statement)):
             if any(earlier.topic == statement.topic for earlier in recorded.entry.statements):
                 return recorded
@@ -522,7 +538,7 @@ class Snapshot:
 
     @_retried_on_rewrite
     def is_subject(self, kind: type[Statement], subject: bytes) -> bool:
-        """Whether a statement of a kind about a subject exists. Needs one or two searches."""
+        """Whether a statement of this kind about ``subject`` exists. Needs one or two searches."""
         entries = self._descending(keys.about(kind.code, subject))
         return any(
             s.subject == subject for s in chain.from_iterable(r.entry.of(kind) for r in entries)
@@ -547,20 +563,23 @@ class Snapshot:
             )
 
     def stating(self, kind: type[Statement]) -> list[Recorded]:
-        """Entries with statements of a kind that has no target, oldest first."""
+        """Entries with statements of a kind without targets, oldest first."""
         return self._entries_under(keys.SUBJECT + bytes((kind.code,)))
 
     def has_any(self, kind: type[Statement]) -> bool:
-        """Whether a statement of a kind exists. Needs one search."""
+        """Whether any statement of this kind exists. Needs one search."""
         return self.last_under(keys.SUBJECT + bytes((kind.code,))) is not None
 
     @property
     def node(self) -> bytes:
-        """The repository's name in statements. Copies of the repository have the same name."""
+        """The id of this repository in statements. Copies of the repository have the same id."""
         return node_of(self.entry(0).entry.note)
 
     def newest_hybrid(self, target: str, code: int = Deployment.code) -> int | None:
-        """The greatest hybrid time of a kind of statement on a target."""
+        """The greatest hybrid time of the statements of a kind on a target.
+
+        The hybrid time is the clock's time, or a later time if the clock was set back.
+        """
         key = self.last_under(keys.ordered(code, target))
         return None if key is None else keys.moment_of(key)
 
@@ -569,7 +588,7 @@ class Snapshot:
         return len(self.under(keys.ordered(Deployment.code, target) + keys.moment(hybrid_ns)))
 
     def _last_entry(self, low: bytes, high: bytes) -> Recorded | None:
-        """The entry of the greatest key in a range."""
+        """The entry of the greatest key from ``low`` up to ``high``."""
         key = self.last(low, high)
         return None if key is None else self.entry(keys.offset_of(key))
 
@@ -580,16 +599,21 @@ class Snapshot:
         return [self.entry(offset) for offset in sorted(offsets)]
 
     def forgetting(self) -> list[Recorded]:
-        """Every entry with tombstones or marks of states, oldest first."""
+        """Every entry with tombstones or marks of states, oldest first.
+
+        A tombstone says that a version's state (its tensors and other bytes) was deleted in all
+        repositories. A mark says whether the state is stored in this repository.
+        """
         tombstones = keys.SUBJECT + bytes((Tombstone.code,))
         return self._entries_under(tombstones, keys.SUBJECT + keys.STATE)
 
     def state_marks(
         self, commit: bytes | None = None, *, weights: bool = False
     ) -> list[tuple[Recorded, StateMark]]:
-        """The marks of a commit's state, or of its ``weights``, the oldest first.
+        """The marks that say whether the state of ``commit`` is stored, the oldest first.
 
-        Without ``commit``, the marks of all commits.
+        With ``weights``, the marks of the weights of single files. Without ``commit``, the marks of
+        all commits.
         """
         prefix = keys.SUBJECT + (keys.WEIGHTS if weights else keys.STATE)
         entries = self._entries_under(prefix + (b"" if commit is None else commit[: keys.ID_BYTES]))
@@ -603,7 +627,10 @@ class Snapshot:
     # -- entries that this process has published -------------------------------------------
 
     def note_published(self, recorded: Recorded) -> None:
-        """Remembers an entry that this process made durable: queries check that they find it."""
+        """Remembers an entry that this process made durable.
+
+        Queries check that they find this entry.
+        """
         with self._lock:
             if len(self._own) > _OWN_KEYS:
                 newest = sorted(self._own, key=keys.offset_of)[_OWN_KEYS // 2 :]
@@ -619,19 +646,19 @@ class Snapshot:
         return list(result)
 
     def _checked_last(self, low: bytes, high: bytes, key: bytes | None) -> bytes | None:
-        """As ``_checked``, for the greatest key of a range."""
+        """As ``_checked``, if ``key`` is the greatest key that the index found in a range."""
         self._checked(low if key is None else key, high, [] if key is None else [key])
         return key
 
     def _checked_first(self, low: bytes, high: bytes, key: bytes | None) -> bytes | None:
-        """As ``_checked``, for the least key of a range."""
+        """As ``_checked``, if ``key`` is the least key that the index found in a range."""
         self._checked(low, high if key is None else key, [])
         return key
 
     # -- refreshing ------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Reads entries that any process has appended since.
+        """Reads entries that any process has appended since the last refresh.
 
         If the journal was replaced, ``generation`` grows and everything is read from the start.
         Raises HistoryMissing if the journal ends before an acknowledged entry.
@@ -659,10 +686,10 @@ class Snapshot:
                     return
 
     def _lacks(self, reached: Position) -> None:
-        """Handles a journal that is known to continue up to ``reached``.
+        """Handles a journal that was once longer: its entries went up to ``reached``.
 
-        If the file has these bytes, its last entries are damaged: a gap is added. If the file is
-        shorter, it was truncated or restored from an older copy: HistoryMissing is raised.
+        If the file still has the bytes, its last entries are damaged: a gap is added. If the file
+        is shorter, it was truncated or restored from an older copy: HistoryMissing is raised.
         """
         if self.journal.size() < reached.offset or reached.offset <= self.position.offset:
             raise _missing(self.position, reached)
@@ -700,7 +727,7 @@ class Snapshot:
         self._start_over()
 
     def _start_over(self) -> None:
-        """Reads the entries that the index does not cover from the start."""
+        """Forgets the entries that the index does not cover, so that they are read again."""
         self.journal.forget()
         self._records.forget()
         self._index.restart()
@@ -721,7 +748,7 @@ class Snapshot:
             self.index_tail(force=True)
 
     def index_tail(self, *, force: bool = False) -> None:
-        """Adds the tail to the index if it is long enough. With ``force``, always adds it.
+        """Adds the tail to the index if the tail is long enough. With ``force``, always adds it.
 
         The journal is flushed first, because the index must not cover an entry that a power loss
         could remove.
@@ -751,7 +778,7 @@ def _missing(end: Position, reached: Position) -> HistoryMissing:
 
 
 def _shown(prefix: bytes) -> str:
-    """The question that a query under ``prefix`` answers, for a message."""
+    """For a message: what a query for keys under ``prefix`` was to find out."""
     if prefix[:1] == keys.REF:
         name = prefix[1:].partition(b"\0")[0].decode("utf-8", "replace")
         return f"where {name.removeprefix('heads/').removeprefix('tags/')} points to"

@@ -1,4 +1,8 @@
-"""A store: an open repository folder, with its snapshot, graph, recovery and thread pool."""
+"""A store: an open repository folder.
+
+Its snapshot reads the journal, its graph finds the records of an object, its recovery decodes these
+records, and its thread pool runs this work.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
 CONFIG = "config.yaml"
 FIRST_CONFIG = b"# See docs/commands/config.md\n"
 BARE_CONFIG = FIRST_CONFIG + b"core:\n  bare: true\n"
-GITIGNORE = ".gitignore"  # so that a git repository around the folder ignores it
+GITIGNORE = ".gitignore"  # so that a git repository around the folder ignores the folder
 
 
 SharedBy: TypeAlias = Literal["group", "all"]
@@ -98,7 +102,7 @@ def create(
 
 
 def share_new(fs: FileSystem, folder: Path, shared: SharedBy) -> None:
-    """Gives the group of a new folder access. Raises IoFailed if the system does not allow it."""
+    """Gives the group of a new folder access. Raises IoFailed if the system does not allow this."""
     if shared not in _SHARES:
         raise WrongUsage(f"shared is {shared!r}", hint=f"use {' or '.join(_SHARES)}")
     identity = fs.stat(folder)
@@ -123,7 +127,7 @@ class DiskUse(Struct, frozen=True):
 
 
 class Store:
-    """An open repository folder. Safe across threads; reopens itself after a fork."""
+    """An open repository folder. Safe across threads; opens itself again after a fork."""
 
     def __init__(
         self,
@@ -136,8 +140,8 @@ class Store:
     ) -> None:
         """Opens ``folder``. ``pool`` runs hashing, encoding and decoding; by default a new pool.
 
-        ``thresholds``: when the tail of the journal is indexed. Raises UnsupportedFormat,
-        DamagedData, HistoryMissing, IoFailed.
+        ``thresholds``: when entries at the end of the journal are indexed. Raises
+        UnsupportedFormat, DamagedData, HistoryMissing and IoFailed.
         """
         self.fs = fs
         self.clock = clock
@@ -165,7 +169,7 @@ class Store:
         )
         self._pool: ThreadPoolExecutor | None = None
         self.provided: dict[bytes, memoryview] = {}
-        """Objects by id that can be read although they are not stored. See ``providing``."""
+        """Objects, by id, that can be read although they are not stored (``providing``)."""
         self._graph: Graph | None = None
 
     @property
@@ -190,7 +194,7 @@ class Store:
     def fresh(self) -> Snapshot:
         """The snapshot, refreshed to the end of the journal.
 
-        Every operation that reads calls it first, to include entries of other processes.
+        Every operation that reads calls this method first, to include entries of other processes.
         """
         snapshot = self.snapshot
         snapshot.refresh()
@@ -198,7 +202,10 @@ class Store:
 
     @property
     def graph(self) -> Graph:
-        """The storage graph of the snapshot. Imported late: most queries decode nothing."""
+        """The storage graph of the snapshot.
+
+        Its module is imported late: most queries decode nothing.
+        """
         from mvc.store.graph.search import Graph, Speed
 
         with self._lock:
@@ -225,7 +232,7 @@ class Store:
     def providing(self, contents: Mapping[bytes, memoryview]) -> Iterator[None]:
         """While the ``with`` block runs, these objects can be read even if they are not stored.
 
-        Their bytes are compared with their ids, like those of stored objects.
+        Their bytes are checked against their ids, like those of stored objects.
         """
         new = contents.keys() - self.provided.keys()
         self.provided.update(contents)
@@ -237,7 +244,10 @@ class Store:
 
     @property
     def recovery(self) -> Recovery:
-        """Decodes objects. Imported late: commands such as ``mvc log`` need no numpy."""
+        """Decodes objects.
+
+        Its module is imported late: commands such as ``mvc log`` need no numpy.
+        """
         from mvc.store.recovery.recover import Recovery
 
         return Recovery(self.snapshot.packs, self.graph, self.pool, self.provided)
@@ -259,10 +269,11 @@ class Store:
         return self._arenas
 
     def require(self, features: frozenset[str] = frozenset()) -> None:
-        """Records features durably in ``format``. Call it before writing bytes that need them.
+        """Records format features durably in the file ``format``.
 
-        The caller must not have locked the journal. Raises ReadOnly if a recorded feature forbids
-        this release to write.
+        Call it before bytes that need these features are written. The caller must not have locked
+        the journal. Raises ReadOnly if a feature that is recorded already forbids this release to
+        write.
         """
         self._required |= features
         present = read_features(self.fs, self.folder)
@@ -271,9 +282,9 @@ class Store:
                 add_features(self.fs, self.folder, features)
 
     def check_writable(self, done: str) -> None:
-        """Raises ReadOnly if the folder cannot be written, and InvalidTime for an invalid clock.
+        """Raises ReadOnly if the folder cannot be written, and InvalidTime if the clock is invalid.
 
-        ``done``: the operation for the message, such as "collected".
+        ``done``: what the message says cannot be done, such as "collected".
         """
         self.require()
         if not self.writable:
@@ -293,7 +304,10 @@ class Store:
         return 0 if identity is None else identity.size
 
     def pack_writer(self, *, fresh: bool = False) -> PackWriter:
-        """Appends to packs; with ``fresh``, only to new packs. Imported late, like all writers."""
+        """Appends records to packs; with ``fresh``, only to new packs.
+
+        Its module is imported late, like those of all writers.
+        """
         from mvc.store.writing.pack_writer import PackWriter
 
         return PackWriter(
@@ -312,7 +326,10 @@ class Store:
     def publish(
         self, make: Callable[[], Entry], *, release: Callable[[], None] | None = None
     ) -> Recorded:
-        """As ``mvc.store.publishing.publish``. Then indexes new entries if there are many."""
+        """Appends the entry that ``make`` returns (``mvc.store.publishing.publish``).
+
+        Then indexes new entries if there are many.
+        """
         from mvc.store.publishing.publish import publish
 
         recorded = publish(
@@ -327,8 +344,8 @@ class Store:
     def publish_all(self, makes: Callable[[], Iterator[Callable[[], Entry]]]) -> list[Recorded]:
         """As ``publish``, for several entries in a row under one lock.
 
-        ``makes`` runs under the lock, too. When it continues after an entry, the snapshot has this
-        entry.
+        ``makes`` runs under the lock, too. For each entry, it yields a function that returns the
+        entry. When ``makes`` continues after this, the snapshot includes the entry.
         """
         from mvc.store.publishing.publish import publish_all
 
@@ -342,11 +359,11 @@ class Store:
         return recorded
 
     def index_anew(self) -> None:
-        """Indexes a journal that was just replaced, so that no other process has to."""
+        """Indexes a journal that was just replaced, so that no other process has to index it."""
         self.snapshot.index_tail(force=True)
 
     def sweep(self) -> int:
-        """Deletes files that no entry names; returns their bytes.
+        """Deletes packs that no journal entry names, and temporary files. Returns their bytes.
 
         A pack that another process writes to is locked and not deleted. A reader that needs a
         deleted pack detects this and searches again.
@@ -375,7 +392,10 @@ class Store:
         return {n for n in pack_numbers(self.fs, self.folder / PACKS) if not ends.get(n)}
 
     def _lock_unnamed(self, locks: ExitStack, ends: dict[int, int]) -> dict[int, Path]:
-        """Packs that no entry names and no process writes to, locked until ``locks`` is closed."""
+        """Locks the packs that no entry names and no process writes to.
+
+        The locks end when ``locks`` is closed.
+        """
         paths = {}
         for number in pack_numbers(self.fs, self.folder / PACKS):
             path = pack_path(self.folder / PACKS, number)
@@ -399,7 +419,7 @@ class Store:
         return check_now(self.clock.now_ns())
 
     def _checked(self, make: Callable[[], Entry]) -> Entry:
-        """The entry to publish. If ``make`` read from an incomplete index, it is called again."""
+        """The entry to publish. If ``make`` read an incomplete index, ``make`` is called again."""
         entry = make()
         check_now(entry.time_ns)
         if self._hidden(entry):
@@ -409,9 +429,9 @@ class Store:
         return entry
 
     def _hidden(self, entry: Entry) -> bool:
-        """Whether the index lacks the newest value of a ref or target that an entry changes.
+        """Whether the index lacks the newest value of a ref or target that ``entry`` changes.
 
-        The journal itself is searched for it, because the index may be outdated or damaged.
+        The journal itself is searched for this value, because the index may be outdated or damaged.
         """
         prefixes = [(keys.REF + keys.text(change.name), change.name) for change in entry.refs]
         targets = {s.target for s in entry.statements if s.target}
@@ -427,7 +447,7 @@ class Store:
         return any(key.startswith(prefix) for entry_keys in later for key in entry_keys)
 
     def _check_named(self, entry: Entry) -> None:
-        """Raises UnknownRevision if an entry would name a commit that gc has just deleted."""
+        """Raises UnknownRevision if ``entry`` would name a commit that gc has just deleted."""
         own = {commit.id for commit in entry.commits}
         for value in [*(change.new for change in entry.refs), *entry.about]:
             if isinstance(value, CommitId) and value not in own and not self._proves(value):
@@ -437,7 +457,7 @@ class Store:
                 )
 
     def _proves(self, value: CommitId) -> bool:
-        """Whether this commit exists; if the index lacks it, the journal decides."""
+        """Whether this commit exists. If the index lacks it, the whole journal is searched."""
         if self.snapshot.has_commit(value):
             return True
         ids = (c.id for recorded in self.snapshot.entries() for c in recorded.entry.commits)

@@ -1,8 +1,9 @@
 """Predicts weights and optimizer states by the arithmetic of the optimizer's step.
 
-Weights and second moments follow from first moments by the formula of the step. ``rules`` has these
-formulas, operation by operation. A ``Prediction`` is one rule with its numbers. ``kinds`` lists the
-optimizers and their possible rules. ``choice`` determines on a sample which rule was used.
+Weights and second moments follow from first moments (such as ``exp_avg``) by the formula of the
+step. ``rules`` has these formulas, the rules, operation by operation. A ``Prediction`` is one rule
+with its numbers, such as the learning rate. ``kinds`` lists the optimizers and their possible
+rules. ``choice`` determines on a sample which rule was used.
 
 The difference between prediction and new values is stored. So a wrong prediction only makes this
 difference larger.

@@ -1,6 +1,7 @@
 """Determines which rule an optimizer's step used, on samples of the parameter and its states.
 
-*Members* are the parameter and its states.
+A rule is a formula that predicts new values (``rules``). *Members* are the parameter and its
+states.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MOST = 1 << 14  # elements on which a candidate is tried
 class ChosenRule(Struct, frozen=True):
     """The rule that predicts a member from its base (its older version) and from inputs.
 
-    ``exact``: the share of the sampled elements of which all bits are predicted.
+    ``exact``: the share of the sampled elements that are predicted in all bits.
     """
 
     prediction: Prediction
@@ -38,9 +39,10 @@ def choose_predictions(
 ) -> dict[str, ChosenRule]:
     """The rule that predicts each member best. Members that no rule predicts are left out.
 
-    ``old``, ``new``: the same sample of every member, all of one dtype. Members are "param" and the
-    names in torch's state. ``hypers``: the values of the parameter group and ``step``, of the new
-    state and then of the older state. A scheduler may have changed the values in between.
+    ``old``, ``new``: the same sample of every member, all of one dtype. The names of members are
+    "param" and the names in torch's state. ``hypers``: the values of the parameter group, with
+    ``step``, first in the new version, then in the older one. A scheduler may have changed the
+    values.
     """
     dtype = next((str(array.dtype) for array in new.values()), "")
     if dtype not in PREDICTED:
@@ -73,7 +75,7 @@ def _arrays(
 
 
 def _tried(candidate: RuleCandidate, dtype: str, arrays: list[Numbers]) -> tuple[float, ChosenRule]:
-    """The size of the difference from the prediction, in bits per element, and the rule."""
+    """The size of the difference from the prediction, in bits per element, and the tried rule."""
     prediction = Prediction(candidate.rule, dtype, candidate.numbers)
     wanted, base, *inputs = (np.ascontiguousarray(a).view(np.uint8).data for a in arrays)
     out = bytearray(len(wanted))

@@ -1,7 +1,9 @@
 """The supported optimizers of ``torch.optim``, and the rules that may have produced their states.
 
-A candidate is a rule with its inputs and numbers. Numbers are computed as torch computes them: in
-float64 from Python's numbers, or in float32 if ``lr`` or the step is a tensor.
+A rule is a formula that predicts a member (the parameter or one of its states) from its older
+version, the base, and from inputs. A candidate is a rule with its inputs and numbers. Numbers are
+computed as torch computes them: in float64 from Python's numbers, or in float32 if ``lr`` or the
+step is a tensor.
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ import numpy as np
 from msgspec import Struct
 
 Input = tuple[bool, str]
-"""Whether an input is of the older version, and the name of the member."""
+"""An input of a rule: whether it is in the older version, and the name of the member."""
 
 _M, _V, _X = "exp_avg", "exp_avg_sq", "max_exp_avg_sq"
 _S, _B, _W = "square_avg", "momentum_buffer", "param"
 
 ORDER = (_M, _V, _S, _X, _B, _W)
-"""Members, each after its inputs."""
+"""The names of members. Each member comes after its inputs."""
 
-_STEP = "step"  # always that of the new state, even if the group's values are older
+_STEP = "step"  # always from the new version, even with the older values of a group
 
 
 class RuleCandidate(Struct, frozen=True):
@@ -37,7 +39,7 @@ class RuleCandidate(Struct, frozen=True):
 class _GroupNumbers:
     """The values of a parameter group, and the scalars of its state, as numbers.
 
-    ``tensor``: ``lr`` is a float32 tensor. ``capturable``: the step is a float32 tensor.
+    ``tensor``: whether ``lr`` is a float32 tensor. ``capturable``: whether the step is one.
     """
 
     def __init__(self, values: Mapping[str, object], *, tensor: bool, capturable: bool) -> None:
@@ -77,7 +79,7 @@ class _GroupNumbers:
 
 
 Numbered = tuple[str, str, Sequence[Input], Sequence[Any]]
-"""Member, rule, inputs, numbers; the base is the member of the older version."""
+"""Member, rule, inputs, numbers. The base is the same member in the older version."""
 
 
 def _new(*names: str) -> tuple[Input, ...]:
@@ -152,7 +154,10 @@ def _rmsprop(values: _GroupNumbers) -> Iterator[Numbered]:
 
 
 class _Optimizer(Struct, frozen=True):
-    """``states``, ``may``: required and optional state names. ``values``: names in the group."""
+    """``states``, ``may``: required and optional names of states.
+
+    ``values``: names in the group.
+    """
 
     states: str
     values: str
@@ -168,9 +173,9 @@ KINDS = {
 
 
 def kinds_of(state_names: Collection[str], group: Mapping[str, object]) -> tuple[str, ...]:
-    """Optimizers whose states have these names, the best match of group values first.
+    """Optimizers whose states have these names. The best match of the group's values is first.
 
-    ``group``: the values of the parameter group. Empty if no optimizer matches.
+    ``group``: the values of the parameter group. The result is empty if no optimizer matches.
     """
     names = frozenset(state_names) - {_STEP}
     matches = []
@@ -184,7 +189,11 @@ def kinds_of(state_names: Collection[str], group: Mapping[str, object]) -> tuple
 def candidates(
     kinds: Sequence[str], groups: Sequence[Mapping[str, object]], dtype: str
 ) -> Iterator[RuleCandidate]:
-    """Candidates of all kinds, with the values of each group. The step is the first group's."""
+    """Candidates of all kinds, with the values of each group.
+
+    ``groups``: the values in the new version, then in the older one. The step is always the new
+    one.
+    """
     moved = {_STEP: groups[0][_STEP]} if groups and _STEP in groups[0] else {}
     for kind in (KINDS[name] for name in kinds if name in KINDS):
         for group in groups:
@@ -196,8 +205,8 @@ def candidates(
 def _forms(group: Mapping[str, object]) -> Iterator[tuple[bool, bool]]:
     """Yields (whether ``lr`` is a tensor, whether the step is a tensor) for all possible cases.
 
-    ``lr`` may be a tensor if float32 has its value. Fused kernels of GPUs compute as if ``lr`` and
-    the step were tensors.
+    ``lr`` may be a tensor only if a float32 can have its value. Fused kernels of GPUs compute as if
+    ``lr`` and the step were tensors.
     """
     lr, fused = group.get("lr"), group.get("fused") is True
     with np.errstate(all="ignore"):
@@ -209,7 +218,7 @@ def _forms(group: Mapping[str, object]) -> Iterator[tuple[bool, bool]]:
 
 
 def _readable(kind: _Optimizer, values: _GroupNumbers, dtype: str) -> Iterator[RuleCandidate]:
-    """Yields candidates until a value is missing or is no number."""
+    """Yields candidates, until a value is missing or is no number."""
     try:
         with np.errstate(all="ignore"):
             for member, rule, inputs, numbers in kind.candidates(values):

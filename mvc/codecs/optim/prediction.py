@@ -1,4 +1,8 @@
-"""A prediction: a rule of an optimizer's step with its numbers. It computes new values."""
+"""A prediction: a rule (a formula of an optimizer's step) with its numbers, such as ``lr``.
+
+It computes new values of a tensor from the older values, the base, and from inputs, such as
+moments.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +25,21 @@ from mvc.limits import MAX_PIPELINE_TEXT
 PREFIX = "optim"
 _BLOCK = 1 << 17  # bytes of an array that are processed at once, to stay in the CPU cache
 PREDICTED: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
-"""The dtypes of tensors that rules predict, and their types in numpy."""
+"""The dtypes of tensors that rules predict, with the corresponding types in numpy."""
 GRADES = 10
 """Number of grades. A grade is the uncertainty of an element's prediction, as a power of 2.
 
 Grade 0 is an uncertainty of at most a few units in the last place.
 """
 _FRACTION = {"float32": 23, "float64": 52}
-_NANS = {"float32": 0x7FC00000, "float64": 0x7FF8000000000000}  # bits of every NaN in results
+_NANS = {
+    "float32": 0x7FC00000,
+    "float64": 0x7FF8000000000000,
+}  # the bits that replace every NaN in results
 
 
 class Prediction(Struct, frozen=True):
-    """The content of a coding's text ``optim:RULE:DTYPE:NUMBERS``.
+    """A prediction, named in a coding (how bytes are encoded) by ``optim:RULE:DTYPE:NUMBERS``.
 
     ``optim:adam.1:float32:1.0,0.001,0.5,1e-08`` predicts weights from the previous weights and from
     first and second moments. Equal texts are equal predictions.
@@ -45,7 +52,10 @@ class Prediction(Struct, frozen=True):
     @staticmethod
     @lru_cache(maxsize=1024)
     def parse(text: str) -> Prediction:
-        """The prediction of a text. Raises InvalidPipeline unless it is known and canonical."""
+        """The prediction with this text.
+
+        Raises InvalidPipeline unless it is known and canonical.
+        """
         prefix, rule, dtype, numbers = (*text.split(":"), "", "", "", "")[:4]
         try:
             parsed = Prediction(rule, dtype, tuple(map(float, filter(None, numbers.split(",")))))
@@ -70,12 +80,12 @@ class Prediction(Struct, frozen=True):
 
     @property
     def signed(self) -> bool:
-        """Whether the rule reads the signs of gradients from a bitmap."""
+        """Whether the rule needs the signs of gradients, which a stored bitmap contains."""
         return self._rule.signed
 
     @property
     def graded(self) -> bool:
-        """Whether elements have grades, by the uncertainty of their prediction."""
+        """Whether elements have grades (``GRADES``), by the uncertainty of their prediction."""
         return self._rule.graded
 
     @property
@@ -102,12 +112,12 @@ class Prediction(Struct, frozen=True):
         new: memoryview | None = None,
         grades: Bytes | None = None,
     ) -> Bytes:
-        """Writes the predicted values into ``out``, which may be ``base``; returns the signs.
+        """Writes the predicted values into ``out``, which may be ``base``. Returns the signs.
 
-        All buffers have one length. Trailing bytes that fill no element are copied from the base.
-        ``signs``: 1 for each element with a negative gradient, else 0; by default the signs that
-        predict ``new`` best. ``grades``: under a graded rule, receives the grade of each element.
-        Raises MvcError if this thread cannot compute with subnormal numbers.
+        All buffers have the same length. Trailing bytes that fill no element are copied from the
+        base. ``signs``: 1 for each element with a negative gradient, else 0; by default the signs
+        that predict ``new`` best. ``grades``: if the rule is graded, receives the grade of each
+        element. Raises MvcError if this thread cannot compute with subnormal numbers.
         """
         count, rule = len(out) // self.width, self._rule
         if signs is None:
@@ -145,7 +155,7 @@ class Prediction(Struct, frozen=True):
         return signs
 
     def moving(self, inputs: Sequence[memoryview]) -> NDArray[np.bool_]:
-        """Which elements of a graded rule have a nonzero gradient."""
+        """For a graded rule, which elements have a nonzero gradient."""
         kind = PREDICTED[self.dtype]
         new, old = (np.frombuffer(data, kind, len(data) // self.width) for data in inputs)
         with np.errstate(all="ignore"), subnormals():
@@ -170,7 +180,7 @@ class Prediction(Struct, frozen=True):
         return exponents.astype(np.uint8)
 
     def _predicted(self, *terms: Any) -> Numbers:
-        """The result of the formula, with every NaN replaced by the same one."""
+        """The result of the formula. Every NaN in it is replaced by the same NaN."""
         result: Numbers = self._rule.formula(*terms)
         nans: NDArray[np.bool_] = np.isnan(result)
         if nans.any():

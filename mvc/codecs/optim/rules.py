@@ -1,10 +1,10 @@
 """The formulas of optimizers' steps. Each formula is a fixed sequence of IEEE 754 operations.
 
-A formula receives arrays of equal length, and numbers, all of one dtype (float32 or float64). It
-rounds after each operation, even division and square root, to nearest with ties to even. So every
-machine computes the same bits. ``fma`` is used where kernels of torch multiply and add with a
-single rounding. CPUs differ in the sign and payload of NaNs, and in which of +0 and -0 they return
-as a minimum or maximum. No result depends on these differences.
+A formula receives arrays of equal length, and numbers, all of one dtype (float32 or float64). After
+each operation, including division and square root, it rounds to the nearest number, with ties to
+even. So every machine computes the same bits. ``fma`` is used where kernels of torch multiply and
+add with a single rounding. CPUs differ in the sign and payload of NaNs, and in which of +0 and -0
+they return as a minimum or maximum. No result depends on these differences.
 
 ``docs/format.md`` repeats each formula for other implementations.
 """
@@ -28,12 +28,12 @@ _SPLIT = np.float64(2**27 + 1)
 class Rule(Struct, frozen=True):
     """A formula, the names of its arrays (the base first) and of its numbers.
 
-    A rule that knows only the square of the gradient has a ``pull``, which computes the length of
-    the step. The arguments of ``pull`` are the gradient's magnitude, the root of the second moment
-    plus the second number, and the first number. A bitmap stores the gradient's signs. The
-    arguments of ``formula`` are then the base, the pull with the sign, and the first number.
-    ``falls``: a larger gradient reduces the result. ``graded``: elements are sorted by the
-    uncertainty of their gradient.
+    A rule that knows only the square of the gradient has a function ``pull`` for the length of the
+    step. The arguments of ``pull`` are the gradient's magnitude, the root of the second moment plus
+    the second number, and the first number. A stored bitmap has the gradient's signs. The arguments
+    of ``formula`` are then the base, the result of ``pull`` with the sign, and the first number.
+    ``falls``: whether a larger gradient reduces the result. ``graded``: whether elements are sorted
+    by the uncertainty of their gradient.
     """
 
     arrays: str
@@ -50,7 +50,7 @@ class Rule(Struct, frozen=True):
 
     @property
     def signed(self) -> bool:
-        """Whether the rule reads the signs of gradients from a bitmap."""
+        """Whether the rule needs the signs of gradients, which a stored bitmap contains."""
         return self.pull is not None
 
     @property
@@ -60,7 +60,10 @@ class Rule(Struct, frozen=True):
 
 
 def fma(a: Any, b: Numbers, c: Numbers) -> Numbers:
-    """``a * b + c``. float32 is computed in float64, float64 by exact product and sum."""
+    """``a * b + c`` with a single rounding.
+
+    float32 is computed in float64, and float64 by exact product and sum.
+    """
     if c.dtype != np.float64:
         wide: Numbers = np.multiply(b, a, dtype=np.float64)
         wide += c
@@ -85,13 +88,13 @@ def _product(a: Any, b: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def greater(a: Numbers, b: Numbers) -> Numbers:
-    """The larger of ``a`` and ``b``; ``a`` if they are equal or one is NaN."""
+    """The larger of ``a`` and ``b``. ``a`` if ``a`` equals ``b``, or if ``a`` or ``b`` is NaN."""
     larger: Numbers = np.where(b > a, b, a)
     return larger
 
 
 def _gradient(m: Numbers, old: Numbers, k: Any) -> Numbers:
-    """The gradient. From ``old`` to ``m``, the first moment moved towards it by the share ``k``."""
+    """The gradient: the first moment moved from ``old`` to ``m``, by the share ``k`` towards it."""
     gradient: Numbers = old + (m - old) / k
     return gradient
 
@@ -106,28 +109,31 @@ def magnitude(change: Numbers, c: Any) -> Numbers:
     """The gradient without its sign, from a change of the second moment."""
     square: Numbers = change / c
     np.fmax(square, 0, out=square)
-    square += 0  # makes -0 to +0: the line above may return either, depending on the CPU
+    square += 0  # turns -0 into +0: which of these fmax returns depends on the CPU
     return np.sqrt(square, out=square)
 
 
 def _nesterov(m: Numbers, old: Numbers, u: Any, q: Any) -> Numbers:
-    """The gradient plus the decayed new momentum."""
+    """The gradient plus the new momentum, decayed."""
     return fma(u, m, m - u * old if q == 1 else (m - u * old) / q)
 
 
 def _signed(
     name: str, arrays: str, numbers: str, formula: Formula, *, pull: Formula, falls: bool = False
 ) -> dict[str, Rule]:
-    """A rule from the gradient's square; with the suffix g, its graded form.
+    """A rule that uses the gradient's square, and its graded form, whose name ends in g.
 
-    Rounding does not depend on the sign. So the sign is applied to the pull at the end.
+    Rounding does not depend on the sign. So the sign is applied to the result of ``pull``.
     """
     rule = Rule(arrays, numbers, formula, pull=pull, falls=falls)
     return {name: rule, f"{name}g": replace(rule, graded=True)}
 
 
 def _decayed(name: str, arrays: str, numbers: str, formula: Formula) -> dict[str, Rule]:
-    """A step after decoupled weight decay, by a factor; with the suffix f, by subtraction."""
+    """Two rules for a step after decoupled weight decay.
+
+    The decay is a multiplication. In the rule whose name ends in f, it is a subtraction.
+    """
     inputs = len(arrays.split()) - 1
 
     def after(decay: Formula) -> Formula:

@@ -1,4 +1,4 @@
-"""The storage graph: which records lead to an object, and at what cost.
+"""The storage graph: finds the records to decode for an object, and estimates the decoding time.
 
-``recovery`` decodes the records of a path.
+``mvc.store.recovery`` decodes these records.
 """

@@ -1,4 +1,8 @@
-"""A storage graph in memory, for records that are not in the index."""
+"""A storage graph in memory, for records that are not in the index.
+
+The nodes of a storage graph are objects (the bytes of a tensor, for example). A delta from one
+object, the base, to another is an edge (``mvc.store.graph.search``).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,10 @@ from mvc.store.snapshot import Snapshot
 
 
 class MemoryGraph(Graph):
-    """Contains the codings passed to ``add``. ``name`` registers an object without a coding."""
+    """A graph of the codings passed to ``add``. ``name`` registers an object without a coding.
+
+    A coding says how an object is stored: in full, or as a delta from a base.
+    """
 
     def __init__(self, snapshot: Snapshot, speed: Speed) -> None:
         super().__init__(snapshot, speed)
@@ -21,14 +28,15 @@ class MemoryGraph(Graph):
         self._from: dict[bytes, list[PathStep]] = {}
 
     def name(self, id_: bytes) -> None:
-        """Registers an id. Records name a base by the first bytes of its id.
+        """Registers the id of an object.
 
-        If several ids have the same first bytes, these mean the id that was registered first.
+        A record names its base by the first bytes of the base's id. If several registered ids begin
+        with these bytes, they mean the id that was registered first.
         """
         self._named.setdefault(id_[:BASE_BYTES], id_)
 
     def add(self, step: PathStep) -> None:
-        """Adds a coding, and its inverse if it can be undone."""
+        """Adds a coding. A delta that can be undone is also an edge from the object to its base."""
         member = step.member
         self._to.setdefault(member.id, []).append(step)
         if member.base and not member.coding.forward_only:
@@ -49,8 +57,8 @@ class MemoryGraph(Graph):
 class LooseGraph(MemoryGraph):
     """Has all records of a snapshot, even deltas whose bases are not stored.
 
-    ``know`` registers objects that these records do not contain: objects that are stored elsewhere,
-    and bases that are recovered by undoing a delta.
+    ``know`` registers objects that these records do not contain. These may be stored elsewhere, or
+    be bases that are recovered by undoing a delta.
     """
 
     def __init__(self, snapshot: Snapshot, speed: Speed) -> None:
@@ -69,13 +77,15 @@ class LooseGraph(MemoryGraph):
     def reached(self, available: Iterable[bytes]) -> set[bytes]:
         """The objects that can be recovered if the bytes of ``available`` are known.
 
-        An object counts as one piece.
+        The pieces of a large object (32 MiB each) are not distinguished.
         """
         reachable = {
             *available,
             *(id_ for id_, steps in self._to.items() if not steps[0].member.base),
         }
-        leads: dict[bytes, list[tuple[bytes, set[bytes]]]] = {}  # (object, its missing needs)
+        leads: dict[
+            bytes, list[tuple[bytes, set[bytes]]]
+        ] = {}  # by need: (object, its missing needs)
         for id_, steps in self._to.items():
             for member in (step.member for step in steps if step.member.base):
                 needs = {self._named[name] for name in member.needs if name in self._named}

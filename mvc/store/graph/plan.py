@@ -1,9 +1,12 @@
 """Plans which payloads to decode, and in which order, if optimizer steps predict a piece.
 
-A piece is at most 32 MiB of an object. A predicted piece needs its base and its inputs, which are
-pieces at the same offset and may be predicted, too. A plan recovers every piece once, directly
-before it is needed. So few pieces are in memory at a time: for a series of predicted versions,
-those of two consecutive steps.
+A piece is at most 32 MiB of an object, such as the bytes of a tensor. A payload is the encoded
+bytes of a piece. A *predicted* piece is stored as the difference from what an optimizer's step
+computes. It needs its base (the weights before the step) and inputs (first moments, for example).
+Base and inputs are pieces of other objects at the same offset, and may be predicted, too.
+
+A plan recovers every piece once, directly before the piece is needed. So few pieces are in memory
+at a time: for a series of predicted versions, those of two consecutive steps.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ _TRIES = 16  # steps without recoverable inputs that a plan may avoid
 
 
 class Pieces(Protocol):
-    """Pieces of objects in memory, by the objects' ids."""
+    """Pieces of objects in memory. The keys are the objects' ids."""
 
     def __contains__(self, id_: object, /) -> bool:
         """Whether this object's piece is in memory."""
@@ -35,9 +38,9 @@ class Pieces(Protocol):
 class Action(Struct, frozen=True):
     """Recovers the piece of one object.
 
-    ``steps``: the payloads to decode. They are applied to the piece of ``base``; without a base,
-    the first step is a full record. A predicted step is an action by itself, with ``inputs``.
-    ``drops``: objects whose pieces no later action needs.
+    ``steps``: the payloads to decode. They are applied to the piece of ``base``. Without a base,
+    the first step is a full record. A predicted step is the only step of its action and needs
+    ``inputs``, too. ``drops``: objects whose pieces no later action needs.
     """
 
     id: bytes
@@ -48,12 +51,12 @@ class Action(Struct, frozen=True):
 
     @property
     def needs(self) -> tuple[bytes, ...]:
-        """Objects whose pieces must be in memory first."""
+        """Objects whose pieces must be in memory before this action."""
         return self.inputs if self.base is None else (self.base, *self.inputs)
 
     @property
     def by_chunks(self) -> bool:
-        """Whether each chunk of the piece depends only on the same chunk of other pieces."""
+        """Whether each chunk (1 MiB) of the piece depends only on chunks at the same offset."""
         return not any(
             step.header.group or step.member.coding.transform
             for step in self.steps
@@ -62,7 +65,7 @@ class Action(Struct, frozen=True):
 
 
 class PiecePlan(Struct, frozen=True):
-    """Recovers the pieces at ``start`` of the objects ``targets``."""
+    """Recovers the pieces of the objects ``targets`` that begin at byte ``start``."""
 
     start: int
     targets: tuple[bytes, ...]
@@ -75,7 +78,7 @@ class PiecePlan(Struct, frozen=True):
 
     @property
     def origins(self) -> set[bytes]:
-        """Objects in memory that an action needs or that are in ``targets``."""
+        """Objects in ``targets``, or needed by an action, whose pieces are in memory already."""
         recovered = {action.id for action in self.actions}
         return {
             *self.targets,
@@ -84,7 +87,10 @@ class PiecePlan(Struct, frozen=True):
 
     @property
     def by_products(self) -> set[bytes]:
-        """Recovered inputs of ``targets``, which the caller may request later (``ByProducts``)."""
+        """Inputs from which ``targets`` are predicted, if the plan recovers them.
+
+        The caller may request these objects later (``mvc.store.recovery.by_products``).
+        """
         inputs = {
             id_ for action in self.actions if action.id in self.targets for id_ in action.inputs
         }
@@ -93,7 +99,7 @@ class PiecePlan(Struct, frozen=True):
 
 
 class _LastStep(Struct, frozen=True):
-    """The last step of an object's path, and the base and inputs of that step."""
+    """The last step of the path to an object, and the base and inputs of this step."""
 
     step: PathStep
     base: bytes | None
@@ -101,7 +107,7 @@ class _LastStep(Struct, frozen=True):
 
 
 class _Known(Struct, frozen=True):
-    """Objects at which a path may begin: in memory, or recovered earlier in the plan."""
+    """Objects at which a path may begin: in memory, or recovered by the plan before."""
 
     last_steps: Mapping[bytes, _LastStep]
     available: Container[bytes]
@@ -127,10 +133,11 @@ def plan(
     avoid: AbstractSet[Place] | None = None,
     along: Sequence[Path] = (),
 ) -> PiecePlan:
-    """Plans how to recover the pieces at ``start`` of the objects ``targets``.
+    """Plans how to recover the pieces of the objects ``targets`` that begin at byte ``start``.
 
-    ``available`` and ``avoid``: as for ``Graph.path``. ``along``: paths that the plan must use even
-    if cheaper paths exist. Raises DamagedData if a piece cannot be recovered.
+    ``available``: ids of objects in memory. ``avoid``: payloads that the plan must not use, by
+    default those known to be damaged. ``along``: paths that the plan must use even if cheaper paths
+    exist. Raises DamagedData if a piece cannot be recovered.
     """
     if len(targets) == 1 and not along and targets[0] not in available:
         path = graph.path(targets[0], start, available, avoid=avoid)
@@ -168,7 +175,10 @@ def _last_steps(
     avoid: AbstractSet[Place] | None,
     along: Sequence[Path],
 ) -> dict[bytes, _LastStep]:
-    """The last step of every object in the plan. Raises DamagedData and _LeadsNowhereError."""
+    """The last step of every object that the plan recovers.
+
+    Raises DamagedData, and _LeadsNowhereError for a step that the caller may avoid.
+    """
     last_steps: dict[bytes, _LastStep] = {}
     waiting: list[tuple[bytes, PathStep | None]] = [(id_, None) for id_ in targets]
     for path in along:
@@ -203,11 +213,11 @@ def _path(
     """The path to a piece from objects in memory or in the plan. Raises DamagedData."""
     if available:
         return graph.path(*node, _Known(last_steps, available), avoid=avoid)
-    return _cut(graph, graph.path(*node, avoid=avoid), last_steps)  # the graph caches such paths
+    return _cut(graph, graph.path(*node, avoid=avoid), last_steps)  # a cached path
 
 
 def _cut(graph: Graph, path: Path, last_steps: Mapping[bytes, _LastStep]) -> Path:
-    """The part of a path after its last object that is already in the plan."""
+    """The part of ``path`` that follows the last object on it that is in the plan already."""
     ends = [graph.end_of(step) for step in path.steps]
     at = max((i for i, end in enumerate(ends) if end in last_steps), default=None)
     return path if at is None else Path(path.steps[at + 1 :], path.cost, ends[at])
@@ -216,7 +226,10 @@ def _cut(graph: Graph, path: Path, last_steps: Mapping[bytes, _LastStep]) -> Pat
 def _add(
     graph: Graph, path: Path, last_steps: dict[bytes, _LastStep]
 ) -> list[tuple[bytes, PathStep | None]]:
-    """Adds the objects on a path to ``last_steps``; returns all inputs, each with its step."""
+    """Adds the objects on a path to ``last_steps``.
+
+    Returns the inputs, each with the step it is for.
+    """
     needed: list[tuple[bytes, PathStep | None]] = []
     at = path.origin
     for step in path.steps:
@@ -236,13 +249,18 @@ def _inputs(graph: Graph, step: PathStep) -> tuple[bytes, ...]:
 
 
 def _ordered(last_steps: Mapping[bytes, _LastStep], targets: Sequence[bytes]) -> tuple[Action, ...]:
-    """Orders actions, each after those that it needs. Raises _LeadsNowhereError for a cycle."""
+    """The actions that recover ``targets``. Each action follows the actions that it depends on.
+
+    Raises _LeadsNowhereError for a cycle.
+    """
     cuts = {*targets, *(id_ for last in last_steps.values() for id_ in last.inputs)}
     for id_, last in last_steps.items():
         if last.step.member.coding.predicted:
             cuts |= {id_, last.base or id_}
     ordered: list[Action] = []
-    opened: dict[bytes, Iterator[bytes]] = {}  # in the order in which they were opened
+    opened: dict[
+        bytes, Iterator[bytes]
+    ] = {}  # objects on the way from ``target``: the needs not visited yet
     done: set[bytes] = set()
     for target in targets:
         if target not in last_steps or target in done:
@@ -265,7 +283,7 @@ def _ordered(last_steps: Mapping[bytes, _LastStep], targets: Sequence[bytes]) ->
 
 
 def _whole_first(actions: Sequence[Action]) -> list[Action]:
-    """Moves whole-piece actions that need no other action to the front."""
+    """Moves the actions to the front that need no other action and do not work by chunks."""
     recovered = {action.id for action in actions}
     first = [a for a in actions if not a.by_chunks and not recovered.intersection(a.needs)]
     moved = {a.id for a in first}
@@ -273,7 +291,10 @@ def _whole_first(actions: Sequence[Action]) -> list[Action]:
 
 
 def _action(last_steps: Mapping[bytes, _LastStep], id_: bytes, cuts: Container[bytes]) -> Action:
-    """The action of one object: its path back to the nearest object in ``cuts``."""
+    """The action that recovers ``id_`` from the nearest object in ``cuts`` on its path.
+
+    If there is none, it recovers ``id_`` from a full record.
+    """
     last = last_steps[id_]
     steps, base = [last.step], last.base
     while base is not None and base in last_steps and base not in cuts:
@@ -306,14 +327,15 @@ def recovers(graph: Graph, id_: bytes, nbytes: int) -> bool:
 
 
 def is_predicted(path: Path) -> bool:
-    """Whether the path contains an optimizer's step, so that it needs a plan."""
+    """Whether an optimizer's step predicts an object on the path, so that the path needs a plan."""
     return any(step.member.coding.predicted for step in path.steps)
 
 
 def related(graph: Graph, paths: Sequence[Path]) -> list[list[int]]:
-    """Groups paths, by number, that must be planned together because they share objects.
+    """Groups the paths that must be planned together because they share objects.
 
-    Paths that share only a full record are not grouped: many paths may begin with the same zeros.
+    A group has the indexes of its paths in ``paths``. Paths that share only a full record are not
+    grouped: many paths may begin with the same zeros.
     """
     owners: dict[bytes, int] = {}
     roots = list(range(len(paths)))

@@ -1,9 +1,11 @@
 """The storage graph: its nodes are objects, its edges are deltas (docs/architecture.md).
 
-A path begins at a full record, which needs no base. A delta without a transform can be applied and
-undone, so it is an edge in both directions. So a version can be recovered from a full record of an
-earlier or of a later version (VSOL §3.2.8). A delta with a transform, such as a change of dtype,
-can only be applied (``Coding``).
+An object, such as the bytes of a tensor, is stored in full or as a delta from another object, its
+base. Large objects are stored in pieces of 32 MiB. A path to an object begins at a full record,
+which needs no base. A delta without a transform can be applied and undone, so it is an edge in both
+directions. So a version can be recovered from a full record of an earlier or of a later version
+(VSOL §3.2.8). A delta with a transform, such as a change of dtype, can only be applied
+(``Coding``).
 """
 
 from __future__ import annotations
@@ -25,14 +27,17 @@ _MAX_VISITED = 100_000
 _CACHED = 8192  # key prefixes, and as many paths
 
 Place = tuple[int, int, int]
-"""Position of a payload: pack, byte offset of its record, its own offset in the record's body."""
+"""Position of a payload: number of the pack, offset of the record, offset in the record's body.
+
+A payload is the encoded bytes of one piece of an object.
+"""
 
 
 class Speed(Struct, frozen=True):
     """Rough speeds of decoding, sufficient to choose between paths.
 
-    They are bytes per second of one thread; ``latency`` is seconds per payload. For reports,
-    ``mvc.store.recovery.rates`` estimates recovery times more exactly.
+    The first three are in bytes per second of one thread; ``latency`` is in seconds per payload.
+    For reports, ``mvc.store.recovery.rates`` estimates recovery times more exactly.
     """
 
     full: float = 3e9
@@ -44,13 +49,13 @@ class Speed(Struct, frozen=True):
         """Estimated time to read, check and decode one payload."""
         rate = self.delta if member.base else self.full
         once = self.latency + member.stored / self.read + member.nbytes / rate
-        return once * (1 + len(member.inputs))  # an input costs about as much as a base
+        return once * (1 + len(member.inputs))  # as if each input of a prediction were a base
 
 
 class PathStep(Struct, frozen=True, gc=False):
     """One payload to decode. ``reverse``: the delta is undone instead of applied.
 
-    ``entry``: offset of the journal entry that published it, -1 if that was not searched.
+    ``entry``: offset of the journal entry that published the payload; -1 if unknown.
     """
 
     pack: int
@@ -66,10 +71,11 @@ class PathStep(Struct, frozen=True, gc=False):
 
 
 class Path(Struct, frozen=True, gc=False):
-    """A full record first, then deltas in the order in which they are applied.
+    """A path to an object: a full record, then deltas in the order in which they are applied.
 
-    ``cost`` is the estimated time in seconds of one decoding thread. With ``origin``, the id of an
-    object in memory, there is no full record: the first delta is applied to this object.
+    ``cost`` is the estimated time in seconds of one decoding thread. ``origin`` is the id of an
+    object in memory, or None. With ``origin``, there is no full record: the first delta is applied
+    to this object.
     """
 
     steps: tuple[PathStep, ...]
@@ -78,21 +84,24 @@ class Path(Struct, frozen=True, gc=False):
 
     @property
     def depth(self) -> int:
-        """Deltas to apply after the full record."""
+        """The number of deltas to apply after the full record."""
         return len(self.steps) - 1
 
     @property
     def stored(self) -> int:
-        """Payload bytes of the path. Of a group's payload, only the object's share counts."""
+        """Payload bytes of the path.
+
+        If several objects share a payload, only this object's share counts.
+        """
         return sum(step.header.share(step.member) for step in self.steps)
 
 
 class Link(Struct, frozen=True, gc=False):
-    """One object of a chain (``Graph.chain``). ``nbytes``: raw bytes of its piece.
+    """One object on the path to another (``Graph.chain``). ``nbytes``: raw bytes of its piece.
 
-    ``sequence``: number of the operation that published the object. ``depth``: the deltas to decode
-    for it after the full record. ``stored``: their bytes, including the full record. ``predicted``:
-    whether the object or an earlier object of the chain is predicted by an optimizer's step.
+    ``sequence``: number of the operation that published the object. ``depth``: number of deltas to
+    decode for it. ``stored``: bytes of these deltas and of the full record. ``predicted``: whether
+    an optimizer's step predicts the object, or an earlier object on the path.
     """
 
     id: bytes
@@ -109,10 +118,10 @@ class _Route(Struct, frozen=True, gc=False):
 
 
 class _Cache(Struct):
-    """Results of searches at one generation and position of the journal (``at``).
+    """Results of searches, valid for one generation and position of the journal (``at``).
 
     ``entries``: offsets of journal entries, by key prefix in the index. ``ids``: ids by their first
-    bytes. ``paths``: by object and offset of the piece.
+    bytes. ``paths``: paths by object and offset of the piece.
     """
 
     at: tuple[int, Position] | None = None
@@ -122,10 +131,13 @@ class _Cache(Struct):
 
 
 class Graph:
-    """Finds paths over the records of a snapshot."""
+    """Finds paths over the records of a snapshot (the repository up to some journal entry)."""
 
     def __init__(self, snapshot: Snapshot, speed: Speed, *, undo: int | None = None) -> None:
-        """``undo``: only deltas of entries before this byte of the journal may be undone."""
+        """``undo``: a byte of the journal.
+
+        Deltas of entries from this byte on must not be undone.
+        """
         self._snapshot = snapshot
         self._speed = speed
         self._undo = undo
@@ -133,7 +145,7 @@ class Graph:
         self._cache = _Cache()
 
     def exclude(self, steps: Iterable[PathStep]) -> None:
-        """Excludes these damaged payloads from later paths."""
+        """Excludes the payloads of these steps, which are damaged, from later paths."""
         self._damaged.update(step.place for step in steps)
         self._cache = _Cache()
 
@@ -153,14 +165,14 @@ class Graph:
         return self._snapshot.generation
 
     def entries_holding(self, id_: bytes) -> list[int]:
-        """Offsets of journal entries with records of objects that have the id's first 8 bytes.
+        """Offsets, ascending, of the journal entries that published records of this object.
 
-        The offsets ascend.
+        Only the first 8 bytes of ids are compared.
         """
         return self._under(keys.BLOB + id_[: keys.ID_BYTES])
 
     def _under(self, prefix: bytes) -> list[int]:
-        """Offsets of entries with keys under ``prefix``."""
+        """Offsets of the entries with index keys under ``prefix``."""
         known = self._known().entries
         offsets = known.get(prefix)
         if offsets is None:
@@ -175,7 +187,7 @@ class Graph:
         return known
 
     def codings(self, id_: bytes, start: int | None = None) -> list[PathStep]:
-        """Every stored coding of the object, or of its piece at ``start``."""
+        """Every stored payload of the object, or of its piece at ``start``."""
         return self._snapshot.retry_on_rewrite(
             lambda: [
                 s for home in self.entries_holding(id_) for s in self._in_entry(home, id_, start)
@@ -193,13 +205,17 @@ class Graph:
         return bool(self.entries_holding(id_)) and bool(self.codings(id_))
 
     def stores(self, id_: bytes, nbytes: int) -> bool:
-        """Whether all pieces of an object have codings."""
+        """Whether all pieces of an object are stored. Their bases may be missing."""
         stored_pieces = {(step.member.start, step.member.nbytes) for step in self.codings(id_)}
         starts = range(0, nbytes, PIECE)
         return all((start, min(PIECE, nbytes - start)) in stored_pieces for start in starts)
 
     def nameable(self, id_: bytes) -> bool:
-        """Whether the first bytes of the id, by which records name a base, mean this object."""
+        """Whether records can name this object as a base.
+
+        A base is named by the first bytes of its id. They mean the first object published with
+        them.
+        """
         return self.resolve_prefix(id_[: keys.ID_BYTES]) == id_
 
     def resolve_prefix(self, prefix: bytes) -> bytes | None:
@@ -224,11 +240,11 @@ class Graph:
         return self._snapshot.position.sequence
 
     def chain(self, id_: bytes, start: int = 0) -> tuple[Link, ...]:
-        """The objects on the cheapest path to a piece. The last one is ``id_``.
+        """The objects on the cheapest path to a piece. The last object is ``id_``.
 
         The chain begins with the full record. If a step changes the element type or the length, the
-        chain begins with the object of this step: earlier objects cannot be bases of later
-        versions.
+        chain begins with the object of this step instead, because earlier objects cannot be bases
+        of later versions.
         """
         return self._snapshot.retry_on_rewrite(lambda: self._chain(id_, start))
 
@@ -251,7 +267,7 @@ class Graph:
         return tuple(links)
 
     def end_of(self, step: PathStep) -> bytes:
-        """The object that a step recovers."""
+        """The id of the object that a step recovers."""
         if not step.reverse:
             return step.member.id
         return self.resolve_prefix(step.member.base) or b""
@@ -264,10 +280,11 @@ class Graph:
         *,
         avoid: AbstractSet[Place] | None = None,
     ) -> Path:
-        """The cheapest path to a piece. Raises DamagedData if no path exists.
+        """The cheapest path to the piece at ``start`` of an object.
 
-        ``available``: ids of objects in memory, where a path may begin at no cost. ``avoid``:
-        payloads that the path must not use, by default those known to be damaged.
+        Raises DamagedData if there is none. ``available``: ids of objects in memory, where a path
+        may begin at no cost. ``avoid``: payloads that the path must not use, by default those known
+        to be damaged.
         """
         if available or avoid is not None:
             avoided = self._damaged if avoid is None else avoid
@@ -319,7 +336,7 @@ class Graph:
         )
 
     def _leading_to(self, id_: bytes, start: int) -> Iterator[PathStep]:
-        """The steps that recover a piece: its codings, and deltas from it, which are undone."""
+        """The steps that recover a piece: its payloads, and deltas from the piece, to be undone."""
         prefix = id_[: keys.ID_BYTES]
         nameable = self.resolve_prefix(prefix) == id_
         for home in self.entries_holding(id_):

@@ -1,16 +1,17 @@
 """The folder of the index: a small file names the current environment.
 
-``index.lmdb/current`` contains the name of a sub-folder with one LMDB environment. A rebuilt index
-is a new environment in a new sub-folder. Then ``current`` gets the new name, and the old sub-folder
-is deleted. A process that has the old environment open can continue to use it: deleted files stay
-readable, and processes with the same lock file open still exclude each other. The data file of an
-environment is never replaced: the new file would use the transaction counter in the old lock file,
-and a process could read an outdated snapshot unnoticed.
+``index.lmdb/current`` contains the name of a sub-folder with one LMDB environment (a data file and
+a lock file). A rebuilt index is a new environment in a new sub-folder. Then ``current`` gets the
+new name, and the old sub-folder is deleted. A process that has the old environment open can
+continue to use it: deleted files stay readable, and processes with the same lock file open still
+exclude each other. The data file of an environment is never replaced: LMDB would read the
+transaction counter for the new file from the old lock file, and a process could read an outdated
+state unnoticed.
 
 LMDB allows a process to open a file only once. So all users in a process share one environment, and
 a child process opens the file again after a fork. An environment is identified by device and inode
-of its data file. So two paths to one repository lead to one environment, and a replaced file is a
-new environment.
+of its data file. So two paths to one repository lead to one environment, and a replaced data file
+is a new environment.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ _open: dict[_Key, tuple[Index, int]] = {}
 
 
 def current(fs: FileSystem, folder: Path) -> Path | None:
-    """The current environment, or None if ``current`` is missing or invalid."""
+    """The sub-folder of the current environment.
+
+    None if the file ``current`` is missing or invalid.
+    """
     path = folder / CURRENT
     identity = fs.stat(path, follow=False)
     if identity is None or not identity.is_file or identity.size > _LONGEST:
@@ -46,14 +50,15 @@ def current(fs: FileSystem, folder: Path) -> Path | None:
     try:
         name = fs.read_bytes(path, _LONGEST).decode("ascii", "replace").strip()
     except MvcError:
-        return None  # another process has just replaced or deleted it
+        return None  # another process has just replaced or deleted the file
     return folder / name if _NAME.fullmatch(name) else None
 
 
 def data_identity(fs: FileSystem, environment: Path) -> FileIdentity | None:
-    """The identity of an environment's data file; None if data, lock or folder is a link.
+    """The identity of an environment's data file. None if it is missing or not safe to open.
 
-    LMDB maps its files for writing. Through a link, it could change a file of another owner.
+    LMDB maps its files for writing. If the folder or a file is a link, LMDB could change a file of
+    another owner.
     """
     place = fs.stat(environment, follow=False)
     lock = fs.stat(environment / LOCK, follow=False)
@@ -89,7 +94,9 @@ def _delete(fs: FileSystem, environment: Path) -> None:
         if identity is not None and not identity.is_dir:
             fs.unlink(environment, missing_ok=True)
             return
-        with suppress(MvcError):  # data first: present users would not see a new lock file
+        with suppress(
+            MvcError
+        ):  # The data file first: then no process adds a lock file, which present users ignore.
             for name in (DATA, LOCK):
                 fs.unlink(environment / name, missing_ok=True)
         fs.remove_dir(environment)
@@ -101,7 +108,10 @@ def _key(identity: FileIdentity) -> _Key:
 
 
 class Lent:
-    """One use of an open index. ``release`` ends it. The end of the last use closes the index."""
+    """One use of an open index. ``release`` ends the use.
+
+    The end of the last use closes the index.
+    """
 
     def __init__(self, fs: FileSystem, environment: Path, index: Index, key: _Key) -> None:
         self.index = index
@@ -110,16 +120,16 @@ class Lent:
         self._key = key
 
     def is_in_place(self) -> bool:
-        """Whether the open file is still at its path."""
+        """Whether the environment's folder still has the data file that is open."""
         identity = self._fs.stat(self.environment / DATA, follow=False)
         return identity is not None and _key(identity) == self._key
 
     def is_same_file(self, other: Lent) -> bool:
-        """Whether both are uses of one file."""
+        """Whether ``other`` is a use of the same data file."""
         return self._key == other._key
 
     def release(self) -> None:
-        """Ends this use. In a child process after a fork, it does nothing."""
+        """Ends this use. In a child process after a fork, does nothing."""
         with _lock:
             index, users = _open.get(self._key, (None, 0))
             if index is not self.index or self._key[0] != os.getpid():
@@ -134,7 +144,7 @@ class Lent:
 def lend(fs: FileSystem, folder: Path, *, writable: bool) -> Lent:
     """The current index in ``folder``, which all users in the process share.
 
-    Raises DamagedData if there is no index, or its file is no intact LMDB file.
+    Raises DamagedData if there is no index, or if its file is no intact LMDB file.
     """
     for _ in range(_TRIES):
         environment = current(fs, folder)
@@ -162,7 +172,10 @@ def create(fs: FileSystem, folder: Path) -> Lent:
 
 
 def _lend(fs: FileSystem, environment: Path, key: _Key, *, writable: bool) -> Lent | None:
-    """None if another process replaced the file while it was being opened."""
+    """Opens the index, or shares it if it is open in this process.
+
+    None if another process replaced the file while it was being opened.
+    """
     index, users = _open.get(key, (None, 0))
     if index is None:
         index = Index(fs, environment, writable=writable)

@@ -1,10 +1,11 @@
 """The index: an LMDB file for searching journal entries by ids and names (docs/format.md).
 
-The index is derived from the journal and may be deleted. Its keys are in sorted *runs* (``runs``):
-blocks of keys, and a directory of the blocks. LMDB stores each block and directory under its hash.
-It stores one *meta* value, too: the indexed journal position and the hash of every run's directory.
-Each value is compared with its hash before use. If they differ, DamagedData is raised, and the
-caller rebuilds the index.
+The index is derived from the journal and may be deleted. It contains keys, each for an id or a name
+and the offset of an entry (``keys``). The keys are in sorted *runs* (``runs``). A run consists of
+blocks of keys, and a directory of the blocks. LMDB stores each block and each directory under its
+hash. A *meta* value has the position up to which the journal is indexed, and the hash of every
+run's directory. Each value is compared with its hash before use. If they differ, DamagedData is
+raised, and the caller rebuilds the index.
 """
 
 from __future__ import annotations
@@ -38,19 +39,22 @@ _META = b"meta"
 _CHECK = 16
 _FAN = 4  # runs of one level that are merged into a run of the next level
 _LOCK_FILE = 8192  # bytes, for LMDB's 126 readers
-_PATIENCE, _PAUSE = 2.0, 0.005  # seconds; both files differ while another process commits
+_PATIENCE, _PAUSE = 2.0, 0.005  # seconds; for ``Index._check_lock``
 _NOT_ITS_LOCK = "the index and its lock file do not belong together"
 
 
 class IndexRun(Struct, frozen=True):
-    """``level`` grows by one with each merge; ``check`` is the hash of the run's directory."""
+    """A run in the index. ``check`` is the hash of its directory.
+
+    ``level``: 0 for a run of new keys. A run that is merged from others is one level higher.
+    """
 
     level: int
     check: bytes
 
 
 class Meta(Struct, frozen=True):
-    """The index covers repository ``identity`` up to ``position``."""
+    """The meta value: up to ``position``, the entries of repository ``identity`` are indexed."""
 
     identity: bytes
     position: Position
@@ -80,7 +84,7 @@ class Meta(Struct, frozen=True):
 
 
 class Index:
-    """One open LMDB environment. A process may open a file only once (``folder``)."""
+    """One open LMDB environment. A process must not open an environment twice (``folder``)."""
 
     def __init__(
         self, fs: FileSystem, folder: Path, *, writable: bool, create: bool = False
@@ -90,7 +94,7 @@ class Index:
         Raises DamagedData if the file is missing or is no intact LMDB file.
         """
         _check_file(fs, folder / "data.mdb", create=create)
-        # Every access is locked, because the map may be resized only while nothing reads it.
+        # Every access is locked, because the map may be resized only while no thread uses it.
         self._lock = threading.RLock()
         try:
             with translate(folder, "read"):  # py-lmdb raises some OSErrors unchanged
@@ -125,8 +129,9 @@ class Index:
     def _check_lock(self) -> None:
         """Raises DamagedData if lock file and data file name different newest transactions.
 
-        Then one file was replaced while the index was in use. LMDB would continue from an older
-        state and overwrite pages in use, which could kill the process.
+        A difference that lasts means that one file was replaced while the index was in use. LMDB
+        would continue from an older state and overwrite pages in use, which could kill the process.
+        A short difference is normal while another process commits.
         """
         until = time.monotonic() + _PATIENCE
         while True:
@@ -180,9 +185,9 @@ class Index:
     ) -> Meta:
         """Adds ``keys`` as a run, merges runs, sets the indexed position. Returns the new state.
 
-        ``instead``: after a replacement of the journal, the present state of the index. Its runs
-        are deleted, and ``old`` is used in its place. If another process has changed the index
-        meanwhile, adds nothing and returns the state that this process wrote.
+        ``instead``: the present state of the index, if the journal was replaced. The runs of this
+        state are deleted, and ``old`` takes its place. If another process has changed the index
+        meanwhile, adds nothing and returns the state that the other process wrote.
         """
         fresh = sorted(set(keys))
         while True:
@@ -217,7 +222,7 @@ class Index:
                     self._delete(txn, run)
                 runs = [run for run in runs if run.level != level]
                 level += 1
-            # After the deletions, because a block of the new run may be equal to a deleted block.
+            # The new run is written last, because one of its blocks may be equal to a deleted one.
             directory = build_run(keys, lambda check, data: txn.put(_block_key(check), data))
             encoded = directory.encoded()
             check = block_check(encoded)
@@ -263,10 +268,10 @@ def _block_key(check: bytes) -> bytes:
 
 
 def _reserve(lock_file: Path, *, create: bool) -> None:
-    """Allocates LMDB's lock file, because on a full disk LMDB's write to it could kill the process.
+    """Allocates LMDB's lock file. If the disk were full, LMDB's write to it could kill the process.
 
-    Raises DamagedData if an existing index has no lock file, because a new lock file does not lock
-    out processes that use the old one. Do not call it while this process has the environment open:
+    Raises DamagedData if an existing index has no lock file: a new lock file would not exclude
+    processes that use the old one. Do not call it while this process has the environment open:
     ``os.close`` would release the locks of the process.
     """
     try:
@@ -285,7 +290,7 @@ def _reserve(lock_file: Path, *, create: bool) -> None:
 
 
 def _check_file(fs: FileSystem, path: Path, *, create: bool) -> None:
-    """Raises DamagedData for a file that is no LMDB file or is damaged: LMDB could crash on it."""
+    """Raises DamagedData for a damaged LMDB file, or another file: LMDB could crash on it."""
     identity = fs.stat(path)
     if (identity is None) != create:
         raise DamagedData(f"the index {'is missing' if identity is None else 'exists already'}")

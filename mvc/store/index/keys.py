@@ -1,7 +1,7 @@
-"""Keys of the index: one byte for the table, the value to search for, then a journal offset.
+"""Keys of the index: one byte that names a table, a value to search for, then a journal offset.
 
-The offset, 6 bytes, is that of the journal entry with the value. The index has only keys. Integers
-are big-endian, so that keys are in the order of the numbers.
+The offset (6 bytes) is where the journal entry with this value begins. The index stores keys
+without values. Integers are big-endian, so that the order of keys is the order of the numbers.
 """
 
 from __future__ import annotations
@@ -17,12 +17,22 @@ from mvc.store.journal.frames import Recorded
 REF, COMMIT, COMMITTED, MARK, PACK, BLOB, EDGE, REFLOG, OPERATION, UNDONE = (
     b"f", b"c", b"t", b"r", b"k", b"b", b"e", b"l", b"o", b"u",
 )  # fmt: skip
+"""Tables of entries, by what an entry has (``entry_keys``, ``blob_keys``, ``edge_key``)."""
 DEPLOYED, ORDER, SUBJECT, STATEMENT = b"d", b"s", b"a", b"n"
-"""Tables of statements by: target and time; kind, target and hybrid time; subject; id."""
+"""Tables of statements (deployments and other assertions about versions).
+
+By target and time; by kind, target and hybrid time (``ordered``); by subject; by id.
+"""
 OWN, MIXED = b"w", b"x"
-"""Tables of operations by target: recorded here; received or out of turn (``_is_in_turn``)."""
+"""Tables of operations by target: recorded in this repository; received, or not in turn.
+
+``_is_in_turn`` says which are in turn.
+"""
 STATE, WEIGHTS = b"\x40", b"\x41"
-"""Kinds in the table of subjects: availability of a version's state, and of a file's weights."""
+"""Instead of a kind of statement: a mark of a version's state, or of one file's weights.
+
+Such a mark says whether these bytes are stored. Its keys are in the table ``SUBJECT``.
+"""
 _TARGET = b"\x80"
 _OFFSET = 6
 ID_BYTES = 8
@@ -38,18 +48,19 @@ def number(value: int) -> bytes:
 def moment(time_ns: int) -> bytes:
     """A signed nanosecond time in 8 bytes.
 
-    If a wrong clock has recorded a time that is too late for 8 bytes, it is the latest time.
+    A time that is too late for 8 bytes, because a clock was wrong, becomes the latest time that
+    fits.
     """
     return min(time_ns + _BIAS, _LAST).to_bytes(8, "big")
 
 
 def moment_of(key: bytes) -> int:
-    """The time, in ns, in a key that has it before the offset."""
+    """The time, in ns, in a key that has a time directly before the offset."""
     return int.from_bytes(key[-_OFFSET - 8 : -_OFFSET], "big") - _BIAS
 
 
 def text(name: str) -> bytes:
-    """A name with a terminator, so that no name is a prefix of another."""
+    """A name with a terminator, so that no name is a prefix of another name."""
     return encode_text(name) + b"\0"
 
 
@@ -59,12 +70,12 @@ def offset_of(key: bytes) -> int:
 
 
 def without_offset(key: bytes) -> bytes:
-    """A key up to its journal offset."""
+    """A key without the journal offset at its end."""
     return key[:-_OFFSET]
 
 
 def name_of(key: bytes) -> str:
-    """The name in a key of table, name and offset. A key of ``DEPLOYED`` has a time, too."""
+    """The name in a key of table, name and offset. Keys in ``DEPLOYED`` also have a time."""
     end = -_OFFSET - (9 if key[:1] == DEPLOYED else 1)
     return decode_text(key[1:end])
 
@@ -75,7 +86,7 @@ def after(prefix: bytes) -> bytes:
 
 
 def entry_keys(recorded: Recorded) -> Iterator[bytes]:
-    """The keys of an entry, except the keys of its records."""
+    """The keys of an entry, except the keys of the objects in its records."""
     entry, at = recorded.entry, number(recorded.offset)
     yield OPERATION + number(recorded.sequence) + at
     for change in entry.refs:
@@ -117,10 +128,10 @@ def _statement_keys(statement: Statement) -> Iterator[bytes]:
 
 
 def _is_in_turn(entry: Entry, target: str) -> bool:
-    """Whether an entry's statement on a target can be added without comparing it to earlier ones.
+    """Whether an entry's statement on a target takes effect regardless of earlier statements.
 
-    It cannot if the clock was set back, if it retracts a deployment that is not live, or if the
-    entry has several statements on the target.
+    This is false if the clock was set back, if the statement retracts a deployment that is not
+    live, or if the entry has several statements on the target.
     """
     first, *rest = (statement for statement in entry.statements if statement.target == target)
     is_live = not isinstance(first, Retraction) or first.replaces == first.subject
@@ -128,9 +139,10 @@ def _is_in_turn(entry: Entry, target: str) -> bool:
 
 
 def topic(statement: Statement) -> bytes:
-    """Prefix of the keys of a topic's statements: of a target, or of one kind and one subject.
+    """Prefix of the keys of all statements of the same topic as ``statement``.
 
-    Subjects with equal first bytes share a prefix.
+    A topic is a target. For statements without a target, it is one kind and one subject. Subjects
+    with equal first bytes share a prefix.
     """
     if statement.target:
         return on(statement.target)
@@ -150,17 +162,21 @@ def about(code: int, subject: bytes) -> bytes:
 def ordered(code: int, target: str) -> bytes:
     """Prefix of the keys of the statements of one kind on a target, by hybrid time.
 
-    This is the clock's time, or more if the clock was set back (docs/format.md, "Statements").
+    The hybrid time is the clock's time, or a later time if the clock was set back (docs/format.md,
+    "Statements").
     """
     return ORDER + bytes((code,)) + text(target)
 
 
 def blob_keys(objects: Iterable[bytes], offset: int) -> list[bytes]:
-    """A key for every object in an entry's records. ``objects``: first bytes of object ids."""
+    """A key for every object in the records of the entry at ``offset``.
+
+    ``objects``: first bytes of the ids of these objects.
+    """
     at = number(offset)
     return [BLOB + prefix + at for prefix in objects]
 
 
 def edge_key(base_offset: int, offset: int) -> bytes:
-    """The entry at ``offset`` has deltas from objects of the entry at ``base_offset``."""
+    """Says that the entry at ``offset`` has deltas from objects of the entry at ``base_offset``."""
     return EDGE + number(base_offset) + number(offset)

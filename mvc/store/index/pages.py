@@ -1,9 +1,10 @@
-"""Checks an LMDB file before LMDB opens it: offsets must be in their page, pages in the file.
+"""Checks the index, an LMDB file, before LMDB opens it.
 
-LMDB trusts its file. A flipped bit in a page's header or in a pointer makes LMDB read outside the
-page or outside its memory map. This kills the process, at every start. So all pages that the newest
-header reaches are checked first: the main tree, the tree of free pages, and the lists of free
-pages. Stored keys and values are not checked here, because they have hashes.
+Offsets must be in their page, pages in the file. LMDB trusts its file. A flipped bit in a page's
+header or in a pointer makes LMDB read outside the page or outside its memory map. This kills the
+process, at every start. So all pages that the newest header reaches are checked first: the main
+tree, the tree of free pages, and the lists of free pages. Stored keys and values are not checked
+here, because they have hashes.
 
 Layout: LMDB 0.9 (``mdb.c``: MDB_meta, MDB_db, MDB_page, MDB_node), file version 1, 64-bit,
 little-endian.
@@ -35,7 +36,10 @@ _TRIES = 5
 
 
 class _Header(Struct, frozen=True):
-    """The newer of two headers. ``last``: number of the last page; ``free``, ``main``: trees."""
+    """One of the two headers of the file. ``last``: number of the last page.
+
+    ``free`` and ``main``: the tree of free pages and the main tree, as LMDB describes them.
+    """
 
     page_size: int
     transaction: int
@@ -48,8 +52,8 @@ def check_pages(file: ReadFile) -> None:
     """Raises DamagedData for a file on which LMDB could crash.
 
     If another process writes during the check, it may overwrite pages that the checked header still
-    uses. Then the header has changed, and the new header is checked. After ``_TRIES`` changes the
-    file counts as valid: the writing process checked it, too, and has not crashed.
+    uses. Then the header has changed, and the new header is checked. After ``_TRIES`` changes, the
+    file counts as valid: the writing process has checked the file, too, and has not crashed.
     """
     for _ in range(_TRIES):
         header = _newest(file)
@@ -104,7 +108,10 @@ class _Check:
             self._free_pages(key, value)
 
     def _tree(self, tree: tuple[int, ...]) -> Iterator[tuple[bytes, bytes]]:
-        """Yields (key, value); a value on overflow pages is empty, unless it lists free pages."""
+        """Yields (key, value).
+
+        A value on overflow pages is left empty, unless it lists free pages.
+        """
         depth, counts, root = tree[2], tree[3:7], tree[7]
         if root == _EMPTY:
             if depth or any(counts):
@@ -128,7 +135,10 @@ class _Check:
             raise DamagedData("the index file is damaged: a tree lacks entries")
 
     def _mark(self, number: int, count: int = 1) -> None:
-        """Marks pages as reached. Raises DamagedData if one is reached twice or not in the file."""
+        """Marks pages as reached.
+
+        Raises DamagedData for a page that is reached twice or not in the file.
+        """
         if number < 2 or number + count - 1 > self._header.last or count > self._header.last:
             raise _wrong(number)
         pages = range(number, number + count)
@@ -143,9 +153,10 @@ class _Check:
         return self._file.read(number * self._size, length)
 
     def _nodes(self, number: int, *, leaf: bool) -> Iterator[tuple[int, bytes, bytes, int]]:
-        """Yields (flags, key, value, number).
+        """Yields (flags, key, value, number) of each node of a page.
 
-        ``number`` is the length of the value in a leaf, and the child page in a branch.
+        In a leaf, ``number`` is the length of the value. In a branch, it is the number of the child
+        page.
         """
         self._mark(number)
         page = self._read(number, self._size)
@@ -177,7 +188,7 @@ class _Check:
             raise _wrong(number)
 
     def _overflow(self, value: bytes, length: int, tree: tuple[int, ...]) -> bytes:
-        """Checks a value on overflow pages. Returns its bytes if they list free pages."""
+        """Checks a value on overflow pages. Returns the value if it lists free pages."""
         number = int.from_bytes(value, "little")
         if not 2 <= number <= self._header.last:
             raise _wrong(number)
@@ -192,7 +203,10 @@ class _Check:
         return self._read(number, _PAGE.size + length)[_PAGE.size :]
 
     def _free_pages(self, key: bytes, value: bytes) -> None:
-        """Marks the pages that a transaction freed: a count, then descending page numbers."""
+        """Marks the pages that a transaction freed.
+
+        ``value``: a count, then descending page numbers.
+        """
         if len(key) != 8 or len(value) < 8 or len(value) % 8:
             raise DamagedData("the index file is damaged: a list of free pages is invalid")
         count, *pages = struct.unpack(f"<{len(value) // 8}Q", value)

@@ -1,8 +1,9 @@
 """Searches in the index and its *tail*: the keys of journal entries that are not indexed yet.
 
-The index covers the journal up to some entry. The tail is the sorted keys of later entries, in
-memory. A search uses index and tail. A damaged index is rebuilt from the journal. If the folder
-cannot be written, there is no index, and the tail begins at the first entry.
+The index covers the journal up to some entry. Its keys are in a few sorted sets, the *runs*
+(``runs``). The tail is the sorted keys of later entries, in memory. A search uses index and tail. A
+damaged index is rebuilt from the journal. If the folder cannot be written, there is no index, and
+the tail begins at the first entry.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class IndexThresholds(Struct, frozen=True):
     """When the tail is added to the index.
 
     ``tail``: the tail is indexed when it has this many entries. ``far``: if this many bytes of the
-    journal are not indexed, their keys are not added to the tail, but directly to the index,
-    ``batch`` entries at a time.
+    journal are not indexed, their keys are not added to the tail, but directly to the index, in
+    batches of ``batch`` entries.
     """
 
     tail: int
@@ -47,10 +48,11 @@ class IndexThresholds(Struct, frozen=True):
 
 
 class IndexReader:
-    """The runs of the index, and the tail's keys in memory.
+    """Searches in the runs of the index and in the tail.
 
-    ``position``: end of the last entry in index and tail; ``tip``: this entry, if it is in the
-    tail. ``gaps``: lost entries after the indexed ones. ``rebuilt``: a damaged index was replaced.
+    ``position``: end of the last entry in index and tail. ``tip``: this entry, if it is in the
+    tail. ``gaps``: lost entries that the index does not cover. ``rebuilt``: whether a damaged index
+    was replaced.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class IndexReader:
         self.tip: Recorded | None = None
         self.gaps: list[Gap] = []
         self.rebuilt = False
-        self.superseded: Meta | None = None  # state of the index, if its journal was replaced
+        self.superseded: Meta | None = None  # state of an index of the replaced journal
         self.lent: Lent | None = None  # the open index, if there is one
         self._meta = Meta(journal.identity, GENESIS, ())
         self._runs: list[RunReader] = []
@@ -139,7 +141,7 @@ class IndexReader:
         self._add_to_tail(fresh)
 
     def _add_to_tail(self, fresh: list[bytes]) -> None:
-        """Inserts a few keys one by one; for many, sorting is faster."""
+        """Inserts a few keys one by one. Many keys are appended and sorted, which is faster."""
         if len(fresh) < _FEW:
             for key in fresh:
                 insort(self._tail, key)
@@ -148,7 +150,10 @@ class IndexReader:
             self._tail.sort()
 
     def _read_tail(self, low: bytes) -> None:
-        """Before a search for objects: adds the keys of the tail's objects to the tail."""
+        """Before a search for objects, adds the keys of objects to the tail.
+
+        Until then, the tail lacks these keys: reading them needs the record headers in the packs.
+        """
         if low[:1] not in {keys.BLOB, keys.EDGE} or not self._unread:
             return
         # The oldest entry first. ``known`` has the objects of earlier entries in this loop.
@@ -164,7 +169,11 @@ class IndexReader:
     def _object_keys(
         self, offset: int, records: Iterable[Placed], known: dict[bytes, int] | None
     ) -> Iterator[bytes]:
-        """Keys of an entry's objects and deltas. ``known``: entries of objects found so far."""
+        """The keys of an entry's objects and deltas.
+
+        ``known``: by first bytes of an object's id, the first entry with this object, as far as
+        known.
+        """
         members = [member for _, _, header in records for member in header.members]
         objects = {member.id[: keys.ID_BYTES] for member in members}
         yield from keys.blob_keys(objects, offset)
@@ -192,7 +201,7 @@ class IndexReader:
             self.lent = index_folder.lend(self._fs, self._folder, writable=self._writable)
             self._use(self.lent.index.meta(self._journal.identity))
         except StorageFull:
-            self._without_index()  # searches must work on a full disk, too
+            self._without_index()  # searches must work even on a full disk
         except DamagedData:
             self.renew()
 
@@ -222,9 +231,9 @@ class IndexReader:
             self.index_far_end()
 
     def use_newer(self) -> bool:
-        """Switches to a newer state of the same index. Returns False if there is none.
+        """Switches to a newer state of the same index. Returns False if there is no newer state.
 
-        Another process may have merged the runs that this process was going to read.
+        Another process may have merged and deleted the runs that this process was going to read.
         """
         with suppress(DamagedData):
             meta = None if self.lent is None else self.lent.index.meta(self._journal.identity)
@@ -236,7 +245,7 @@ class IndexReader:
     def renew(self) -> None:
         """Replaces a damaged or missing index. If this fails, searches use only the tail.
 
-        If another process has replaced the index meanwhile, its index is used.
+        If another process has replaced the index meanwhile, the index of that process is used.
         """
         damaged = self.lent
         self._without_index()
@@ -249,7 +258,7 @@ class IndexReader:
                 if not self._use_renewed(damaged):
                     self._build()
         except MvcError:
-            self._without_index()  # searches then use memory only
+            self._without_index()  # searches then use only the tail
 
     def rebuild(self) -> None:
         """Replaces the index, damaged or not. Raises MvcError if the folder cannot be written.
@@ -270,7 +279,7 @@ class IndexReader:
                     raise
 
     def _use_renewed(self, damaged: Lent | None) -> bool:
-        """Opens the current index, unless it is damaged. Returns whether it did.
+        """Opens the current index, unless it is damaged. Returns whether it was opened.
 
         ``damaged``: an index that is known to be damaged.
         """
@@ -292,7 +301,10 @@ class IndexReader:
         index_folder.switch(self._fs, self._folder, self.lent.environment)
 
     def _use(self, meta: Meta) -> None:
-        """Uses the runs of ``meta``. The tail begins after the entries of these runs."""
+        """Uses the runs of the index state ``meta``.
+
+        The tail begins after the last indexed entry.
+        """
         assert self.lent is not None
         self.superseded = None
         if not self._journal.leads_to(meta.position):
@@ -312,7 +324,10 @@ class IndexReader:
         self._begin_after(Meta(self._journal.identity, GENESIS, ()))
 
     def _begin_after(self, meta: Meta) -> None:
-        """Empties the tail and ``gaps``, which ``read_on`` fills again."""
+        """Empties the tail and ``gaps``.
+
+        ``read_on`` fills them again, from the end of the index on.
+        """
         self._meta = meta
         self.position = meta.position
         self.gaps.clear()
@@ -326,9 +341,10 @@ class IndexReader:
     # -- writing the index ---------------------------------------------------------------
 
     def flushed_end_to_index(self, *, force: bool = False) -> int | None:
-        """Flushes the journal; returns up to which byte to index it. None if nothing is to be done.
+        """Flushes the journal.
 
-        The index must not cover an entry that a power loss could remove, nor an entry after a gap.
+        Returns the byte up to which to index it; None if there is nothing to do. The index must not
+        cover an entry that a power loss could remove, nor an entry after a gap of lost entries.
         """
         if self.lent is None or not self._writable or not self.position.sequence or self.gaps:
             return None
@@ -340,8 +356,8 @@ class IndexReader:
     def index_far_end(self) -> None:
         """If many bytes of the journal are not indexed, indexes them without using the tail.
 
-        After an index was lost or a journal replaced, one process does this, while the remaining
-        processes wait. If it fails, searches use the tail.
+        After an index was lost or a journal replaced, a single process does this. Its other users
+        wait for the result. If this fails, searches use the tail.
         """
         if self.lent is None or not self._writable or not self._is_far_behind():
             return
@@ -354,12 +370,12 @@ class IndexReader:
             self._fall_back()
 
     def _building(self) -> FileLock:
-        """The lock of the one process that builds the index."""
+        """The lock under which a process builds the index, so that no two processes build it."""
         return self._fs.lock(self._folder / index_folder.BUILDING, timeout=_WAIT_SECONDS)
 
     def _index_far(self) -> None:
         known = self.superseded
-        # If the journal is shorter than the indexed one, entries are missing: do not hide that.
+        # If the indexed journal was longer than this one, entries are missing. Do not hide that.
         if self._is_far_behind() and (
             known is None or self._journal.reaches(known.position.sequence)
         ):
@@ -368,7 +384,7 @@ class IndexReader:
                 self.index_entries(end)
 
     def _fall_back(self) -> None:
-        """After a failure: uses the present state of the index, or closes a damaged index."""
+        """After a failure, uses the present state of the index. Closes a damaged index."""
         try:
             if self.lent is not None:
                 self._use(self.lent.index.meta(self._journal.identity))
@@ -379,7 +395,7 @@ class IndexReader:
         return self._journal.size() - self.position.offset >= self._thresholds.far
 
     def index_entries(self, end: int) -> None:
-        """Indexes the whole entries in the journal's first ``end`` bytes, which are durable."""
+        """Indexes the complete entries in the journal's first ``end`` bytes, which are durable."""
         known: dict[bytes, int] = {}
         records = self._records.ahead()
         batch: list[bytes] = []
@@ -387,7 +403,7 @@ class IndexReader:
         for recorded in self._journal.scan(last):
             torn = recorded.copies < 2 and recorded.after.offset >= end
             if torn or recorded.after.offset > end:
-                break  # the entry must be the tip until the next writer completes its second copy
+                break  # the next writer completes the second copy only of an entry in the tail
             batch.extend(keys.entry_keys(recorded))
             records_ = records.of(recorded.entry)
             batch.extend(self._object_keys(recorded.offset, records_, known))
@@ -396,12 +412,15 @@ class IndexReader:
                 if not self._extend(batch, last):
                     return
                 batch = []
-                known.clear()  # these are in the index now
+                known.clear()  # its objects are in the index now
         if batch:
             self._extend(batch, last)
 
     def _extend(self, batch: Iterable[bytes], position: Position) -> bool:
-        """Adds keys to the index. Returns False if another process has extended it before."""
+        """Adds keys to the index.
+
+        Returns False if another process has extended the index meanwhile.
+        """
         assert self.lent is not None
         meta = self.lent.index.extend(self._meta, batch, position, self.superseded)
         self._use(meta)

@@ -1,4 +1,4 @@
-"""Sorted runs: immutable sorted sets of byte strings, divided into blocks.
+"""Sorted runs: immutable sorted sets of byte strings (keys), divided into blocks.
 
 The index consists of a few runs, as in a log-structured merge tree. A run is a list of compressed
 blocks, and a directory with the first key and the hash of every block. The reader of a run knows
@@ -24,7 +24,7 @@ _CHECK = 16
 _MAX_BLOCK = 1 << 22
 _MAX_DIRECTORY = 1 << 28
 _MAX_KEY = 4096
-_LONG = 128  # lengths from here on take more than one byte
+_LONG = 128  # an encoded length takes one byte if the length is less
 _CACHED_BLOCKS = 512  # about 30 KiB each
 
 
@@ -68,7 +68,7 @@ class Directory(Struct, frozen=True):
 
 
 def _read_blocks(raw: bytes) -> tuple[Block, ...]:
-    """The blocks of a directory, with first keys of any length."""
+    """The blocks of a directory. Their first keys may have any length."""
     reader = Reader(raw, "an index directory")
     reader.uint()
     blocks = tuple(
@@ -79,7 +79,7 @@ def _read_blocks(raw: bytes) -> tuple[Block, ...]:
 
 
 def _read_keys(raw: bytes) -> list[bytes]:
-    """The keys of a block. Keys of one length, the usual case, need no reader."""
+    """The keys of a block. If all have the same length, the usual case, no ``Reader`` is needed."""
     reader = Reader(raw, "an index block")
     count = reader.count(BLOCK_KEYS)
     at = reader.position
@@ -113,7 +113,10 @@ def _verified(data: bytes, check: bytes, limit: int) -> bytes:
 
 
 def build_run(keys: Sequence[bytes], put: Callable[[bytes, bytes], object]) -> Directory:
-    """Divides sorted, distinct ``keys`` into blocks. Passes hash and bytes of each to ``put``."""
+    """Divides ``keys``, sorted and distinct, into blocks.
+
+    Passes each block's hash and bytes to ``put``.
+    """
     compressor = zstandard.ZstdCompressor(level=1)
     blocks: list[Block] = []
     for begin in range(0, len(keys), BLOCK_KEYS):
@@ -125,7 +128,7 @@ def build_run(keys: Sequence[bytes], put: Callable[[bytes, bytes], object]) -> D
 
 
 def _body(keys: Sequence[bytes]) -> bytes:
-    """Each key after its length; most blocks have keys of one length."""
+    """Each key after its length. If all keys have the same length, they are joined at once."""
     lengths = set(map(len, keys))
     if len(lengths) == 1:
         length = encode_uint(lengths.pop())
@@ -134,7 +137,7 @@ def _body(keys: Sequence[bytes]) -> bytes:
 
 
 class RunReader:
-    """Searches in one run. ``get`` returns a block's bytes by hash, None if it is missing."""
+    """Searches in one run. ``get`` returns the bytes of the block with a hash, or None."""
 
     def __init__(self, directory: Directory, get: Callable[[bytes], bytes | None]) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""Entries of the journal: their bytes, their frames, the high-water mark.
+"""The journal, a file with one entry for each operation, and the high-water mark of this file.
 
-``publishing`` appends to the journal and replaces it. ``snapshot`` reads it.
+``mvc.store.publishing`` appends to the journal and replaces it. ``mvc.store.snapshot`` reads it.
 """

@@ -1,7 +1,8 @@
 """The content of a journal entry: changed refs, new commits, statements, availability of states.
 
-An entry describes one operation. It names the regions of packs that it publishes, and contains the
-canonical bytes of its commits and statements.
+An entry describes one operation. It names the regions of packs (files of encoded objects) that the
+operation publishes. It contains the canonical bytes of the operation's commits and statements. A
+statement is an assertion about a version, such as a deployment (``mvc.model.statement``).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ RECEIVED = frozenset({"receive", "fetch", "clone"})
 
 
 class Region(Struct, frozen=True):
-    """Bytes [start, start + length) of a pack. They are whole records."""
+    """Bytes [start, start + length) of a pack. They are complete records of encoded objects."""
 
     pack: int
     start: int
@@ -69,7 +70,7 @@ class RefChange(Struct, frozen=True):
 
 
 class StateMark(Struct, frozen=True):
-    """Availability of a version's state in this repository; with ``path``, of one file's weights.
+    """Whether a version's state is stored in this repository; with ``path``, one file's weights.
 
     ``absent``: never received. ``forgotten``: deleted by a rule. ``stored``: stored again.
     ``dropped``: the weights are deleted, but not their recipe. ``no residue``: no byte of a deleted
@@ -84,10 +85,10 @@ class StateMark(Struct, frozen=True):
 class Entry(Struct, frozen=True, dict=True):
     """One operation.
 
-    ``author``, ``reason``: empty if statements or commits have them. In a received push, ``author``
-    is the token or account that pushed. ``undoes``: number of the operation that is undone.
-    ``marks``: first 8 bytes of content roots, to search versions by content. ``previous``: for each
-    statement, the number of the entry with the previous statement of its topic (``completed``).
+    ``author``, ``reason``: empty if the statements or commits have their own. In a received push,
+    ``author`` is the token or account that pushed. ``undoes``: number of the operation that is
+    undone. ``marks``: first 8 bytes of content hashes, to search versions by content. ``previous``:
+    for each statement, the number of the entry with the previous statement of the same topic.
     """
 
     operation: str
@@ -116,7 +117,10 @@ class Entry(Struct, frozen=True, dict=True):
 
     @property
     def done_by(self) -> str:
-        """The author. If the entry has none or was received, that of a statement or a commit."""
+        """The author of the entry. If the entry has no author, the author of a statement or commit.
+
+        That author has precedence if the entry was received.
+        """
         authors = [s.author for s in self.statements] + [c.author for c in self.commits]
         first = next(filter(None, authors), "")
         return first if first and (self.is_received or not self.author) else self.author
@@ -142,34 +146,43 @@ class Entry(Struct, frozen=True, dict=True):
         return {s.id: s for s in self.statements}
 
     def before(self, statement: Statement) -> int | None:
-        """The number of the entry with the previous statement of the same topic."""
+        """The number of the previous entry with a statement of this statement's topic.
+
+        The topic is the target. Without a target, it is the kind and the subject.
+        """
         topic = statement.topic
         pairs = zip(self.statements, self._previous, strict=True)
         return next(number for s, number in pairs if s.topic == topic)
 
     def value_of(self, ref: str) -> RefValue:
-        """The value that the entry sets a ref to. None, too, if it does not change the ref."""
+        """The value to which the entry sets a ref.
+
+        None if the entry deletes or does not change the ref.
+        """
         return next((change.new for change in reversed(self.refs) if change.name == ref), None)
 
     def says_of(self, mark: StateChange) -> tuple[CommitId, ...]:
-        """The versions whose whole state has this mark."""
+        """The versions to whose state this mark applies, not only to one file's weights."""
         return tuple(s.commit for s in self.states if s.change == mark and not s.path)
 
     @property
     def forgets(self) -> frozenset[CommitId]:
-        """Versions whose states the entry marks as forgotten or absent, or by a tombstone."""
+        """Versions whose states the entry marks as forgotten or absent, or purges (a tombstone)."""
         stones = (CommitId(s.subject) for s in self.of(Tombstone))
         return frozenset([*stones, *self.says_of("forgotten"), *self.says_of("absent")])
 
     @property
     def about(self) -> frozenset[CommitId]:
-        """The versions that the statements, except tombstones, require in this repository."""
+        """The versions that must exist in this repository, because statements refer to them.
+
+        Tombstones, which say that a state was deleted, do not count.
+        """
         required = (s.commit for s in self.statements if not isinstance(s, Tombstone))
         return frozenset(commit for commit in required if commit is not None)
 
     @property
     def features(self) -> frozenset[str]:
-        """Format features, not in the first release, that a reader of the statements needs."""
+        """Format features, newer than the first release, that a reader of the statements needs."""
         return frozenset([s.feature for s in self.statements]) - {FIRST_RELEASE}
 
     @cached_property
@@ -204,7 +217,7 @@ class Entry(Struct, frozen=True, dict=True):
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> Entry:
-        """Raises DamagedData unless ``data`` is canonical."""
+        """The entry with these bytes. Raises DamagedData unless they are its canonical encoding."""
         reader = Reader(data, where)
         reader.version()
         operation, time_ns = reader.text(MAX_REF_BYTES), reader.uint()
@@ -244,7 +257,7 @@ class Entry(Struct, frozen=True, dict=True):
 
 
 def _many(reader: Reader, read: Callable[[Reader], _T]) -> tuple[_T, ...]:
-    """A count, then as many values."""
+    """Reads a count, and then as many values."""
     count = reader.count(_MANY)
     return tuple([read(reader) for _ in range(count)]) if count else ()
 
@@ -270,7 +283,8 @@ def _or_none(number: int) -> int | None:
     return number - 1 if number else None
 
 
-# The id of the entry's only commit, or of its first parent, takes one byte instead of 33.
+# A ref often changes from the first parent of the entry's only commit to this commit. For these two
+# ids, a tag of one byte suffices instead of 33 bytes.
 _NONE, _ID, _NAME, _NEW, _PARENT = range(5)
 
 

@@ -1,10 +1,10 @@
 """The journal: append-only, hash-linked, every entry written twice (docs/format.md, "Journal").
 
 An operation takes effect when its entry is durable. An entry is stored as two equal *frames*, its
-copies: a header, the entry's bytes and a checksum. If one copy is damaged, the undamaged copy is
-read. Bytes at the end of the file without a valid frame are an interrupted write. An entry with two
-damaged copies is lost: a *gap*. Sound entries after a gap are read, but the caller must check
-whether the lost entries could change the answer.
+copies. A frame has a header, the entry's bytes and a checksum. If one copy is damaged, the
+undamaged copy is read. Bytes at the end of the file without a valid frame are an interrupted write.
+An entry with two damaged copies is lost. Lost entries in a row are a *gap*. Undamaged entries after
+a gap are read, but the caller must check whether the lost entries could change the answer.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MAGIC = b"mvJ1"
 _HEAD = struct.Struct("<4sIQ16s")
 _CHECK = 16
 OVERHEAD = _HEAD.size + _CHECK
-"""Bytes of a frame in addition to its payload."""
-_EFFORT = 8  # the most bytes to hash per byte of a search
+"""Bytes of a frame in addition to its payload, the entry's bytes."""
+_EFFORT = 8  # maximum of hashed bytes, per byte that is searched for frames
 
 
 _JournalBytes: TypeAlias = ReadFile | ReadAhead | WriteFile
@@ -47,7 +47,7 @@ GENESIS = Position(0, 0, bytes(16))
 
 
 class Recorded(Struct, frozen=True):
-    """An entry and its place in the journal. ``copies``: how many of its two frames are sound."""
+    """An entry and its position in the journal. ``copies``: how many of its frames are sound."""
 
     entry: Entry
     offset: int
@@ -63,17 +63,17 @@ class Recorded(Struct, frozen=True):
 
 
 _Frame = tuple[bytes, int, bytes, bytes]
-"""Content of a frame: payload, sequence, chain, check."""
+"""Content of a frame: payload, number of the entry, the previous entry's and its own checksum."""
 _Linked = tuple[Recorded, bytes]
 """An entry, and the checksum of the previous entry, which its frame contains."""
 
 
 class Gap(Struct, frozen=True):
-    """Lost entries: from ``start`` up to the sound entry at ``after``.
+    """Lost entries: from ``start`` up to the undamaged entry at ``after``.
 
     The numbers from ``start.sequence`` to ``after.sequence`` - 1 are lost, if they were used at
-    all: after gc or repack, numbers may be missing. ``after.chain``: the checksum of the previous
-    entry, which the frame of the sound entry contains.
+    all: after gc or repack, numbers may be missing. ``after.chain`` is the checksum of the entry
+    before the undamaged one, whose frame contains this checksum.
     """
 
     start: Position
@@ -97,7 +97,7 @@ class Gap(Struct, frozen=True):
 
 
 def encode_entry(entry: Entry, at: Position) -> tuple[bytes, Position]:
-    """Both copies of the frame, and the position after them."""
+    """Both copies of the entry's frame, and the position after these copies."""
     payload = entry.encoded
     head = _HEAD.pack(_MAGIC, len(payload), at.sequence, at.chain) + payload
     check = blake3(head).digest(_CHECK)
@@ -106,7 +106,7 @@ def encode_entry(entry: Entry, at: Position) -> tuple[bytes, Position]:
 
 
 def _frame_at(data: bytes, offset: int) -> _Frame | None:
-    """(payload, sequence, chain, check) of a sound frame at ``offset`` of ``data``."""
+    """The undamaged frame at ``offset`` of ``data``; None if there is none."""
     if len(data) - offset < OVERHEAD:
         return None
     magic, length, sequence, chain = _HEAD.unpack_from(data, offset)
@@ -120,15 +120,16 @@ def _frame_at(data: bytes, offset: int) -> _Frame | None:
 
 
 def frame_of(data: bytes) -> _Frame | None:
-    """(payload, sequence, chain, check) of a sound frame that is all of ``data``."""
+    """The undamaged frame that ``data`` consists of; None if ``data`` is anything else."""
     frame = _frame_at(data, 0)
     return frame if frame is not None and OVERHEAD + len(frame[0]) == len(data) else None
 
 
 def single_frames(data: bytes, source: str) -> Iterator[_Frame]:
-    """(frame, sequence, chain, check) of consecutive frames, of which each entry has only one.
+    """(frame, sequence, chain, check) of consecutive frames. Each entry has only one frame here.
 
-    Raises DamagedData if ``data`` has other bytes; the message calls the data ``source``.
+    Raises DamagedData if ``data`` has other bytes between frames. The message calls the data
+    ``source``.
     """
     at = 0
     while at < len(data):
@@ -142,7 +143,7 @@ def single_frames(data: bytes, source: str) -> Iterator[_Frame]:
 
 
 def frames_behind(data: bytes, offset: int) -> Iterator[tuple[int, _Frame]]:
-    """Sound frames in ``data`` from ``offset`` on, each with its offset.
+    """Undamaged frames in ``data`` from ``offset`` on, each with its offset.
 
     Raises DamagedData if so many bytes claim to be frames that checking them takes too long.
     """
@@ -159,7 +160,10 @@ def frames_behind(data: bytes, offset: int) -> Iterator[tuple[int, _Frame]]:
 
 
 def _claims(data: bytes, offset: int) -> Iterator[tuple[int, int]]:
-    """Offsets where a frame may begin, and its claimed length if the data has that many bytes."""
+    """Offsets where a frame may begin, each with the length that the frame's header claims.
+
+    A frame that claims to be longer than the rest of ``data`` is left out.
+    """
     at = data.find(_MAGIC, offset)
     while at >= 0:
         if len(data) - at >= OVERHEAD:
@@ -182,14 +186,14 @@ def read_entry(source: _JournalBytes, offset: int, size: int | None = None) -> R
 
 
 def _read_window(source: _JournalBytes, offset: int, size: int) -> _Linked | None:
-    """The entry at ``offset``, read from an undamaged copy; None without such a copy."""
+    """The entry at ``offset``, read from an undamaged copy; None if both copies are damaged."""
     window = 4096
     while True:
         data = source.read(offset, max(0, min(window, size - offset)))
         if linked := _parse(data, offset):
             half, after = linked[0].half, linked[0].after.offset
-            # If the frame found as second copy has an equal frame after it, both are copies of the
-            # next entry. So both copies of this entry are damaged.
+            # Only one copy was found, perhaps the second. If an equal frame follows, these two
+            # frames are the copies of the next entry. Then this entry is damaged in both copies.
             if linked[0].copies == 1 and source.read(after - half, half) == source.read(
                 after, half
             ):
@@ -227,10 +231,10 @@ def scan(
 ) -> Iterator[Recorded]:
     """Every entry from ``start`` on, up to the end or an interrupted write.
 
-    Raises DamagedData at a lost entry that a sound entry follows, and at an entry that does not
-    have the checksum of the previous one. With ``lost``, it reports this gap and continues after
-    it. Raises DamagedData in any case if numbers do not ascend. Numbers may be missing: gc and
-    repack leave out entries that nothing needs.
+    Raises DamagedData at a lost entry before an undamaged one, and at an entry that does not have
+    the checksum of the previous entry. With ``lost``, calls ``lost`` with this gap instead and
+    continues. In any case, raises DamagedData if numbers do not ascend. Numbers may be missing: gc
+    and repack leave out entries that nothing needs.
     """
     at, size = start, source.size()
     if size < start.offset:
@@ -263,11 +267,11 @@ def scan(
 
 
 def _next_entry(source: _JournalBytes, at: Position, size: int) -> Position | None:
-    """The position of the next sound entry after the damaged entry at ``at``; None without one.
+    """The position of the next undamaged entry after the damaged one at ``at``, if there is one.
 
-    The remains of the damaged copies usually show where they end. Otherwise the following bytes are
-    searched for a frame. Texts in the damaged entry may look like a frame, so a frame counts only
-    if its number is higher.
+    The remains of the damaged copies usually show where these copies end. Otherwise, a frame is
+    searched in the following bytes. A text in the damaged entry may look like a frame. So a frame
+    counts only if its number is higher than that of the damaged entry.
     """
     data = source.read(at.offset, size - at.offset)
     start = begin = 0
@@ -306,11 +310,12 @@ def _claimed(data: bytes, at: int) -> int:
 
 
 def _begin_of(data: bytes, start: int, at: int, frame: _Frame) -> int:
-    """Where the entry with a sound copy at ``at`` begins. A damaged entry at ``start`` precedes it.
+    """Where the entry begins that has an undamaged copy at ``at``.
 
-    The sound copy may be the first or the second one. For each case, the remains of the damaged
-    copy, of the previous entry's checksums and of the next entry's header are compared with the
-    expected bytes. The case with more equal bytes is the result.
+    A damaged entry at ``start`` precedes. The undamaged copy may be the first or the second one.
+    For each case, the remains of the damaged copy, of the previous entry's checksums and of the
+    next entry's header are compared with the expected bytes. The case with more equal bytes is the
+    result.
     """
     payload, sequence, chain, check = frame
     length = OVERHEAD + len(payload)
@@ -339,7 +344,8 @@ def _begin_of(data: bytes, start: int, at: int, frame: _Frame) -> int:
 
 def _tail(source: _JournalBytes, at: Position, size: int) -> _Linked | None:
     linked = _read_window(source, at.offset, size)
-    # A lone second copy without the checksum ``at.chain`` is the first copy of the next entry.
+    # If only a second copy was found, and its frame does not have the checksum ``at.chain``, it is
+    # the first copy of the next entry.
     if linked is not None and (
         linked[1] == at.chain or _frame_at(source.read(at.offset, linked[0].half), 0)
     ):
@@ -358,7 +364,7 @@ def _tail(source: _JournalBytes, at: Position, size: int) -> _Linked | None:
 
 
 def is_unchanged(source: _JournalBytes, recorded: Recorded) -> bool:
-    """Whether the journal still has this entry. A writer that fails removes its entry."""
+    """Whether the journal still has this entry. After a failure, its writer removes the entry."""
     ends = (recorded.offset + recorded.half, recorded.after.offset)
     return any(source.read(end - _CHECK, _CHECK) == recorded.check for end in ends)
 

@@ -1,8 +1,9 @@
-"""The high-water mark of the journal: distinguishes a truncated journal from a short one.
+"""The high-water mark of the journal: shows whether the end of the journal is missing.
 
-The file ``witness`` next to the journal records up to which byte the journal was durable. It is
-never flushed, so it may be missing, old or incomplete. It is written only after the journal is
-durable. So a journal that ends before this byte has lost acknowledged entries.
+The journal has one entry for each operation. The file ``witness`` next to it records up to which
+byte the journal was durable. This file is never flushed, so it may be missing, old or incomplete.
+It is written only after the journal is durable. So a journal that ends before this byte has lost
+acknowledged entries.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def write_high_water_mark(fs: FileSystem, folder: Path, identity: bytes, reached
 
 
 def read_high_water_mark(fs: FileSystem, folder: Path, identity: bytes) -> Position | None:
-    """The position up to which this repository's journal was durable; None without a valid file."""
+    """The position up to which this repository's journal was durable. None without a valid file."""
     path = folder / HIGH_WATER_MARK
     if fs.stat(path) is None:
         return None

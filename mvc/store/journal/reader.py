@@ -1,6 +1,7 @@
 """Reads single entries of the journal, or all in order. Detects that the file was replaced.
 
-``frames`` recognises entries and skips damaged ones.
+The journal has one entry for each operation. ``frames`` recognises entries in its bytes and skips
+damaged ones.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _WINDOW = 1 << 20  # bytes
 
 
 class EntryList(Sequence[Recorded]):
-    """Entries of which only the offsets are in memory. Each entry is read when it is accessed.
+    """Entries of which only the offsets are in memory. An entry is read when it is accessed.
 
-    The last entry is in memory: its writer may still fail and remove it, and another entry may then
-    be written at its offset.
+    Only the last entry is in memory. If its writer fails, the writer removes this entry, and
+    another entry may be written at the same offset.
     """
 
     def __init__(self, file: ReadFile) -> None:
@@ -68,9 +69,9 @@ class JournalReader:
     """An open journal and the entries that were read from it.
 
     ``identity``: the checksum of the first entry. ``durable``: how many bytes are known to be
-    flushed. ``settled``: the file's name is known to be durable. ``generation``: how often a new
-    journal has replaced the open one. ``fixed``: only the bytes before this offset are read, and a
-    new journal is not opened.
+    flushed. ``settled``: whether the file's name is known to be durable. ``generation``: how often
+    a new journal has replaced the open one. ``fixed``: if not None, only the bytes before this
+    offset are read, and a new journal is not opened.
     """
 
     def __init__(
@@ -80,7 +81,10 @@ class JournalReader:
         *,
         ahead: tuple[int, bytes] | None = None,
     ) -> None:
-        """``ahead``: an offset and bytes. The file is read up to the offset, then the bytes."""
+        """``ahead``: an offset and bytes.
+
+        From the offset on, these bytes are read instead of the file.
+        """
         self._fs = fs
         self._path = folder / JOURNAL
         self.fixed = None if ahead is None else ahead[0]
@@ -127,18 +131,18 @@ class JournalReader:
         self._entries.clear()
 
     def has(self, recorded: Recorded) -> bool:
-        """Whether the file still has an entry. A writer that fails removes its entry."""
+        """Whether the file still has an entry. After a failure, its writer removes the entry."""
         return is_unchanged(self._file, recorded)
 
     def is_repaired(self, gap: Gap) -> bool:
-        """Whether a repair has restored an entry of the gap."""
+        """Whether a repair has restored the first entry of the gap."""
         try:
             return read_entry(self._file, gap.start.offset).sequence < gap.after.sequence
         except DamagedData:
             return False
 
     def leads_to(self, position: Position) -> bool:
-        """Whether ``position`` belongs to this journal, by the checksum of the entry before it."""
+        """Whether this journal has an entry that ends at ``position``, with the same checksum."""
         end = position.offset
         if not end:
             return True
@@ -146,11 +150,11 @@ class JournalReader:
             return False
         if self._file.read(end - 16, 16) == position.chain:
             return True
-        # Either the second copy of the entry before it is damaged, or this is another journal.
+        # Either the second copy of the entry is damaged, or this is another journal.
         return position.chain in self._file.read(max(0, end - _WINDOW), min(end, _WINDOW))
 
     def reaches(self, sequence: int) -> bool:
-        """Whether the last 1 MiB has entry ``sequence`` - 1 or a later one."""
+        """Whether the last 1 MiB has the entry with the number ``sequence`` - 1 or a later one."""
         size = self._file.size()
         data = self._file.read(max(0, size - _WINDOW), min(size, _WINDOW))
         newest = max((frame[1] for _, frame in frames_behind(data, 0)), default=-1)
@@ -169,7 +173,7 @@ class JournalReader:
         return False
 
     def sync(self) -> int | None:
-        """Flushes the file and returns its length in bytes; None if it was replaced."""
+        """Flushes the file and returns its length in bytes. None if the file was replaced."""
         with self._fs.open_write(self._path) as file:
             if file.identity().inode != self._file.identity().inode:
                 return None

@@ -1,4 +1,4 @@
-"""Records in packs: their headers, and reading them.
+"""Packs, which are files of records, the encoded objects: their headers, and reading them.
 
-``writing`` appends to packs.
+``mvc.store.writing`` appends to packs.
 """

@@ -1,4 +1,4 @@
-"""Memory that is used again, because the first access to new pages takes longer than encoding."""
+"""Reuses memory, because the first access to new pages takes longer than encoding into them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ _ALIGN = 64
 
 
 class Arena:
-    """Allocates from one buffer until ``reset``; larger requests get new memory.
+    """Allocates memory from one buffer. ``reset`` makes the whole buffer free again.
 
-    Safe across threads.
+    If the buffer has too little room left for a request, the request gets new memory. Safe across
+    threads.
     """
 
     def __init__(self, size: int) -> None:
@@ -23,7 +24,7 @@ class Arena:
 
     @property
     def used(self) -> int:
-        """Allocated bytes of the buffer."""
+        """How many bytes of the buffer are allocated."""
         return self._at
 
     def allocate(self, size: int) -> memoryview:
@@ -42,7 +43,7 @@ class Arena:
 
 
 class Arenas:
-    """A pool of arenas of one size; their pages stay allocated between uses."""
+    """A pool of arenas of one size. Their memory is not freed between uses."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -54,7 +55,7 @@ class Arenas:
             return self._spare.pop() if self._spare else Arena(self._size)
 
     def give_back(self, arena: Arena) -> None:
-        """The arena's bytes must not be used afterwards."""
+        """Returns an arena to the pool. Memory that it allocated must not be used afterwards."""
         arena.reset()
         with self._lock:
             self._spare.append(arena)

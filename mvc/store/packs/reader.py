@@ -1,4 +1,8 @@
-"""Reads packs, which are append-only files of records. The journal names their valid regions."""
+"""Reads packs, which are append-only files of records. The journal names their valid regions.
+
+A record has a header and the encoded bytes of its *members*, which are objects or pieces of objects
+(``records``).
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ Placed = tuple[int, int, RecordHeader]
 
 
 class EntryRecords(list[Placed]):
-    """The records of one journal entry, with tables of their members."""
+    """The records that one journal entry published, with tables of their members."""
 
     @cached_property
     def by_prefix(self) -> dict[bytes, list[tuple[Placed, Member]]]:
@@ -52,7 +56,7 @@ class EntryRecords(list[Placed]):
 
     @cached_property
     def by_base(self) -> dict[bytes, list[tuple[Placed, Member]]]:
-        """Deltas that can be undone, by the first bytes of the id of their base."""
+        """Deltas that can be undone, by the first bytes of their base's id."""
         table: dict[bytes, list[tuple[Placed, Member]]] = {}
         for pair in chain.from_iterable(self.by_prefix.values()):
             if pair[1].base and not pair[1].coding.forward_only:
@@ -141,7 +145,7 @@ class PackReader:
     def sound_records(
         self, region: Region, report: Callable[[DamagedData], None]
     ) -> Iterator[tuple[int, RecordHeader]]:
-        """As ``records``, but continues at the next sound header after a damaged one."""
+        """As ``records``. After a damaged header, continues at the next undamaged one."""
         at, end = region.start, region.end
         left = _EFFORT * region.length
         while at < end and left >= 0:
@@ -158,7 +162,7 @@ class PackReader:
                 at += header.size
 
     def _claimed(self, pack: int, at: int) -> int:
-        """Length of the header of a damaged record, as its first bytes claim."""
+        """Length of the header of a damaged record, as the record's first bytes claim."""
         with suppress(DamagedData):
             file = self._file(pack)
             return read_prefix(file.read_header(at, PREFIX_SIZE), file.size() - at, "")[0]
@@ -180,7 +184,7 @@ class PackReader:
         return end
 
     def raw(self, pack: int, offset: int, header: RecordHeader) -> tuple[bytes, memoryview]:
-        """A whole record, head and body, with all checksums verified."""
+        """The head and the body of a record, after all checksums are verified."""
         data = self._file(pack).read(offset, header.size)
         head, body = data[: header.body_at], memoryview(data)[header.body_at :]
         if decode_header(head, f"pack {pack} at byte {offset}") != header:
@@ -205,9 +209,10 @@ class PackReader:
         *,
         check: bool = True,
     ) -> memoryview:
-        """A member's payload, read into ``room`` if that is not None.
+        """A member's payload (its encoded bytes), read into ``room`` if that is not None.
 
-        Without ``check`` its checksum is not verified; the caller then verifies the decoded bytes.
+        Without ``check``, the payload's checksum is not verified. Then the caller must verify the
+        decoded bytes.
         """
         at = offset + header.body_at + member.at
         file = self._file(pack)
@@ -224,11 +229,14 @@ class PackReader:
         return data
 
     def part(self, pack: int, at: int, room: memoryview) -> memoryview:
-        """Bytes of a pack from ``at`` on, in ``room``; fewer at the pack's end."""
+        """The bytes of a pack from ``at`` on, read into ``room``. Fewer at the end of the pack."""
         return room[: self._file(pack).read_into(at, room)]
 
     def forget(self) -> None:
-        """Clears the caches. Packs that no entry names any more may be deleted or used again."""
+        """Clears the caches.
+
+        A pack that no entry names any more may be deleted, or its number used again.
+        """
         self.headers.clear()
         self._open = {}  # each file is closed with its last reference
 
@@ -255,9 +263,9 @@ class _ReaderAhead(PackReader):
 
 
 class RecordReader:
-    """The records that each journal entry published.
+    """Reads the records that each journal entry published.
 
-    ``damage``: the error of the last damaged record header that was read.
+    ``damage``: the error of the damaged record header that was read most recently.
     """
 
     def __init__(
@@ -274,7 +282,7 @@ class RecordReader:
         self._cache: dict[int, EntryRecords] = {}
 
     def of_entry(self, offset: int) -> EntryRecords:
-        """The sound records of the entry at byte ``offset``. Damaged records are skipped."""
+        """The undamaged records of the entry at byte ``offset``. Damaged records are skipped."""
         records = self._cache.get(offset)
         if records is None:
             records = self.of(self._journal.entry(offset).entry)
@@ -292,7 +300,7 @@ class RecordReader:
         )
 
     def ahead(self) -> RecordReader:
-        """A reader for one pass over many entries in order; damage is reported to this reader."""
+        """A reader for one pass over many entries in order. It reports damage to this reader."""
         return RecordReader(self._packs.ahead(), self._journal, self._report)
 
     def forget(self) -> None:

@@ -1,9 +1,9 @@
 """Records: encoded objects in a pack, after a header that describes them (docs/format.md).
 
-The *members* of a record are objects or pieces of objects. The header has the ids of the members,
-their codings (how their bytes are encoded) and their bases. The header has a checksum, and so has
-every payload (the encoded bytes of a member). So every byte is verified, and a pack can be read
-without an index.
+The *members* of a record are objects or pieces of objects. The encoded bytes of a member are its
+payload. The header has the ids of the members, their codings (how their bytes are encoded) and
+their bases. The header has a checksum, and every payload has one. So every byte is verified, and a
+pack can be read without an index.
 """
 
 from __future__ import annotations
@@ -31,18 +31,21 @@ CHECK_SIZE = 16
 PAYLOAD_CHECK = 8
 _MAX_EXTRA = 1 << 20
 BASE_BYTES = 8
-"""How many first bytes of an id name a base: the first published object whose id has them."""
+"""How many first bytes of an id name a base.
+
+They mean the first published object with these bytes.
+"""
 
 BLOB, MANIFEST = 1, 2
 _HAS_BASE, _STARTS_LATER, _HAS_INPUTS = 4, 8, 16
 _ALL_FLAGS = 31
 MOST_INPUTS = 4
-"""Pieces that may predict one member in addition to its base."""
+"""Maximum number of pieces that, in addition to its base, predict one member."""
 _KINDS = (BLOB, MANIFEST)
 JOINT = "joint"
 OPTIM = "optim:"
 TRANSFORMS = {"resize": FIRST, "patch": FIRST, "cast:": FIRST, OPTIM: "optim"}
-"""Prefixes of transforms, each with the feature that a reader of the repository needs."""
+"""Prefixes of transforms (``Coding``), each with the format feature that a reader needs."""
 _ADDS = frozenset({JOINT, "expq", "uniform"})
 """Prefixes of codings that add floats to a base."""
 _MOST_JOINT_DIGITS = 4
@@ -51,9 +54,10 @@ _MOST_JOINT_DIGITS = 4
 class Coding(Struct, frozen=True, dict=True):
     """How payload bytes become an object. ``text`` is ``[transform |] pipeline``.
 
-    Deltas without a transform can be undone, except lossy deltas (``mvc.lossy.lc``), which add
-    floats to the base. ``joint:M`` before their pipeline: the members are M consecutive lossy
-    deltas of the same objects. Deltas with a transform cannot be undone:
+    A pipeline is a line of stages. A coding with a base is a delta. Deltas without a transform can
+    be undone, except lossy deltas (``mvc.lossy.lc``), which add floats to the base. ``joint:M``
+    before the pipeline of lossy deltas: the members are M consecutive deltas of the same objects.
+    Deltas with a transform cannot be undone:
 
     - ``resize``: the base is cut or zero-filled first.
     - ``cast:A>B``: the base is converted to another dtype first.
@@ -66,7 +70,7 @@ class Coding(Struct, frozen=True, dict=True):
     @staticmethod
     @lru_cache(maxsize=4096)  # every step of an optimizer has its own coding
     def of(text: str) -> Coding:
-        """The coding of a text. Equal texts have one object, with its cached properties."""
+        """The coding with this text. Equal texts share one object, and so its cached properties."""
         return Coding(text)
 
     @cached_property
@@ -88,7 +92,7 @@ class Coding(Struct, frozen=True, dict=True):
 
     @cached_property
     def joint(self) -> int:
-        """Number of lossy deltas of each object in one payload; 0 if it is no super-step."""
+        """Number of consecutive lossy deltas in one payload (a super-step); 0 for others."""
         head, colon, count = self.text.split(" | ", 1)[0].partition(":")
         known = head == JOINT and colon and count.isdecimal() and len(count) <= _MOST_JOINT_DIGITS
         return int(count) if known else 0
@@ -104,7 +108,7 @@ class Member(NamedTuple):
 
     ``start``, ``nbytes``: the range of the object's raw bytes. ``at``, ``stored``: the range of the
     payload in the record's body. ``base``: first bytes of the base's id, empty for a full record.
-    ``inputs``: first bytes of the ids of objects from which the member is predicted, with the base.
+    ``inputs``: first bytes of the ids of the objects that, with the base, predict the member.
     """
 
     kind: int
@@ -159,10 +163,11 @@ class RecordHeader(Struct, frozen=True, dict=True):
 
 
 def patch_extra(members: Sequence[Member], kind: int) -> bytes:
-    """Bytes that a patch may refer to in addition to its base.
+    """Bytes that a patch (a delta by zstd) may refer to in addition to its base.
 
     A manifest lists the ids of contents. Many of these contents are in the manifest's own record,
-    whose header has their ids. By referring to these, the manifest needs a few bytes for each id.
+    whose header has their ids. By referring to this header, the manifest needs only a few bytes for
+    each id.
     """
     if kind != MANIFEST:
         return b""
@@ -170,7 +175,7 @@ def patch_extra(members: Sequence[Member], kind: int) -> bytes:
 
 
 def payload_check(payload: Sequence[Bytes]) -> bytes:
-    """The 8-byte checksum of one payload, which is passed in parts."""
+    """The 8-byte checksum of a payload. ``payload`` has the parts of its bytes, in order."""
     if sum(map(len, payload)) <= ONE_CALL:
         return blake3(b"".join(payload)).digest(PAYLOAD_CHECK)
     hasher = blake3()
@@ -217,14 +222,14 @@ def read_prefix(prefix: bytes, room: int, where: str) -> tuple[int, int]:
 
 
 def codings_of(head: bytes) -> list[str]:
-    """The codings that a record's sound prefix and header name."""
+    """The coding texts in a record's head. The head must be undamaged."""
     reader = Reader(head[PREFIX_SIZE:], "a record header")
     reader.uint(1)
     return [reader.text(MAX_PIPELINE_TEXT) for _ in range(reader.count(256))]
 
 
 def decode_header(data: bytes, where: str) -> RecordHeader:
-    """The header from ``data``: prefix, header and header checksum. Raises DamagedData."""
+    """The header in ``data``, which has prefix, header and checksum. Raises DamagedData."""
     header_size, body_size = read_prefix(data, 1 << 63, where)
     end = PREFIX_SIZE + header_size
     if len(data) != end + CHECK_SIZE or blake3(data[:end]).digest(CHECK_SIZE) != data[end:]:

@@ -1,4 +1,4 @@
-"""Publishing an operation: one journal entry, or a new journal that replaces the old one.
+"""Publishes operations: appends an entry to the journal, or replaces the journal by a new one.
 
-``journal`` defines the bytes of an entry.
+``mvc.store.journal`` defines the bytes of an entry.
 """

@@ -1,9 +1,9 @@
 """Publishes operations: each takes effect by one journal entry, appended under a short lock.
 
-Under the lock the snapshot is refreshed, parents are chosen and the entry is written. The journal
-is flushed after the lock is released, so that waiting processes share one flush. No process appends
-an entry before all earlier entries are durable. So only the last entry of a journal can be an
-interrupted write. Any earlier unreadable entry is damaged.
+Under the lock, the snapshot is refreshed, parents are chosen and the entry is written. The journal
+is flushed after the lock is released, so that waiting processes share one flush. A process that
+finds an entry that may not be durable flushes it before it appends its own (``heal``). So only the
+last entry of a journal can be an interrupted write. Any earlier unreadable entry is damaged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mvc.store.snapshot import JOURNAL, Snapshot
 
 
 class ConcurrentRewrite(Exception):
-    """Another process has replaced the journal; retry the operation."""
+    """Another process (gc or repack) has replaced the journal; retry the operation."""
 
 
 def publish(
@@ -48,8 +48,9 @@ def publish(
 
     ``make`` runs under the journal's lock with a refreshed snapshot. If ``make`` raises, nothing is
     written. The packs that the entry names must be durable. ``release``, which unlocks a pack, runs
-    after writing and before flushing. ``stored``: format features that the records may need. Raises
-    WrongUsage if readers would refuse the entry, and ReadOnly if a feature forbids writing.
+    after writing and before flushing. ``stored``: format features that readers of the operation's
+    records may need. Raises WrongUsage if readers would refuse the entry, and ReadOnly if a feature
+    forbids writing.
     """
     (recorded,) = publish_all(snapshot, lambda: [make()], sync=sync, release=release, stored=stored)
     return recorded
@@ -68,7 +69,7 @@ def publish_all(
     ``make`` yields the entries, and refreshes the snapshot after each entry.
     """
     path = snapshot.folder / JOURNAL
-    snapshot.refresh()  # read a replaced journal before other processes wait for the lock
+    snapshot.refresh()  # reading a replaced journal takes long, so not under the lock
     done: list[Recorded] = []
     with contextlib.ExitStack() as opened:
         with snapshot.fs.lock(path):
@@ -104,7 +105,7 @@ def publish_all(
 
 
 def _readable(entry: Entry) -> Entry:
-    """The entry as readers decode it. Raises WrongUsage if it exceeds a limit of readers."""
+    """The entry as readers decode it. Raises WrongUsage if readers would refuse it."""
     data = entry.encoded
     try:
         if len(data) > MAX_ENTRY:
@@ -115,9 +116,9 @@ def _readable(entry: Entry) -> Entry:
 
 
 def proven_entry(entry: Entry, at: Position, read: Entry | None = None) -> tuple[bytes, Position]:
-    """As ``encode_entry``; decodes the result and compares it with ``entry``.
+    """As ``encode_entry``. Then decodes the result and compares it with ``entry``.
 
-    ``read``: the decoded payload, if it is known.
+    ``read``: the entry as decoded from ``entry.encoded``, if the caller has decoded it.
     """
     data, after = encode_entry(entry, at)
     half = data[: len(data) // 2]
@@ -141,9 +142,10 @@ def _comparable(entry: Entry) -> tuple[object, ...]:
 
 
 def completed(snapshot: Snapshot, entry: Entry) -> Entry:
-    """Adds ``previous`` to an entry, and node and times to its new statements.
+    """Adds to an entry the values that depend on earlier entries. The caller must lock the journal.
 
-    Call it under the journal's lock.
+    ``previous``: for each statement, the number of the entry with the previous statement of its
+    topic. New statements get the id of this repository and their times.
     """
     if not entry.statements:
         return entry
@@ -170,7 +172,7 @@ def completed(snapshot: Snapshot, entry: Entry) -> Entry:
 
 
 def entry_before(snapshot: Snapshot, statement: Statement) -> int | None:
-    """The number of the last entry with a statement of the same topic."""
+    """The number of the newest entry with a statement of the same topic as ``statement``."""
     newest = snapshot.newest_of_topic(statement)
     return None if newest is None else newest.sequence
 
@@ -184,17 +186,20 @@ def _newest_hybrid(snapshot: Snapshot, statement: Statement) -> int:
         entry = recorded.entry
         alike = (s for s in entry.statements if s.topic == statement.topic)
         greatest = max(greatest, *(s.hybrid_ns for s in alike))
-        # In a topic, the time of this repository's statement is the greatest so far. That of a
-        # received statement need not be.
+        # A statement of this repository has the greatest time of its topic so far. A received
+        # statement may have a smaller time, so the search goes on before it.
         number = entry.before(statement) if entry.is_received else None
         recorded = None if number is None else snapshot.by_sequence(number)
     return greatest
 
 
 def heal(snapshot: Snapshot, file: WriteFile) -> None:
-    """Removes an interrupted write, or completes it if one copy is whole. Flushes the journal."""
+    """Removes an interrupted write at the journal's end, and flushes the journal.
+
+    If one of the two copies of the interrupted entry is complete, restores the other copy instead.
+    """
     if not snapshot.journal.settled:
-        snapshot.fs.sync_dir(snapshot.folder)  # gc or repack may have been killed before its flush
+        snapshot.fs.sync_dir(snapshot.folder)  # gc or repack may have been killed before this
         snapshot.journal.settled = True
     end = snapshot.position.offset
     size = file.size()
@@ -210,7 +215,7 @@ def heal(snapshot: Snapshot, file: WriteFile) -> None:
 
 
 def _check_unacknowledged(file: WriteFile, end: Position, size: int) -> None:
-    """Raises DamagedData if the bytes to truncate contain an entry."""
+    """Raises DamagedData if the bytes to truncate, those after ``end``, contain an entry."""
     for _, frame in frames_behind(file.read(end.offset, size - end.offset), 0):
         if frame[1] >= end.sequence:
             raise DamagedData(

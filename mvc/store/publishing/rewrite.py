@@ -1,11 +1,11 @@
 """Replaces the journal. Stored objects are moved or deleted only in this way.
 
-gc, repack and forget write the objects that they move into new packs, and write a new journal,
-entry by entry. Then they lock the old journal, copy entries that other processes have appended
-meanwhile, make everything durable, verify the new packs, and rename the new journal to the name of
-the old one. All changes take effect by this rename. If it does not happen, the repository is
-unchanged, but there are files that no entry names. In the new journal, entries have the same
-sequence numbers, and empty entries may be left out.
+gc, repack and forget copy the objects to keep into new packs, and write a new journal, entry by
+entry. Then they lock the old journal, copy entries that other processes have appended meanwhile,
+make everything durable, verify the new packs, and rename the new journal to the name of the old
+one. All changes take effect by this rename. Until then, the repository is unchanged, and no entry
+names the new files. In the new journal, entries have the same sequence numbers, and empty entries
+may be left out.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _ROUNDS = 4
 class Rewrite:
     """Writes a new journal. Use it as a context manager.
 
-    Call ``keep`` for the entries of the old journal, in order, and for those of ``meanwhile``. Then
-    call ``publish``, without which the repository is unchanged. ``packs`` writes only to new packs.
+    Call ``keep`` for every entry of the old journal, in order, and for every entry that
+    ``meanwhile`` yields. Then call ``publish``; without it, the repository is unchanged. ``packs``
+    must write only to new packs.
     """
 
     def __init__(self, snapshot: Snapshot, packs: PackWriter) -> None:
@@ -59,8 +60,8 @@ class Rewrite:
             self._file: WriteFile = opened.enter_context(
                 fs.open_write(self._path, create=True, exclusive=True)
             )
-            # Other processes delete the file unless it is locked. After the rename this is the
-            # journal's lock, until the new name is durable.
+            # Other processes delete the file unless it is locked. After the rename, this lock is
+            # that of the journal, and excludes writers until the new name is durable.
             self._lock: FileLock = opened.enter_context(fs.lock(self._path))
             self._check_name()
             self._opened = opened.pop_all()
@@ -93,10 +94,13 @@ class Rewrite:
                 self._file.identity(),
             )
             return present is None or (present.inode, present.device) == (ours.inode, ours.device)
-        return True  # unknown; later, gc deletes packs that no entry names
+        return True  # unknown; if it failed, gc later deletes the new packs
 
     def keep(self, recorded: Recorded, entry: Entry | None) -> None:
-        """Appends ``entry``, the new form of the old journal's next entry. None leaves it out."""
+        """Appends ``entry``, the new form of ``recorded``, the next entry of the old journal.
+
+        If ``entry`` is None, ``recorded`` is left out.
+        """
         self._copied, self._last = recorded.after, recorded
         if entry is not None:
             self._append(entry, recorded.sequence)
@@ -116,7 +120,7 @@ class Rewrite:
     def _prove(self) -> None:
         """Raises EncodingFailed unless the new packs have all records that the new journal names.
 
-        The copies of these records in the old packs will be deleted.
+        This is necessary, because the copies of these records in the old packs will be deleted.
         """
         regions, self._unproven = self._unproven, []
         with closing(PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)) as packs:
@@ -147,8 +151,8 @@ class Rewrite:
     def meanwhile(self) -> Iterator[Recorded]:
         """Yields entries that other processes append to the old journal. Call ``keep`` for each.
 
-        Before the last entries are yielded, the old journal is locked, until ``publish``. Raises
-        ConcurrentRewrite if another process has replaced the journal.
+        The old journal is locked before the last of these entries are yielded, and stays locked
+        until ``publish``. Raises ConcurrentRewrite if another process has replaced the journal.
         """
         snapshot = self._snapshot
         fs, path = snapshot.fs, snapshot.folder / JOURNAL
@@ -174,7 +178,7 @@ class Rewrite:
         self._is_complete = True
 
     def publish(self, last: Entry) -> Recorded:
-        """Renames the new journal into place, with ``last`` as its last entry.
+        """Gives the new journal the name of the old one. ``last`` is its last entry.
 
         Call it after ``meanwhile`` has ended. Raises ConcurrentRewrite if another process has
         deleted the new journal.

@@ -1,8 +1,8 @@
 """A cache of pieces (at most 32 MiB of an object) that were recovered as inputs of predictions.
 
-Weights may be predicted from the optimizer's moments of the same version. Without the cache, a
-caller that writes the file of the weights and then that of the optimizer would decode the moments
-twice.
+Weights may be predicted from the optimizer's moments of the same version, their inputs. A caller
+may write the file of the weights and then that of the optimizer. Without the cache, the moments
+would be decoded twice.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ _MOST = 4 * PIECE  # bytes
 
 
 class _ByProduct(Struct, frozen=True):
-    """``checked``: every payload that was decoded for the piece matched its checksum."""
+    """A piece in the cache.
+
+    ``checked``: whether every payload (encoded piece) that was decoded for it matched its checksum.
+    """
 
     piece: memoryview
     checked: bool
 
 
 class ByProducts:
-    """The cache. It returns each piece once. Safe across threads."""
+    """The cache. ``pop`` returns each piece only once. Safe across threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,7 +74,8 @@ class ByProducts:
     ) -> memoryview | None:
         """Removes and returns a piece; None if it is not cached.
 
-        ``checked``: return the piece only if all its checksums were checked.
+        With ``checked``, returns the piece only if the checksums of all decoded payloads were
+        checked.
         """
         if not self._cached:
             return None

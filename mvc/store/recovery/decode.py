@@ -1,4 +1,8 @@
-"""Decodes the payloads of a path: a full record, then deltas that change its bytes."""
+"""Decodes the payloads of a path: a full record, then deltas that change its bytes.
+
+A payload is the encoded bytes of a piece of an object. A piece has at most 32 MiB, and is encoded
+in chunks of 1 MiB.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +28,16 @@ from mvc.store.packs.records import PAYLOAD_CHECK, TRANSFORMS, Coding, RecordHea
 from mvc.types import FIRST_RELEASE
 
 LOADED = 32 << 20
-"""The most payload bytes of one path that are in memory at a time."""
+"""Maximum payload bytes of one path that are in memory at a time."""
 
 _STREAMED = 8 << 20
-"""Bytes of a piece above which its payload is not loaded first, but read chunk by chunk."""
+"""The payload of a piece with more bytes is not loaded at once, but read chunk by chunk."""
 
 Each: TypeAlias = Callable[[Callable[[int], Callable[[], None]], range], None]
-"""Calls its first argument with the offset of every chunk, in order.
+"""Does the work for all chunks. Its first argument is called with every chunk's offset, in order.
 
-Each call returns a function, which the same thread calls before it begins another chunk. Several
-threads may do so, so these functions run in any order.
+This call returns a function, which the same thread calls before it begins another chunk. Several
+threads may share the work. Then these functions run in any order.
 """
 _Chunk: TypeAlias = tuple[memoryview, int]
 """An encoded chunk: its bytes, and the width of its elements."""
@@ -42,7 +46,7 @@ _Work: TypeAlias = Callable[[_Chunk, memoryview, Sequence[memoryview], memoryvie
 
 
 class _Scratch(threading.local):
-    """Memory for payloads and chunks that a thread reads, reused by every call."""
+    """Memory for the payloads and chunks that a thread reads. Every call reuses this memory."""
 
     def __init__(self) -> None:
         self.arena, self.chunks = Arena(LOADED), Arena(LOADED)
@@ -65,9 +69,10 @@ class _Streamed:
         self.width, self._hasher = self._table.width, blake3(head[: self._table.place(0).start])
 
     def chunk(self, index: int) -> memoryview:
-        """The encoded chunk, valid until this thread's next call.
+        """The encoded chunk, valid until the next call by this thread.
 
-        The call for the last chunk raises DamagedData if the checksum of all chunks is wrong.
+        The call for the last chunk raises DamagedData if the checksum of the whole payload is
+        wrong.
         """
         step, member, place = self._step, self._step.member, self._table.place(index)
         room = _scratch.chunks.allocate(place.stop - place.start)
@@ -83,7 +88,10 @@ def short_name(step: PathStep) -> str:
 
 
 def pipeline_of(step: PathStep) -> Pipeline:
-    """The pipeline that a payload names. Raises DamagedData unless it exists and fits."""
+    """The pipeline that a payload's coding names, such as ``xor | planes | zstd:1``.
+
+    Raises DamagedData if the pipeline does not exist or does not fit the record.
+    """
     member = step.member
     try:
         pipeline = Pipeline.parse(member.coding.pipeline)
@@ -103,7 +111,10 @@ def pipeline_of(step: PathStep) -> Pipeline:
 
 
 def _prediction_of(step: PathStep, pipeline: Pipeline) -> Prediction:
-    """The prediction that a payload names. Raises DamagedData unless it exists and fits."""
+    """The prediction that a payload's coding names.
+
+    Raises DamagedData if the prediction does not exist or does not fit the record.
+    """
     try:
         prediction = Prediction.parse(step.member.coding.transform)
     except InvalidPipeline as error:
@@ -114,7 +125,10 @@ def _prediction_of(step: PathStep, pipeline: Pipeline) -> Prediction:
 
 
 def check_codings(header: RecordHeader) -> None:
-    """Raises DamagedData unless this record's codings exist and fit its members."""
+    """Raises DamagedData unless the codings of the record's members exist and fit these members.
+
+    A coding says how bytes are encoded.
+    """
     for member in {
         (m.coding.text, bool(m.base), len(m.inputs)): m
         for m in header.members
@@ -125,7 +139,7 @@ def check_codings(header: RecordHeader) -> None:
 
 @lru_cache(maxsize=4096)
 def coding_features(text: str) -> frozenset[str]:
-    """The format features that a reader needs to decode ``text``, a coding."""
+    """The format features that a reader needs to decode a payload with the coding ``text``."""
     coding = Coding(text)
     features = {f for name, f in TRANSFORMS.items() if coding.transform.startswith(name)}
     with suppress(InvalidPipeline):
@@ -145,8 +159,8 @@ def apply_steps(
     """Decodes a full record and deltas of the same length into ``out``, chunk by chunk.
 
     Without a full record, the deltas are applied to the bytes in ``out``. ``run`` and ``check``: as
-    for ``apply_actions``. ``done`` is called with each finished chunk; with ``done``, ``run`` must
-    process the chunks in order.
+    for ``apply_actions``. ``done`` is called with each finished chunk. If ``done`` is given,
+    ``run`` must process the chunks in order.
     """
     works = list(map(_work, steps))
     payloads = _read_all(packs, steps, len(out), check=check, streams=check)
@@ -180,11 +194,12 @@ def apply_actions(
     begin: int = 0,
     check: bool = True,
 ) -> None:
-    """Runs actions chunk by chunk: all payloads are applied while the chunk is in the CPU cache.
+    """Executes the actions of a plan chunk by chunk, so that a chunk stays in the CPU cache.
 
-    ``pieces``: buffers of results, bases and inputs, of one length, for the bytes from ``begin``
-    on. A base and its result may have the same buffer. ``run`` calls the work for every chunk.
-    Without ``check`` payload checksums are ignored, and the caller checks the result.
+    ``pieces``: buffers of all results, bases and inputs, by object. They have the same length, and
+    begin at byte ``begin`` of their pieces. A base and its result may have the same buffer. ``run``
+    does the work for all chunks. Without ``check``, payload checksums are ignored, and the caller
+    checks the result.
     """
     steps = [step for action in actions for step in action.steps]
     size, end = steps[-1].member.nbytes, begin + len(pieces[actions[0].id])
@@ -211,7 +226,7 @@ def apply_actions(
 
 
 def _chunks(payloads: Sequence[Payload | _Streamed], start: int) -> list[_Chunk]:
-    """The encoded chunks at a byte offset, valid until this thread's next call."""
+    """The encoded chunks of all payloads at a byte offset, valid until this thread's next call."""
     _scratch.chunks.reset()
     return [(payload.chunk(start // CHUNK), payload.width) for payload in payloads]
 
@@ -219,7 +234,7 @@ def _chunks(payloads: Sequence[Payload | _Streamed], start: int) -> list[_Chunk]
 def _read_all(
     packs: PackReader, steps: Sequence[PathStep], size: int, *, check: bool, streams: bool
 ) -> list[Payload | _Streamed]:
-    """``streams``: all chunks will be read, first to last."""
+    """The payloads of ``steps``. ``streams``: all chunks will be read, first to last."""
     _scratch.arena.reset()
     return [_read(packs, step, size, check=check, streams=streams) for step in steps]
 

@@ -1,8 +1,8 @@
 """Recovers objects from group records, in which one payload stores many tensors.
 
-Tensors whose paths share a payload are processed at the same time, so that the payload is decoded
-once. All threads decode payloads. One thread applies the results to the tensors, in the order of
-each path.
+The path to a tensor is a full record, then deltas. Tensors whose paths share a payload are
+processed at the same time, so that the payload is decoded once. All threads decode payloads. One
+thread applies the results to the tensors, in the order of each path.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import apply_steps, in_order, pipeline_of, short_name
 
 MOST_GROUPED = 4 * (RECORD + PIECE)
-"""The most raw bytes of a group that readers accept.
+"""Maximum raw bytes of a group that readers accept.
 
-A writer ends a record with the piece that reaches ``RECORD``. So it writes at most a quarter of
-these bytes.
+A writer ends a record with the piece that reaches ``RECORD`` bytes. So it writes at most a quarter
+of this maximum.
 """
 
 MOST_JOINT = 16 * (RECORD + PIECE)
-"""The most raw bytes of all members of a super-step: several lossy deltas in one payload."""
+"""Maximum raw bytes of all members of a super-step: several lossy deltas in one payload."""
 
 
 def is_grouped(path: Path) -> bool:
-    """Whether any payload on the path is shared."""
+    """Whether several objects share a payload on the path."""
     return any(step.header.group for step in path.steps)
 
 
@@ -49,7 +49,10 @@ _Route: TypeAlias = tuple[tuple[int, int, bool], ...]
 _Together: TypeAlias = Sequence[tuple[PathStep, memoryview]]
 """One step of every path that uses a record, each with the buffer that it fills."""
 _Decoded: TypeAlias = list[tuple[memoryview, int]] | list[Addition]
-"""Of each member: its bytes or delta, and the width of its elements; or an addition to floats."""
+"""For each member of a record: its bytes or delta, with the width of its elements.
+
+For a lossy delta instead: what to add to the floats of the base.
+"""
 
 
 def walk_together(
@@ -61,8 +64,8 @@ def walk_together(
 ) -> None:
     """Fills each buffer along its path, which must have no transform, such as a change of dtype.
 
-    ``pool``: its threads decode payloads; the calling thread must not be one of these. Without
-    ``check`` payload checksums are ignored, and the caller checks the result.
+    ``pool``: its threads decode payloads. The calling thread must not be one of these threads.
+    Without ``check``, payload checksums are ignored, and the caller checks the result.
     """
     clusters: dict[_Route, list[tuple[Path, memoryview]]] = {}
     for path, out in walks:
@@ -87,10 +90,11 @@ def walk_together(
 
 
 def _in_turn(routes: Sequence[_Route]) -> list[tuple[_Route, int]]:
-    """Orders (route, level) pairs so that routes that share a payload use it consecutively.
+    """Orders all payloads of all routes, so that routes that share a payload use it consecutively.
 
-    There is no such order if one route undoes a delta that another route applies, for example. Then
-    the pairs are ordered by route, and some payloads are decoded more than once.
+    A payload is given as its route and its index on the route. There is no such order if, for
+    example, one route undoes a delta that another route applies. Then the pairs are ordered by
+    route, and some payloads are decoded more than once.
     """
     before: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for route in routes:
@@ -116,7 +120,7 @@ def _apply(
     if any(len(out) != step.member.nbytes for step, out in together):
         raise DamagedData(f"{short_name(first)} has a wrong length")
     decoded, operator = coming(), pipeline_of(first).operator
-    # Search by id and start: the header may be another object, read again since the planning.
+    # Search by id and start: the header may have been read again since the planning.
     places = {(member.id, member.start): i for i, member in enumerate(first.header.members)}
     for step, out in together:
         result = decoded[places[step.member.id, step.member.start]]
@@ -154,8 +158,8 @@ def decode_super_step(
 ) -> list[Addition]:
     """Decodes a super-step, ``joint`` lossy deltas in one payload. Raises DamagedData.
 
-    Returns the members of the first delta, then those of the next ones. ``sizes``: raw bytes of all
-    members, at most ``MOST_JOINT`` in total, because all deltas are in memory at once.
+    Returns the members of the first delta, then those of the second, and so on. ``sizes``: raw
+    bytes of all members, at most ``MOST_JOINT`` in total, because all deltas are in memory at once.
     """
     one = sizes[: len(sizes) // joint]
     if sum(sizes) > MOST_JOINT or one * joint != sizes or Cursor(payload).varint() != joint:

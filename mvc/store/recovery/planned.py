@@ -1,8 +1,9 @@
 """Executes a plan: a list of actions, each of which recovers one piece of an object.
 
 A piece is at most 32 MiB. A piece that the caller does not request is deleted when no later action
-needs it. A chunk (1 MiB) that an optimizer's step predicts depends only on the chunks at the same
-offset of its base and inputs. So a series of predicted versions is decoded chunk by chunk, and the
+needs it. An optimizer's step predicts a piece from its base (the weights before the step) and
+inputs (moments, for example). A predicted chunk (1 MiB) depends only on the chunks at the same
+offset of base and inputs. So a series of predicted versions is decoded chunk by chunk, and the
 chunks of base and inputs are in the CPU cache.
 """
 
@@ -21,8 +22,7 @@ from mvc.store.recovery.walk import Walker, room_for
 
 _T = TypeVar("_T")
 MOST_PIECES = 12 * PIECE
-"""The most bytes in memory at a time of pieces that actions need, but the caller did not request.
-"""
+"""Maximum bytes in memory of pieces that actions need, but that the caller did not request."""
 
 
 def carry_out(
@@ -36,7 +36,7 @@ def carry_out(
 ) -> None:
     """Fills ``outs``, which maps the id of each requested object to a buffer for its piece.
 
-    ``available``: pieces that are in memory already, at which the plan begins. ``parallel`` and
+    ``available``: pieces that are in memory already, at which the plan may begin. ``parallel`` and
     ``check``: as for ``Walker.walk``. Raises DamagedData.
     """
     for id_ in outs.keys() & available.keys():
@@ -88,7 +88,7 @@ def _by_windows(
 ) -> None:
     """Executes a part on whole pieces, or, to save memory, on a few chunks at a time.
 
-    ``pieces``: buffers that the caller or other parts use, too.
+    ``pieces``: the buffers of pieces that the caller, or another part of the plan, uses.
     """
     nbytes = part[0].steps[-1].member.nbytes
     for action in part:
@@ -117,9 +117,10 @@ def _by_windows(
 def _slots(
     part: Sequence[Action], pieces: Mapping[bytes, memoryview]
 ) -> tuple[dict[bytes, int], int]:
-    """Assigns a buffer number to each piece that only this part uses; returns the buffer count.
+    """Assigns a buffer number to each piece that only this part uses.
 
-    A buffer is used again when no later action needs its piece.
+    Returns the number of buffers, too. A buffer is used for another piece when no later action
+    needs its piece.
     """
     slots: dict[bytes, int] = {}
     spare: list[int] = []
@@ -140,7 +141,7 @@ def _slots(
 
 
 def in_batches(items: Iterable[_T], nbytes: Callable[[_T], int], most: int) -> Iterator[list[_T]]:
-    """Divides items into batches of at most ``most`` bytes; a larger item is a batch by itself."""
+    """Divides items into batches of at most ``most`` bytes. A larger item is a batch by itself."""
     batch, total = list[_T](), 0
     for item in items:
         size = nbytes(item)

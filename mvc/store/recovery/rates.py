@@ -1,10 +1,11 @@
 """Estimates recovery times, for limits and reports.
 
 A payload is the encoded bytes of a piece of an object, and its coding is a list of stages. The
-estimated time for a payload is a latency, the time to read its stored bytes, and for each stage
-``a`` ns per raw byte and ``b`` ns per stored byte (``Stage.costs``). These constants are minimum
-CPU times of an AMD EPYC with zstandard 0.25. Limits always use the constants, so that mvc stores
-the same bytes on every machine. Reports may use rates measured on this machine (``calibrate``).
+estimated time for a payload is the sum of a latency, the time to read the payload, and for each
+stage ``a`` ns per raw byte and ``b`` ns per stored byte (``Stage.costs``). These constants are
+minimum CPU times of an AMD EPYC with zstandard 0.25. Limits on recovery times, which decide what
+mvc stores, always use the constants. So mvc stores the same bytes on every machine. Reports may use
+rates measured on this machine (``calibrate``).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _FILE = 100e-6  # seconds to create a file and rename it
 _FLUSH = 5e-3  # seconds for one round of parallel flushes
 _RUNS = 50  # repetitions of a calibration
 _SERIAL = 0.15  # share of decoding that does not run in parallel
-_SMALL = 64 << 10  # raw bytes below which calls take most of the time, and threads take turns
+_SMALL = 64 << 10  # raw bytes below which threads gain nothing: Python calls take most of the time
 
 Part: TypeAlias = tuple[float, Hashable | None]
 """CPU seconds of a payload on a path, and the group to which the payload belongs, if any."""
@@ -61,7 +62,7 @@ _PATCH: Costs = {1: (1.0, 0.0)}
 
 
 class Rates:
-    """Estimates for a machine that needs ``factor`` times as long as the constants say."""
+    """Estimates for a machine that needs ``factor`` times the time that the constants give."""
 
     def __init__(self, factor: float = 1.0) -> None:
         self._threads, self._factor = cpu_count(), factor
@@ -71,7 +72,7 @@ class Rates:
 
         ``width``: bytes of an element, 0 if unknown.
         """
-        if text.startswith(OPTIM):  # remove the numbers of this step
+        if text.startswith(OPTIM):  # its numbers do not change the costs
             head, _, pipeline = text.partition(" | ")
             text = f"{':'.join(head.split(':')[:3])} | {pipeline}"
         a, b = per_byte(text, width)
@@ -80,7 +81,10 @@ class Rates:
     def payload(
         self, header: RecordHeader, member: Member, spec: TensorSpec | None = None
     ) -> float:
-        """CPU seconds to read and decode one payload, or this member's share of a group."""
+        """CPU seconds to read and decode one payload.
+
+        In a group, only this member's share counts.
+        """
         share = header.share(member)
         return self.seconds(member.coding.text, member.nbytes, share, width_of(spec))
 
@@ -99,7 +103,7 @@ class Rates:
     ) -> list[tuple[int, float]]:
         """(raw bytes, CPU seconds) of each piece, if all are recovered together.
 
-        ``walks``: of each piece the raw bytes, the spec of its object, and the steps of its plan.
+        ``walks``: for each piece its raw bytes, the spec of its object, and the steps of its plan.
         Groups count as in ``together``. In plans with predictions, a payload that several plans
         need counts once.
         """
@@ -156,7 +160,7 @@ class _Calibration(Struct, frozen=True):
 
 
 def calibrated(fs: FileSystem) -> Rates:
-    """The rates of this machine; the constants if none were measured. Raises InvalidConfig."""
+    """The rates of this machine, or the constants if none were measured. Raises InvalidConfig."""
     file = _file()
     if fs.stat(file) is None:
         return Rates()
@@ -169,7 +173,7 @@ def calibrated(fs: FileSystem) -> Rates:
 
 
 def calibrate(fs: FileSystem) -> None:
-    """Measures the default pipeline; saves the ratio of the measured to the estimated time."""
+    """Measures the default pipeline. Saves the ratio of the measured to the estimated time."""
     random = np.random.default_rng(0)
     old = random.standard_normal(CHUNK // 4, np.float32)
     new = old + random.standard_normal(len(old), np.float32) / 10_000
@@ -200,8 +204,9 @@ def together(
 ) -> list[tuple[int, float]]:
     """(raw bytes, CPU seconds) of each piece, if all are recovered together.
 
-    ``walks``: of each piece the raw bytes, and the payloads on its path. The members of a group are
-    decoded together. So ``group_seconds`` of a group counts once, for the largest of its pieces.
+    ``walks``: for each piece its raw bytes, and the payloads on its path. The members of a group
+    are decoded together. So ``group_seconds`` of a group counts once, for the largest of its
+    pieces.
     """
     counted: set[Hashable] = set()
     seconds = [0.0] * len(walks)
@@ -219,7 +224,7 @@ def together(
 
 
 def of_group(shares: Iterable[float]) -> float:
-    """CPU seconds to read and decode a whole group, from the seconds of its members' shares."""
+    """CPU seconds to read and decode a whole group. ``shares``: the seconds of its members."""
     return sum(seconds - LATENCY for seconds in shares)
 
 
@@ -231,7 +236,7 @@ def width_of(spec: TensorSpec | None) -> int:
 def costs_of(text: str) -> list[Costs]:
     """Decoding costs of a coding: of its prediction or patch, and of each stage.
 
-    Empty for a damaged coding.
+    If the coding is damaged, some are left out.
     """
     coding = Coding(text)
     if coding.transform == "patch":
@@ -246,7 +251,10 @@ def costs_of(text: str) -> list[Costs]:
 
 @lru_cache(1024)
 def per_byte(text: str, width: int) -> tuple[float, float]:
-    """``a`` and ``b`` of a coding; for a width without constants, the maximum of all widths."""
+    """The sum of ``a`` and of ``b`` over a coding's stages (see above) for elements of this width.
+
+    For a width without constants, the maximum of all widths counts.
+    """
     a = b = 0.0
     for costs in filter(None, costs_of(text)):
         known = [costs[width]] if width in costs else costs.values()

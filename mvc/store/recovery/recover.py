@@ -1,8 +1,9 @@
 """Recovers objects: decodes the payloads of a path and checks the hash of the result.
 
-A path is a full record, then deltas. If the payloads of a path are large in total, they are loaded
-and applied one by one, to bound memory. Otherwise all payloads are applied chunk by chunk. Objects
-that optimizer steps predict from each other are recovered by one plan.
+A path is a full record, then deltas. A payload is the encoded bytes of one piece (at most 32 MiB)
+of an object. If the payloads of a path are large in total, they are loaded and applied one by one,
+to bound memory. Otherwise, all payloads are applied chunk by chunk (1 MiB). Objects that optimizer
+steps predict from each other are recovered by one plan (``mvc.store.graph.plan``).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def by_chunks(nbytes: int, total: int, threads: int) -> bool:
     """Whether several threads decode an object, each some of its chunks, instead of one thread.
 
     ``total``: raw bytes of all objects that are recovered together. One thread would need more time
-    for a large object than the remaining threads need for the remaining objects.
+    for a large object than the other threads need for all other objects.
     """
     return nbytes > PIECE or (nbytes > CHUNK and nbytes * threads > total)
 
@@ -62,14 +63,14 @@ class Available(Protocol):
 
 @runtime_checkable
 class InFile(Available, Protocol):
-    """Bytes that can be read directly into a buffer."""
+    """An object whose bytes can be read directly into a buffer."""
 
     def read_into(self, start: int, out: memoryview) -> None:
         """Fills ``out`` from byte ``start``. Raises DamagedData if the object is shorter."""
 
 
 class Recovery:
-    """Recovers objects of one snapshot. Safe across threads."""
+    """Recovers objects of one snapshot (the repository up to some entry). Safe across threads."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class Recovery:
         self._provided: Mapping[bytes, Available] = {} if provided is None else provided
 
     def fill_from(self, available: Mapping[bytes, Available], requests: Sequence[Request]) -> bool:
-        """As ``fill``, but paths may begin at ``available`` objects. Returns False if this fails.
+        """As ``fill``, but paths may begin at ``available`` objects. Returns False after damage.
 
         If each of n versions is recovered from the previous version, n deltas are decoded in total.
         """
@@ -156,7 +157,7 @@ class Recovery:
                 self._one(request)
 
     def blob(self, id_: bytes, spec: TensorSpec) -> bytearray:
-        """One verified object in new memory."""
+        """The bytes of one object in new memory, verified."""
         self.require(id_, spec)
         out = bytearray(spec.nbytes)
         self.fill([Request(id_, spec, memoryview(out))])
@@ -224,10 +225,11 @@ class Recovery:
         parallel: bool = True,
         check: bool = True,
     ) -> None:
-        """Fills ``out`` with the whole piece at ``start``. The object's hash is not checked.
+        """Fills ``out`` with the piece at ``start`` of an object, whose hash is not checked.
 
         Without ``check``, payload checksums are ignored, and only the cheapest path is tried. Then
-        the caller must check the object's hash, and call again with ``check`` after DamagedData.
+        the caller must check the object's hash. After DamagedData, the caller must call again with
+        ``check``.
         """
         if id_ in self._provided:
             self._begin(id_, start, out)
@@ -242,7 +244,10 @@ class Recovery:
             walk(plan(self.graph, [id_], start, self._provided))
 
     def _begin(self, origin: bytes | None, start: int, out: memoryview) -> None:
-        """Fills ``out`` from ``origin``, the provided object where a path begins, if any."""
+        """Fills ``out`` from ``origin``, a provided object at which a path begins.
+
+        None: does nothing.
+        """
         source = None if origin is None else self._provided[origin]
         if isinstance(source, InFile):
             source.read_into(start, out)
@@ -260,7 +265,7 @@ class Recovery:
         parallel: bool,
         check: bool,
     ) -> None:
-        """Executes a plan; adds recovered inputs to ``by_products`` if that is in use."""
+        """Executes a plan. If ``by_products`` is in use, adds recovered inputs to it."""
         match piece_plan.actions:
             case [Action(base=bytes(), inputs=()) as only] if only.by_chunks and only.id in outs:
                 # Deltas are applied in place.
@@ -288,9 +293,10 @@ class Recovery:
         return out
 
     def _by_sound_path(self, id_: bytes, start: int, walk: Callable[[PiecePlan], _T]) -> _T:
-        """Calls ``walk`` with the cheapest plan; after damage, with one without damaged payloads.
+        """Calls ``walk`` with the cheapest plan.
 
-        If gc or repack has moved the payloads meanwhile, a new plan is made.
+        After damage, tries a plan without damaged payloads. If gc or repack has moved the payloads
+        meanwhile, a new plan is made.
         """
         first: DamagedData | None = None
         while True:
@@ -318,7 +324,10 @@ class Recovery:
         return True
 
     def _one(self, request: Request, *, parallel: bool = True) -> None:
-        """Recovers an object from undamaged payloads; if this fails, by ``_despite``."""
+        """Recovers an object from undamaged payloads.
+
+        If this fails, recovers it by ``_despite``.
+        """
 
         def proves(whole: memoryview) -> bool:
             return len(whole) == request.spec.nbytes and blob_id(request.spec, whole) == request.id
@@ -343,7 +352,7 @@ class Recovery:
     def _together(self, requests: Sequence[Request], *, parallel: bool = True) -> None:
         """Recovers objects that are predicted from each other.
 
-        Then each object with a wrong hash is recovered separately.
+        Then each object whose hash is wrong is recovered separately.
         """
         first = {request.id: request for request in reversed(requests)}
         with suppress(DamagedData):
@@ -359,7 +368,7 @@ class Recovery:
                 self._one(request, parallel=parallel)
 
     def _copied(self, request: Request, piece: memoryview) -> None:
-        """Fills a request from a piece that was recovered earlier as an input."""
+        """Fills a request with a piece that was recovered earlier as an input of a prediction."""
         request.out[:] = piece
         if blob_id(request.spec, request.out) != request.id:
             self._one(request, parallel=False)
@@ -369,7 +378,10 @@ class Recovery:
             self._one(request, parallel=False)
 
     def at_once(self, request: Request) -> bool:
-        """Recovers a whole object by its cheapest path in this thread; False if that failed."""
+        """Recovers a whole object by its cheapest path in this thread.
+
+        Returns False if this fails.
+        """
         try:
             path = self.graph.path(request.id, 0, self._provided)
         except DamagedData:
@@ -423,7 +435,7 @@ class Recovery:
 
 
 def _last_transform(steps: Sequence[PathStep]) -> int | None:
-    """Index of the last step that has a transform, and so cannot be undone."""
+    """Index of the last step with a transform, such as a change of dtype; None without one."""
     return max((i for i, s in enumerate(steps) if s.member.coding.transform), default=None)
 
 

@@ -1,4 +1,7 @@
-"""Decodes payloads along the path to a piece."""
+"""Decodes payloads along the path to a piece: a full record, then deltas.
+
+A payload is the encoded bytes of a piece, which is at most 32 MiB of an object.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from mvc.store.recovery.decode import LOADED, apply_steps, in_order, short_name
 from mvc.store.recovery.grouped import is_grouped, walk_together
 
 SHORT = 64 << 10
-"""Bytes up to which passing work to a thread costs more than the work itself."""
+"""Bytes up to which passing work to a thread takes more time than the work itself."""
 
 
 class Walker:
@@ -39,11 +42,11 @@ class Walker:
         parallel: bool = False,
         check: bool = True,
     ) -> None:
-        """Fills ``out`` along a path, which may contain transforms but no predicted steps.
+        """Fills ``out`` along a path. The path may contain transforms, but no predicted steps.
 
-        With ``origin`` the first step is a delta from these bytes. ``parallel``: use the threads of
-        the pool, to which the calling thread must not belong. Without ``check`` the caller checks
-        the result. Raises DamagedData.
+        With ``origin``, the first step is a delta from these bytes. ``parallel``: use the threads
+        of the pool, to which the calling thread must not belong. Without ``check``, payload
+        checksums are ignored, and the caller checks the result. Raises DamagedData.
         """
         parallel = parallel and len(out) > SHORT
         sections = _sections(steps) or [(None, ())]
@@ -63,7 +66,10 @@ class Walker:
     def _straight(
         self, steps: Sequence[PathStep], out: memoryview, *, parallel: bool, check: bool
     ) -> None:
-        """Decodes steps without transforms: a full record, unless ``out`` is filled, and deltas."""
+        """Decodes deltas without transforms, after a full record if ``steps`` begins with one.
+
+        Otherwise, ``out`` has the bytes of the base already.
+        """
         path = Path(tuple(steps), 0.0)
         if is_grouped(path):
             pool = self.pool if parallel else None
@@ -122,7 +128,7 @@ class Walker:
 def _sections(steps: Sequence[PathStep]) -> list[tuple[PathStep | None, tuple[PathStep, ...]]]:
     """Divides a path into sections: a step with a transform, then the steps without transforms.
 
-    If the path begins without a transform, the first section has None in place of this step.
+    If the path begins without a transform, the first section has None instead of such a step.
     """
     starts = [i for i, step in enumerate(steps) if step.member.coding.transform]
     ends = [*starts[1:], len(steps)]

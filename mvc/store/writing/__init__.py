@@ -1,4 +1,4 @@
-"""Encodes objects and appends records to packs.
+"""Encodes objects and appends them to packs, as records.
 
-``publishing`` makes the records part of the repository.
+``mvc.store.publishing`` makes the records part of the repository.
 """

@@ -1,8 +1,10 @@
 """Caches the newest committed version of a Python state, the base of the next commit.
 
-Deltas are encoded against a base. With the cache, a commit need not decode its base from the
-repository. The *chain* of a piece is the objects that are decoded one after another to recover the
-piece (``Graph.chain``). The setting ``python.keep_base`` limits the bytes of all caches.
+A Python state is tensors that a program commits from memory, under a path. They are stored as
+deltas from the base. With the cache, a commit need not decode its base from the repository. The
+*chain* of a piece (at most 32 MiB of a tensor) is the objects that are decoded one after another to
+recover the piece (``Graph.chain``). The setting ``python.keep_base`` limits the bytes of all
+caches.
 """
 
 from __future__ import annotations
@@ -76,14 +78,14 @@ class BaseCaches:
 
 
 class _Cached(Struct):
-    """A tensor of ``cache``. It has few fields, because a model may have 100,000 tensors."""
+    """A tensor in ``cache``. The class has few fields, because a model may have 100,000 tensors."""
 
     name: str
     id: BlobId
     spec: TensorSpec
     buffer: memoryview
     cache: BaseCache
-    chains: list[tuple[Link, ...]] | None = None  # of each piece; empty if unknown
+    chains: list[tuple[Link, ...]] | None = None  # for each piece; () if unknown
 
     def chain(self, start: int) -> tuple[Link, ...]:
         known = self.chains[start // PIECE] if self.chains else ()
@@ -108,9 +110,10 @@ class _Cached(Struct):
 class BaseCache:
     """The tensors of the newest version of a Python state, by name. Empty after a failed commit.
 
-    The next commit encodes deltas against these tensors and overwrites their buffers. Then
-    ``settle`` hashes the buffers, to detect tensors that the caller modified during the commit. If
-    the budget allows it, an older version that ``layout`` will use as a base is cached, too.
+    The next commit encodes deltas from these tensors, and overwrites their buffers with the new
+    tensors. Then ``settle`` hashes the buffers, to detect tensors that the caller modified during
+    the commit. If the budget allows it, an older version that ``layout`` will use as a base is
+    cached, too.
     """
 
     def __init__(self, graph: Graph, budget: BaseCaches) -> None:
@@ -147,7 +150,7 @@ class BaseCache:
         return cached if fits else None
 
     def older(self, name: str, link: Link, start: int) -> memoryview | None:
-        """The piece at ``start`` of an older version of a tensor; None if it is not cached."""
+        """The piece at ``start`` of an older version of a tensor. None if it is not cached."""
         cached = self._older.get(name)
         if cached is None or cached.id != link.id or len(cached.piece(start)) != link.nbytes:
             return None
@@ -159,7 +162,7 @@ class BaseCache:
         return cached.buffer if cached is not None and cached.id == id_ else None
 
     def unchanged(self, name: str, id_: BlobId, spec: TensorSpec, data: memoryview) -> None:
-        """Caches a content that the repository already stores."""
+        """Caches the bytes of a tensor that the repository stores already."""
         cached = self._last.get(name)
         if cached is not None and cached.id == id_:
             self._next[name] = cached
@@ -174,10 +177,10 @@ class BaseCache:
         *,
         keep_previous: bool | None = None,
     ) -> _Cached | None:
-        """A buffer that the encoder fills with a new content; None if the budget is exhausted.
+        """A buffer that the encoder fills with a new tensor. None if the budget is exhausted.
 
-        ``settle`` verifies the content. ``keep_previous``: whether the old content stays cached as
-        the base of a later version. With None, the layout decides.
+        ``settle`` verifies these bytes. ``keep_previous``: whether the old tensor stays cached as
+        the base of a later version. If it is None, the layout decides this.
         """
         old = self.base(name, spec)
         if old is not None and (self._returns_to(old) if keep_previous is None else keep_previous):
@@ -210,17 +213,17 @@ class BaseCache:
         self.generation = self.graph.generation
 
     def _returns_to(self, cached: _Cached) -> bool:
-        """Whether a version after the next one is coded against this tensor."""
+        """Whether this tensor will be the base of a version after the next one."""
         chain = cached.chains[0] if cached.chains else ()
         known = bool(chain) and not chain[-1].predicted
         return known and self.layout.returns_to(chain, self.graph.next_sequence)
 
     def _keep_older(self, name: str, cached: _Cached) -> _Cached | None:
-        """Keeps a tensor as base of a later version; returns a tensor whose buffer may be reused.
+        """Keeps ``cached`` as base of a later version. Returns a tensor whose buffer may be reused.
 
-        This is the older version that was cached until now, if its size is equal. Otherwise it is
-        None, and a new buffer is needed. If the budget allows no new buffer, ``cached`` is returned
-        and not cached as an older version.
+        That tensor is the older version cached before, if it has the same size. Otherwise, the
+        result is None, and a new buffer is needed. If the budget allows no new buffer, ``cached``
+        itself is returned, and is no base of a later version.
         """
         before = self._older.get(name)
         if before is None and not self._budget.has_room(cached.spec.nbytes):

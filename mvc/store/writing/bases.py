@@ -1,4 +1,7 @@
-"""The base of a new content, against which its delta is encoded: stored, or a tensor in memory."""
+"""The base of a new content, from which its delta is computed: stored, or a tensor in memory.
+
+A content is the bytes of one tensor. It is processed in pieces of at most 32 MiB.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from mvc.store.recovery.walk import SHORT
 
 
 class Base(Protocol):
-    """An object that a new content may be coded against."""
+    """An object that may be the base of a new content."""
 
     @property
     def id(self) -> BlobId:
@@ -29,13 +32,13 @@ class Base(Protocol):
         """The object's shape and dtype."""
 
     def chain(self, start: int) -> tuple[Link, ...]:
-        """The objects to decode for the piece at ``start`` (``Graph.chain``).
+        """The objects to decode one after another for the piece at ``start`` (``Graph.chain``).
 
         Empty if the base is not stored yet.
         """
 
     def piece(self, start: int) -> memoryview:
-        """The whole piece of the base at ``start``, even if the new content is shorter."""
+        """The complete piece of the base at ``start``, even if the new content is shorter."""
 
     def cached(self, link: Link, start: int) -> memoryview | None:
         """The piece at ``start`` of an object in the base's chain, if that object is in memory."""
@@ -51,7 +54,7 @@ class Recovers(Protocol):
 class StoredBase(Struct):
     """A stored content as a base. Its pieces are recovered when needed, in ascending order.
 
-    Without ``graph``, the chain of the base counts as empty.
+    Without ``graph``, ``chain`` is always empty.
     """
 
     id: BlobId
@@ -66,11 +69,11 @@ class StoredBase(Struct):
         return () if self.graph is None else self.graph.chain(self.id, start)
 
     def piece(self, start: int) -> memoryview:
-        """The whole piece of the base at ``start``, which a decoder will use, too.
+        """The complete piece of the base at ``start``, as every reader will recover it.
 
-        After the last piece, the hash of the base is checked, because only this process could
-        decode a delta from wrong bytes. Raises DamagedData; EncodingFailed if earlier pieces of
-        the base were used already.
+        After the last piece, the hash of the base is checked: only this process could decode a
+        delta from wrong bytes. If the hash is wrong, raises EncodingFailed if earlier pieces of the
+        base were used already, otherwise DamagedData.
         """
         out = self.room(start)
         source = self.recovery if self.spec.nbytes <= SHORT else None
@@ -96,7 +99,7 @@ class StoredBase(Struct):
         return out
 
     def cached(self, link: Link, start: int) -> None:
-        """Returns None: a stored base has nothing in memory."""
+        """Returns None: no object in the chain of a stored base is in memory."""
 
     def check(self) -> None:
         """Raises DamagedData unless all pieces are stored and match the base's id and ``spec``."""

@@ -1,17 +1,18 @@
-"""Stores the contents of files: hashes them and encodes those that the repository lacks.
+"""Stores the contents of files: hashes the contents and encodes those that the repository lacks.
 
-A content of at most one piece (32 MiB) is read once; the hashed bytes are encoded. A larger content
-is read twice: to hash it, and to encode it. If the readings differ, SourceChanged is raised.
+A content is the bytes of one tensor. If it has at most one piece (32 MiB), it is read once. A
+larger content is read twice: to hash it, and to encode it. If the readings differ, SourceChanged is
+raised.
 
-The base of a new content, against which its delta is encoded, is the first of these that exists:
+The base of a new content, from which its delta is computed, is the first of these that exists:
 
 - the *master*: a tensor of higher precision in the same commit, of which the content is a rounded
-  copy (``PrecisionCopies``);
-- the previous version of the tensor in memory (``BaseCache``);
-- the stored content that the caller has chosen (``Origin``).
+copy (``PrecisionCopies``); - the previous version of the tensor in memory (``BaseCache``); - the
+stored content that the caller has chosen (``Origin``).
 
-A *unit* is a parameter and its optimizer states. The tensors of a unit are stored together, before
-the remaining contents of their files (``put_units``).
+A *unit* is a parameter and its optimizer states. If optimizer steps predict a unit, its tensors are
+stored together, before the remaining contents of their files (``put_units``). A *run* is
+consecutive predicted versions of a unit.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class ContentWriter:
     def put(self, storing: Storing) -> list[BlobId]:
         """Stores every content of a file; returns the ids of the contents.
 
-        Afterwards ``storing.last``, unless it is None, has the new version. Raises SourceChanged.
+        If ``storing.last`` is not None, this cache has the new version afterwards. Raises
+        SourceChanged.
         """
         file, last, ids = storing.file, storing.last, storing.ids
         specs = [content.spec for content in file.contents]
@@ -96,8 +98,8 @@ class ContentWriter:
     ) -> None:
         """Stores the units that are predicted, or whose previous version was predicted.
 
-        ``units`` without a prediction are skipped. ``files``: by path. ``parent``: the version one
-        optimizer step before. Afterwards, call ``put`` for the remaining contents.
+        All other units are left to ``put``, which must be called afterwards. ``files``: by path.
+        ``parent``: the version one optimizer step before.
         """
         self._joined = tuple(files.values())
         members = [self._members(unit, files, parent) for unit in units]
@@ -115,8 +117,8 @@ class ContentWriter:
     ) -> dict[str, UnitMember]:
         """The contents of a unit; empty if they cannot be predicted together.
 
-        All contents must be in ``files``, and none may be stored yet. In both versions, all must
-        have one length and one dtype, which predictions support.
+        To be predicted, all contents must be in ``files``, and none may be stored yet. They must
+        have the same length and dtype in both versions, and predictions must support the dtype.
         """
         members, before = dict[str, UnitMember](), parent.by_path
         for name, (path, i) in unit.members.items():
@@ -142,7 +144,7 @@ class ContentWriter:
         return self.objects.stored(old.id, old.spec)
 
     def _unit(self, unit: Unit, members: Mapping[str, UnitMember]) -> None:
-        """Stores a unit's contents if they are predicted, or the previous version was predicted."""
+        """Stores the contents of a unit, if they or their previous version are predicted."""
         objects, spec = self.objects, next(iter(members.values())).spec
         self._make_unit_room(members, min(spec.nbytes, PIECE))
         chosen = first = None
@@ -166,7 +168,7 @@ class ContentWriter:
         self.objects.make_room(max(read, recovered) * length)
 
     def _steps(self, members: Mapping[str, UnitMember], start: int) -> Steps:
-        """The pieces of a unit at ``start``, of both versions. Raises DamagedData."""
+        """The pieces at ``start`` of the unit's tensors, in both versions. Raises DamagedData."""
         return Steps(
             {
                 n: BasePiece(bytes(m.id), m.piece(start, self.objects.allocate))
@@ -176,7 +178,10 @@ class ContentWriter:
         )
 
     def _load(self, member: UnitMember) -> None:
-        """Computes the id of a content. Keeps its bytes in memory if it has only one piece."""
+        """Computes the id of a content.
+
+        If the content has only one piece, keeps its bytes in memory.
+        """
         file, i, spec = member.storing.file, member.content, member.spec
         borrowed = file.borrow(i)
         if borrowed is not None:
@@ -190,7 +195,7 @@ class ContentWriter:
         member.id = file.ids[i] if file.ids else blob_id(spec, member.data, parallel=True)
 
     def _older_pieces(self, members: Mapping[str, UnitMember], start: int) -> dict[str, BasePiece]:
-        """The pieces of the previous version, by name. Raises DamagedData."""
+        """The pieces at ``start`` of the previous version, by name. Raises DamagedData."""
         bases = {name: member.base for name, member in members.items()}
         stored = {name: base for name, base in bases.items() if isinstance(base, StoredBase)}
         data = {name: base.piece(start) for name, base in bases.items() if name not in stored}
@@ -208,8 +213,8 @@ class ContentWriter:
         """Calls ``objects.begin`` for the new contents, first for inputs of predictions.
 
         In this order, no content is predicted from itself, even if two contents are equal.
-        ``keep_previous``: as for ``BaseCache.replace``. If a stored content is the input of a rule,
-        ``prove`` hashes it again, like a new content.
+        ``keep_previous``: as for ``BaseCache.replace``. If the input of a rule is stored already,
+        it is hashed again before publishing, like a new content.
         """
         read = rules.inputs if rules is not None else frozenset[str]()
         for name in reversed(put_order(members, rules)):
@@ -238,7 +243,7 @@ class ContentWriter:
         *,
         first: Steps | None,
     ) -> None:
-        """Stores the contents piece by piece. ``first``: their pieces at 0, if known."""
+        """Stores the contents piece by piece. ``first``: their pieces at offset 0, if known."""
         spec, objects = next(iter(members.values())).spec, self.objects
         hashers = {name: BlobHasher(spec) for name, m in members.items() if m.data is None}
         for start, length in pieces(spec):
@@ -246,7 +251,9 @@ class ContentWriter:
                 self._make_unit_room(members, length)
             steps = None if start else first
             if rules is not None and start:
-                with suppress(DamagedData):  # on failure, store the pieces without a prediction
+                with suppress(
+                    DamagedData
+                ):  # on failure, the pieces are stored without a prediction
                     steps = self._steps(members, start)
             for name in put_order(members, rules):
                 member = members[name]
@@ -267,7 +274,10 @@ class ContentWriter:
                 raise _source_changed(members[name].storing.path)
 
     def put_skeleton(self, id_: BlobId, data: bytes, old: FileEntry | None) -> None:
-        """Stores a skeleton: bytes of a file outside its tensors. ``old``: the parent's file."""
+        """Stores a skeleton, the bytes of a file outside its tensors.
+
+        ``old``: the file in the parent.
+        """
         objects, spec = self.objects, TensorSpec("raw", (len(data),))
         if objects.holds(id_):
             return
@@ -285,7 +295,7 @@ class ContentWriter:
             objects.put(Piece(id_, spec, start, part), base)
 
     def forget(self, file: ParsedFile) -> None:
-        """Call it before closing a file: its tensors will not be used as bases any more."""
+        """Call it before closing a file, because its tensors cannot be used as bases afterwards."""
         self._copies.forget(file)
 
     def _note(self, storing: Storing, i: int, id_: BlobId) -> None:
@@ -346,7 +356,10 @@ class ContentWriter:
         return None if base is None else self.objects.stored(base.id, base.spec)
 
     def _hole(self, spec: TensorSpec) -> BlobId:
-        """Stores a content that is a hole of its sparse file, so all zeros, without reading it."""
+        """Stores a content that is a hole (an unwritten range) of its file, without reading it.
+
+        All bytes of such a content are zero.
+        """
         id_ = zero_blob_id(spec)
         if self.objects.wants(id_):
             self.objects.begin(id_)
@@ -404,6 +417,6 @@ def _in_turn(specs: Sequence[TensorSpec], total: int) -> list[int]:
 
 
 def _blame_modified(files: Iterable[Storing]) -> None:
-    """After a failed encoding: raises SourceChanged if a borrowed content was modified."""
+    """After a failed encoding, raises SourceChanged if the caller has modified a tensor."""
     for storing in files:
         storing.prove(storing.borrowed)

@@ -1,12 +1,12 @@
 """Chooses how a piece (at most 32 MiB of an object) is stored: in full, or as a delta.
 
-A delta is stored if it is at least a tenth smaller than the full record, and its chain is short
-enough. The *chain* is the objects that are decoded one after another. The policy limits their
-number and bytes, as Mercurial does (docs/decisions.md).
+A delta is stored if it is at least a tenth smaller than the full record, and if its chain is short
+enough. The *chain* of an object is the objects that are decoded one after another to recover it.
+The policy limits their number and bytes, as Mercurial does (docs/decisions.md).
 
-Sizes are estimated on samples. The full record is first assumed to be as large as the full record
-at the beginning of the chain, because weights of one model compress alike. A *coding* is one form
-of the encoded piece. ``Pipeline.encode_chunk`` decides which chunks stay raw.
+Sizes are estimated on samples. At first, the full record is assumed to be as large as the full
+record at the beginning of the chain, because weights of one model compress alike. A *coding* says
+how a piece is encoded. ``Pipeline.encode_chunk`` may store single chunks (1 MiB) unencoded.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from mvc.store.writing.layout import Layout
 WORTH = 0.9
 """The size of a delta, as a share of the full record, above which the full record is stored."""
 
-_AGAIN = 4  # deltas of a chain after which the size of the full record is estimated again
+_AGAIN = 4  # after so many deltas of a chain, the size of the full record is estimated again
 _SAMPLE = 64 << 10
-_SAMPLED = 256 << 10  # bytes from which only the changed part of raw content is sampled
+_SAMPLED = 256 << 10  # bytes; of larger contents of dtype raw, only the changed part is sampled
 _TINY = 4096
-_ERROR = 1.005  # error of an estimate: a pipeline with ``blocks`` must save more
+_ERROR = 1.005  # a pipeline with ``blocks`` must save more than this error of estimates
 
 
 class Policy(Struct, frozen=True):
-    """``layout`` chooses the base of each version. ``reset``: store everything in full.
+    """How objects are stored. ``layout`` chooses the base of each version.
 
-    ``max_chain``: the most stored bytes of a chain, as a multiple of the raw size. ``saving``: the
-    share of the raw size that a delta must save. ``run``: the most consecutive versions that may be
-    predicted by optimizer steps.
+    ``reset``: store everything in full. ``max_chain``: maximum stored bytes of a chain, as a
+    multiple of the raw size. ``saving``: the share of the raw size that a delta must save. ``run``:
+    maximum number of consecutive versions that are predicted by optimizer steps.
     """
 
     pipeline: Pipeline
@@ -71,7 +71,7 @@ def exactly(pipeline: Pipeline) -> Pipeline:
 class BasePiece(Struct, frozen=True, gc=False):
     """One piece of a base: its bytes and its chain (``Graph.chain``).
 
-    ``ends``: the chain has its maximum length, so the next version is stored in full.
+    ``ends``: whether the chain has its maximum length, so that the next version is stored in full.
     """
 
     id: bytes
@@ -84,8 +84,9 @@ class Choice(Struct, frozen=True, gc=False):
     """A coding of a piece, and its estimated size.
 
     ``pipeline``: None for a patch. ``share``: encoded bytes per raw byte. ``encoded``: the encoded
-    piece, if the estimate encoded the whole piece. ``width``: bytes of an element. ``against``:
-    whether the coding is a delta. ``prediction``: ``transform``, if it is an optimizer's step.
+    piece, if the estimate has encoded the whole piece. ``width``: bytes of an element. ``against``:
+    whether the coding is a delta. ``prediction``: the optimizer's step that ``transform`` names, if
+    any.
     """
 
     transform: str
@@ -103,7 +104,10 @@ class Choice(Struct, frozen=True, gc=False):
 
     @property
     def cost(self) -> float:
-        """``share`` for comparing codings: with ``blocks`` increased by the error of estimates."""
+        """``share`` for comparing codings.
+
+        With ``blocks``, it is increased by the error of estimates.
+        """
         return self.share * (_ERROR if "blocks:" in self.text else 1.0)
 
     @property
@@ -119,10 +123,10 @@ def choose(
     base: BasePiece | None,
     policy: Policy,
 ) -> list[Choice]:
-    """The codings to store for one piece: a delta, a full record, or both.
+    """The codings in which one piece is stored: a delta, a full record, or both.
 
-    Both are stored where a chain ends. Then versions of the chain can be decoded from the new full
-    record, too, by undoing deltas. ``base`` is already converted to the dtype of ``new``.
+    Both are stored where a chain ends. Then versions of the chain can also be decoded from the new
+    full record, by undoing deltas. ``base`` must be converted to the dtype of ``new`` already.
     """
     if base is None or base_spec is None:
         return [_full(spec, new, policy)]
@@ -141,15 +145,15 @@ def choose(
 
 
 def _most(full: float, policy: Policy) -> float:
-    """The largest share of the raw size for a delta, if the full record has the share ``full``."""
+    """The maximum share for a delta, if the full record has the share ``full`` of the raw size."""
     return min(WORTH * full, full - policy.saving)
 
 
 def _first_share(base: BasePiece, nbytes: int) -> float | None:
     """Stored bytes per raw byte of the full record at which the base's chain begins.
 
-    None if they are unknown or must be estimated again. None for small pieces, too, because their
-    headers would distort the result.
+    None if this is unknown or must be estimated again, and for small pieces, because the header of
+    a small piece would distort the result.
     """
     if nbytes < _TINY or not base.chain or base.chain[-1].depth % _AGAIN == _AGAIN - 1:
         return None
@@ -160,7 +164,8 @@ def _first_share(base: BasePiece, nbytes: int) -> float | None:
 def _forms(pipeline: Pipeline, spec: TensorSpec, size: int) -> list[tuple[Pipeline, int]]:
     """Pipelines and element widths to try on a sample.
 
-    Bytes of dtype ``raw`` may be floats. Rows of dtype ``uint8`` may be quantised blocks.
+    Bytes of dtype ``raw`` may be floats of any width. Rows of dtype ``uint8`` may be quantised
+    blocks.
     """
     if spec.dtype == "uint8" and len(spec.shape) > 1 and size >= 4 * _TINY:
         blocks = (pipeline.in_blocks(n) for n in LENGTHS if spec.shape[-1] % n == 0)
@@ -211,7 +216,7 @@ def _delta(
 
 
 def _changed(new: memoryview, base: memoryview) -> tuple[memoryview, memoryview]:
-    """Cuts both to the range from their first to their last 64-bit word that differs."""
+    """Cuts ``new`` and ``base`` to the range from the first to the last differing 64-bit word."""
     words = (np.frombuffer(data, np.uint64, len(data) // 8) for data in (new, base))
     differ = np.not_equal(*words)
     first, last = int(differ.argmax()), len(differ) - int(differ[::-1].argmax())
@@ -220,7 +225,7 @@ def _changed(new: memoryview, base: memoryview) -> tuple[memoryview, memoryview]
 
 
 def lines_up(base: TensorSpec, spec: TensorSpec, start: int) -> bool:
-    """Whether a base has a piece against which the new piece at ``start`` can be coded."""
+    """Whether the base has a piece from which the new piece at ``start`` can be a delta."""
     if base.dtype == spec.dtype:
         return not start or start < base.nbytes
     # Pieces of different element sizes contain different elements.

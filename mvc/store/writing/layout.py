@@ -1,16 +1,16 @@
 """Layouts choose the base of each new version, and where a chain ends with a full record.
 
-A *chain* is the versions of an object that are decoded one after another, the first from a full
-record, the rest from deltas (``Graph.chain``). In the layout ``chain`` the base is the previous
-version. In the layout ``skip``, version k of a chain is coded against version k - b^v, where b^v is
+A *chain* is the versions of a tensor that are decoded one after another, the first from a full
+record, the rest from deltas (``Graph.chain``). In the layout ``chain``, the base is the previous
+version. In the layout ``skip``, version k of a chain is a delta from version k - b^v, where b^v is
 the largest power of b that divides k (docs/decisions.md, "Skip deltas"). The chain of the newest
 version begins with version 0. There may be newer full records outside this chain.
 
 k is computed from sequence numbers, which count all operations of the repository. If the versions
-of an object are published at regular distances, k counts these distances. At irregular distances, k
-counts operations, so some numbers have no version. Then a version that begins a new block of b^v
-numbers is coded against the first version of the chain in the block of the previous version. In
-both cases, a chain has at most b - 1 deltas of each size b^v.
+of a tensor are published at regular distances, k counts these distances. At irregular distances, k
+counts operations, so some numbers have no version. The numbers are divided into blocks of b^v. A
+version that begins a new block is then a delta from the first version of the chain in the block of
+the previous version. In both cases, a chain has at most b - 1 deltas of each length b^v.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ RUN = 32
 """Maximum length of a *run*: consecutive versions that are predicted by an optimizer's steps.
 
 The version after a run is a plain delta, with three to five times the bytes of a predicted version.
-After 32 predicted versions, it adds about a tenth to their bytes. To recover the last version of a
-run of 32, mvc decodes 32 payloads for each tensor.
+After 32 predicted versions, this delta adds about a tenth to their bytes. To recover the last
+version of a run of 32, mvc decodes 32 payloads (encoded versions) of each tensor.
 """
 
 
 def before_run(chain: tuple[Link, ...], run: int | None = None) -> tuple[Link, ...]:
     """The links of a chain before the run at its end: possible bases of later versions.
 
-    ``run``: the operation that published the first version of the run. Pass it for a tensor that
-    is coded by plain deltas in the run. If the whole chain is in the run, returns the links before
-    the first prediction, at least one link.
+    A link is an object of a chain. ``run``: the operation that published the first version of the
+    run. Pass it for a tensor that is stored as plain deltas in the run. If the whole chain is in
+    the run, returns the links before the first prediction, at least one link.
     """
     own = next((i for i, link in enumerate(chain) if link.predicted), len(chain))
     if run is None:
@@ -59,14 +59,17 @@ def before_run(chain: tuple[Link, ...], run: int | None = None) -> tuple[Link, .
 
 
 class Layout(Struct, frozen=True, dict=True):
-    """``interval``: versions between full records. ``step``: b of ``skip``, 0 for ``chain``."""
+    """``interval``: versions between two full records. ``step``: b of ``skip``, 0 for ``chain``."""
 
     interval: int = ENDLESS
     step: int = 0
 
     @classmethod
     def parse(cls, text: str, interval: int | None = None) -> Layout:
-        """A layout from a text that matches ``PATTERN``; ``interval`` is used if that has none."""
+        """A layout from a text that matches ``PATTERN``.
+
+        ``interval``: used if the text has no interval.
+        """
         if not re.fullmatch(PATTERN, text):
             raise ValueError(text)
         kind, _, number = text.partition(":")
@@ -95,9 +98,9 @@ class Layout(Struct, frozen=True, dict=True):
         return chain[within.index(within[-1])]
 
     def returns_to(self, chain: Sequence[Link], sequence: int) -> bool:
-        """Whether the last version of ``chain`` is the base of a version after the next version.
+        """Whether the last version of ``chain`` will be the base of a version after the next one.
 
-        With ``skip`` it is, if a block of b numbers begins with this last version.
+        In the layout ``skip``, this is so if a block of b numbers begins with this last version.
         """
         return bool(self.step) and _begins_block(
             self.step, tuple(link.sequence for link in chain), sequence
@@ -106,9 +109,9 @@ class Layout(Struct, frozen=True, dict=True):
     def ends(self, chain: Sequence[Link], sequence: int) -> bool:
         """Whether the version after ``chain`` must be stored in full.
 
-        With ``skip`` and versions at regular distances, a chain ends after ``interval`` versions.
-        At irregular distances the number of versions is unknown. Then, in addition, the chain must
-        have ``deepest`` deltas.
+        In the layout ``skip``, a chain ends after ``interval`` versions, if they are at regular
+        distances. At irregular distances, the number of versions is unknown. Then the chain must
+        have ``deepest`` deltas, too.
         """
         if not chain:
             return False
@@ -133,10 +136,10 @@ class Layout(Struct, frozen=True, dict=True):
     def saved(self, chain: Sequence[Link], sequence: int) -> float:
         """Estimates how many fewer deltas are decoded if the next version is stored in full.
 
-        Every version is recovered once. In the layout ``chain``, each version of the chain is then
-        decoded from the nearer full record, which halves the deltas. With ``skip``, n later
-        versions need about n (b - 1) / (2 ln b) fewer deltas in a new chain than at the end of a
-        chain of n versions.
+        This assumes that every version is recovered once. In the layout ``chain``, each version of
+        the chain is then decoded from the nearer full record, which halves the deltas. In the
+        layout ``skip``, n later versions need about n (b - 1) / (2 ln b) fewer deltas in a new
+        chain than at the end of a chain of n versions.
         """
         if not self.step:
             versions = chain[-1].depth + 1
@@ -145,7 +148,7 @@ class Layout(Struct, frozen=True, dict=True):
 
     @cached_property
     def deepest(self) -> int:
-        """The most deltas that a version needs in a chain of ``interval`` versions."""
+        """The maximum number of deltas of a version in a chain of ``interval`` versions."""
         if not self.step:
             return self.interval - 1
         return next(deltas for deltas in count() if self.reach(deltas) >= self.interval)
@@ -164,7 +167,7 @@ class Layout(Struct, frozen=True, dict=True):
 
 
 def _positions(chain: Sequence[Link], sequence: int) -> tuple[int, ...]:
-    """The number k of each version of ``chain``, and of the next version, which is last."""
+    """The number k of each version of ``chain``, then the number of the next version."""
     return _regular((*[link.sequence for link in chain], sequence))
 
 

@@ -1,10 +1,11 @@
 """Writes objects: chooses their bases and codings, and encodes their chunks in parallel.
 
-An object is a content (the bytes of one tensor), a skeleton or a manifest. It is divided into
-pieces of 32 MiB, and a piece into chunks of 1 MiB. A *coding* is one form of an encoded piece.
-Encoded bytes are decoded and compared with the original before they are appended; in a large
-operation only a sample of the chunks (``proof.Sampling``). ``RecordsInFlight`` collects pieces into
-records and appends the records to a pack.
+An object is a content (the bytes of one tensor), a skeleton (the bytes of a file outside its
+tensors) or a manifest (a list of a version's files). It is divided into pieces of 32 MiB, and a
+piece into chunks of 1 MiB. A *coding* says how a piece is encoded. Encoded bytes are decoded and
+compared with the original before they are appended. In a large operation, this is done only for a
+sample of the chunks (``proof.Sampling``). ``RecordsInFlight`` collects pieces into records and
+appends the records to a pack.
 """
 
 from __future__ import annotations
@@ -71,10 +72,10 @@ def _zero_chunk(pipeline: Pipeline, size: int, width: int) -> Encoded:
 
 
 class _Room(Struct):
-    """Memory for pieces and their bases; ``used_by``: pieces that are encoded from this memory.
+    """Memory for pieces and their bases. ``used_by``: pieces that are encoded from this memory.
 
-    ``puts``: pieces that another thread is coding, with ``put`` bytes in total. A failed call stays
-    in the list, so that every wait raises its error again.
+    ``puts``: calls of ``put`` that run in another thread. ``put``: bytes of their pieces. A failed
+    call stays in the list, so that every wait raises its error again.
     """
 
     read: Arena = field(default_factory=partial(Arena, 2 * PIECE))
@@ -88,7 +89,7 @@ class _Room(Struct):
         return max(self.read.used, self.bases.used, self.put)
 
     def catch_up(self) -> None:
-        """Waits until all pieces have a coding and their chunks are being encoded."""
+        """Waits until all pieces have a coding and the encoding of their chunks has begun."""
         for put in self.puts:
             put.result()
         self.puts.clear()
@@ -108,8 +109,8 @@ class _Room(Struct):
 class ObjectWriter:
     """Adds objects to a repository through one pack writer. Not thread-safe.
 
-    Memory from ``allocate``, and recovered bases, are in use until their pieces are encoded.
-    ``policy``: how objects are coded.
+    Memory from ``allocate``, and the memory of recovered bases, is in use until the pieces in it
+    are encoded. ``policy``: how objects are stored.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class ObjectWriter:
         self._meanings: dict[bytes, bytes] = {}  # ids of added objects by their first bytes
         self._records = RecordsInFlight(packs, arenas, self.sequence)
         self._room, self._before = _Room(), _Room()
-        self._coding = self._room  # has the bytes of the piece being coded
+        self._coding = self._room  # has the piece whose coding is chosen now
         self._coder: ThreadPoolExecutor | None = None
         self._earlier: StoredBase | None = None  # the older version that was a base most recently
 
@@ -146,7 +147,7 @@ class ObjectWriter:
         return self._coding.bases.allocate(length)
 
     def make_room(self, length: int) -> None:
-        """Waits until there is memory for ``length`` more bytes, and for their base.
+        """Waits until there is memory for a piece of ``length`` bytes, and for its base.
 
         Meanwhile, earlier pieces are encoded.
         """
@@ -165,7 +166,7 @@ class ObjectWriter:
         return id_ in self._added
 
     def wants(self, id_: bytes) -> bool:
-        """Whether to write a content: if it is new, or a reset point needs it in full."""
+        """Whether a content must be written: it is new, or a reset point needs it in full."""
         if not self.holds(id_):
             return True
         return self.policy.reset and not self.added(id_) and not self._is_full(id_)
@@ -184,7 +185,7 @@ class ObjectWriter:
         return bytes(self._recovery.blob(id_, spec))
 
     def stored_pieces(self, bases: Sequence[StoredBase], start: int) -> list[memoryview]:
-        """The piece at ``start`` of each base; shared payloads are decoded once.
+        """The piece at ``start`` of each base. A payload that several bases share is decoded once.
 
         Raises DamagedData, or EncodingFailed as ``StoredBase.piece`` does.
         """
@@ -197,7 +198,7 @@ class ObjectWriter:
         return [base.proven(start, outs[bytes(base.id)]) for base in bases]
 
     def begin(self, id_: bytes) -> None:
-        """Announces a content whose pieces follow by ``put``."""
+        """Announces a content, whose pieces are then passed to ``put``."""
         self._added.add(id_)
         self._meanings.setdefault(id_[:BASE_BYTES], id_)
 
@@ -211,9 +212,10 @@ class ObjectWriter:
     ) -> None:
         """Adds one piece of a content. The caller must not modify its bytes until ``drain``.
 
-        After encoding, the bytes are copied to ``next_base``, which may have the same buffer as the
-        base. ``run``: if the base is in a run (``units``), the operation that published the run's
-        first version. Large pieces are coded, and their bases recovered, in another thread.
+        After encoding, the bytes are copied to ``next_base``, which may have the same buffer as
+        ``base``. ``run``: if the base is in a run (consecutive versions predicted by an optimizer's
+        steps), the operation that published the run's first version. For large pieces, another
+        thread recovers the base and chooses the coding.
         """
         alone = next_base is not None or self.policy.pipeline.scope == "group"
         small, puts = len(piece.data) < CHUNK, self._room.puts or self._before.puts
@@ -253,10 +255,11 @@ class ObjectWriter:
         *,
         next_base: NextBase | None = None,
     ) -> None:
-        """As ``put``, for a piece of an optimizer's unit. The base is the previous version.
+        """As ``put``, for a piece of a parameter or optimizer state.
 
-        Without a prediction the piece is a plain delta, or stored in full. ``next_base`` is
-        overwritten only after earlier pieces are encoded: its old bytes may be their input.
+        ``base`` is the previous version. Without ``prediction``, the piece is stored as a plain
+        delta or in full. ``next_base`` is overwritten only after earlier pieces are encoded,
+        because its old bytes may be their input.
         """
         self._catch_up()
         fits = [self._serves(source, piece) for source in (base, *inputs)]
@@ -280,7 +283,7 @@ class ObjectWriter:
         source: Recovers,
         base: tuple[bytes, TensorSpec] | None = None,
     ) -> None:
-        """Adds a whole content. ``source`` recovers the content and its base.
+        """Adds a complete content. ``source`` recovers the content and its base.
 
         Raises DamagedData if the bytes of the content do not match its hash.
         """
@@ -303,10 +306,10 @@ class ObjectWriter:
             self.put(Piece(id_, spec, start, part), under)
 
     def put_step(self, piece: Piece, origin: StepFrom, next_base: NextBase | None = None) -> None:
-        """As ``put``, for a piece that is a stored piece plus a lossy delta, ``origin``.
+        """As ``put``, for a piece that is the sum of a stored piece and a lossy delta (``origin``).
 
-        Where a chain ends, the piece is stored in full. If the base cannot be used, ``put`` stores
-        the piece.
+        Where a chain ends, the piece is stored in full. If the stored piece cannot be used as base,
+        ``put`` stores the piece.
         """
         self._catch_up()
         base, size = self.stored(origin.base, piece.spec), len(piece.data)
@@ -327,7 +330,10 @@ class ObjectWriter:
         self._records.append_full()
 
     def put_zeros(self, piece: Piece) -> None:
-        """Adds a piece of zeros, in full: no delta is smaller. Equal chunks are encoded once."""
+        """Adds a piece of zeros in full, because no delta is smaller.
+
+        Equal chunks are encoded once.
+        """
         self._catch_up()
         length = len(piece.data)
         (choice,) = choose(piece.spec, piece.data, None, None, policy=self.policy)
@@ -347,7 +353,7 @@ class ObjectWriter:
     def put_bytes(
         self, kind: int, id_: bytes, data: bytes, base: tuple[bytes, bytes] | None
     ) -> None:
-        """Adds a whole skeleton or manifest as a patch of ``base``, an id and bytes."""
+        """Adds a complete skeleton or manifest, as a patch of ``base`` (an id and bytes)."""
         self._catch_up()
         self._added.add(id_)
         under: tuple[Link, ...] = ()
@@ -368,7 +374,7 @@ class ObjectWriter:
         self._records.add(waiting)
 
     def push(self) -> Future[None]:
-        """Starts to flush appended records, so that ``sync`` takes less time."""
+        """Starts to flush appended records to disk, so that ``sync`` takes less time."""
         return self._pool.submit(self._packs.push)
 
     def drain(self) -> None:
@@ -383,18 +389,18 @@ class ObjectWriter:
         self._records.flush()
 
     def sync(self) -> tuple[Region, ...]:
-        """Appends open records and makes all records durable; returns their ranges in packs."""
+        """Appends open records and makes all records durable. Returns their regions in packs."""
         self.flush()
         return self._packs.sync()
 
     def close(self) -> None:
-        """Ends the writer; discards everything that ``flush`` has not appended."""
+        """Ends the writer. Discards everything that ``flush`` has not appended."""
         if self._coder is not None:
             self._coder.shutdown(cancel_futures=True)
         self._records.close()
 
     def _catch_up(self) -> None:
-        """Waits for the pieces in the other thread, so that this thread can code the next piece."""
+        """Waits for the pieces in the other thread, so that this thread can add the next piece."""
         self._before.catch_up()
         self._room.catch_up()
         self._coding = self._room
@@ -402,11 +408,11 @@ class ObjectWriter:
     # -- choosing a base -------------------------------------------------------------------
 
     def _serves(self, source: Base | BasePiece, piece: Piece) -> bool:
-        """Whether an object can be a base or input of a piece."""
+        """Whether ``source`` can be a base or input of ``piece``."""
         return source.id != piece.id and self._nameable(source.id)
 
     def _nameable(self, base: bytes) -> bool:
-        """Whether the first bytes of a base's id identify the base, and not an older object."""
+        """Whether the first bytes of the id ``base`` mean this object, and not an older one."""
         prefix = base[:BASE_BYTES]
         return (self._graph.resolve_prefix(prefix) or self._meanings.get(prefix)) == base
 
@@ -420,7 +426,7 @@ class ObjectWriter:
     ) -> tuple[list[Choice], BasePiece | None]:
         """The codings of a piece, and the base of its delta, if a delta is stored."""
         spec, data, choices = piece.spec, piece.data, list[Choice]()
-        with suppress(DamagedData):  # store the successor of a damaged version in full
+        with suppress(DamagedData):  # after a damaged base, the piece is stored in full
             for under in self._candidates(piece, base, run):
                 if self._serves(under, piece):
                     assert base is not None
@@ -430,10 +436,10 @@ class ObjectWriter:
         return choices or choose(spec, data, None, None, policy=self.policy), None
 
     def _candidates(self, piece: Piece, base: Base | None, run: int | None) -> Iterator[BasePiece]:
-        """Possible bases, converted to the new content's dtype, best first.
+        """Possible bases, converted to the new content's dtype, the best first.
 
-        The first is the layout's choice. The second is the previous version, unless its chain is
-        long or ends with a run (predicted versions).
+        The first candidate is the layout's choice. The second one is the previous version, unless
+        its chain is long or ends with a run (versions predicted by an optimizer's steps).
         """
         spec, start = piece.spec, piece.start
         if base is None or not self.policy.may_delta(spec) or not lines_up(base.spec, spec, start):
@@ -442,7 +448,7 @@ class ObjectWriter:
         chain = base.chain(start) if layout.interval < ENDLESS else ()
         ends = self.policy.reset or layout.ends(chain, self.sequence)
         if ends and layout.is_near(chain, self.sequence):
-            return  # the piece is stored in full, and a delta would shorten no path
+            return  # the piece is stored in full; an additional delta would shorten no path
         plain = before_run(chain, run)
         if plain and base.spec.dtype == spec.dtype and not ends:
             link = layout.base(plain, self.sequence)
@@ -453,7 +459,7 @@ class ObjectWriter:
                 if plain[-1].depth > layout.deepest // 2:
                     return  # a full record is better than a longer chain
         if len(plain) < len(chain):
-            return  # recovering from within a run decodes all of the run
+            return  # to recover a base in a run, readers would decode the whole run
         yield BasePiece(base.id, converted(base.piece(start), base.spec, spec), chain, ends)
 
     def _older(self, base: Base, link: Link, start: int) -> memoryview:
@@ -464,14 +470,17 @@ class ObjectWriter:
             self._earlier = None
             older = self.stored(BlobId(link.id), base.spec)
             if base.spec.nbytes > PIECE:
-                older.check()  # records have no shapes, and the older version's may differ
+                older.check()  # checks the shape, too, which records do not contain
             self._earlier = older
         return self._earlier.piece(start)
 
     def _whole_base(
         self, base: tuple[bytes, bytes], kind: int
     ) -> tuple[tuple[Link, ...], bytes, memoryview]:
-        """The base for ``put_bytes``: its chain, id and bytes. All are empty to store in full."""
+        """The chain, id and bytes of the base for ``put_bytes``.
+
+        All are empty if it must store in full.
+        """
         layout, (id_, data) = self.policy.layout, base
         chain = self._graph.chain(id_)
         fits = chain[-1].nbytes == len(data) and self._nameable(id_)
@@ -501,8 +510,8 @@ class ObjectWriter:
     ) -> list[Waiting]:
         """Adds the chosen codings of a piece to the open records.
 
-        ``keeps``: nothing else reads the buffer of ``next_base``. So each chunk is copied there
-        directly after its encoding, while the chunk is in the CPU cache.
+        ``keeps``: nothing else reads the buffer of ``next_base``. So each chunk is copied to this
+        buffer directly after its encoding, while the chunk is in the CPU cache.
         """
         gathered: list[Waiting] = []
         for choice in choices:
@@ -530,7 +539,7 @@ class ObjectWriter:
         *,
         keeps: bool = False,
     ) -> None:
-        """Starts to encode the chunks of a piece. Members of a group are encoded together later."""
+        """Starts to encode the chunks of a piece. Pieces of a group are encoded together later."""
         (new, against), pipeline, width = waiting.raw, choice.pipeline, waiting.width
         if choice.grouped:
             return

@@ -1,9 +1,9 @@
-"""The committed end of a pack: where the last record that a journal entry names ends.
+"""The committed end of a pack: where the last record ends that a journal entry names.
 
-There are two sources. The index is fast, but it is derived from the journal, and may be outdated,
-damaged, or the index of another repository. So it only chooses where to append, because appending
-at a file's end destroys nothing. Before bytes are truncated or a pack is deleted, the whole journal
-is read.
+It can be found by the index or by reading the journal. The index is fast, but it is derived from
+the journal, and may be outdated, damaged, or the index of another repository. So the index is used
+only to choose where to append, because appending at a file's end destroys nothing. Before bytes are
+truncated or a pack is deleted, the whole journal is read.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class PackEnds:
         self._snapshot = snapshot
 
     def claimed(self, pack: int) -> int | None:
-        """The committed end by the index; None for a pack that must not be written to.
+        """The committed end according to the index. None for a pack that must not be written to.
 
-        A pack that no entry names is new if its number is above those of all entries. Its end is
-        then 0. Otherwise maintenance (gc, repack) has emptied the pack: the result is None, because
+        A pack that no entry names is new if its number is higher than those of all named packs. Its
+        end is then 0. Otherwise, gc or repack has emptied the pack. The result is None, because
         other processes may still read its old bytes.
         """
         self._snapshot.refresh()
@@ -32,7 +32,7 @@ class PackEnds:
         return max(r.end for r in newest.entry.regions if r.pack == pack) or None
 
     def proven(self, pack: int) -> int | None:
-        """As ``claimed``, but by the whole journal. An index that differs is replaced.
+        """The committed end according to the whole journal. An index that differs is replaced.
 
         Call it under the pack's lock, which every writer has until its journal entry is written.
         """
@@ -56,6 +56,6 @@ class PackEnds:
         return ends
 
     def newest(self) -> int:
-        """The highest pack number that an entry has named, by the index."""
+        """The highest pack number that an entry has named, according to the index."""
         key = self._snapshot.last_under(keys.PACK)
         return 0 if key is None else int.from_bytes(key[1:5], "big")

@@ -1,9 +1,10 @@
 """Appends records to packs under a lock.
 
-A writer locks a pack before it appends the first byte, until its journal entry is written. So if
-the lock is free, no running commit needs the bytes after the committed end. The next writer of the
-pack reads the committed end from the journal, and truncates the bytes after this end. A writer that
-fails before its bytes are durable truncates these bytes itself.
+A writer locks a pack before it appends the first byte, and keeps the lock until its journal entry
+is written. So if the lock is free, no running commit needs the bytes after the committed end, the
+end of the last record that an entry names. The next writer of the pack reads the committed end from
+the journal, and truncates the bytes after this end. A writer that fails before its bytes are
+durable truncates these bytes itself.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _TRIES = 64
 
 
 class _LockedPack(NamedTuple):
-    """A pack that is being written to. ``start``: its size when it was locked."""
+    """A pack that is being written to. ``start``: the size of the pack when it was locked."""
 
     lock: FileLock
     file: WriteFile
@@ -49,7 +50,7 @@ class RecordSink(Protocol):
 
 
 class PackWriter(AbstractContextManager["PackWriter"]):
-    """Appends records to a locked pack, and continues in another pack when it is full.
+    """Appends records to a locked pack. When this pack is full, continues in another one.
 
     Use it as a context manager. ``ends``: the committed ends of packs. ``fresh``: write only to new
     packs. ``created``: numbers of the new packs. ``features``: format features that readers need
@@ -76,7 +77,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         self._number = 0
         self._start = 0
         self._created = False
-        self._durable = False  # whether an entry may name the records
+        self._durable = False  # the records are durable, so an entry may name them
         self.created: list[int] = []
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
@@ -120,7 +121,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         return tuple(self._regions)
 
     def cut(self) -> tuple[Region, ...]:
-        """The regions appended since the previous ``cut``. ``sync`` makes them durable."""
+        """The regions appended since the previous ``cut``. They are durable only after ``sync``."""
         self._finish_region()
         regions, self._regions = self._regions, []
         return tuple(regions)
@@ -172,7 +173,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
             try:
                 self._fs.open_write(path, create=True, exclusive=True).close()
             except FileExistsError:
-                continue  # another process has created it
+                continue  # another process has created this pack
             self._created = True
             if file := self._try(fresh):
                 self.created.append(fresh)  # else another process has locked it first
@@ -199,7 +200,7 @@ class PackWriter(AbstractContextManager["PackWriter"]):
         return file
 
     def _opened(self, number: int, path: Path) -> WriteFile | None:
-        """The locked pack, truncated to its committed end; None if nothing may be appended.
+        """The locked pack, truncated to its committed end. None if nothing may be appended.
 
         If the file is longer than the committed end in the index, the committed end is read from
         the journal before bytes are truncated.

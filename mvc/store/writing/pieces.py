@@ -1,4 +1,7 @@
-"""Pieces (at most 32 MiB of an object) before they are written into a record of a pack."""
+"""Pieces (at most 32 MiB of an object) before they are written into a record of a pack.
+
+A piece is encoded in chunks of 1 MiB. A coding says how a piece is encoded.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +30,21 @@ _NO_RAW = (memoryview(b""), None)
 
 
 class NextBase(Protocol):
-    """Memory for a copy of a new content, which will be the base of the next commit."""
+    """Memory for a copy of a new content (a tensor's bytes), the base of the next commit."""
 
     @property
     def buffer(self) -> memoryview:
         """Memory for the whole content."""
 
     def stored(self, start: int, chain: tuple[Link, ...]) -> None:
-        """Called for every piece, with its offset and its chain (``Graph.chain``)."""
+        """Called for every piece, with its offset and its chain.
+
+        The chain is the objects that are decoded one after another for the piece (``Graph.chain``).
+        """
 
 
 class Encoded(Struct, frozen=True, gc=False):
-    """A chunk that is already encoded; used in place of a future."""
+    """A chunk that is encoded already. It is used in place of a future."""
 
     data: Bytes
 
@@ -46,7 +52,7 @@ class Encoded(Struct, frozen=True, gc=False):
         return [self.data]
 
     def cancel(self) -> None:
-        """Does nothing: the chunk is encoded."""
+        """Does nothing, because the chunk is encoded already."""
 
 
 class Piece(Struct, frozen=True, gc=False):
@@ -62,8 +68,8 @@ class Waiting(Struct, kw_only=True):
     """A piece of an open record, while its chunks are being encoded. ``text``: its coding.
 
     ``base``, ``inputs``: first bytes of the ids of the base and of inputs of a prediction. ``raw``:
-    bytes of the piece, and of its base. ``under``: the chain of the base. ``step``: a lossy delta
-    to add to the base. ``next_base``: where to copy the piece after encoding.
+    the bytes of the piece and of its base. ``under``: the chain of the base. ``step``: a lossy
+    delta to add to the base. ``next_base``: where to copy the piece after encoding.
     """
 
     kind: int = BLOB
@@ -83,7 +89,7 @@ class Waiting(Struct, kw_only=True):
 
     @property
     def is_encoded(self) -> bool:
-        """Whether the raw bytes are not needed any more."""
+        """Whether all chunks are encoded, so that the raw bytes are not needed any more."""
         return bool(self.chunks) and all(isinstance(chunk, Encoded) for chunk in self.chunks)
 
 
@@ -97,7 +103,7 @@ def encode_chunk(
     sampling: Sampling,
     keep: memoryview | None = None,
 ) -> Bytes:
-    """Encodes one chunk into memory from ``allocate``; verifies it if ``sampling`` selects it.
+    """Encodes one chunk into memory from ``allocate``. If ``sampling`` selects it, verifies it.
 
     Then the new bytes are copied to ``keep``, which may be the memory of ``base``.
     """
@@ -131,20 +137,23 @@ def encode_proven_step(
 
 
 def encode_proven_patch(new: memoryview, base: memoryview, extra: bytes = b"") -> bytes:
-    """As ``encode_patch``; decodes the patch and compares the result with ``new``."""
+    """As ``encode_patch``. Then decodes the patch and compares the result with ``new``."""
     patch = encode_patch(new, base, extra)
     prove_patch(patch, new, base, extra)
     return patch
 
 
 def group_member(piece: Waiting) -> tuple[memoryview, memoryview | None, int]:
-    """A piece as a member of a group; a base of another length is cut or zero-filled."""
+    """A piece as a member of a group. If the base has another length, it is cut or zero-filled."""
     new, base = piece.raw
     return new, None if base is None else fitted(base, len(new)), piece.width
 
 
 def copy_to_next_base(piece: Waiting) -> None:
-    """Copies an encoded piece to ``next_base``. Afterwards its raw bytes are not needed."""
+    """Copies an encoded piece to ``next_base``.
+
+    Afterwards, the raw bytes are not needed any more.
+    """
     if piece.next_base is not None and not piece.copied:
         piece.next_base.buffer[piece.start : piece.start + piece.nbytes] = piece.raw[0]
         piece.copied = True
@@ -162,7 +171,10 @@ def payload_of(piece: Waiting) -> Sequence[Bytes]:
 
 
 def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
-    """The piece as a record's member, with its payload at byte ``at`` of the body."""
+    """The piece as a member of a record.
+
+    Its payload (encoded bytes) is at byte ``at`` of the body.
+    """
     return Member(
         kind=piece.kind, id=piece.id, start=piece.start, nbytes=piece.nbytes,
         coding=Coding.of(piece.text), base=piece.base, at=at, stored=stored, check=check,
@@ -171,9 +183,10 @@ def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
 
 
 def report_chain(piece: Waiting, sequence: int, stored: int) -> None:
-    """Reports a piece's chain to ``next_base``, the copy for the next commit, if there is one.
+    """Reports a piece's chain to ``next_base``, if there is one.
 
-    ``sequence``: the operation that will publish the piece.
+    ``sequence``: number of the operation that will publish the piece. ``stored``: its encoded
+    bytes.
     """
     if piece.next_base is not None:
         depth, under = (

@@ -1,7 +1,7 @@
 """Finds the *master* of a copy in lower precision, for example the fp32 tensor of a bf16 copy.
 
-The copy must equal the rounded master. If a commit has both, the copy is stored as a delta from the
-rounded master. This delta is all zeros, which take almost no space.
+The copy must equal the rounded master. If a commit has both tensors, the copy is stored as a delta
+from the rounded master. This delta is all zeros, which take almost no space.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
 
 
-_SAMPLE = 4096  # elements that must agree between a master and its copy
+_SAMPLE = 4096  # first elements that are compared to find the master of a copy
 _TINY = 64  # bytes of a tensor for which naming a base saves nothing
 _WIDE = ("float32", "float64")
 
@@ -42,11 +42,11 @@ class Master(Struct, frozen=True):
         return ()
 
     def piece(self, start: int) -> memoryview:
-        """The whole tensor, which is at most one piece."""
+        """The complete tensor, which is at most one piece (32 MiB)."""
         return self.read(start, self.spec.nbytes - start)
 
     def cached(self, link: Link, start: int) -> None:
-        """Returns None: a master has no chain."""
+        """Returns None: a master has no chain of stored objects."""
 
     def read(self, start: int, length: int) -> memoryview:
         borrowed = self.file.borrow(self.content)
@@ -78,7 +78,7 @@ class PrecisionCopies:
             self._masters.setdefault(spec, []).append(Master(id_, spec, file, content))
 
     def forget(self, file: ParsedFile) -> None:
-        """Drops the tensors of a file, before it is closed."""
+        """Forgets the tensors of a file. Call it before the file is closed."""
         for spec in {content.spec for content in file.contents} & self._masters.keys():
             left = [master for master in self._masters.pop(spec) if master.file is not file]
             if left:
@@ -86,7 +86,7 @@ class PrecisionCopies:
         self._rounded.clear()
 
     def find(self, spec: TensorSpec, data: memoryview) -> Master | None:
-        """The first master whose first elements, rounded, equal those of ``data``."""
+        """The first master whose first elements, after rounding, are equal to those of ``data``."""
         if spec.nbytes < _TINY // 2:
             return None
         for wide in _WIDE:
@@ -110,7 +110,10 @@ class PrecisionCopies:
 
 
 class _Rounded(Struct):
-    """``by_hash``: maps the hash of a master's first elements, rounded, to the master."""
+    """``by_hash``: masters by the hash of their first elements, rounded.
+
+    ``seen``: how many masters.
+    """
 
     by_hash: dict[bytes, Master] = field(default_factory=dict)
     seen: int = 0

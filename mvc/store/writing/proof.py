@@ -1,14 +1,13 @@
 """Verifies records before they are published: decodes them with the code that readers use.
 
 Before a journal entry names a record, its headers, codings, checksums, chunk containers, patches,
-groups, lossy deltas, super-steps, manifests and chunks are decoded and compared with the originals.
-There are two exceptions:
+groups, lossy deltas, super-steps (several lossy deltas in one payload), manifests and chunks are
+decoded and compared with the originals. There are two exceptions:
 
-- After ``ALWAYS`` bytes of an operation, zstd chunks in codings of the format's first version are
-  sampled. The first chunk of every kind and one in 32 are decoded. Decoding every chunk would take
-  a quarter of a commit's CPU time.
-- A predicted chunk is decoded from the prediction that was computed for encoding. This prediction
-  is computed again for one chunk in 32.
+- After the first ``ALWAYS`` bytes of an operation, not all zstd chunks are decoded if their coding
+is in the format's first version: only the first chunk of every kind, and one chunk in 32. To decode
+every chunk would take a quarter of a commit's CPU time. - A predicted chunk is decoded from the
+prediction that was computed for encoding. This prediction is computed again for one chunk in 32.
 
 The originals match their ids, because the caller has hashed them.
 """
@@ -39,9 +38,9 @@ from mvc.store.recovery.decode import check_codings
 from mvc.types import Bytes
 
 ALWAYS = 16 * MIB
-"""Raw bytes of an operation up to which every chunk is verified."""
+"""The first raw bytes of an operation, of which every chunk is verified."""
 _EVERY = 32
-_SHORT = 4096  # bytes up to which comparing is faster than creating arrays
+_SHORT = 4096  # up to so many bytes, comparing them is faster than creating arrays of words
 
 
 def _prove_bytes(one: Bytes, other: Bytes) -> None:
@@ -55,10 +54,10 @@ def _prove_bytes(one: Bytes, other: Bytes) -> None:
 
 
 class Sampling:
-    """Verifies all chunks or a sample of the chunks. Safe across threads."""
+    """Verifies all chunks, or a sample of the chunks. Safe across threads."""
 
     def __init__(self, sequence: int) -> None:
-        """``sequence``: number of the operation. So each operation samples different chunks."""
+        """``sequence``: number of the operation, so that each operation samples other chunks."""
         self._turns = count(sequence)
         self._kinds: set[object] = set()
         self._left = ALWAYS
@@ -78,9 +77,9 @@ class Sampling:
     ) -> None:  # fmt: skip
         """Verifies that a chunk decodes to ``new``.
 
-        A delta in a coding with a format feature is undone, too, and the result is compared with
-        ``base``. Codings of the format's first version need no such test: undoing their deltas is
-        exact for any bytes.
+        If the coding needs a format feature, the delta is undone, too, and the result is compared
+        with ``base``. Codings of the format's first version need no such test: undoing their deltas
+        is exact for any bytes.
         """
         later, shape = bool(pipeline.features), encoded[0]
         costly = not later and pipeline.method is not None and shape in (CODED, ELIDED)
@@ -142,7 +141,7 @@ def prove_group(pipeline: Pipeline, body: Sequence[Bytes], members: Sequence[Gro
 
 
 def proven_steps(pipeline: Pipeline, steps: Sequence[Addition]) -> list[Bytes]:
-    """As ``encode_steps``; decodes the result and compares it with ``steps``."""
+    """As ``encode_steps``. Then decodes the result and compares it with ``steps``."""
     with proof_of(f"a group of lossy deltas coded by {pipeline.text}"):
         body: list[Bytes] = [*encode_steps(pipeline, steps)]
         sizes = [step.nbytes for step in steps]
@@ -165,7 +164,7 @@ def prove_patch(patch: Bytes, new: memoryview, base: memoryview, extra: bytes = 
 
 
 def prove_chunks(payload: Sequence[Bytes], nbytes: int, width: int) -> None:
-    """Verifies the container of a tensor's chunks. ``payload``: its head, then every chunk."""
+    """Verifies the lengths of a tensor's chunks. ``payload``: its head, then every chunk."""
     head, *chunks = payload
     with proof_of("the list of a tensor's chunks"):
         read = _container(bytes(head), nbytes, sum(map(len, payload)))
@@ -185,7 +184,7 @@ def prove_check(payload: Sequence[Bytes], check: bytes) -> None:
 
 
 def proven_header(members: Sequence[Member], *, group: bool, body_size: int) -> bytes:
-    """As ``encode_header``; decodes the header and compares the result with the arguments."""
+    """As ``encode_header``. Then decodes the header and compares the result with the arguments."""
     head = encode_header(members, group=group, body_size=body_size)
     with proof_of("a record's header"):
         read = decode_header(head, "a new record")

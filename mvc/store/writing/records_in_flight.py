@@ -30,7 +30,7 @@ from mvc.store.writing.pieces import (
 from mvc.store.writing.proof import prove_check, prove_group, proven_header, proven_steps
 from mvc.types import Bytes
 
-_IN_FLIGHT = 2  # the most records that the appending thread has to append
+_IN_FLIGHT = 2  # maximum number of records that wait for the appending thread
 
 
 class _OpenRecord(Struct):
@@ -82,7 +82,7 @@ class RecordsInFlight:
         record.raw += piece.nbytes
 
     def append_full(self) -> None:
-        """Passes full records to the appending thread."""
+        """Passes full records to the thread that appends records."""
         for grouped, record in self._open.items():
             full = record.raw >= RECORD or len(record.pieces) >= RECORD_MEMBERS
             if not full and len(record.texts) < RECORD_TEXTS:
@@ -135,14 +135,14 @@ class RecordsInFlight:
             self._appending.pop(0).result()
 
     def _stop(self) -> None:
-        """Waits for the appending thread; the pack must stay locked until then."""
+        """Waits for the appending thread. The pack must stay locked until then."""
         if self._appender is not None:
             self._appender.shutdown()
             self._appender = None
         self._appending.clear()
 
     def _next_record(self, grouped: bool) -> _OpenRecord:
-        """Returns the open record and begins another one."""
+        """Returns the open record, and opens a new one in its place."""
         record = self._open[grouped]
         self._open[grouped] = _OpenRecord(grouped, self._arenas.lend())
         return record
@@ -171,7 +171,7 @@ class RecordsInFlight:
         self._packs.append(proven_header(members, group=False, body_size=at), body)
 
     def _append_group(self, pieces: Sequence[Waiting]) -> None:
-        """Appends one record for each coding; the pieces of a record are encoded together."""
+        """Appends one record for each coding. The pieces of a record are encoded together."""
         for text in dict.fromkeys(piece.text for piece in pieces):
             chosen = [piece for piece in pieces if piece.text == text]
             pipeline = Pipeline.parse(Coding(text).pipeline)

@@ -1,4 +1,7 @@
-"""A file during a commit, with the previous version of each of its contents."""
+"""A file during a commit, with the previous version of each of its contents.
+
+A content is the bytes of one tensor.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,16 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """The name of a content, and the stored content that is probably its previous version."""
+    """The name of a content, and the stored content that probably is its previous version."""
 
     name: str
     base: Content | None
 
 
 class Storing(Struct):
-    """A file during a commit. ``ids``: of the contents that are stored already.
+    """A file during a commit. ``ids``: by number, the ids of the contents that are stored already.
 
-    ``origins``: one for each content. ``last``: the file's previous version in memory.
+    ``origins``: one for each content. ``last``: cache of the file's previous version in memory.
     ``borrowed``: name and id of each content in the caller's memory, which must not change.
     ``uncopied``: borrowed contents that ``last`` does not copy. ``masters``: borrowed tensors that
     are bases of copies in lower precision (``PrecisionCopies``).
@@ -47,7 +50,10 @@ class Storing(Struct):
         self.nbytes = sum(content.spec.nbytes for content in self.file.contents)
 
     def borrow(self, i: int, id_: BlobId, *, is_copied: bool) -> None:
-        """Records that a content is in the caller's memory; ``is_copied``: a cache has a copy."""
+        """Records that a content is in the caller's memory.
+
+        ``is_copied``: a cache has a copy, too.
+        """
         self.borrowed[i] = self.origins[i].name, id_
         if not is_copied:
             self.uncopied.append(i)

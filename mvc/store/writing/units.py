@@ -6,11 +6,11 @@ the difference from the prediction is stored. A *rule* says how a tensor is pred
 determined on the largest of all units with equal hyperparameters. A smaller unit uses the same
 rules if they predict a few of its elements well.
 
-A *run* is consecutive predicted versions. In a run all tensors of a unit are encoded against the
-previous version; a tensor without a rule is a plain delta. So a run is recovered step by step, with
-the tensors of one step in memory. A run ends after ``RUN`` versions, or where a chain (objects that
-are decoded one after another) ends. The version after a run is encoded against a version before the
-run.
+A *run* is consecutive predicted versions. In a run, all tensors of a unit are encoded as deltas
+from the previous version. A tensor without a rule is a plain delta. So a run is recovered step by
+step, with the tensors of one step in memory. A run ends after ``RUN`` versions, or where a chain
+(objects that are decoded one after another) ends. The version after a run is a delta from a version
+before the run.
 """
 
 from __future__ import annotations
@@ -45,19 +45,22 @@ _WORTH = 0.9
 A smaller saving would be lost at the version after the run, which is a delta from a distant base.
 """
 _CHECKED = 4096  # bytes of a tensor on which another unit's rule is checked
-_TRIES = 4  # the most different rules for units with equal hyperparameters
+_TRIES = 4  # maximum number of different rules for units with equal hyperparameters
 _SAMPLED = 4096  # bytes of each of four blocks of a tensor, on which rules are compared
-_SHORT = 256  # bytes of a tensor below which the bytes that name its inputs matter
-_MOST_NAMED = 0.5
-_GRADED = 4096  # bytes of a tensor from which grades save more bytes than they need
-_AS_GOOD = 0.5  # share of the exact predictions that a rule must reach in another unit
+_SHORT = 256  # bytes of a tensor; below, the header bytes that name its inputs count, too
+_MOST_NAMED = 0.5  # maximum of these header bytes, as a share of the tensor's bytes
+_GRADED = (
+    4096  # bytes of a tensor; from here on, grades (``Rules.graded``) save more than they take
+)
+_AS_GOOD = 0.5  # in another unit, a rule must reach this share of its exact predictions
 
 
 class UnitMember(Struct):
     """One tensor of a unit: content number ``content`` of a file. ``base``: its previous version.
 
-    ``data``: the bytes, if all are in memory. ``borrowed``: this memory is the caller's.
-    ``wanted``: the tensor must be stored. ``next_base``: its buffer in a cache, if there is one.
+    ``data``: the bytes, if all are in memory. ``borrowed``: whether this memory is the caller's.
+    ``wanted``: whether the tensor must be stored. ``next_base``: its buffer in a cache, if there is
+    one.
     """
 
     storing: Storing
@@ -81,14 +84,14 @@ class UnitMember(Struct):
 
 
 class Steps(Struct):
-    """The pieces of a unit's tensors at one offset, by name, of the new and previous version."""
+    """The pieces of a unit's tensors at one offset, by name, in the new and the older version."""
 
     new: Mapping[str, BasePiece]
     old: Mapping[str, BasePiece]
 
 
 class Rules(Struct, frozen=True):
-    """The rules of a unit's tensors in a run; tensors without a rule are coded by deltas."""
+    """The rules of a unit's tensors in a run. Tensors without a rule are stored as plain deltas."""
 
     chosen: Mapping[str, ChosenRule]
 
@@ -100,7 +103,11 @@ class Rules(Struct, frozen=True):
 
     @property
     def graded(self) -> Rules:
-        """The same rules, in their graded form where there is one (``Prediction.finer``)."""
+        """The same rules, in their graded form if there is one.
+
+        A graded form sorts the elements by the uncertainty of their prediction
+        (``Prediction.finer``).
+        """
         finer = {n: replace(c, prediction=c.prediction.finer) for n, c in self.chosen.items()}
         return Rules(finer)
 
@@ -143,8 +150,8 @@ def bytes_of(members: Mapping[str, UnitMember]) -> int:
 def run_of(chains: Sequence[Sequence[Link]]) -> tuple[int | None, int]:
     """The operation that published the first version of a run, and the number of its versions.
 
-    ``chains``: those of a unit's tensors in the newest version. The result is (None, 0) if this
-    version is in no run.
+    ``chains``: the chains of a unit's tensors in the newest version. The result is (None, 0) if
+    this version is in no run.
     """
     first = [next((k.sequence for k in chain if k.predicted), None) for chain in chains]
     begin = min((sequence for sequence in first if sequence is not None), default=None)
@@ -154,7 +161,7 @@ def run_of(chains: Sequence[Sequence[Link]]) -> tuple[int | None, int]:
 
 
 def goes_on(policy: Policy, chains: Sequence[Sequence[Link]], sequence: int, nbytes: int) -> bool:
-    """Whether a unit's next version may be predicted from the newest one, which has ``chains``."""
+    """Whether a unit's next version may be predicted. ``chains``: those of the newest version."""
     if not policy.predicts or not all(chains) or run_of(chains)[1] >= policy.run:
         return False
     stored = sum(chain[-1].stored for chain in chains)
@@ -163,7 +170,7 @@ def goes_on(policy: Policy, chains: Sequence[Sequence[Link]], sequence: int, nby
 
 
 class RuleChooser:
-    """Determines the rules of units; call it for the largest unit first."""
+    """Determines the rules of units. Call it for the largest unit first."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -205,12 +212,12 @@ class RuleChooser:
         return rules if better and total <= _WORTH * today and rules.order() is not None else None
 
     def _plain(self, dtype: str, new: memoryview, base: BasePiece) -> float:
-        """Encoded bytes per raw byte, without a rule."""
+        """Encoded bytes per raw byte of a plain delta."""
         spec = TensorSpec(dtype, (len(new) // DTYPES[dtype].itemsize,))
         return choose(spec, new, spec, base, policy=self._policy)[0].share
 
     def _share(self, rules: Rules, name: str, steps: Steps) -> float:
-        """Encoded bytes per raw byte, with a rule."""
+        """Encoded bytes per raw byte of a prediction by a rule."""
         prediction, new = rules.chosen[name].prediction, steps.new[name].data
         guess = _predicted(rules, name, steps)
         encoded = self._policy.pipeline.encode_chunk(new, guess, prediction.width)
@@ -219,7 +226,7 @@ class RuleChooser:
 
 
 def _fits(rules: Rules, steps: Steps) -> bool:
-    """Whether the rules of another unit predict a few elements of this unit about as well."""
+    """Whether rules of another unit predict a few elements of this unit about as well."""
     few = _cut(steps, lambda data: data[:_CHECKED])
     for name, chosen in rules.chosen.items():
         if chosen.inputs and chosen.exact >= _AS_GOOD:
