@@ -60,7 +60,7 @@ DECISIONS = "docs/decisions.md"
 CLAIMS = (
     Claim(
         DECISIONS,
-        "makes deltas up to {} % larger with `x=3`, and up to {} % with `x=4`",
+        "makes deltas up to {} % larger with `lc:x=3`, and up to {} % with `lc:x=4`",
         lambda: [100 * max(each["larger"] for each in _tables(x).values()) for x in (3, 4)],
     ),
     Claim(
