@@ -723,7 +723,7 @@ class Repository(Closing, Unpicklable):
         ``deploy.protect`` protects the target, or if a file of the model is missing or cannot be
         parsed. ``push``: first send the deployment to this remote (True: to the default remote). If
         the remote refuses the deployment, nothing is recorded. Raises CannotSign, TargetProtected,
-        BadModelFile, and RefConflict if the remote has a newer deployment.
+        BadModelFile, and RefConflict if the remote has recorded another deployment meanwhile.
         """
         announce, moment = announcing(self._store, target), self._moment(at)
         deployed = with_states(self._store, self._config, lambda: lazy.record.deploy(
@@ -822,7 +822,7 @@ class Repository(Closing, Unpicklable):
 
         ``problems`` of a result lists what failed. If ``of`` is the id of a version, or a
         deployment, checks only the signature of this version or deployment. ``since``: only
-        deployments that were recorded or live at this moment or later. Raises UnknownTarget,
+        deployments that were recorded or went live at this moment or later. Raises UnknownTarget,
         NotInstalled; InvalidConfig if the settings name no allowed signers.
         """
         if isinstance(of, Deployed):
@@ -851,7 +851,7 @@ class Repository(Closing, Unpicklable):
     def live_between(self, since: Time, until: Time, target: str | None = None) -> tuple[Live, ...]:
         """All versions that were live on a target, or on any target, in an interval.
 
-        They are sorted, oldest first. They include the version that was already live at ``since``.
+        They are sorted by target, then by time. The version that was live at ``since`` is included.
         Both ends of the interval are inclusive. Raises UnknownTarget; WrongUsage if ``until`` is
         before ``since``.
         """

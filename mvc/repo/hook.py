@@ -1,7 +1,7 @@
-"""The user's command after a deployment: ``deploy.hook`` in the user's settings.
+"""Runs the user's command after a deployment: ``deploy.hook`` in the user's settings.
 
-It runs once the deployment is durable, and cannot make it fail. A repository cannot set it, because
-``.mvc`` may come from a stranger.
+The command runs after the deployment is durable. If the command fails, the deployment remains. A
+repository's settings cannot set the command, because another person may have written ``.mvc``.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _HOOK, _TIMEOUT = "deploy.hook", "deploy.hook_timeout"
 _PREFIX = "DEPLOY_"  # MVC_ is the prefix of settings
 _SCHEMA = "mvc.hook/1"
 _INSIDE = f"{_PREFIX}SCHEMA"  # CI systems set variables such as DEPLOY_ACTION
-_LONGEST = 10_000  # characters of a text in a variable; the JSON has all
-_STDERR = 2  # stdout is for a command's own output
+_LONGEST = 10_000  # longest text in a variable, in characters; the JSON has the complete text
+_STDERR = 2  # for the output of the hook, because stdout is for the output of mvc
 
 
 class HookFailed(MvcWarning):
-    """The user's command after a deployment failed; the deployment remains."""
+    """The user's command after a deployment failed. The deployment remains."""
 
 
 def announcing(store: Store, target: str | None) -> Announce:
-    """Call before recording a deployment on ``target``, and the result afterwards.
+    """Returns a function. Call this one before recording a deployment, the returned one afterwards.
 
-    The result runs the user's hook if there is one, warns about failures, and returns the
-    deployment. A hook's deployment runs no hook.
+    The returned function runs the user's hook if there is one, warns if the hook fails, and returns
+    the deployment. If a hook deploys, no hook runs.
     """
     if target is None or os.environ.get(_INSIDE) == _SCHEMA:
         return _logged
@@ -110,9 +110,10 @@ def _live(store: Store, target: str) -> str | None:
 def run_command(
     command: str, seconds: float, facts: Mapping[str, str | bool | None], *, folder: str
 ) -> str | None:
-    """Runs a user's shell command to its end; returns the problem, or None.
+    """Runs a user's shell command until it ends. Returns a description of a failure, or None.
 
-    The command receives the facts as JSON on stdin, and as variables (``DEPLOY_TARGET`` etc.).
+    The command receives ``facts`` as JSON on stdin, and as environment variables
+    (``DEPLOY_TARGET`` etc.).
     """
     import json  # all three are rarely needed
     import signal
@@ -125,7 +126,7 @@ def run_command(
             stdout=_STDERR,
             cwd=folder,
             env=os.environ | _variables(facts),
-            start_new_session=True,  # its own process group, to kill it as a whole
+            start_new_session=True,  # so that the command's process group can be killed
         )
     except OSError as error:
         return f"did not start: {error.strerror}"
@@ -144,7 +145,7 @@ def run_command(
 
 
 def _folder() -> str:
-    """The hook's working folder: not the repository, whose files a program might pick up."""
+    """The hook's working folder. In the repository's folder, programs might use files there."""
     with suppress(RuntimeError, OSError):  # a user without a home
         home = Path.home()
         if home.is_absolute() and home.is_dir() and os.access(home, os.X_OK):
@@ -162,7 +163,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _variables(facts: Mapping[str, str | bool | None]) -> dict[str, str]:
-    """``DEPLOY_TARGET`` etc.; empty for None, texts on one line, booleans as 1 or 0."""
+    """The environment variables ``DEPLOY_TARGET`` etc.
+
+    None becomes an empty text. A boolean becomes 1 or 0. Texts are written on one line.
+    """
     known = {
         name: str(int(value)) if isinstance(value, bool) else value or ""
         for name, value in facts.items()

@@ -1,7 +1,7 @@
-"""Completes or undoes checkouts whose process was killed, at the next command.
+"""Completes or undoes checkouts whose process was killed. This happens at the next command.
 
-The plan of a checkout that moves HEAD or a branch contains that move, which is done once the files
-are complete.
+A running checkout has a plan, which is a file (``mvc.io.replacement``). If the checkout moves HEAD
+or a branch, the plan contains this move. The ref moves after all files are complete.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def _written(value: RefValue) -> str:
 
 
 def _read(text: str) -> RefValue:
-    """Raises ValueError for text that no plan contains."""
+    """Inverse of ``_written``. Raises ValueError if ``text`` is invalid."""
     if text.startswith(_BRANCH):
         return text.removeprefix(_BRANCH)
     return CommitId(bytes.fromhex(text)) if text else None
 
 
 def _move(store: Store, plan: Mapping[str, str]) -> bool:
-    """Moves HEAD or a branch as planned, unless it has moved since; returns whether HEAD moved.
+    """Moves HEAD or a branch as planned, unless this ref has moved. Returns whether HEAD moved.
 
     Raises ValueError for invalid fields.
     """
@@ -79,7 +79,7 @@ def _move(store: Store, plan: Mapping[str, str]) -> bool:
     tip = start or (store.snapshot.ref(BRANCH + new) if isinstance(new, str) else new)
     if not isinstance(tip, CommitId) or not store.snapshot.has_commit(tip):
         return False
-    with suppress(InvalidName, RefConflict):  # the new branch may be impossible by now
+    with suppress(InvalidName, RefConflict):  # it may now be impossible to create the branch
         if branch is None:
             move_head(store, new, start, operation or "checkout")
             return True
@@ -89,9 +89,10 @@ def _move(store: Store, plan: Mapping[str, str]) -> bool:
 
 
 def _files(store: Store, version: str) -> Iterator[tuple[str, FileEntry]]:
-    """Content id and entry of each file of a version, or of all versions for an empty text.
+    """Yields the content id and the entry of each file of a version.
 
-    Yields nothing for a version that is unknown, absent or damaged.
+    If ``version`` is empty, yields the files of all versions. Yields nothing for a version that is
+    unknown, damaged, or whose state is not stored.
     """
     snapshot = store.fresh()
     with suppress(MvcError, ValueError):
@@ -138,9 +139,10 @@ def finish_checkouts(store: Store) -> Interrupted:
 
 @contextmanager
 def checking_out(store: Store, output: Path) -> Iterator[None]:
-    """Finishes interrupted checkouts, and excludes others that write to ``output``.
+    """A ``with`` block in which no other checkout writes to ``output``.
 
-    Without permission to write ``.mvc``, nothing excludes concurrent checkouts. Raises Busy.
+    Interrupted checkouts are finished first. If this process has no permission to write ``.mvc``,
+    concurrent checkouts are not prevented. Raises Busy.
     """
     with ExitStack() as locks:
         if store.writable:

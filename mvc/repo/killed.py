@@ -1,4 +1,4 @@
-"""Checkouts of killed processes: the folder of their plans, and their results."""
+"""Checkouts of killed processes: the folder with plans of checkouts, and how checkouts ended."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ PLANS = "checkouts"
 class Interrupted(Struct):
     """How checkouts of killed processes ended.
 
-    ``replaced``: files replaced to complete them; ``moved_head``: whether HEAD moved. ``given_up``:
-    files left unchanged. ``left_alone``: temporary files named by plans but not written by a
-    checkout.
+    ``replaced``: files that were replaced to complete checkouts. ``moved_head``: whether HEAD
+    moved. ``given_up``: files that stay unchanged because their checkout was undone.
+    ``left_alone``: temporary files that a plan names, but no checkout wrote.
     """
 
     replaced: tuple[Path, ...] = ()

@@ -1,7 +1,7 @@
 """Refuses repositories of other users unless the user's settings name them, as git does.
 
-Files in ``.mvc`` control what commands do, so a stranger's repository, possibly far above the
-working folder, is not even read.
+Files in ``.mvc`` control what commands do. So mvc does not even read the repository of another
+user. Such a repository may be in any parent of the working folder.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ _SETTING = "safe.directory"
 
 
 def refuse_foreign(fs: FileSystem, folder: Path) -> None:
-    """Raises DubiousOwnership if ``folder``, a ``.mvc`` or a copy of one, is another user's.
+    """Raises DubiousOwnership if ``folder`` belongs to another user.
 
-    A symbolic link and its target must both belong to the user. The setting ``safe.directory`` of
-    the user's file or the environment allows further folders.
+    ``folder``: a ``.mvc``, or a copy of a ``.mvc``. If it is a symbolic link, the link and its
+    target must belong to the user. The setting ``safe.directory`` of the user's file or the
+    environment allows folders of other users.
     """
     identities = (fs.stat(folder, follow=False), fs.stat(folder))
     owners = {identity.owner for identity in identities if identity} - trusted_owners()

@@ -1,9 +1,9 @@
-"""Counts reads of versions: the queries of VSOL's thesis (section 3.1).
+"""Counts reads of versions, which are called queries (VSOL §3.1).
 
-A query is a read of a version's state or file by a user, with any command. The counts serve
-``forget --unqueried`` and ``repack --add-queried``. They are hints: appended without a flush,
-omitted if they cannot be written, and skipped if damaged. docs/format.md describes the file
-``queries``.
+A query is a read of a version's state or file by a user, with any command. The commands
+``forget --unqueried`` and ``repack --add-queried`` use the counts. Counts may be incomplete: they
+are appended without a flush, omitted if they cannot be written, and ignored if they are damaged.
+docs/format.md describes the file ``queries``.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ QUERIES, LOCK = "queries", "queries.lock"
 _ROW = struct.Struct("<qI32s")  # time of the last query in us, number of queries, commit
 _CHECK = 4
 _SIZE = _ROW.size + _CHECK
-FOLD_AT = 1 << 20  # bytes of growth after which rows are merged by version
-_MOST = 1 << 26  # bytes of the file to read: rows of more than a million versions
+FOLD_AT = 1 << 20  # after growing by so many bytes, the file gets one row for each version
+_MOST = 1 << 26  # most bytes of the file that are read: rows of more than a million versions
 _COUNT = (1 << 32) - 1
 _WAIT = 0.05  # seconds to wait for another process when counting
 _WAIT_TO_DROP = 5.0
 _TOGETHER = 1000  # versions of an iteration that are counted at once
-_START = CommitId(bytes(32))  # the time in its row is the start of recording
+_START = CommitId(bytes(32))  # the row with this id has the time at which recording began
 
 State = TypeVar("State")
 
 
 class Queried(Struct, frozen=True):
-    """How often a version was read, and when last (microseconds since 1970)."""
+    """How often a version was read, and when it was last read (microseconds since 1970)."""
 
     count: int
     last_us: int
@@ -58,7 +58,10 @@ class Queries(Struct, frozen=True):
     asked: Mapping[CommitId, Queried]
 
     def most(self, count: int, among: Collection[CommitId]) -> list[CommitId]:
-        """The ``count`` versions of ``among`` with most queries; ties: the latest query."""
+        """The ``count`` versions of ``among`` with the most queries.
+
+        If two versions have equally many, the version with the newer query comes first.
+        """
         known = [(queried.count, queried.last_us, id_) for id_, queried in self.asked.items()]
         return [id_ for *_, id_ in sorted(known, reverse=True) if id_ in among][:count]
 
@@ -71,9 +74,10 @@ def queries(store: Store) -> Queries:
 
 
 def note(store: Store, commits: Collection[CommitId]) -> None:
-    """Counts a query of each of these versions now; starts recording if necessary.
+    """Counts a query of each of these versions. The first call starts recording.
 
-    Never fails, and waits at most 50 ms for other processes; otherwise the counts are omitted.
+    Never fails. Waits at most 50 ms for other processes. If the counts cannot be written, they are
+    omitted.
     """
     if not store.writable:
         return
@@ -94,7 +98,7 @@ def note(store: Store, commits: Collection[CommitId]) -> None:
 def counted(
     store: Store, versions: Iterator[tuple[Commit | Deployed, State]]
 ) -> Iterator[tuple[Commit | Deployed, State]]:
-    """``versions``, each counted after its state was yielded."""
+    """Yields ``versions``. Each version is counted after its state was yielded."""
     waiting: list[CommitId] = []
     try:
         for version, state in versions:
@@ -110,7 +114,7 @@ def counted(
 
 
 def drop_rows(store: Store, deleted: Set[CommitId]) -> None:
-    """Deletes the rows of forgotten or collected versions; a failure leaves them."""
+    """Deletes the rows of versions that are forgotten or deleted. After a failure, they remain."""
     fs, folder = store.fs, store.folder
     path = folder / QUERIES
     with suppress(MvcError):

@@ -1,7 +1,7 @@
 """Trainings of this machine: on which branches they record, and to which targets they deploy.
 
-A training holds locks on files in ``.mvc``. The kernel releases a lock when its process ends; the
-empty file remains and has no meaning.
+A training locks files in ``.mvc``. The kernel releases a lock when the process ends. Then the file
+remains, empty and without a meaning.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from mvc.repo.lookup.refs import HEAD
 from mvc.store.store import Store
 
 _SECONDS = 0.05
-"""Longer than another process's query holds the lock."""
-_BEGINNING = 2.0  # a killed process needs time to end
+"""A timeout that is longer than ``recorder`` in another process needs the lock."""
+_BEGINNING = 2.0  # seconds to wait, because a killed process needs time to end
 
 
 def announce(store: Store, branch: str | None) -> FileLock:
-    """Marks ``branch`` (None: a detached HEAD) as recorded by a training, until release.
+    """Marks ``branch`` as recorded by a training, until the returned lock is released.
 
-    Raises Busy with the name of another such process, IoFailed if ``.mvc`` is not writable.
+    ``branch``: None means a detached HEAD. Raises Busy if another training records on the branch;
+    the message names its process. Raises IoFailed if ``.mvc`` is not writable.
     """
     path = _notice(store, branch)
     try:
@@ -38,9 +39,10 @@ def announce(store: Store, branch: str | None) -> FileLock:
 
 
 def announce_target(store: Store, target: str, *, alone: bool = False) -> FileLock:
-    """Marks ``target`` as deployed to by a training, until release; several may.
+    """Marks ``target`` as a target to which a training deploys, until the lock is released.
 
-    ``alone``: exclude others. Raises Busy if that is impossible.
+    Several trainings may deploy to a target. ``alone``: exclude other trainings. Raises Busy if
+    another training excludes this one, or is running although ``alone`` was requested.
     """
     notice = _deploying_notice(store, target)
     try:
@@ -53,7 +55,7 @@ def announce_target(store: Store, target: str, *, alone: bool = False) -> FileLo
 
 
 def recorder(store: Store, branch: str | None, target: str | None = None) -> str | None:
-    """See ``Repository.recorder``."""
+    """The function of ``Repository.recorder``."""
     fs = store.fs
     path = _notice(store, branch) if target is None else _deploying_notice(store, target)
     try:
@@ -61,15 +63,13 @@ def recorder(store: Store, branch: str | None, target: str | None = None) -> str
             fs.lock(path, timeout=_SECONDS).release()
     except Busy:
         return lock_holder(path)
-    except IoFailed:  # it is only a notice
+    except IoFailed:  # the file is only a notice for users
         return None
     return None
 
 
 def refuse_recorded(store: Store, branch: str | None) -> None:
-    """Raises RefConflict if a training records on ``branch``, which an operation would move or
-    delete.
-    """
+    """Raises RefConflict if a training records on ``branch``, so that no operation may move it."""
     if recorder(store, branch) is not None:
         raise RefConflict(
             f"a training is recording on {branch or 'the detached HEAD'}",

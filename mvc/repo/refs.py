@@ -1,4 +1,4 @@
-"""Creates, moves, renames and deletes branches and tags; each change is one journal entry.
+"""Creates, moves, renames and deletes branches and tags. Each change is one journal entry.
 
 ``mvc.repo.lookup.refs`` reads refs.
 """
@@ -33,7 +33,7 @@ from mvc.store.store import Store
 
 
 def create_branch(store: Store, name: str, rev: Rev = HEAD, force: bool = False) -> Ref:
-    """Creates a branch at a version; ``force`` moves an existing one, but not the current one.
+    """Creates a branch at a version. ``force``: move an existing branch that is not current.
 
     Raises InvalidName, UnknownRevision, RefConflict.
     """
@@ -44,9 +44,9 @@ def create_branch(store: Store, name: str, rev: Rev = HEAD, force: bool = False)
 
 
 def branch_change(store: Store, name: str, commit: CommitId, force: bool = False) -> RefChange:
-    """The change that creates branch ``name`` at ``commit``, or with ``force`` moves it.
+    """The change that creates the branch ``name`` at ``commit``. ``force``: it may move a branch.
 
-    Valid only under the journal's lock. Raises InvalidName, RefConflict.
+    The change is valid only under the journal's lock. Raises InvalidName, RefConflict.
     """
     check_ref("branch", name)
     old = store.snapshot.ref(BRANCH + name)
@@ -62,7 +62,7 @@ def branch_change(store: Store, name: str, commit: CommitId, force: bool = False
 def move_head(
     store: Store, to: RefValue, start: CommitId | None, operation: str = "checkout"
 ) -> None:
-    """Moves HEAD; ``start`` is the commit at which to create the branch ``to``, or None."""
+    """Moves HEAD. If ``start`` is not None, creates the branch ``to`` at this commit, too."""
 
     def changes() -> list[RefChange]:
         move = RefChange(HEAD, store.snapshot.ref(HEAD), to)
@@ -79,7 +79,7 @@ def advance(
     note: str = "",
     first: str | None = None,
 ) -> None:
-    """``Repository.advance``; ``note`` describes the operation."""
+    """``Repository.advance``. ``note``: describes the operation."""
 
     def changes() -> list[RefChange]:
         refs = []
@@ -99,10 +99,10 @@ def advance(
 
 
 def delete_branch(store: Store, name: str, force: bool = False) -> Ref:
-    """Deletes a branch and returns it; its versions stay until gc.
+    """Deletes a branch and returns it. Its versions stay until gc.
 
-    Raises UnknownRevision, and RefConflict for the current branch or, without ``force``, a branch
-    whose tip no other ref reaches.
+    Raises UnknownRevision. Raises RefConflict if the branch is current; without ``force``, also if
+    no other ref reaches the newest version of the branch.
     """
 
     def change() -> list[RefChange]:
@@ -124,7 +124,7 @@ def delete_branch(store: Store, name: str, force: bool = False) -> Ref:
 
 
 def rename_branch(store: Store, old: str, new: str, force: bool = False) -> None:
-    """Renames a branch, also in HEAD; ``force`` replaces an existing branch ``new``.
+    """Renames a branch, even the current one. ``force``: replace an existing branch ``new``.
 
     Raises InvalidName, UnknownRevision, RefConflict.
     """
@@ -150,7 +150,7 @@ def rename_branch(store: Store, old: str, new: str, force: bool = False) -> None
 
 
 def create_tag(store: Store, name: str, rev: Rev = HEAD, force: bool = False) -> Ref:
-    """Creates a tag at a version; ``force`` moves an existing one.
+    """Creates a tag at a version. ``force``: move an existing tag.
 
     Raises InvalidName, UnknownRevision, RefConflict.
     """
@@ -171,7 +171,7 @@ def create_tag(store: Store, name: str, rev: Rev = HEAD, force: bool = False) ->
 
 
 def delete_tag(store: Store, name: str) -> Ref:
-    """Deletes a tag and returns it; the version stays until gc. Raises UnknownRevision."""
+    """Deletes a tag and returns it. The version stays until gc. Raises UnknownRevision."""
 
     def change() -> list[RefChange]:
         return [RefChange(TAG + name, _existing(store.snapshot, TAG, "tag", name), None)]
@@ -188,7 +188,7 @@ def _deleted(name: str, recorded: Recorded) -> Ref:
 def _publish(
     store: Store, operation: str, note: str, changes: Callable[[], list[RefChange]]
 ) -> Recorded:
-    """Publishes an entry; ``changes`` is called under the journal's lock."""
+    """Writes a journal entry. ``changes`` is called under the journal's lock."""
     return store.publish(
         lambda: Entry(operation, store.clock.now_ns(), note, refs=tuple(changes()))
     )

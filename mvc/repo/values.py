@@ -49,7 +49,7 @@ def params_from(values: Mapping[str, object]) -> dict[str, str]:
 
 
 def check_values(metrics: Mapping[str, float], params: Mapping[str, str]) -> None:
-    """Raises WrongUsage or InvalidName for invalid metrics and params."""
+    """Raises WrongUsage or InvalidName if metrics or params are invalid."""
     if len(metrics) > MAX_METRICS:
         raise WrongUsage(f"more than {MAX_METRICS} metrics")
     if len(params) > MAX_PARAMS:

@@ -10,16 +10,18 @@ from mvc.ids import CommitId
 
 
 class VersionStats(Struct, frozen=True):
-    """``bytes`` by kind (full, delta, metadata) that came with a version; whether it is a
-    ``reset_point``.
+    """``bytes``: how many bytes were stored with a version, by kind (full, delta, metadata).
 
-    ``deltas``: the longest chain of deltas to one of its contents, from a full record stored with
-    version ``base`` (None: no contents, or unknown). ``kind``: ``full``: every content is in full,
-    and none was stored before, or it was made a reset point; ``delta``: some changed contents are
-    deltas; ``update``: changed contents are in full, the others were stored before; ``recipe``: its
-    weights were dropped. ``seconds``: recovery time, for a recipe that of training and its base.
-    ``price``: bytes and time, as ``Stats.price``. ``predicted``: new contents stored as an
-    optimizer step.
+    ``reset_point``: whether the version is one. ``deltas``: the largest number of deltas that must
+    be decoded for one of its contents. ``base``: the version with the full content from which these
+    deltas start; None if there are no contents or it is unknown.
+
+    ``kind``: ``full``: every content is stored in full, and either none was stored before or the
+    version was made a reset point. ``delta``: some changed contents are deltas. ``update``: changed
+    contents are stored in full, the other contents were stored before. ``recipe``: the weights were
+    dropped. ``seconds``: recovery time; for ``recipe``, the time to recover the base and to train.
+    ``price``: the cost of bytes and seconds, as ``Stats.price``. ``predicted``: number of new
+    contents that are stored as an optimizer step.
     """
 
     bytes: Mapping[str, int]

@@ -1,6 +1,6 @@
-"""The history of a version, newest first, each ancestor once, read lazily.
+"""The history of a version: the version and its ancestors, each once, newest first, read lazily.
 
-Orphans are versions that only a detached HEAD reached, and no branch or tag.
+Orphans are versions that only a detached HEAD has reached, and no branch or tag.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from mvc.times import Time, format_time, moment_of
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_SHOWN = 20  # versions in an interactive session
+_SHOWN = 20  # versions that ``repr`` shows
 
 
 class LogEntry(Struct, frozen=True):
-    """A commit with its refs and deployments; fields not requested by the options are None.
+    """A commit with its refs and deployments. Fields that the options do not request are None.
 
-    ``refs``: ``HEAD``, branches, and tags as ``tag: NAME``. ``deployments``: all, in the order of
-    recording. ``forgotten_ns``: when the state was forgotten (ns since 1970), or with ``absent``
-    when the version came without it. ``relations``: how its models relate to those of its first
-    parent. ``dropped``: how a recipe recovers dropped weights. ``storage``: how it is stored and
-    its cost. ``changes``: by path, the difference from the first parent; None if unknown.
-    ``annotations``: in order, without undone ones. ``sent_by``: the token or account that pushed it
-    here.
+    ``refs``: ``HEAD``, branches, and tags as ``tag: NAME``. ``deployments``: all deployments of the
+    version, in the order of recording. ``forgotten_ns``: when the state was forgotten (ns since
+    1970); if ``absent``, when the version was received without its state. ``relations``: how its
+    models relate to the models of its first parent. ``dropped``: how a recipe recovers dropped
+    weights. ``storage``: how the version is stored, and the cost. ``changes``: maps paths to the
+    difference from the first parent; None if unknown. ``annotations``: oldest first, without undone
+    annotations. ``sent_by``: the token or account that pushed the version to this repository.
     """
 
     id: CommitId
@@ -78,16 +78,18 @@ class LogEntry(Struct, frozen=True):
 class LogOptions(Struct, frozen=True, kw_only=True):
     """Which versions ``Repository.log`` returns, in which order, and with which details.
 
-    ``every``: of all branches, tags and HEAD, by publication. ``paths``: versions that changed one
-    of these files or folders. ``where``: a condition on metrics and params, including annotations:
-    ``auc > 0.9 and (lr < 1e-3 or data = "cars")``; a version that lacks a name does not match.
-    ``grep``: a regular expression on message, notes, run and params. ``sort``: a metric or numeric
-    param, highest first; ``-NAME``: lowest first; versions without it are omitted.
+    ``every``: versions that any branch, tag or HEAD reaches, in the order in which they were
+    recorded. ``paths``: versions that changed one of these files or folders. ``where``: a condition
+    on metrics and params, including those of annotations:
+    ``auc > 0.9 and (lr < 1e-3 or data = "cars")``. A version that lacks a name does not match.
+    ``grep``: a regular expression on message, notes, run, params and metrics. ``sort``: a metric or
+    numeric param, highest first; ``-NAME``: lowest first. Versions without it are omitted.
 
     ``since``, ``until``: inclusive bounds of the commit time. ``target``: only versions with a
-    deployment there that was not retracted, by the newest one's time, to which the bounds then
-    apply; the version live at ``since`` is included. ``reset_points``, ``changes``, ``relations``,
-    ``prices``: fill the fields of the entries; ``prices`` reads as much as ``Storage.stats``.
+    deployment on this target that was not retracted, sorted by the time of the newest deployment.
+    Then the bounds apply to this time, and the version that was live at ``since`` is included.
+    ``reset_points``, ``changes``, ``relations``, ``prices``: fill the fields ``reset_point``,
+    ``changes``, ``relations`` and ``storage``. ``prices`` takes as long as ``Storage.stats``.
     """
 
     every: bool = False
@@ -107,7 +109,8 @@ class LogOptions(Struct, frozen=True, kw_only=True):
 class Log(Sequence[LogEntry]):
     """A lazy list of versions, newest first.
 
-    ``len`` and negative indices read the whole history. Reading raises DamagedData at lost entries.
+    ``len`` and negative indices read the whole history. Reading raises DamagedData when it reaches
+    lost journal entries.
     """
 
     def __init__(self, entries: Iterable[LogEntry]) -> None:
@@ -115,7 +118,7 @@ class Log(Sequence[LogEntry]):
         self._rest = iter(entries)
 
     def _entries(self, stop: int | None) -> list[LogEntry]:
-        """At least the first ``stop`` entries, if there are as many; None: all."""
+        """At least the first ``stop`` entries, or all if there are fewer. None means all."""
         if stop is None:
             self._read.extend(self._rest)
         elif stop > len(self._read):
@@ -146,8 +149,8 @@ class Log(Sequence[LogEntry]):
     def to_pandas(self) -> DataFrame:
         """A table of all versions, newest first, with columns ``metrics.NAME``, ``params.NAME``.
 
-        ``time`` is in UTC; a param with only numeric texts is a column of numbers. Raises
-        NotInstalled without pandas.
+        ``time`` is in UTC. If all texts of a param are numbers, its column has numbers. Raises
+        NotInstalled if pandas is not installed.
         """
         try:
             import pandas
@@ -179,7 +182,7 @@ def _deployed_to(entry: LogEntry) -> list[str]:
 
 
 def _numbers(texts: Iterable[str | None]) -> list[float] | None:
-    """The texts as numbers, NaN for None; None if a text is no number."""
+    """The texts as numbers, with NaN in place of None. Returns None if a text is no number."""
     try:
         return [math.nan if text is None else float(text) for text in texts]
     except ValueError:
@@ -208,10 +211,7 @@ def log(
     incomplete: list[DamagedData] | None = None,
     storage: Mapping[CommitId, VersionStats] | None = None,
 ) -> Log:
-    """``Repository.log``: parents follow children.
-
-    The iterator is lazy, unless ``sort`` reads the whole history first.
-    """
+    """``Repository.log``. The result is lazy, but ``sort`` reads the whole history first."""
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit must be 0 or more versions, not {limit}")
     wanted = Condition(options.where) if options.where is not None else None
@@ -298,7 +298,7 @@ def _changes_if_known(
 
 
 def _nearest_manifest(store: Store, commit: Commit) -> Manifest | None:
-    """The manifest of the nearest ancestor, by first parents, that was not forgotten."""
+    """The manifest of the nearest ancestor along first parents whose state is stored."""
     while commit.parents:
         manifest = manifests.if_stored(store, commit.parents[0])
         if manifest is not None:
@@ -310,16 +310,16 @@ def _nearest_manifest(store: Store, commit: Commit) -> Manifest | None:
 def in_range(
     store: Store, rev: Rev, since: int | None = None, until: int | None = None
 ) -> Iterator[Commit]:
-    """A version and its ancestors, newest first; ``A..B`` excludes A and its ancestors.
+    """A version and its ancestors, newest first. ``A..B`` excludes A and its ancestors.
 
-    ``since``, ``until``: of their commit times, in ns since 1970.
+    ``since``, ``until``: bounds of the commit times, in ns since 1970.
     """
     starts, hidden = _range(store, rev)
     return commits.ancestry(store.snapshot, starts, since, until, hidden=hidden)
 
 
 def _range(store: Store, rev: Rev) -> tuple[list[CommitId], commits.Ancestors | None]:
-    """The version to start from, and for ``A..B`` the ancestors of A to exclude."""
+    """The version to start from, and None. For ``A..B``: B, and the ancestors of A to exclude."""
     rev = id_or_text(rev)
     if not isinstance(rev, str) or ".." not in rev:
         return [resolve(store, rev)], None
@@ -333,7 +333,7 @@ def _range(store: Store, rev: Rev) -> tuple[list[CommitId], commits.Ancestors | 
 def _changes(store: Store, commit: Commit, paths: Sequence[str]) -> bool:
     """Whether a version differs from its first parent at or below one of ``paths``.
 
-    False for a forgotten version; a forgotten parent counts as empty.
+    False if the version is forgotten. If the parent is forgotten, it counts as empty.
     """
     new = manifests.if_stored(store, commit.id)
     if new is None:
@@ -348,9 +348,9 @@ def _changes(store: Store, commit: Commit, paths: Sequence[str]) -> bool:
 
 
 def _sorted(selected: list[Commit], sort: str, annotations: Annotations) -> list[Commit]:
-    """Versions with the metric, highest first; with ``-NAME`` lowest first.
+    """Versions with the metric or param, highest value first. With ``-NAME``, lowest value first.
 
-    Ties: newer versions first. Raises UnknownMetric if none has it.
+    If values are equal, newer versions come first. Raises UnknownMetric if no version has a value.
     """
     name = sort.removeprefix("-")
     numbers: dict[CommitId, float] = {}
@@ -368,7 +368,9 @@ def _sorted(selected: list[Commit], sort: str, annotations: Annotations) -> list
 def _matching(
     selected: Iterator[Commit], wanted: Condition, annotations: Annotations
 ) -> Iterator[Commit]:
-    """Raises UnknownMetric at the end if none matched and no version has a name of the
+    """Yields the versions that satisfy a condition.
+
+    Raises UnknownMetric at the end if no version matched and no version has a name of the
     condition.
     """
     missing, known, some = set(wanted.names), set[str](), False
@@ -387,7 +389,7 @@ def _matching(
 
 
 def _values(commit: Commit, annotations: Annotations) -> dict[str, float | str]:
-    """The values of a condition's names; metrics override params, params override texts."""
+    """Maps names to the values of a version. Metrics override params, and params override texts."""
     later = annotations.of(commit.id)
     texts = {"author": commit.author, "message": commit.message, "run": commit.run}
     texts["note"] = "\n".join(annotation.note for annotation in later)
@@ -420,7 +422,7 @@ def _mentions(commit: Commit, annotations: Annotations, pattern: re.Pattern[str]
 
 
 def is_reset_point(store: Store, commit: CommitId) -> bool:
-    """Whether every content of a version is stored in full; False for a forgotten version."""
+    """Whether every content of a version is stored in full. False if the version is forgotten."""
     if availability.forgotten(store, commit) is not None:
         return False
     graph = store.graph
@@ -432,7 +434,7 @@ def is_reset_point(store: Store, commit: CommitId) -> bool:
 
 
 def predicted_tensors(store: Store, commit: CommitId) -> dict[str, tuple[str, ...]]:
-    """By path the keys of tensors stored as an optimizer step from another version.
+    """Maps paths to the keys of tensors that are stored as an optimizer step.
 
     Raises UnknownRevision, StateForgotten, DamagedData.
     """
@@ -461,7 +463,7 @@ def _by_deployment(
         return
     ancestors = commits.Ancestors(snapshot, starts)
     seen: set[CommitId] = set()
-    with noting(incomplete):  # after an error no further ancestors of ``starts`` are known
+    with noting(incomplete):  # after an error, more ancestors of ``starts`` cannot be found
         for deployed in on_target(snapshot, target, until=until, incomplete=incomplete):
             if deployed.retracted:
                 continue
@@ -470,11 +472,11 @@ def _by_deployment(
                 seen.add(id_)
                 yield commits.placed(snapshot, id_)[1]
             if since is not None and deployed.time_ns <= since:
-                return  # it was live at ``since``
+                return  # this version was live at ``since``
 
 
 def names_by_commit(snapshot: Snapshot) -> dict[CommitId, list[str]]:
-    """HEAD, branches, tags as ``tag: NAME``, and ``REMOTE/NAME``, by commit."""
+    """Maps commits to their names: HEAD, branches, tags as ``tag: NAME``, and ``REMOTE/NAME``."""
     names: dict[CommitId, list[str]] = {}
     if (tip := refs.head_if_known(snapshot).commit) is not None:
         names[tip] = [refs.HEAD]
@@ -485,15 +487,16 @@ def names_by_commit(snapshot: Snapshot) -> dict[CommitId, list[str]]:
 
 
 class Orphans(Struct, frozen=True):
-    """``count`` orphaned versions with the tip ``newest``."""
+    """``count``: number of orphaned versions. ``newest``: the newest of these versions."""
 
     newest: CommitId
     count: int
 
 
 def orphans(snapshot: Snapshot, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
-    """``tip`` and its ancestors that no branch, no tag and not ``to`` reaches; None if there are
-    none.
+    """The versions that only ``tip`` reaches: no branch, no tag, no tracking ref and not ``to``.
+
+    None if there are no such versions.
     """
     every = (*refs.branches(snapshot), *refs.tags(snapshot), *refs.remote_refs(snapshot))
     names = {ref.commit for ref in every}

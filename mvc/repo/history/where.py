@@ -1,8 +1,9 @@
 """Conditions on versions: ``auc > 0.9 and (lr < 1e-3 or data = "cars")`` (docs/commands/log.md).
 
-A name refers to a metric, else a param, else one of ``author``, ``message``, ``run`` and ``note``.
-If a version lacks it, neither the comparison nor its negation is true. A right-hand word that is no
-name of the version is a text: ``run = b``.
+A name means a metric. If the version has no such metric, the name means a param; if it has no such
+param, one of ``author``, ``message``, ``run`` and ``note``. If a version lacks a name, neither a
+comparison with this name nor the negation of the comparison is true. If a word on the right-hand
+side is no name of the version, the word is a text: ``run = b``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _Condition: TypeAlias = Callable[[Values], int]  # 1: true, -1: false, 0: a name
 _Operand: TypeAlias = Callable[[Values], float | str | None]
 
 _LONGEST = 10_000  # characters
-_DEEPEST = 50  # parentheses and negations around each other
+_DEEPEST = 50  # levels of nested parentheses and negations
 _TOKEN = re.compile(
     r"\s*(?:"
     r"(?P<number>[-+]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d+)?(?![\w.])|[-+]?(?:inf|nan)\b)"
@@ -34,11 +35,11 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
 _OF_TEXTS = {"=", "==", "!="}
-_CONSTANTS = {"true", "false", "null"}  # as params hold them
+_CONSTANTS = {"true", "false", "null"}  # texts of params
 
 
 class Condition:
-    """A predicate on a version's values; ``names``: the names it reads.
+    """A predicate on a version's values. ``names``: the names that the condition reads.
 
     Raises WrongUsage with the position of a syntax error.
     """
@@ -53,7 +54,7 @@ class Condition:
 
 
 class _Parser:
-    """Parses one condition; ``kind`` and ``word`` describe the next token."""
+    """Parses one condition. ``kind`` and ``word`` describe the next token."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -68,7 +69,7 @@ class _Parser:
     def condition(self) -> _Condition:
         condition = self._either()
         if self.kind != "end":
-            self._fail("'and', 'or' or the end belongs")
+            self._fail("'and', 'or' or the end is expected")
         return condition
 
     def _next(self) -> None:
@@ -76,7 +77,7 @@ class _Parser:
         match = _TOKEN.match(self._text, self._at)
         if match is None or match.lastgroup is None:
             self._at += len(self._text[self._at :]) - len(self._text[self._at :].lstrip())
-            self._fail("a name, a number, a text in quotes or a sign belongs")
+            self._fail("a name, a number, a text in quotes or a sign is expected")
         self.kind, self.word = match.lastgroup, match[match.lastgroup]
         self._at, self._end = match.start(match.lastgroup), match.end()
 
@@ -112,7 +113,7 @@ class _Parser:
     def _negated(self) -> _Condition:
         self._depth += 1
         if self._depth > _DEEPEST:
-            self._fail("fewer parentheses and negations belong")
+            self._fail("fewer parentheses and negations are allowed")
         condition: _Condition
         if self._accept("not"):
             inner = self._negated()
@@ -120,7 +121,7 @@ class _Parser:
         elif self._accept("("):
             condition = self._either()
             if not self._accept(")"):
-                self._fail("')' belongs")
+                self._fail("')' is expected")
         else:
             condition = self._comparison()
         self._depth -= 1
@@ -132,17 +133,17 @@ class _Parser:
         sign = self.word if self.kind == "sign" else ""
         if sign not in _COMPARE:
             if not is_name:
-                self._fail("<, <=, >, >=, = or != belongs")
+                self._fail("<, <=, >, >=, = or != is expected")
             return lambda values: int(left(values) is not None)
         self._next()
         right = self._operand(or_word=is_name)
         return lambda values: _compared(sign, left(values), right(values))
 
     def _operand(self, *, or_word: bool = False) -> _Operand:
-        """``or_word``: a name that a version lacks is a text without quotes."""
+        """``or_word``: if a version lacks a name, the name is a text without quotes."""
         kind, word = self.kind, self.word
         if kind in {"end", "sign"} or (kind == "name" and word in {"and", "or", "not"}):
-            self._fail("a name, a number or a text in quotes belongs")
+            self._fail("a name, a number or a text in quotes is expected")
         self._next()
         if kind == "number":
             number = float(word)

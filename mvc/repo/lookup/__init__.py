@@ -1,4 +1,4 @@
-"""Look-ups: commits, manifests, refs, revisions, ancestors.
+"""Looks up commits, ancestors, manifests and refs, and whether states are stored.
 
-Nothing here changes the repository. Changing refs: ``mvc.repo.refs``.
+Nothing here changes the repository. ``mvc.repo.refs`` changes refs.
 """

@@ -1,9 +1,9 @@
-"""Whether the state of a version can be read; all commands ask here.
+"""Whether the state of a version can be read. All commands use this module.
 
-A version's state is stored or absent. If it is stored, the weights at one path may have been
-dropped; a replay of the version's recipe provides them while a block runs, or restores them. The
-newest mark of a version says whether its weights are dropped. Other files, manifest and attachments
-remain stored in any case.
+A version's state is stored or absent. If it is stored, the weights at one path may be dropped. Then
+a replay of the version's recipe computes the weights again, for one ``with`` block or permanently.
+Journal entries have *marks*, such as ``forgotten`` or ``dropped``. The newest mark of a version
+counts. Dropping weights deletes no other file, no manifest and no attachment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.times import format_time
 
-_NEAR = 64  # ancestors searched for a state that a delta may start from
+_NEAR = 64  # how many ancestors are searched for a stored state, from which a delta may start
 GONE = "'mvc log' still shows its commit; its files are not stored here"
 
 
@@ -36,11 +36,13 @@ class Stored(Struct, frozen=True):
 
 
 class Dropped(Struct, frozen=True):
-    """The weights at ``path`` were dropped at ``time_ns``; a replay from ``base`` makes them.
+    """The weights at ``path`` were dropped at ``time_ns``. A replay computes them again.
 
-    ``base``, ``seconds``: base and duration of a known replay, else None and 0. ``proven_ns``,
-    ``where``: time and environment of the last proof here, or None. ``stored``: still readable,
-    because another version has the same weights or gc has not run.
+    ``base``, ``seconds``: the version from which a known replay started, and its duration; None and
+    0 if no replay is known. ``proven_ns``, ``where``: time and environment of the newest replay in
+    this repository that computed exactly these weights; None and empty if there was none.
+    ``stored``: the weights are still readable, because another version has the same weights or gc
+    has not run.
     """
 
     commit: CommitId
@@ -53,7 +55,7 @@ class Dropped(Struct, frozen=True):
     stored: bool = False
 
     def __str__(self) -> str:
-        """``recoverable by retraining (12 s, proven on ...)``."""
+        """For example ``recoverable by retraining (12 s, proven 2026-11-20T10:00:00Z)``."""
         at = self.proven_ns
         proven = "not proven" if at is None else f"proven {format_time(at, precise=False)}"
         stored = ", still stored" if self.stored else ""
@@ -62,11 +64,11 @@ class Dropped(Struct, frozen=True):
 
 
 class Gone(Struct, frozen=True):
-    """The state of ``commit`` is not stored here since ``time_ns``.
+    """The state of ``commit`` has not been stored here since ``time_ns``.
 
-    ``why``: never received (``absent``), deleted by a rule (``forgotten``), or deleted for good
-    (``purged``). ``way``: a sentence with the command that fetches it; None if no remote can have
-    it.
+    ``why``: ``absent`` (never fetched), ``forgotten`` (a rule deleted it) or ``purged`` (deleted
+    for good). ``hint``: a sentence with the command that fetches the state; None if no remote can
+    have it.
     """
 
     commit: CommitId
@@ -101,7 +103,7 @@ def forgotten(store: Store, id_: CommitId) -> Gone | None:
 
 
 def recorded_absence(snapshot: Snapshot, id_: CommitId) -> Gone | None:
-    """As ``forgotten``, but a purged state is absent in any case."""
+    """As ``forgotten``, but a purged state is absent even if it is in use."""
     for _, stone in snapshot.about(Tombstone, id_)[:1]:
         return Gone(id_, "purged", stone.recorded_ns)
     return _by_marks(snapshot, id_)
@@ -118,8 +120,9 @@ def _by_marks(snapshot: Snapshot, id_: CommitId) -> Gone | None:
 
 
 def in_use(store: Store, id_: CommitId) -> bool:
-    """Whether HEAD (with a working folder), or a recipe of dropped weights, needs a purged
-    version.
+    """Whether a purged version is still needed, by a recipe of dropped weights or as HEAD.
+
+    HEAD counts only if the repository has a working folder.
     """
     return id_ in _checked_out(store) or id_ in needed_by(store, {id_})
 
@@ -141,10 +144,10 @@ def _checked_out(store: Store) -> set[CommitId]:
 
 
 def needed_by(store: Store, going: Collection[CommitId]) -> dict[CommitId, CommitId]:
-    """The versions among ``going`` that recipes of dropped weights need, each with one that
-    needs it.
+    """The versions of ``going`` that recipes of dropped weights need.
 
-    Versions in ``going`` need nothing, unless they are needed themselves.
+    Maps each of these versions to a version whose recipe needs it. A recipe of a version in
+    ``going`` counts only if this version is needed itself.
     """
     snapshot = store.snapshot
     marks = (mark for _, mark in snapshot.state_marks(weights=True))
@@ -168,10 +171,11 @@ def needed_by(store: Store, going: Collection[CommitId]) -> dict[CommitId, Commi
 def leading_on(
     store: Store, needed: Iterable[CommitId], known: Iterable[CommitId] = ()
 ) -> set[CommitId]:
-    """The versions that a replay reads: those it needs, and their predecessors, without ``known``.
+    """The versions that a replay reads, without ``known``: ``needed``, and what these need.
 
-    A version with only a recipe of rows or generator states leads on to its predecessor, even if it
-    is stored; a version without weights does not, because it needs its own inputs.
+    What a version needs is included even if the version is stored, if its only attachment is a
+    recipe (of rows or generator states). It is not included if the version's weights are dropped,
+    because then its own replay needs it.
     """
     versions, waiting = set[CommitId](), set(needed).difference(known)
     while waiting:
@@ -183,7 +187,7 @@ def leading_on(
 
 
 def nearest_stored(store: Store, versions: Iterable[CommitId]) -> set[CommitId]:
-    """For each version the nearest ancestor, by first parents, whose state is stored, if any."""
+    """The nearest ancestors along first parents whose state is stored, one for each version."""
     ancestors = set()
     for id_ in versions:
         parents = commits.get(store.snapshot, id_).parents
@@ -211,7 +215,7 @@ def check_stored(store: Store, id_: CommitId) -> None:
 
 
 def check_servable(store: Store, id_: CommitId) -> None:
-    """Also raises WeightsDropped if the version's weights were dropped."""
+    """As ``check_stored``, but raises WeightsDropped, too, if the weights were dropped."""
     check_stored(store, id_)
     record = dropped(store, id_)
     if record is not None:
@@ -219,7 +223,7 @@ def check_servable(store: Store, id_: CommitId) -> None:
 
 
 def dropped_paths(marks: Iterable[StateMark]) -> dict[CommitId, str]:
-    """By version the path whose weights are dropped; ``marks`` in order, oldest first."""
+    """Maps versions to the path whose weights are dropped. ``marks``: sorted, oldest first."""
     newest = {mark.commit: mark for mark in marks if mark.path}
     return {id_: mark.path for id_, mark in newest.items() if mark.change == "dropped"}
 
@@ -227,9 +231,9 @@ def dropped_paths(marks: Iterable[StateMark]) -> dict[CommitId, str]:
 def dropped_by_manifest(
     paths: Mapping[CommitId, str], states: Iterable[tuple[CommitId, ManifestId]]
 ) -> dict[ManifestId, set[str]]:
-    """By manifest, the paths whose weights all its versions have dropped.
+    """Maps manifests to the paths whose weights are dropped in all versions with this manifest.
 
-    ``paths``: the dropped path of each version. ``states``: the versions that count.
+    ``paths``: the dropped path of each version. ``states``: the versions that are considered.
     """
     dropped_by: dict[ManifestId, set[str]] = {}
     whole: set[ManifestId] = set()
@@ -242,7 +246,7 @@ def dropped_by_manifest(
 
 
 def all_dropped(store: Store) -> dict[CommitId, Dropped]:
-    """All versions with dropped weights. Marks of collected versions are ignored."""
+    """All versions with dropped weights. Marks of versions that gc deleted are ignored."""
     snapshot = store.fresh()
     ids = dropped_paths(mark for _, mark in snapshot.state_marks(weights=True))
     records = [dropped(store, id_) for id_ in ids if commits.find(snapshot, id_)]
@@ -250,7 +254,7 @@ def all_dropped(store: Store) -> dict[CommitId, Dropped]:
 
 
 def dropped(store: Store, commit: CommitId, path: str | None = None) -> Dropped | None:
-    """The record of a version's dropped weights, those at ``path`` if named; else None."""
+    """The record of a version's dropped weights, or None. ``path``: only weights at this path."""
     marks = store.snapshot.state_marks(commit, weights=True)
     at = dropped_paths(mark for _, mark in marks).get(commit)
     if at is None or path not in (None, at):
@@ -273,7 +277,7 @@ def dropped(store: Store, commit: CommitId, path: str | None = None) -> Dropped 
 
 
 def proof(snapshot: Snapshot, commit: CommitId, path: str) -> ReplayProof | None:
-    """The last proof by this repository that the recipe of a version makes the file ``path``."""
+    """The newest proof of this repository that a version's recipe computes the file ``path``."""
     own_proofs = [
         p for recorded, p in _proofs(snapshot, commit, path) if not recorded.entry.is_received
     ]
@@ -283,7 +287,7 @@ def proof(snapshot: Snapshot, commit: CommitId, path: str) -> ReplayProof | None
 def proven_here(
     store: Store, versions: Iterable[CommitId] | None = None
 ) -> dict[CommitId, ReplayProof]:
-    """By version, all or of these, the last proof by this repository."""
+    """Maps versions to their newest proof of this repository. ``versions``: only these versions."""
     snapshot = store.fresh()
     if versions is None:
         entries = [recorded.entry for recorded in snapshot.stating(ReplayProof)]
@@ -300,7 +304,7 @@ def _proofs(snapshot: Snapshot, commit: CommitId, path: str) -> list[tuple[Recor
 
 
 def is_stored(store: Store, entry: FileEntry) -> bool:
-    """Whether chains of stored records lead to every content of a file."""
+    """Whether every content of a file can be decoded from stored records."""
     from mvc.store.graph.plan import recovers  # not needed by light commands
 
     return all(recovers(store.graph, c.id, c.spec.nbytes) for c in entry.contents)
@@ -323,7 +327,7 @@ def check_available(
 ) -> None:
     """Raises WeightsDropped if weights of one of these files were dropped and are not readable.
 
-    ``stored``: also if they are only provided for now (``Store.provided``).
+    ``stored``: raise even if a ``with`` block provides the weights for now (``Store.provided``).
     """
     record = dropped(store, commit)
     if record is None:

@@ -1,4 +1,7 @@
-"""Finds commits by id or by its first digits, and their ancestors."""
+"""Finds commits by their id or its first digits, and finds the ancestors of commits.
+
+A commit is published when it is recorded in the journal.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def get(snapshot: Snapshot, id_: CommitId) -> Commit:
 def placed(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit]:
     """A commit and the first journal entry that published it.
 
-    Raises UnknownRevision if there is none, DamagedData if its entry is or may be lost.
+    Raises UnknownRevision if there is no such commit; DamagedData if its entry may be lost.
     """
     pair = find(snapshot, id_)
     if pair is None:
@@ -77,11 +80,11 @@ def unknown_metric(name: str, measured: Iterable[Iterable[str]]) -> UnknownMetri
 
 
 class Ancestors:
-    """The ancestors of some tips, including the tips; searched lazily.
+    """The ancestors of some tips, including the tips. They are searched lazily.
 
-    Parents are always published before their children, so a walk in reverse order of publication
-    can stop at the searched commit. Commit times cannot be used: clocks and imports set them back.
-    ``needs``: also the versions that these need.
+    Parents are always published before their children, so a search in reverse order of publication
+    can stop at the wanted commit. Commit times cannot be used, because clocks and imports set them
+    back. ``needs``: include the versions that tips and ancestors need.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class Ancestors:
             self._push(tip)
 
     def __contains__(self, id_: CommitId) -> bool:
-        """Reads each commit published after ``id_`` that was not read before."""
+        """Whether a commit is an ancestor. Reads only commits that were published after ``id_``."""
         pair = find(self._snapshot, id_)
         return pair is not None and self.holds(*pair)
 
@@ -125,11 +128,12 @@ def ancestry(
     *,
     published: bool = False,
 ) -> Iterator[Commit]:
-    """These versions and their ancestors, newest first, by commit time or as ``published``.
+    """Yields ``starts`` and their ancestors, newest first.
 
-    Continues below ``since`` while commits of that time may follow: an imported checkpoint may be
-    older than its parent. Only the order of publication always puts children before parents, since
-    clocks and imports set commit times back.
+    Commits are sorted by commit time, or by publication if ``published``. An imported checkpoint
+    may be older than its parent, so commits before ``since`` are followed while their ancestors may
+    be after ``since``. Clocks and imports set commit times back, so only ``published`` always
+    yields children before their parents.
     """
     heap: list[tuple[int, tuple[int, int], Commit]] = []
     known: set[CommitId] = set()
@@ -166,12 +170,12 @@ def apart(snapshot: Snapshot, a: CommitId, b: CommitId) -> tuple[int, int]:
 def leading_to(
     snapshot: Snapshot, tips: Iterable[CommitId], without: Iterable[CommitId]
 ) -> list[CommitId]:
-    """The versions reachable from ``tips`` and from none of ``without``; newest first."""
+    """The versions that are reachable from ``tips``, but not from ``without``, newest first."""
     hidden = Ancestors(snapshot, without)
     return [commit.id for commit in ancestry(snapshot, tips, hidden=hidden, published=True)]
 
 
 def merge_base(snapshot: Snapshot, a: CommitId, b: CommitId) -> CommitId | None:
-    """The common ancestor published last, possibly one of the two; None if there is none."""
+    """The common ancestor that was published last, which may be ``a`` or ``b``; or None."""
     of_b = Ancestors(snapshot, [b])
     return next((c.id for c in ancestry(snapshot, [a], published=True) if c.id in of_b), None)

@@ -1,7 +1,7 @@
 """Reads many manifests in order of publication.
 
-Most manifests are stored as a patch of the previous one. The last few are cached, so that each
-manifest needs one patch instead of a whole chain.
+Most manifests are stored as a patch of the previous manifest. The manifests that were read last are
+cached, so that reading a manifest takes one patch instead of a chain of patches.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class ManifestStream:
         cached_bytes: int = 16 * MIB,
         recovery: Recovery | None = None,
     ) -> None:
-        """``cached``, ``cached_bytes``: the most manifests in the cache, and their bytes.
+        """``cached``, ``cached_bytes``: how many manifests and bytes the cache may have.
 
-        ``recovery``: reads the manifests; default: that of the store.
+        ``recovery``: decodes the manifests (default: that of the store).
         """
         self._store = store
         self._recovery = recovery
         self._most, self._most_bytes = cached, cached_bytes
-        self._cache: OrderedDict[bytes, bytes] = OrderedDict()  # by the prefix that names a base
+        self._cache: OrderedDict[bytes, bytes] = OrderedDict()  # by prefix of the id, as bases are
         self._size = 0
 
     def load(self, id_: ManifestId, codings: Iterable[PathStep] | None = None) -> Manifest:
-        """One manifest. ``codings``: its stored forms; by default the index is searched.
+        """One manifest. ``codings``: its stored forms (default: those in the index).
 
         Raises DamagedData.
         """
@@ -63,9 +63,9 @@ class ManifestStream:
     def near(
         self, id_: ManifestId, codings: Iterable[PathStep], packs: PackReader | None = None
     ) -> bytes | None:
-        """Its bytes, if it is stored in full or as a patch of a cached one; else None.
+        """The encoded manifest, if it is stored in full or as a patch of a cached manifest.
 
-        ``packs``: reads them; default: those of the snapshot.
+        Otherwise None. ``packs``: the packs to read (default: those of the snapshot).
         """
         for step in codings:
             data = self._decoded(step, packs or self._store.snapshot.packs)
@@ -74,7 +74,7 @@ class ManifestStream:
         return None
 
     def _decoded(self, step: PathStep, packs: PackReader) -> bytes | None:
-        """The bytes of a coding, or None; the caller's hash check detects a wrong base."""
+        """The manifest of a stored form, or None. The caller's hash check detects a wrong base."""
         member = step.member
         if member.coding.transform != "patch" or member.nbytes > MAX_MANIFEST:
             return None
@@ -88,7 +88,7 @@ class ManifestStream:
         return None
 
     def _remember(self, id_: ManifestId, data: bytes) -> bytes:
-        """Caches a manifest as a base of later ones."""
+        """Caches a manifest, which may be the base of later manifests."""
         name = id_[:BASE_BYTES]
         self._size += len(data) - len(self._cache.pop(name, b""))
         self._cache[name] = data

@@ -1,4 +1,4 @@
-"""Loads and verifies manifests; caches the last 16."""
+"""Loads and verifies manifests. The last 16 are cached."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _lock = Lock()
 
 
 def load(store: Store, id_: ManifestId) -> Manifest:
-    """The manifest with this id; all repositories of the process share the cache.
+    """The manifest with this id. All repositories of the process share the cache.
 
     Raises DamagedData.
     """
@@ -48,7 +48,7 @@ def clear_caches() -> None:
 
 
 def of_commit(store: Store, id_: CommitId | None) -> Manifest:
-    """The manifest of a version; an empty one for None.
+    """The manifest of a version. If ``id_`` is None, an empty manifest.
 
     Raises UnknownRevision, StateForgotten, DamagedData.
     """
@@ -65,9 +65,9 @@ def if_stored(store: Store, id_: CommitId) -> Manifest | None:
 
 
 def objects(entries: Iterable[FileEntry], without: Collection[str] = ()) -> dict[bytes, TensorSpec]:
-    """All contents of a version's files with their specs; skeletons are raw bytes.
+    """Maps the ids of all contents of a version's files to their specs. Skeletons are raw bytes.
 
-    ``without``: paths of dropped weights; only their skeletons count.
+    ``without``: paths of dropped weights. Only the skeletons of these files are included.
     """
     specs: dict[bytes, TensorSpec] = {}
     for entry in entries:

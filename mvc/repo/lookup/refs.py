@@ -1,4 +1,4 @@
-"""Reads refs: HEAD, branches, tags and tracking refs; ``mvc.repo.refs`` changes them.
+"""Reads refs: HEAD, branches, tags and tracking refs. ``mvc.repo.refs`` changes refs.
 
 In the journal a branch is ``heads/NAME``, a tag ``tags/NAME``, a tracking ref ``remotes/R/NAME``.
 HEAD contains the name of the current branch, or a commit if it is detached.
@@ -23,14 +23,14 @@ TAG = "tags/"
 
 
 class Head(Struct, frozen=True):
-    """``branch`` is None if detached, ``commit`` None before the branch's first version."""
+    """``branch``: None if HEAD is detached. ``commit``: None if the branch has no version yet."""
 
     branch: str | None
     commit: CommitId | None
 
 
 class Ref(Struct, frozen=True):
-    """A ref without its prefix; a tracking ref as ``REMOTE/NAME``."""
+    """A ref. ``name``: without the prefix; the name of a tracking ref is ``REMOTE/NAME``."""
 
     name: str
     commit: CommitId
@@ -63,10 +63,10 @@ def head_if_known(snapshot: Snapshot) -> Head:
 
 
 def tip(snapshot: Snapshot, branch: str | None, *, new: bool = False) -> Head:
-    """``branch`` and its newest commit; None means HEAD.
+    """``branch`` and its newest commit. If ``branch`` is None, HEAD.
 
-    Raises UnknownRevision for a branch without a version that is neither current nor ``new``, and
-    RefConflict if such a branch has the name of a tag.
+    If the branch has no version, raises UnknownRevision unless the branch is current or ``new``,
+    and RefConflict if a tag has the same name.
     """
     if branch is None:
         return head(snapshot)
@@ -82,7 +82,7 @@ def tip(snapshot: Snapshot, branch: str | None, *, new: bool = False) -> Head:
 
 
 def tagged(snapshot: Snapshot, name: str) -> CommitId | None:
-    """The version of a tag, or None. Raises RefConflict for the name of a branch."""
+    """The version of a tag, or None. Raises RefConflict if a branch has this name."""
     refuse_namesake(snapshot, BRANCH, "branch", name)
     commit = snapshot.ref(TAG + name)
     return commit if isinstance(commit, CommitId) else None
@@ -95,18 +95,19 @@ def refuse_namesake(snapshot: Snapshot, prefix: str, kind: str, name: str) -> No
 
 
 def branches(snapshot: Snapshot) -> list[Ref]:
-    """All branches with a commit, sorted by name; those with lost entries are omitted."""
+    """All branches with a commit, sorted by name. Branches whose entries are lost are omitted."""
     return _under(snapshot, BRANCH)
 
 
 def tags(snapshot: Snapshot) -> list[Ref]:
-    """All tags, sorted by name; those with lost entries are omitted."""
+    """All tags, sorted by name. Tags whose entries are lost are omitted."""
     return _under(snapshot, TAG)
 
 
 def remote_refs(snapshot: Snapshot, remote: str = "") -> list[Ref]:
-    """Tracking refs of one remote, or of all, sorted by name; those with lost entries are
-    omitted.
+    """Tracking refs of one remote, or of all remotes, sorted by name.
+
+    Tracking refs whose entries are lost are omitted.
     """
     tracked = _under(snapshot, REMOTE)
     return [ref for ref in tracked if not remote or ref.name.startswith(f"{remote}/")]

@@ -1,1 +1,1 @@
-"""Merges two versions: a plan as values, then one commit and one checkout."""
+"""Merges two versions: first plans the merge, then makes one commit and one checkout."""

@@ -1,7 +1,7 @@
-"""merge: a version with two parents, and its working files.
+"""Merge: stores a version with two parents and checks it out.
 
-Everything is decided and checked before anything is stored. The version is then stored without a
-ref, and one checkout writes its files and moves the branch to it, as pull does.
+Everything is decided and checked before anything is stored. Then the version is stored, but no ref
+moves. At the end, one checkout writes the files of the version and moves the branch, as in a pull.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from mvc.types import Progress
 
 
 class Merged(Struct, frozen=True):
-    """A merge into ``branch`` (None: a detached HEAD), from ``old`` to ``new``.
+    """A merge that moved ``branch`` (None: a detached HEAD) from ``old`` to ``new``.
 
-    ``base``: the common ancestor; ``old`` for a fast-forward. With ``conflicts`` nothing was
-    stored. ``restored``: the written files; None if nothing changed. ``unused``: rules
-    ``PATTERN=HOW`` that match no conflict.
+    ``base``: the common ancestor, which is ``old`` in a fast-forward. ``conflicts``: if there are
+    any, nothing was stored. ``restored``: the written files; None if nothing changed. ``unused``:
+    rules ``PATTERN=HOW`` that match no conflict.
     """
 
     branch: str | None
@@ -58,7 +58,7 @@ def merge(
     strategy: Strategy,
     progress: Progress | None = None,
 ) -> Merged:
-    """``Repository.merge``."""
+    """The function of ``Repository.merge``."""
     check_worktree(store)
     at, theirs = head(store.fresh()), resolve(store, rev)
     refuse_recorded(store, at.branch)
@@ -85,7 +85,7 @@ def merge(
         written = [e for e in merged.values() if e.path in ours.by_path or plan.files.get(e.path)]
         plan_checkout(
             store, theirs, written, old=ours, force=False
-        )  # checks only whether they may be overwritten
+        )  # this only checks whether the files may be overwritten
         for id_, manifest in zip(three, versions, strict=True):
             check_available(store, id_, [e for e in manifest.entries if e.path in plan.files])
         params = {

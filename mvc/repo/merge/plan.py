@@ -1,7 +1,7 @@
 """Plans a three-way merge: for each file and tensor, which version's value to use.
 
-Triples are always (base, ours, theirs). Only headers are read, to lay out files whose tensors come
-from both sides.
+Triples are always (base, ours, theirs). Only headers of files are read, to compute the layout of a
+file whose tensors come from both sides.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _NEW_LAYOUTS = frozenset({"safetensors", "state"})
 _Sum: TypeAlias = tuple[tuple[BlobId, ...], tuple[float, ...]]
 """Contents and their weights in a sum; empty if there is no sum."""
 _Chosen: TypeAlias = dict[str, tuple[LogicalTensor, Content, _Sum]]
-"""By name: a tensor of a side, its content, and the sum that replaces it."""
+"""Maps names to a tensor of one side, its content, and the sum that replaces this content."""
 
 
 class Strategy(Struct, frozen=True):
-    """How to resolve conflicts: rules ``HOW`` or ``PATTERN=HOW``; ``scale`` is for sum."""
+    """How to resolve conflicts: rules ``HOW`` or ``PATTERN=HOW``. ``scale``: factor of ``sum``."""
 
     rules: tuple[str, ...]
     scale: float
@@ -65,7 +65,7 @@ class Strategy(Struct, frozen=True):
         return {rule.rpartition("=")[2]: rule for rule in self.rules}
 
     def of(self, *names: str) -> list[str]:
-        """The rules whose pattern matches one of the names; the last one counts."""
+        """The rules whose pattern matches one of the names. The last of these rules counts."""
         return [
             rule
             for rule in self.rules
@@ -74,7 +74,10 @@ class Strategy(Struct, frozen=True):
 
 
 class Conflict(Struct, frozen=True):
-    """A file changed on both sides, or its tensor ``key``, with each side's change."""
+    """A file that changed on both sides; or, if ``key`` is not None, a tensor of the file.
+
+    ``ours``, ``theirs``: the change on each side.
+    """
 
     path: str
     key: str | None
@@ -83,9 +86,10 @@ class Conflict(Struct, frozen=True):
 
 
 class MergePlan(Struct, frozen=True):
-    """``files``: by path the changes to ours, None to remove; conflicting paths stay.
+    """``files``: maps paths to files that replace ours. None removes the path.
 
-    ``used``: the rules that match a conflict, including resolved ones.
+    Paths with conflicts are not in ``files``. ``used``: the rules that match a conflict, including
+    conflicts that the rules resolve.
     """
 
     files: dict[str, FileEntry | StateFile | None] = field(default_factory=dict)
@@ -94,9 +98,9 @@ class MergePlan(Struct, frozen=True):
 
 
 def merge_plan(store: Store, versions: Sequence[Manifest], strategy: Strategy) -> MergePlan:
-    """Plans the merge of the last of three versions into the second.
+    """Plans the merge of the third of three versions into the second.
 
-    Two paths are conflicts if one would be a folder of the other.
+    If one path would be a folder of another path, these two paths are conflicts.
     """
     plan, paths = MergePlan(), {path for version in versions for path in version.by_path}
     three = {path: [version.by_path.get(path) for version in versions] for path in sorted(paths)}
@@ -116,7 +120,7 @@ def merge_plan(store: Store, versions: Sequence[Manifest], strategy: Strategy) -
 
 
 def _side(base: object, ours: object, theirs: object) -> int:
-    """The side whose value counts; 0 if both changed it differently."""
+    """The side whose value is used. 0 if the two sides changed the value differently."""
     return OURS if theirs in (base, ours) else THEIRS if ours == base else 0
 
 
@@ -129,7 +133,10 @@ def _settle(
     three: Sequence[object],
     usable: Container[str],
 ) -> str:
-    """The strategy for a file or tensor; empty, and a recorded conflict, if none is usable."""
+    """The strategy for a file or tensor that changed on both sides.
+
+    If no usable strategy matches, adds a conflict to ``plan`` and returns an empty text.
+    """
     rules = strategy.of(path, *([] if key is None else [key, f"{path}:{key}"]))
     plan.used.update(rules)
     how = rules[-1].rpartition("=")[2] if rules else ""
@@ -157,9 +164,9 @@ def _combine(
     ours: FileEntry,
     theirs: FileEntry,
 ) -> StateFile | None:
-    """A file merged by tensor; None if a side lacks it, or no layout fits the tensors."""
+    """A file that is merged by tensor. None if a side has no tensors, or no layout fits them."""
     tensors = [{t.key: t for t in e.tensors} if e else {} for e in (base, ours, theirs)]
-    # A skeleton with checksums of tensors always differs.
+    # If a file has checksums of tensors, its skeleton always differs and is not compared.
     beside = _side(
         *(entry and outside_tensors(entry)[bool(entry.checks) :] for entry in (base, ours, theirs))
     )
@@ -190,7 +197,7 @@ def _combine(
 def _layouts(
     store: Store, first: FileEntry, ours: FileEntry, theirs: FileEntry, *, chosen: _Chosen
 ) -> Iterator[tuple[FileEntry, bytes | None]]:
-    """Layouts for these tensors, best first; a new layout comes with its header."""
+    """Yields layouts for the chosen tensors, best first. A new layout comes with its header."""
     yield from ((entry, None) for entry in (first, ours, theirs))
     if ours.format == theirs.format and ours.format in _NEW_LAYOUTS:
         order = sorted(chosen.values(), key=lambda choice: -choice[0].spec.width)
@@ -213,7 +220,11 @@ def _layouts(
 def _filled(
     store: Store, layout: FileEntry, skeleton: bytes | None, chosen: _Chosen
 ) -> StateFile | None:
-    """A file of this layout with these tensors; None if they do not fit its tensors or ties."""
+    """A file with the chosen tensors in this layout.
+
+    None if names, specs or views differ from those of the layout's tensors, or if tensors that
+    share a content in the layout have different values.
+    """
     slots = {t.key: (t.spec, t.view, layout.contents[t.content].spec) for t in layout.tensors}
     if slots != {key: (t.spec, t.view, content.spec) for key, (t, content, _) in chosen.items()}:
         return None

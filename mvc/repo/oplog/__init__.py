@@ -1,1 +1,1 @@
-"""The operation log, and undo. Journal entries: ``mvc.store.journal``."""
+"""The operation log, and undo. ``mvc.store.journal`` reads and writes journal entries."""

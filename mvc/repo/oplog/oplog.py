@@ -1,7 +1,7 @@
 """The operation log of the repository, newest first.
 
-An operation is a journal entry; its number is the entry's sequence number and is never reused. A
-compacted journal lacks entries that nothing needs any more.
+An operation is a journal entry. The number of an operation is the sequence number of its entry, and
+is never reused. When gc compacts the journal, it removes entries that nothing needs any more.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mvc.store.store import Store
 
 
 class Operation(Struct, frozen=True):
-    """One operation. ``undone_by``: the number of the undo in force, or None.
+    """One operation. ``undone_by``: the number of the operation that undid this one, or None.
 
-    An undo that was undone is not in force.
+    An undo that was undone itself does not count.
     """
 
     number: int
@@ -33,12 +33,12 @@ class Operation(Struct, frozen=True):
 
     @property
     def commits(self) -> list[CommitId]:
-        """The versions it recorded."""
+        """The versions that the operation recorded."""
         return [commit.id for commit in self.entry.commits]
 
     @property
     def shortened(self) -> bool:
-        """Whether ``gc`` removed the old values of its refs, so that it cannot be undone."""
+        """Whether ``gc`` removed the old values of refs, so that the operation cannot be undone."""
         return bool(self.entry.refs) and all(change.old == change.new for change in self.entry.refs)
 
     @property
@@ -55,7 +55,7 @@ class Operation(Struct, frozen=True):
 def oplog(store: Store, limit: int | None = None) -> Iterator[Operation]:
     """A lazy iterator over at most ``limit`` operations, newest first.
 
-    Raises WrongUsage at once for a limit below 0.
+    This call raises WrongUsage if ``limit`` is below 0.
     """
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit must be 0 or more operations, not {limit}")
@@ -83,7 +83,7 @@ def _operation(snapshot: Snapshot, recorded: Recorded) -> Operation:
 
 
 def undone_by(snapshot: Snapshot, number: int) -> int | None:
-    """The number of the newest undo of an operation, or None if that is undone itself."""
+    """The number of the newest undo of an operation. None if that undo was undone itself."""
     first, at, steps = None, number, 0
     while (undo := snapshot.newest_undo(at)) is not None:
         undoes(undo)
@@ -94,7 +94,7 @@ def undone_by(snapshot: Snapshot, number: int) -> int | None:
 def undoes(recorded: Recorded) -> int | None:
     """The number of the operation that this one undoes, or None.
 
-    Raises DamagedData if that is not an earlier one, so that chains of undos are finite.
+    Raises DamagedData if the number is not that of an earlier operation. So undos cannot be cyclic.
     """
     number = recorded.entry.undoes
     if number is not None and number >= recorded.sequence:

@@ -1,10 +1,10 @@
-"""undo: reverts an operation; the undo is an operation itself.
+"""Undo: reverts an operation. The undo is an operation itself.
 
-An undo restores the previous values of the refs that the operation moved, if they have not moved
-since. It retracts annotations that the operation added, and adds those that it retracted as new
-annotations. Received data remain: tracking refs and statements of other repositories. Undoing an
-undo redoes the operation. Deployments are evidence and cannot be undone; retract them, or deploy
-the previous version.
+An undo restores the previous values of the refs that the operation moved, if these refs have not
+moved since. The undo retracts annotations that the operation added. If the operation retracted
+annotations, the undo adds copies of these annotations. Data from other repositories (tracking refs
+and statements) remain. Undoing an undo redoes the operation. Deployments are evidence and cannot be
+undone: retract a deployment, or deploy the previous version.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ _NOT_UNDONE = {
     "drop-weights": "dropped weights, which undo does not restore",
 }
 _OF_REMOTES = {"fetch", "push"}
-"""An undo without a number skips these, and undoes the newest operation before them."""
+"""An undo without a number skips these operations, and undoes an operation before them."""
 
 
 class Undoing(Struct, frozen=True):
     """The changes of an undo, planned or done.
 
-    ``entry``: the undo's journal entry. ``before``, ``after``: HEAD. ``deployments``: deployments
-    of the operation, or live ones of imported versions, which remain in force. ``remedies``: for
-    each deployment, commands that correct it if it was a mistake, the retraction last. ``number``:
-    the undo's number; None if only planned.
+    ``entry``: the undo's journal entry. ``before``, ``after``: HEAD before and after the undo.
+    ``deployments``: deployments of the operation, and for an import live deployments of imported
+    versions. The undo does not change these deployments. ``remedies``: for each of these
+    deployments, commands for the case that it was a mistake; the last command retracts it.
+    ``number``: the undo's number; None if the undo is only planned.
     """
 
     operation: Operation
@@ -66,12 +67,13 @@ def plan(store: Store, config: Config, number: int | None = None, *, reason: str
 
 
 def undo(store: Store, config: Config, number: int | None = None, *, reason: str = "") -> Undoing:
-    """Undoes an operation; durable on return. Working files do not change.
+    """Undoes an operation. This is durable when the call returns. Working files do not change.
 
-    Without a number: the newest operation that is no undo and not undone, and that changed more
-    than stored bytes. Raises UnknownOperation, and RefConflict if there is nothing to undo, if the
-    operation cannot be undone (a deployment) or is undone, or if a ref has moved since, or its
-    previous commit was deleted, or a running training commits to a branch that the undo moves.
+    Without ``number``, undoes the newest operation that is no undo, is not undone, and changed more
+    than the way in which data is stored. Raises UnknownOperation. Raises RefConflict if there is
+    nothing to undo; if the operation is already undone, or cannot be undone (a deployment); if a
+    ref has moved since the operation; if the ref's previous commit was deleted; if a running
+    training commits to a branch that the undo would move.
     """
     planned: list[Undoing] = []
 
@@ -117,7 +119,7 @@ def _plan(store: Store, config: Config, number: int | None, reason: str) -> Undo
 
 
 def _live_imports(store: Store, refs: Sequence[RefChange]) -> Iterator[Deployed]:
-    """Live versions of an import that no branch would reach any more."""
+    """Live deployments of imported versions that the moved refs would no longer reach."""
     snapshot = store.snapshot
     old, new = (
         commits.Ancestors(snapshot, [id_ for id_ in side if isinstance(id_, CommitId)])
@@ -131,7 +133,7 @@ def _live_imports(store: Store, refs: Sequence[RefChange]) -> Iterator[Deployed]
 def _chosen(store: Store, number: int | None) -> tuple[Operation, _Revert]:
     snapshot = store.snapshot
     if number is None:
-        final: Recorded | None = None  # the newest that cannot be undone
+        final: Recorded | None = None  # the newest operation that cannot be undone
         for recorded in snapshot.newest_first():
             if recorded.entry.undoes is not None:
                 continue
@@ -161,7 +163,7 @@ def _chosen(store: Store, number: int | None) -> tuple[Operation, _Revert]:
 def _is_final(store: Store, recorded: Recorded) -> bool:
     """Whether an operation cannot be undone and still has an effect.
 
-    Dropped weights (deleted, but recoverable by training again) may have been restored since.
+    If an operation dropped weights, a replay of the training may have restored the weights since.
     """
     if recorded.entry.operation == "drop-weights":
         return bool(_still_dropped(store, recorded))
@@ -170,13 +172,13 @@ def _is_final(store: Store, recorded: Recorded) -> bool:
 
 
 def _evidence(entry: Entry) -> Statement | None:
-    """A local statement that no undo reverts, or None."""
+    """A statement of this repository that no undo reverts, or None."""
     local = () if entry.is_received else entry.statements
     return next((statement for statement in local if statement.is_evidence), None)
 
 
 def _still_dropped(store: Store, recorded: Recorded) -> list[CommitId]:
-    """The versions whose weights an operation dropped and that are still dropped."""
+    """The versions whose weights an operation dropped, if these weights are still dropped."""
     return [
         mark.commit
         for mark in recorded.entry.states
@@ -187,7 +189,7 @@ def _still_dropped(store: Store, recorded: Recorded) -> list[CommitId]:
 def _remedies(
     snapshot: Snapshot, target: str, commit: CommitId, *, at: int, replaces: StatementId | None
 ) -> list[str]:
-    """Commands that correct a mistaken deployment; the last one retracts it."""
+    """Commands that correct a mistaken deployment. The last command retracts the deployment."""
     retract = (
         f"'mvc deploy {commit.short} {printable(target)} --retract --at {format_time(at)}' "
         f"records that {commit.short} was not live"
@@ -207,9 +209,9 @@ def _remedies(
 
 
 def _cannot(store: Store, recorded: Recorded, before: Recorded | None = None) -> RefConflict:
-    """The error for an operation that cannot be undone; its hint names commands to use instead.
+    """The error for an operation that cannot be undone. The hint has commands to use instead.
 
-    ``before``: the newest operation that can be undone, if none was named.
+    ``before``: the newest operation that can be undone, if the caller named no operation.
     """
     entry, remedies = recorded.entry, []
     for deployment in entry.deployments:
@@ -221,7 +223,9 @@ def _cannot(store: Store, recorded: Recorded, before: Recorded | None = None) ->
         retracted = deployment_with(store.snapshot, StatementId(retraction.subject))
         if retracted is not None:
             at, short = format_time(retracted[1].time_ns), CommitId(retracted[1].subject).short
-            remedies.append(f"'mvc deploy {short} {retraction.target} --at {at}' records it")
+            remedies.append(
+                f"'mvc deploy {short} {retraction.target} --at {at}' records the deployment again"
+            )
     dropped = [commit.short for commit in _still_dropped(store, recorded)]
     if dropped:
         remedies.append(f"'mvc retrain --trust-code {' '.join(dropped[:5])}' restores them")
@@ -236,7 +240,7 @@ def _cannot(store: Store, recorded: Recorded, before: Recorded | None = None) ->
 
 
 class _Revert:
-    """The inverse of an operation's changes; ``refs``: the ref changes of the undo."""
+    """The inverse of an operation's changes. ``refs``: the ref changes of the undo."""
 
     def __init__(self, store: Store, recorded: Recorded) -> None:
         self._store = store
@@ -255,15 +259,16 @@ class _Revert:
 
     @property
     def moves(self) -> bool:
-        """Whether there is anything to undo; false for the operation that created the
-        repository.
+        """Whether there is anything to undo.
+
+        False for the operation that created the repository.
         """
         return self._recorded.sequence != 0 and bool(self.refs or self.statements("", ""))
 
     def statements(self, author: str, reason: str) -> tuple[Statement, ...]:
-        """Retractions of the operation's annotations, and new copies of those that it retracted.
+        """Retractions of annotations that the operation added, and copies of retracted ones.
 
-        If it was undone and redone, the newest of these undos is reverted instead.
+        If the operation was undone and redone, the newest of these undos is reverted instead.
         """
         snapshot, at = self._snapshot, self._recorded
         while (later := snapshot.newest_undo(at.sequence)) is not None:
@@ -349,7 +354,7 @@ class _Revert:
                 )
 
     def _refuse_forgotten(self) -> None:
-        """Refuses to move HEAD to a forgotten version, which cannot be committed on."""
+        """Refuses to move HEAD to a forgotten version, because no commit can follow it."""
         at = self.head().commit
         if at is None or at == head(self._snapshot).commit:
             return
@@ -361,7 +366,10 @@ class _Revert:
             )
 
     def _refuse_lost_branch(self) -> None:
-        """Refuses an undo that leaves HEAD on a branch without a version, if it was not before."""
+        """Refuses an undo after which HEAD would be on a branch without a version.
+
+        The undo is allowed if HEAD was on this branch without a version before the operation.
+        """
         branch = self._after(HEAD)
         if not isinstance(branch, str) or self._after(BRANCH + branch) is not None:
             return

@@ -1,7 +1,7 @@
-"""Annotations: metrics, params and notes added to a version later.
+"""Annotations: metrics, params and notes that are added to a version after its commit.
 
-An annotation is a statement with its own author and time, so that the version's id stays the same.
-Undone annotations do not count. The last value of a metric or param counts.
+An annotation is a statement with its own author and time, so the version's id does not change.
+Undone annotations do not count. If a metric or param has several values, the newest value counts.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from mvc.store.store import Store
 
 
 class Annotation(Struct, frozen=True):
-    """``number``: that of the operation. ``time_ns``: when ``author`` added it, in ns since
-    1970.
+    """``number``: the number of the operation that added the annotation.
+
+    ``time_ns``: when ``author`` added the annotation, in ns since 1970.
     """
 
     number: int
@@ -49,7 +50,7 @@ def annotate(
     params: Mapping[str, object],
     note: str,
 ) -> Annotation:
-    """``Repository.annotate``; durable on return."""
+    """``Repository.annotate``. The annotation is durable when the call returns."""
     if not (metrics or params or note):
         raise WrongUsage("the annotation is empty", hint="add metrics, params or a note")
     if len(encode_text(note)) > MAX_MESSAGE:
@@ -80,11 +81,12 @@ def _annotation(recorded: Recorded, statement: AnnotationStatement) -> Annotatio
 
 
 class Annotations:
-    """Reads annotations of versions; a repository without any is asked once."""
+    """Reads annotations of versions. If the repository has none, only the first call reads it."""
 
     def __init__(self, snapshot: Snapshot, incomplete: list[DamagedData] | None = None) -> None:
-        """Raises (or appends to ``incomplete``) DamagedData if lost entries may have
-        annotations.
+        """Raises DamagedData if lost journal entries may contain annotations.
+
+        If ``incomplete`` is not None, the error is appended to it instead.
         """
         self._snapshot = snapshot
         self._incomplete = incomplete
@@ -93,7 +95,7 @@ class Annotations:
         self._any = snapshot.has_any(AnnotationStatement)
 
     def of(self, commit: CommitId) -> tuple[Annotation, ...]:
-        """Those that count, in order."""
+        """The annotations of a version, oldest first, without retracted ones."""
         if not self._any:
             return ()
         with noting(self._incomplete):
@@ -114,7 +116,7 @@ class Annotations:
 
 
 def merged(commit: Commit, later: Iterable[Annotation]) -> tuple[dict[str, float], dict[str, str]]:
-    """A version's metrics and params; the last value of a name counts."""
+    """A version's metrics and params, updated by annotations. The newest value of a name counts."""
     metrics, params = dict(commit.metrics), dict(commit.params)
     for annotation in later:
         metrics |= annotation.metrics

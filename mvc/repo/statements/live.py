@@ -1,16 +1,18 @@
 """Deployments: which version went live on which target and when, and what is live at a moment.
 
 Deployments are never erased (docs/decisions.md). A deployment's *sequence* is the number of the
-journal entry that recorded it. A deployment is *dated* if its time was given, so that it differs
-from the time of recording; otherwise it is *immediate*. The deployments of a target have the same
-order in every repository: by hybrid time, then by id.
+journal entry that recorded it. A deployment is *dated* if the user gave its time, so that this time
+differs from the time of recording. Otherwise the deployment is *immediate*. The deployments of a
+target have the same order in every repository: by ``hybrid_ns``, then by id. ``hybrid_ns`` is the
+time of recording, but always later than that of older records, even if a clock was set back.
 
-Queries of what is live skip retracted deployments, and believe recorded times even if a clock was
-set back. What is live now follows the order of recording, so a wrong clock does no harm: a
-deployment dated in the past does not take effect now; one dated in the future does at that time.
+Retracted deployments never count. The version that was live at a past moment follows from the times
+of the deployments. The version that is live now follows from the order of recording, so that a
+wrong clock does no harm. A deployment that is dated before the newest immediate deployment is not
+live now. A deployment that is dated in the future becomes live at its time.
 
-A *stretch* is the time from a deployment to the next one by these rules, without its end. Of
-several deployments at one time, the last has the whole stretch.
+A *stretch* is the time from a deployment until the deployment that replaces it by these rules. If
+several deployments have the same time, the one that was recorded last has the whole stretch.
 """
 
 from __future__ import annotations
@@ -49,18 +51,18 @@ from mvc.store.store import Store
 from mvc.text import did_you_mean
 from mvc.times import check_moment, datetime_of, format_time, nearest, whole_second
 
-_TICKS = 10**6  # ns; records of one tick of a coarse clock differ by less
+_TICKS = 10**6  # ns; two records in one tick of a coarse clock differ by less
 
 
 class Deployed(Struct, frozen=True):
-    """``commit`` went live on ``target`` at ``time_ns``, recorded at ``recorded_ns`` (ns since
-    1970).
+    """``commit`` went live on ``target`` at ``time_ns``. ``recorded_ns``: when this was recorded.
 
-    ``author``, ``reason``: who recorded it and why, or empty; ``retracted_by``,
-    ``retracted_reason``: the same of its retraction. ``sent_by``: the token or account that pushed
-    it here. ``returns_to``: for a rollback, the sequence of the deployment it went back to. ``id``
-    is the same in every repository, and ``hybrid_ns`` gives the order. ``replaces``: the id of the
-    deployment that was live at recording (for a dated one: at its time), or None.
+    Times are in ns since 1970. ``author``, ``reason``: who recorded the deployment and why, or
+    empty. ``retracted_by``, ``retracted_reason``: who retracted the deployment and why, or empty.
+    ``sent_by``: the token or account that pushed the deployment to this repository. ``returns_to``:
+    in a rollback, the sequence of the deployment that the rollback repeats. ``id``: the same in
+    every repository. ``hybrid_ns``: orders the deployments of a target. ``replaces``: the id of the
+    deployment that was live when this one was recorded (if dated, at its time), or None.
     """
 
     target: str
@@ -82,32 +84,32 @@ class Deployed(Struct, frozen=True):
 
     @property
     def dated(self) -> bool:
-        """Whether its time was given; otherwise it went live when it was recorded."""
+        """Whether the user gave the time. Otherwise the deployment went live when recorded."""
         return self.time_ns != self.recorded_ns
 
     @property
     def clock_back(self) -> bool:
-        """Whether the clock at recording was behind the target's newest record."""
+        """Whether, at the recording, the clock was behind the target's newest older record."""
         return self.hybrid_ns - self.recorded_ns > _TICKS
 
     @property
     def time(self) -> datetime:
-        """The start of the deployment in the system's time zone, to the microsecond."""
+        """When the deployment went live, in the system's time zone, in whole microseconds."""
         return datetime_of(self.time_ns)
 
     @property
     def order(self) -> tuple[int, bytes]:
-        """Sort key of a target's deployments by recording."""
+        """Key to sort a target's deployments in the order of recording."""
         return self.hybrid_ns, self.id
 
     @property
     def place(self) -> tuple[int, int, bytes]:
-        """Sort key of a target's deployments by time."""
+        """Key to sort a target's deployments by time, then in the order of recording."""
         return self.time_ns, *self.order
 
 
 def check_deployment(target: str, time_ns: int) -> None:
-    """Raises InvalidName or InvalidTime for a deployment that cannot be recorded."""
+    """Raises InvalidName or InvalidTime if a deployment cannot be recorded."""
     check_ref("deployment target", target)
     if is_report(target):
         raise InvalidName(
@@ -118,7 +120,10 @@ def check_deployment(target: str, time_ns: int) -> None:
 
 
 def warned_if_older(store: Store, deployed: Deployed) -> Deployed:
-    """Warns of a new deployment dated a minute or more before its version; returns it."""
+    """Warns if a new deployment is dated a minute or more before the commit of its version.
+
+    Returns the deployment.
+    """
     if deployed.dated and deployed.time_ns + 60 * 10**9 <= (
         committed_ns := commits.get(store.fresh(), deployed.commit).time_ns
     ):
@@ -134,11 +139,11 @@ def warned_if_older(store: Store, deployed: Deployed) -> Deployed:
 def list_deployments(
     snapshot: Snapshot, target: str | None = None, *, incomplete: list[DamagedData] | None = None
 ) -> list[Deployed]:
-    """All deployments, retracted ones included, by time and recording, oldest first.
+    """All deployments, including retracted ones, sorted by ``place``, oldest first.
 
-    Raises UnknownTarget, and DamagedData if a record's predecessor is missing or lost journal
-    entries may have recorded deployments; with ``incomplete``, errors of lost entries are appended
-    to that list and the readable deployments are returned.
+    Raises UnknownTarget; DamagedData if the record before a record is missing, or if lost journal
+    entries may contain deployments. With ``incomplete``, errors about lost entries are appended to
+    this list instead, and the readable deployments are returned.
     """
     deployments: list[Deployed] = []
     for name in chosen_targets(snapshot, target):
@@ -162,7 +167,10 @@ def all_on(
 
 
 def note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None) -> None:
-    """Raises or notes DamagedData if lost entries may have changed what was live on a target."""
+    """Raises DamagedData if lost journal entries may have changed what was live on a target.
+
+    If ``incomplete`` is not None, the error is appended to it instead.
+    """
     with noting(incomplete):
         snapshot.check_gaps(-1, f"what was live on {printable(target)}")
 
@@ -198,9 +206,10 @@ def on_target(
     until: int | None = None,
     incomplete: list[DamagedData] | None = None,
 ) -> Iterator[Deployed]:
-    """A lazy iterator over a target's deployments by time, latest first, from ``until`` (ns) back.
+    """Yields a target's deployments sorted by time, latest first.
 
-    ``incomplete``: see ``list_deployments``.
+    ``until``: only deployments at this time (in ns) or earlier. ``incomplete``: see
+    ``list_deployments``.
     """
     note_gaps(snapshot, target, incomplete)
     low = keys.DEPLOYED + keys.text(target)
@@ -209,15 +218,13 @@ def on_target(
 
 
 def newest_first(snapshot: Snapshot, target: str) -> Iterator[Deployed]:
-    """A target's deployments in reverse order of recording."""
+    """Yields a target's deployments in reverse order of recording."""
     low = keys.ordered(Deployment.code, target)
     return _in_range(snapshot, target, low, keys.after(low), read=_read)
 
 
 def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
-    """A lazy iterator over a target's deployments by time, earliest first, from ``since`` (ns)
-    on.
-    """
+    """Yields a target's deployments from ``since`` (ns) on, sorted by time, earliest first."""
     low = keys.DEPLOYED + keys.text(target)
     return _in_range(
         snapshot, target, low + keys.moment(since), keys.after(low), read=_read, down=False
@@ -229,7 +236,7 @@ def recorded_as(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
 
     def read() -> Deployed:
         recorded = snapshot.by_sequence(sequence)
-        if recorded is None:  # deployments are never collected
+        if recorded is None:  # gc never deletes deployments
             raise _bad_index(target)
         return _read(snapshot, recorded, _in_entry(recorded, target))
 
@@ -255,10 +262,11 @@ def _in_range(
     down: bool = True,
     incomplete: list[DamagedData] | None = None,
 ) -> Iterator[_T]:
-    """The deployments in a range of keys, each as ``read``, from the end of the range if ``down``.
+    """Yields the result of ``read`` for each deployment in a range of keys.
 
-    Deployments of one moment are in the order of recording. Between two moments gc may move
-    entries; only the offset in a key changes then.
+    ``down``: begin at the end of the range. Deployments of one moment are in the order of
+    recording. While the caller uses a result, gc may move journal entries. Then only the offsets in
+    keys change.
     """
 
     def at_next(lost: list[DamagedData] | None = None) -> tuple[bytes, list[_T]] | None:
@@ -289,7 +297,7 @@ def _in_range(
 
 
 def on(recorded: Recorded, target: str) -> Iterator[Deployment]:
-    """The deployments on a target in an entry: at most one."""
+    """Yields the deployments on a target in an entry. There is at most one."""
     return (d for d in recorded.entry.deployments if d.target == target)
 
 
@@ -301,7 +309,7 @@ def _in_entry(recorded: Recorded, target: str) -> Deployment:
 
 
 def deployment_with(snapshot: Snapshot, id_: StatementId) -> tuple[Recorded, Deployment] | None:
-    """A deployment and its entry, or None."""
+    """The deployment with this id and its journal entry, or None."""
     pair = snapshot.statement(id_)
     if pair is None or not isinstance(pair[1], Deployment):
         return None
@@ -311,9 +319,10 @@ def deployment_with(snapshot: Snapshot, id_: StatementId) -> tuple[Recorded, Dep
 def _deployed(
     snapshot: Snapshot, recorded: Recorded, deployment: Deployment, before: int | None
 ) -> Deployed:
-    """The deployment, after a check that its predecessor is in the entry at byte ``before``.
+    """The deployment, with all that the repository knows about it.
 
-    The check detects index errors that would skip a statement. Raises DamagedData.
+    Checks that the target's previous record is in the entry at the offset ``before``. So it detects
+    errors of the index that would skip a statement. Raises DamagedData.
     """
     target, previous = deployment.target, recorded.entry.before(deployment)
     if not snapshot.is_lost(previous) and before != (
@@ -383,16 +392,17 @@ _NEVER = 1 << 64  # ns; later than any recorded time
 
 
 class Against(Struct, frozen=True):
-    """How a remote's record of a target differs from the local one.
+    """How a remote's record of a target differs from the local record.
 
-    It lacks the deployments ``without``, and the retractions of the deployments ``counting``.
+    ``without``: ids of deployments that the remote lacks. ``counting``: ids of deployments whose
+    retraction the remote lacks.
     """
 
     without: Set[StatementId] = frozenset()
     counting: Set[StatementId] = frozenset()
 
     def retractions(self, snapshot: Snapshot, new: Deployment) -> tuple[Retraction, ...]:
-        """The retractions to send with a new deployment, so that both records agree afterwards."""
+        """The retractions to send with a new deployment. Afterwards, the two records agree."""
         dropped = (id_ for id_ in self.without if not snapshot.is_subject(Retraction, id_))
         return tuple(
             Retraction(
@@ -412,8 +422,8 @@ IN_STEP = Against()
 class Live(Struct, frozen=True):
     """A stretch of time in which a version was live on a target.
 
-    It ends before ``until_ns`` (ns since 1970), the start of the next deployment on record, or is
-    open (None). ``annotations``: those of the version.
+    ``until_ns``: when the next recorded deployment went live or will go live (ns since 1970); None
+    if there is none. ``annotations``: the annotations of the version.
     """
 
     deployment: Deployed
@@ -460,10 +470,10 @@ class Live(Struct, frozen=True):
 
 
 def live(store: Store, target: str, time_ns: int | None = None) -> Live:
-    """The stretch that contains a moment (default: now), in a few look-ups.
+    """The stretch that contains a moment (default: now). It is found by a few look-ups.
 
-    Raises UnknownTarget, NoDeployment, InvalidTime, and DamagedData if a lost journal entry may
-    change the answer, or the version's commit is lost.
+    Raises UnknownTarget, NoDeployment, InvalidTime; DamagedData if a lost journal entry may change
+    the answer, or if the version's commit is lost.
     """
     now, snapshot = nearest(store.clock.now_ns()), store.snapshot
     deployed = live_at(store, time_ns, target)
@@ -473,7 +483,7 @@ def live(store: Store, target: str, time_ns: int | None = None) -> Live:
 
 
 def all_live(store: Store, time_ns: int | None = None) -> tuple[Live, ...]:
-    """The stretches of all targets with a live version at a moment, sorted by target."""
+    """The stretches that contain a moment, one for each target with a live version, sorted."""
     stretches = []
     for target in store.fresh().targets():
         with suppress(NoDeployment):
@@ -484,9 +494,9 @@ def all_live(store: Store, time_ns: int | None = None) -> tuple[Live, ...]:
 def live_between(
     snapshot: Snapshot, since: int, until: int, target: str | None = None
 ) -> tuple[Live, ...]:
-    """``Repository.live_between``: stretches by target, then by time.
+    """``Repository.live_between``. Stretches are sorted by target, then by time.
 
-    Reads the deployments of the interval, and one before and after it.
+    Reads the deployments in the interval, one deployment before it, and one after it.
     """
     check_moment(since), check_moment(until)
     if until < since:
@@ -528,7 +538,7 @@ def _next_time(snapshot: Snapshot, target: str, after: int) -> int | None:
 
 
 def _until_from_now(snapshot: Snapshot, deployed: Deployed, now: int) -> int | None:
-    """When the live deployment will be replaced, by the deployments on record."""
+    """When a recorded deployment will replace the live one; None if no recorded one will."""
     overtaken = next(_immediate(snapshot, deployed.target), None) is not None
     for later in upwards(snapshot, deployed.target, max(now, deployed.time_ns)):
         counts = later.dated or not overtaken
@@ -541,9 +551,10 @@ def _until_from_now(snapshot: Snapshot, deployed: Deployed, now: int) -> int | N
 
 
 def live_at(store: Store, time_ns: int | None = None, target: str | None = None) -> Deployed:
-    """The deployment live on a target at a moment (default: now), in a few look-ups.
+    """The deployment that is live on a target at a moment (default: now).
 
-    ``target`` may be None if there is only one. Raises the errors of ``live``.
+    It is found by a few look-ups. ``target`` may be None if there is only one target. Raises the
+    errors of ``live``.
     """
     snapshot = store.fresh()
     name = _only_target(snapshot) if target is None else check_target(snapshot, target)
@@ -562,7 +573,10 @@ def live_among(
     *,
     against: Against = IN_STEP,
 ) -> Deployed | None:
-    """The deployment live now, or at a time, as seen by the remote that ``against`` describes."""
+    """The deployment that is live now, or at ``time_ns``; or None.
+
+    ``against``: the answer is that of the remote which ``against`` describes.
+    """
     if time_ns is None:
         candidates = succession(snapshot, target, now_ns, against.counting)
     else:
@@ -579,9 +593,9 @@ def replaced(
     *,
     against: Against = IN_STEP,
 ) -> StatementId | None:
-    """The id of the deployment that a new statement replaces on a target; ``time_ns``: its time.
+    """The id of the deployment that a new statement on a target replaces.
 
-    Valid only under the journal's lock.
+    ``time_ns``: the time of the new statement. The result is valid only under the journal's lock.
     """
     at = None if time_ns == now_ns else time_ns
     live = live_among(snapshot, target, now_ns, at, against=against)
@@ -589,10 +603,11 @@ def replaced(
 
 
 class Standing:
-    """The live deployment of a target whose record grows, mostly without look-ups.
+    """Finds the live deployment of a target whose record grows, mostly without look-ups.
 
-    ``_rows``: the counting deployments from the first one to ``_until``, by ``place``. The newest
-    immediate one is the last row or before it, so the last one is live.
+    ``_rows``: consecutive deployments that count, sorted by ``place``; no other deployment follows
+    before ``_until``. The newest immediate deployment is the last row or a row before it, so the
+    last row is live.
     """
 
     def __init__(self, snapshot: Snapshot, target: str, against: Against = IN_STEP) -> None:
@@ -604,8 +619,8 @@ class Standing:
     def then(self, now_ns: int, time_ns: int | None, against: Against = IN_STEP) -> Deployed | None:
         """The deployment that an operation at ``now_ns`` must replace to be accepted.
 
-        Includes dated deployments that took effect meanwhile. ``time_ns``: the time of the
-        operation's deployment. ``against``: includes all changes passed to ``add`` and ``drop``.
+        A dated deployment may have become live meanwhile. ``time_ns``: the time of the operation's
+        deployment. ``against``: must include all changes that were passed to ``add`` and ``drop``.
         """
         is_now, at = time_ns in (None, now_ns), now_ns if time_ns is None else time_ns
         if is_now and self._newest is not None:
@@ -645,7 +660,7 @@ class Standing:
 
 
 class Standings:
-    """``Standing`` by target, updated as the journal grows."""
+    """One ``Standing`` for each target. They are updated when the journal grows."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot, self._next = snapshot, snapshot.position.sequence
@@ -653,7 +668,7 @@ class Standings:
         self._dropped = set[bytes]()
 
     def on(self, target: str) -> Standing:
-        """Valid only under the journal's lock."""
+        """The ``Standing`` of a target. It is valid only under the journal's lock."""
         for recorded in self._snapshot.from_sequence(self._next):
             self._next, number = recorded.sequence + 1, recorded.sequence
             for deployment in recorded.entry.deployments:
@@ -675,13 +690,13 @@ class Standings:
 
 
 def same_until(snapshot: Snapshot, target: str, now_ns: int) -> range:
-    """The moments from ``now_ns`` on with the same live version, if nothing new is recorded."""
+    """The moments from ``now_ns`` on at which the same version is live, if nothing is recorded."""
     due = snapshot.next_deployment(target, now_ns)
     return range(now_ns, _NEVER if due is None else due)
 
 
 def live_now(store: Store, *, reports: bool = False) -> dict[CommitId, list[str]]:
-    """The live versions with their targets; ``reports``: also the versions that nodes serve."""
+    """Maps live versions to their targets. ``reports``: include the versions that nodes serve."""
     snapshot, now_ns = store.fresh(), nearest(store.clock.now_ns())
     by_version: dict[CommitId, list[str]] = {}
     for target in [*snapshot.targets(), *(snapshot.targets(reports=True) if reports else ())]:
@@ -693,11 +708,11 @@ def live_now(store: Store, *, reports: bool = False) -> dict[CommitId, list[str]
 def succession(
     snapshot: Snapshot, target: str, now_ns: int, counting: Collection[StatementId] = ()
 ) -> Iterator[Deployed]:
-    """A lazy iterator: the live deployment, then the one live if that had never happened, and so
-    on.
+    """Yields the live deployment, then the one that would be live without it, and so on.
 
-    Retracted deployments in ``counting`` are included. For a node's reports the newest time counts,
-    by the node's clock, which may be ahead.
+    ``counting``: ids of retracted deployments that count nevertheless. If the target is that of a
+    node's reports, the report with the latest time is live. This time is by the node's clock, which
+    may be ahead.
     """
 
     def counts(deployed: Deployed) -> bool:
@@ -726,7 +741,7 @@ def succession(
 def _immediate(
     snapshot: Snapshot, target: str, counting: Collection[StatementId] = ()
 ) -> Iterator[Deployed]:
-    """The immediate deployments among the newest records, in reverse order of recording."""
+    """Yields the immediate deployments of the newest records, in reverse order of recording."""
 
     def read(snapshot: Snapshot, recorded: Recorded, new: Deployment) -> Deployed | None:
         return _read(snapshot, recorded, new) if new.time_ns == new.recorded_ns else None

@@ -1,10 +1,12 @@
 """Protected targets, and trainings that deploy their versions.
 
-The setting ``deploy.protect`` names protected targets. Only deployments, rollbacks and retractions
-with ``anyway`` are recorded there; fetched statements happened elsewhere and are always recorded.
+The setting ``deploy.protect`` names protected targets. A deployment, rollback or retraction on a
+protected target is recorded only with ``anyway``. Fetched statements are always recorded, because
+they were made in another repository.
 
-A training stops deploying as soon as another user deploys: otherwise its next step would undo a
-rollback. Recorders, framework callbacks and distributed trainings share this rule.
+A training stops deploying as soon as another user deploys to its target. Otherwise the training's
+next version would replace the version of a rollback. Recorders, framework callbacks and distributed
+trainings follow this rule.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ SETTING = "deploy.protect"
 
 
 def protecting(config: Config) -> tuple[str, ...]:
-    """The patterns of the setting; ``*`` matches any characters."""
+    """The patterns of the setting. ``*`` matches any characters."""
     return tuple(str(config.get(SETTING)).replace(",", " ").split())
 
 
@@ -49,13 +51,13 @@ def protected(globs: Iterable[str], targets: Iterable[str]) -> list[str]:
 
 
 def refuse_protected(config: Config, target: str, *, anyway: bool = False) -> None:
-    """Raises TargetProtected for a target that the setting names, unless ``anyway``."""
+    """Raises TargetProtected if the setting names the target, unless ``anyway``."""
     if not anyway:
         refuse_protected_by(protecting(config), target)
 
 
 def refuse_protected_by(globs: Iterable[str], target: str) -> None:
-    """Raises TargetProtected for a target that ``globs`` match."""
+    """Raises TargetProtected if one of ``globs`` matches the target."""
     if protected(globs, [target]):
         raise TargetProtected(
             f"{printable(target)} is protected ({SETTING})",
@@ -69,11 +71,12 @@ class NotDeployed(MvcWarning):
 
 
 class RecordingNotice(AbstractContextManager["RecordingNotice"]):
-    """A training that records on ``branch``, visible to other processes until the block ends.
+    """A ``with`` block in which a training records on ``branch``. Other processes can see this.
 
-    With a ``target``, versions are deployed while the live deployment is the training's own last
-    one, or the one live at its start, and the target is not protected. ``stopped``: why deploying
-    stopped, or None. ``left_out``: the number of versions not deployed.
+    With a ``target``, versions are deployed as long as the target is not protected, and the live
+    deployment is the training's own newest deployment, or the one that was live when the training
+    began. ``stopped``: why the training stopped deploying, or None. ``left_out``: the number of
+    versions that were not deployed.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         self.close()
 
     def deploy_again(self) -> None:
-        """Resumes deploying; the next version replaces the live one. Raises TargetProtected."""
+        """Resumes deploying. The next version replaces the live version. Raises TargetProtected."""
         if self.target is None:
             return
         refuse_protected_by(self._protecting(), self.target)
@@ -111,13 +114,16 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         self.stopped: str | None = None
 
     def allows(self) -> bool:
-        """Whether the version being published is deployed; call under the journal's lock."""
+        """Whether the version that is being committed is deployed.
+
+        Must be called under the journal's lock.
+        """
         if self.stopped is None:
             self.stopped = self._reason()
         return self.stopped is None
 
     def committed(self, deployed: Deployed | None) -> None:
-        """Notes how a version was committed; warns about the first one without a deployment."""
+        """Records whether a committed version was deployed. Warns about the first that was not."""
         if deployed is not None:
             self._live, self._sequence = deployed.id, deployed.sequence
             return
@@ -134,12 +140,12 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
     def _reason(self) -> str | None:
         """Why the training may no longer deploy, or None."""
         if protected(self._protecting(), [str(self.target)]):
-            return f"it is protected ({SETTING})"
+            return f"the target is protected ({SETTING})"
         live = self._live_now()
         if live == self._live or (live is None and self._is_newest()):  # the clock was set back
             return None
         if self._live and self._store.snapshot.is_subject(Retraction, self._live):
-            return "its deployment was retracted"
+            return "the training's deployment was retracted"
         return self._other()
 
     def _is_newest(self) -> bool:
@@ -148,7 +154,7 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         return newest is not None and newest.sequence == self._sequence
 
     def go_on_after(self, commit: CommitId) -> None:
-        """Continues for an earlier process of the training, whose last version is ``commit``."""
+        """Continues the training of an earlier process, whose newest version is ``commit``."""
         with suppress(MvcError):
             if live_at(self._store, None, self.target).commit == commit:
                 return
@@ -159,10 +165,10 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
             other = live_at(self._store, None, self.target)
             how = "deployed" if other.returns_to is None else "rolled back to"
             return f"{printable(other.author) or 'another user'} {how} {other.commit.short}"
-        return "its deployment does not count any more"
+        return "the training's deployment does not count any more"
 
     def _live_now(self) -> bytes | None:
-        """The id of the live deployment; None: none; empty: unknown, because entries are lost."""
+        """The id of the live deployment; None if nothing is live; empty if entries are lost."""
         try:
             return live_at(self._store, None, self.target).id
         except (NoDeployment, UnknownTarget):
@@ -171,7 +177,7 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
             return b""
 
     def _protecting(self) -> tuple[str, ...]:
-        """The current setting; the repository's settings file is read again after a change."""
+        """The current setting. The repository's settings file is read again after a change."""
         config, fs = self._config, self._store.fs
         identity = fs.stat(self._file)
         if identity != self._settings[0]:

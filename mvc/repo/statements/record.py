@@ -1,6 +1,7 @@
 """Records that a version went live, or that a deployment does not count.
 
-Both statements name the deployment they replace: a push compares it with the remote's live one.
+The two kinds of statements name the deployment that they replace. A push compares this deployment
+with the live deployment of the remote.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from mvc.store.store import Store
 from mvc.times import format_time, whole_second
 
 Send = Callable[[Entry], Callable[[Recorded], None]]
-"""Sends an entry to a remote; returns a function to call once it is recorded here."""
+"""Sends an entry to a remote. Returns a function to call when the entry is recorded here."""
 _TRIES = 3
 
 
@@ -48,11 +49,12 @@ def publish(
     release: Callable[[], None] | None = None,
     send: Send | None = None,
 ) -> Recorded:
-    """Publishes the entry that ``make`` returns for a moment, with its signatures.
+    """Records the entry that ``make`` returns for a moment, with its signatures.
 
-    ``make`` runs again under the journal's lock; if its entry changed meanwhile, the new one is
-    signed. After several such changes it is signed under the lock. ``send``: first sends the entry
-    to a remote; if that raises, nothing is recorded.
+    The entry is signed without a lock. Then ``make`` runs again under the journal's lock. If it
+    returns another entry, that entry is signed without a lock, and so on. After three attempts, the
+    entry is signed under the lock. ``send``: sends the entry to a remote first. If this fails,
+    nothing is recorded.
     """
 
     def drafted(moment: int) -> Entry:
@@ -82,7 +84,7 @@ def publish(
 
 
 class _Overtaken(Exception):
-    """The expected entry changed after the draft was signed."""
+    """``make`` returned another entry under the lock than the entry that was signed."""
 
 
 def deploy(
@@ -98,12 +100,12 @@ def deploy(
     against: Against = IN_STEP,
     send: Send | None = None,
 ) -> Deployed:
-    """Records that a version went live, by default now; durable on return.
+    """Records that a version went live, by default now. This is durable when the call returns.
 
-    A version without its state or weights can only be deployed at a past time. ``against``: the
-    difference to the remote's record; ``send``: see ``publish``. Raises InvalidName, InvalidTime,
-    UnknownRevision, StateForgotten, WeightsDropped, CannotSign, and unless ``anyway``
-    TargetProtected, and BadModelFile for a missing or invalid file.
+    If a version's state is not stored, or its weights are dropped, it can be deployed only at a
+    past time. ``against``: how the remote's record differs. ``send``: see ``publish``. Raises
+    InvalidName, InvalidTime, UnknownRevision, StateForgotten, WeightsDropped, CannotSign. Unless
+    ``anyway``, raises TargetProtected, and BadModelFile if a file is missing or invalid.
     """
     refuse_protected(config, target, anyway=anyway)
     snapshot = store.fresh()
@@ -149,11 +151,12 @@ def retract(
     against: Against = IN_STEP,
     send: Send | None = None,
 ) -> Deployed:
-    """Records that a deployment does not count; its own record remains.
+    """Records that a deployment does not count. The record of the deployment remains.
 
-    Selects the newest deployment on the target, of ``commit`` if named, and at ``time_ns`` if given
-    (or else less than a second before it). Raises UnknownTarget, UnknownRevision, NoDeployment,
-    CannotSign, and TargetProtected unless ``anyway``.
+    Selects the newest deployment on the target. ``commit``: only deployments of this version.
+    ``time_ns``: only deployments at this time; if there is none, those less than a second before
+    it. Raises UnknownTarget, UnknownRevision, NoDeployment, CannotSign; TargetProtected unless
+    ``anyway``.
     """
     refuse_protected(config, target, anyway=anyway)
     snapshot = store.fresh()
@@ -189,7 +192,7 @@ def _to_retract(
     else:
         newest = reversed(of_commit(snapshot, commit))
     retracted: Deployed | None = None
-    near: Deployed | None = None  # screens round times up to seconds
+    near: Deployed | None = None  # the command line shows times rounded up to seconds
     if against.without:  # deployments that the remote lacks come first
         newest = iter(sorted(newest, key=lambda d: d.id not in against.without))
     for deployed in newest:

@@ -1,9 +1,9 @@
-"""Rollback: deploys the version that was live on a target before.
+"""Rollback: deploys the previous version of a target again.
 
-Deployments of a target have a succession (``live.succession``). A rollback goes to the one before
-the live one; the next rollback counts from the deployment that the first one went back to, not from
-the one it recorded. A rollback skips all versions that the directly preceding rollbacks left. A
-deployment, or a rollback to a later version, starts anew.
+``live.succession`` orders the deployments of a target. A rollback repeats the deployment before the
+live deployment: it records a new deployment of the same version. The next rollback counts from the
+repeated deployment, not from the new one. A rollback skips all versions that the directly preceding
+rollbacks replaced. After a deployment, or a rollback to a later version, no version is skipped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from mvc.store.store import Store
 
 
 class RolledBack(Deployed, frozen=True, kw_only=True):
-    """The deployment that a rollback recorded; ``left``: the version that it replaced."""
+    """The deployment that a rollback recorded. ``left``: the version that the rollback replaced."""
 
     left: CommitId
 
@@ -58,7 +58,7 @@ def rollback(
     against: Against = IN_STEP,
     send: Send | None = None,
 ) -> RolledBack:
-    """``Repository.rollback``; durable on return."""
+    """``Repository.rollback``. The rollback is durable when the call returns."""
     if steps < 1:
         raise WrongUsage(f"a rollback goes back at least 1 step, not {steps}")
     if steps > 1 and to is not None:
@@ -106,7 +106,7 @@ class _Past:
         self._now_ns = now_ns
 
     def steps_back(self, live: Deployed, steps: int) -> Deployed:
-        """The deployment that this many rollbacks go back to. Raises NoDeployment."""
+        """The deployment that the last of ``steps`` rollbacks repeats. Raises NoDeployment."""
         current, passed, left = live, {live.commit}, set(self._left_before())
         for _ in range(steps):
             before = next(self._before(self._origin(current), passed | left), None)
@@ -117,8 +117,9 @@ class _Past:
         return current
 
     def check_stored(self, store: Store, back: Deployed, live: Deployed) -> None:
-        """Raises StateForgotten, with a hint that names the nearest earlier version that is
-        stored.
+        """Raises StateForgotten if the version of ``back`` cannot be deployed.
+
+        The hint names the nearest earlier version that is stored.
         """
         try:
             availability.check_servable(store, back.commit)
@@ -126,14 +127,14 @@ class _Past:
             for deployed in self._before(self._origin(back), {live.commit}):
                 if availability.forgotten(store, deployed.commit) is None:
                     command = f"mvc rollback {printable(self._target)} --to {deployed.commit.short}"
-                    hint = f"'{command}' goes to the version before it that is stored"
+                    hint = f"'{command}' deploys the nearest earlier version that is stored"
                     further = StateForgotten(error.message, hint=hint)
                     further.absent = error.absent
                     raise further from None
             raise
 
     def newest(self, live: Deployed, commit: CommitId) -> Deployed:
-        """The last deployment of a version. Raises NoDeployment."""
+        """The newest deployment of a version. Raises NoDeployment."""
         name = printable(self._target)
         if commit == live.commit:
             raise NoDeployment(f"{commit.short} is live on {name} already")
@@ -151,7 +152,10 @@ class _Past:
         return (d for d in line if d.id not in self._against.without)
 
     def _before(self, origin: Deployed, without: set[CommitId]) -> Iterator[Deployed]:
-        """Deployments before ``origin``, which may be retracted by now; not of ``without``."""
+        """Yields the deployments before ``origin``, except those of the versions ``without``.
+
+        ``origin`` may be retracted by now.
+        """
         line = self._succession(origin)
         rest = dropwhile(lambda deployed: deployed.sequence != origin.sequence, line)
         return (d for d in islice(rest, 1, None) if d.commit not in without)
@@ -169,15 +173,16 @@ class _Past:
         return next(line, None) == a.id
 
     def _origin(self, deployed: Deployed) -> Deployed:
-        """The deployment that this one went back to, possibly over several rollbacks; else
-        itself.
+        """The deployment that this one repeats, possibly through several rollbacks.
+
+        If ``deployed`` is no rollback, ``deployed`` itself.
         """
-        while (earlier := self._returned_to(deployed)) is not None:  # ends: it was recorded before
+        while (earlier := self._returned_to(deployed)) is not None:  # ends: ``earlier`` is older
             deployed = earlier
         return deployed
 
     def _returned_to(self, deployed: Deployed) -> Deployed | None:
-        """The earlier deployment of the same version that this rollback went back to, or None."""
+        """The earlier deployment of the same version that this rollback repeats, or None."""
         if deployed.returns_to is None:
             return None
         back = self._snapshot.by_sequence(deployed.returns_to)
@@ -190,9 +195,7 @@ class _Past:
         return not deployed.dated or deployed.time_ns <= self._now_ns
 
     def _earlier(self, commit: CommitId) -> list[Deployed]:
-        """The deployments of a version up to the moment, latest record first, retracted ones
-        too.
-        """
+        """The deployments of a version that have begun, newest first, including retracted ones."""
         return [
             deployed
             for deployed in reversed(of_commit(self._snapshot, commit))
@@ -208,6 +211,6 @@ class _Past:
         if left is None or left.commit not in passed:
             return NoDeployment(problem, hint=f"'mvc deploy REV {name}' deploys another version")
         return NoDeployment(
-            f"{problem} but versions that rollbacks have left",
+            f"{problem}, except versions that rollbacks have replaced",
             hint=f"'mvc rollback {name} --to {left.commit.short}' deploys such a version",
         )

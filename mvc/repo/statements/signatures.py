@@ -1,11 +1,13 @@
-"""Signatures of versions and deployments: creation at recording, and verification.
+"""Signs versions and deployments when they are recorded, and verifies signatures.
 
-A signature is made before the journal's lock is taken, because an SSH agent may ask its user. It is
-part of the entry that records its subject.
+A signature is made before the journal's lock is taken, because an SSH agent may ask the user. The
+signature is part of the journal entry that records the version or deployment.
 
-A deployment is trusted if an allowed signer signed it, and if all deployments between it and the
-predecessor named in its signature came from other repositories and are trusted themselves. This
-detects rewritten, inserted and removed deployments, except the removal of a target's last ones.
+The signature of a deployment names the deployment's predecessor: the target's newest deployment at
+that time. A deployment is trusted if an allowed signer signed it, and if all deployments between
+the predecessor and this deployment came from other repositories and are trusted, too. So rewritten,
+inserted and removed deployments are detected. Only if a target's newest deployments are removed,
+this is not detected.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from mvc.store.store import Store
 from mvc.types import Counted, Progress
 
 VERSIONS, DEPLOYMENTS = "mvc-version", "mvc-deployment"
-"""The namespaces: a list of allowed signers may say who signs which."""
+"""The namespaces. A list of allowed signers may say who may sign in which namespace."""
 _KEY = "sign.key"
 
 
@@ -56,9 +58,10 @@ class Signing(Struct, frozen=True):
 def signing(
     store: Store, choice: bool | None, *, version: bool = False, deployment: bool = False
 ) -> Signing | None:
-    """How to sign an operation that records a version or deployment; None: not at all.
+    """How to sign an operation that records a version or deployment. None if it is not signed.
 
-    ``choice``: of the caller (None: the user's settings). Raises CannotSign without a key.
+    ``choice``: whether the caller wants a signature (None: as in the user's settings). Raises
+    CannotSign if there is no key.
     """
     if choice is False or not (version or deployment):
         return None
@@ -67,7 +70,7 @@ def signing(
     except MvcError:
         if choice:
             raise
-        return None  # unsigned, as without settings; 'verify' reports it
+        return None  # unsigned, as without settings; 'verify' reports the missing signature
     versions = version and bool(choice or settings.get("sign.commits"))
     deployments = deployment and bool(choice or settings.get("sign.deployments"))
     if not (versions or deployments):
@@ -89,7 +92,7 @@ def _key_file(store: Store) -> Path:
 
 
 def signed(snapshot: Snapshot, entry: Entry, how: Signing | None) -> Entry:
-    """The completed entry with its signatures; unchanged if ``how`` is None."""
+    """The completed entry with its signatures. If ``how`` is None, the unchanged entry."""
     if how is None:
         return entry
     entry = completed(snapshot, entry)
@@ -123,26 +126,30 @@ def _signatures(snapshot: Snapshot, entry: Entry, how: Signing) -> Iterator[Sign
 
 
 def signed_version(commit: CommitId, signed_ns: int) -> bytes:
-    """The signed bytes of a version: its id covers all content and history."""
+    """The bytes that are signed for a version. The version's id covers all content and history."""
     return digest(b"mvc.signed-version.1", commit, encode_uint(signed_ns))
 
 
 def signed_statement(id_: StatementId, before: StatementId | None, signed_ns: int) -> bytes:
-    """The signed bytes of a deployment or retraction: its id, and its predecessor on the target."""
+    """The bytes that are signed for a deployment or retraction.
+
+    They cover its id, its predecessor on the target, and the time of signing.
+    """
     return digest(b"mvc.signed-statement.1", id_, before or b"", encode_uint(signed_ns))
 
 
 _ALLOWED, _REVOKED = "sign.allowed_signers", "sign.revoked"
-_MOST = 64  # signatures checked per subject
+_MOST = 64  # most signatures that are checked for one version or statement
 _BEST_FIRST: tuple[Trust, ...] = ("good", "revoked", "not-allowed", "unknown", "bad", "unsigned")
 _UNSIGNED = Checked("unsigned")
 
 
 class Vouched(Struct, frozen=True):
-    """A deployment with the checks of its signature, its version's, and its retraction's if any.
+    """A deployment, and the checks of up to three signatures.
 
-    ``problems``: why the record is not trusted, one line each; empty if it is. A version without a
-    signature is no problem: the deployment's signature names the version.
+    ``signature``: that of the deployment. ``version``: that of its version. ``retraction``: that of
+    its retraction, or None. ``problems``: reasons why the record is not trusted, one line each. A
+    version without a signature is no problem, because the deployment's signature names the version.
     """
 
     deployment: Deployed
@@ -153,12 +160,12 @@ class Vouched(Struct, frozen=True):
 
 
 def of_version(store: Store, commit: CommitId) -> Checked:
-    """The best signature of a version."""
+    """The check of a version's best signature."""
     return _Verifier(store).version(commit)
 
 
 def of_deployment(store: Store, deployed: Deployed) -> Checked:
-    """The best signature of one deployment, regardless of its predecessors."""
+    """The check of a deployment's best signature. The predecessors are not checked."""
     return _Verifier(store).deployment(deployed)[0]
 
 
@@ -169,11 +176,12 @@ def verify(
     since: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[Vouched, ...]:
-    """Checks all deployments on a target, or on any, in the order of recording.
+    """Checks all deployments on a target, or on all targets, in the order of recording.
 
-    ``since``: only those recorded or live from then on. ``progress`` counts signatures: two of a
-    deployment, with that of its version. Raises UnknownTarget, DamagedData,
-    NotInstalled, and InvalidConfig if the user's settings name no allowed signers.
+    ``since``: only deployments that were recorded or went live at this time or later. ``progress``:
+    counts two signatures for each deployment, that of the deployment and that of its version.
+    Raises UnknownTarget, DamagedData, NotInstalled; InvalidConfig if the user's settings name no
+    allowed signers.
     """
     verifier = _Verifier(store)
     if verifier.signers.allowed is None:
@@ -209,9 +217,10 @@ class _Verifier:
         return self._best(rows, VERSIONS, lambda row: signed_version(commit, row.signed_ns))[0]
 
     def deployment(self, deployed: Deployed) -> tuple[Checked, Signature | None]:
-        """The best check, and its signature, or None.
+        """The best check of a deployment's signatures, and the checked signature or None.
 
-        If the record was rewritten, the signature in its entry names another statement.
+        If the record was rewritten, the signature in the journal entry names another statement. So
+        signatures of unknown statements in this entry are checked, too.
         """
         recorded = self._snapshot.by_sequence(deployed.sequence)
         every = () if recorded is None else recorded.entry.of(Signature)
@@ -238,8 +247,9 @@ class _Verifier:
         return _UNSIGNED
 
     def line(self, line: list[Deployed], chosen: Iterable[int], counted: Counted) -> list[Vouched]:
-        """Checks ``chosen`` deployments of a target; ``line``: all of them in the order of
-        recording.
+        """Checks the ``chosen`` deployments of a target.
+
+        ``line``: all deployments of the target, in the order of recording.
         """
         checks = {n: self.deployment(line[n]) for n in counted.iterate(chosen, "signatures")}
         problems: dict[int, list[str]] = {n: [] for n in checks}
@@ -281,14 +291,14 @@ class _Verifier:
         return b"" if pair is None else pair[1].node
 
     def _rows(self, subject: bytes) -> list[Signature]:
-        """In the order of arrival, so that a forged clock puts no signature before others."""
+        """Signatures in the order of arrival, so that a forged clock cannot put one first."""
         every = self._snapshot.about(Signature, subject)
         return [row for _, row in sorted(every, key=lambda pair: pair[0].sequence)]
 
     def _best(
         self, rows: Iterable[Signature], namespace: str, message: Callable[[Signature], bytes]
     ) -> tuple[Checked, Signature | None]:
-        """The best check among several signatures, and its signature."""
+        """The best check among several signatures, and the checked signature or None."""
         best: tuple[Checked, Signature | None] = _UNSIGNED, None
         for row in islice(rows, _MOST):
             checked = check(
@@ -306,9 +316,7 @@ class _Verifier:
 
 
 def _from(line: list[Deployed], since: int | None) -> list[int]:
-    """Indices of the deployments recorded after the first one at ``since``, or live from then
-    on.
-    """
+    """Indices of the deployments that were recorded or went live at ``since`` or later."""
     if since is None:
         return list(range(len(line)))
     first = next((n for n, d in enumerate(line) if d.recorded_ns >= since), len(line))

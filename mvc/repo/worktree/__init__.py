@@ -1,4 +1,4 @@
 """The working folder: tracked paths, ignored paths, status, identification of files.
 
-Writing files: ``mvc.repo.checkout``.
+``mvc.repo.checkout`` writes files.
 """

@@ -1,7 +1,8 @@
-"""The git work tree around a repository: its commit, and the difference of its files.
+"""The git work tree around a repository: git's commit, and how files differ from this commit.
 
-The commit is read from git's files. The difference is computed by git, if installed. The work tree
-may be a stranger's, so git runs with options that execute none of the commands in its settings.
+The commit is read from git's files. Git computes the difference, if it is installed. The work tree
+may be that of another person, so git runs with options that keep it from running commands in the
+settings of the work tree.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _MAX_REF = 4096
 _MAX_PACKED = 1 << 24
 _HEX = frozenset("0123456789abcdef")
 PATIENCE_SECONDS = 5.0  # for all calls of git together
-QUICK_SECONDS = 0.2  # seconds after which its answer is remembered
-_SHARE = 20  # an answer is valid for 20 times its duration
+QUICK_SECONDS = 0.2  # if git takes longer, its answer is cached
+_SHARE = 20  # an answer is cached for 20 times the seconds that git took
 _CHUNK = 1 << 16
 
 # A submodule has settings of its own: git would run a second git there.
@@ -43,15 +44,15 @@ _ASK_NAMES = (
     *("config", "--show-scope", "--includes", "-z"),
     *("--get-regexp", r"^(filter\.|lfs\.extension\.|core\.hookspath$)"),
 )
-_MAX_NAMES = 100  # filters of a repository
-_MAX_LISTED = 1 << 16  # bytes of git's answer with them
+_MAX_NAMES = 100  # most filters of a repository
+_MAX_LISTED = 1 << 16  # most bytes of git's answer that lists the filters
 
 
 class GitCode(Struct, frozen=True):
-    """``commit``: git's HEAD, or empty. ``dirty``: whether tracked files differ, or git did not
-    answer.
+    """``commit``: git's HEAD, or empty.
 
-    ``patch``: the difference, if requested; ``problem``: why it is missing.
+    ``dirty``: whether tracked files differ from it, or git did not answer. ``patch``: the
+    difference, if it was requested. ``problem``: why a requested patch is missing.
     """
 
     commit: str = ""
@@ -61,7 +62,10 @@ class GitCode(Struct, frozen=True):
 
 
 def git_code(fs: FileSystem, folder: Path, *, patch: bool = False, retry: bool = False) -> GitCode:
-    """The code in ``folder``; clean without git. ``retry``: retry a patch that recently failed."""
+    """The code in ``folder``. If git is not installed, it counts as unchanged.
+
+    ``retry``: try to make a patch again, even if this has failed recently.
+    """
     commit = git_commit(fs, folder)
     if not commit:
         return GitCode()
@@ -78,7 +82,7 @@ def git_code(fs: FileSystem, folder: Path, *, patch: bool = False, retry: bool =
 
 
 _slow: dict[tuple[Path, bool], tuple[GitCode, float]] = {}
-"""Answers of a slow git and their expiry: git runs at most 5 % of the time."""
+"""Answers of a slow git, each with its expiry time, so that git runs at most 5 % of the time."""
 
 
 def _code_in(folder: Path, commit: str, *, patch: bool) -> GitCode:
@@ -132,20 +136,20 @@ class _Git:
         return code == 1
 
     def patch(self) -> bytes:
-        """Raises WrongUsage for a patch larger than an attachment can be."""
+        """The difference. Raises WrongUsage if it is larger than an attachment may be."""
         arguments = (*_DIFF, "--binary", "--full-index", "HEAD", "--")
         code, text = self._ask(arguments, MAX_ATTACHED_BYTES)
         if len(text) > MAX_ATTACHED_BYTES:
             raise WrongUsage(
                 f"the patch of the code has more than {MAX_ATTACHED_BYTES:,} bytes",
-                hint="commit it with git, or omit the patch",
+                hint="commit the code with git, or omit the patch",
             )
         if code != 0:
             raise _no_answer(f"it ended with status {code}")
         return text
 
     def _ask(self, arguments: Sequence[str], most: int) -> tuple[int, bytes]:
-        """The exit status and output of git, which is killed after more than ``most`` bytes."""
+        """Exit status and output of git. If it writes more than ``most`` bytes, git is killed."""
         import subprocess
 
         try:
@@ -163,7 +167,7 @@ class _Git:
                     if len(text) <= most:
                         process.wait(max(0.0, self._until - time.monotonic()))
                 finally:
-                    process.kill()  # does nothing to one that has ended
+                    process.kill()  # does nothing if the process has ended
         except subprocess.TimeoutExpired:
             raise _late() from None
         except (OSError, ValueError) as error:
@@ -171,7 +175,7 @@ class _Git:
         return process.returncode, text
 
     def _read(self, fd: int, most: int) -> bytes:
-        """To the end, or at least one byte more than ``most``."""
+        """Reads all bytes, but at most one byte more than ``most``."""
         import selectors
 
         text = bytearray()
@@ -206,10 +210,10 @@ def _settings(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 
 def _filters(listed: bytes) -> set[str]:
-    """The filters that the repository itself configures, without those of the user's settings.
+    """The filters that the repository configures, without filters of the user's settings.
 
-    Raises IoFailed for a repository with too many filters, or with commands for git-lfs, and for a
-    git that is too old for settings in variables.
+    Raises IoFailed if the repository has too many filters or has commands for git-lfs, or if git is
+    too old to read settings from environment variables.
     """
     if len(listed) > _MAX_LISTED:
         raise _no_answer("the repository has too many filters")
@@ -233,7 +237,7 @@ def _filters(listed: bytes) -> set[str]:
 
 
 def git_commit(fs: FileSystem, folder: Path) -> str:
-    """The commit of git's HEAD in ``folder`` or above it; empty if none is readable."""
+    """The commit of git's HEAD in ``folder`` or above it. Empty if no such commit is readable."""
     with suppress(MvcError, OSError, ValueError):
         for place in (folder, *folder.parents):
             git = place / ".git"

@@ -1,4 +1,4 @@
-"""identify: finds the versions that have the state of a file, by hash only."""
+"""Identify: finds the versions that have the state of a file. Compares only hashes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from mvc.types import Progress
 class Identified(Struct, frozen=True):
     """A version that has the state at ``path``.
 
-    ``exact``: all bytes are equal, not only tensors. ``branches``: those that reach it.
-    ``deployments``: all, retracted ones included. ``forgotten_ns``: when the state was forgotten
-    (ns since 1970); ``path`` is None then, and equality of bytes unknown; with ``absent`` it was
-    never fetched since then.
+    ``exact``: whether all bytes are equal, not only the tensors. ``branches``: branches that reach
+    the version. ``deployments``: all deployments of the version, including retracted ones.
+    ``forgotten_ns``: when the state was forgotten (ns since 1970), or if ``absent``, when the
+    version was received without its state. Then ``path`` is None, and ``exact`` is False, because
+    it is unknown whether all bytes are equal.
     """
 
     commit: CommitId
@@ -44,9 +45,9 @@ def identify(
 ) -> list[Identified]:
     """The versions that introduced the state of a file, newest first.
 
-    Versions that inherit a path unchanged are not listed. A file without tensors is matched by all
-    its bytes. Forgotten versions are matched by the Merkle roots and hash prefixes in the journal.
-    ``progress`` counts bytes of the file. Raises UnknownPath if there is no such file.
+    Versions that inherit a path unchanged are not listed. For a file without tensors, all bytes
+    must be equal. Forgotten versions are found by Merkle roots and hash prefixes in the journal.
+    ``progress``: counts bytes of the file. Raises UnknownPath if there is no such file.
     """
     snapshot = store.fresh()
     entry = (
@@ -74,8 +75,8 @@ def identify(
 def earlier(store: Store, entry: FileEntry, *, besides: CommitId | None = None) -> CommitId | None:
     """The newest reachable stored version that introduced this state at this path, or None.
 
-    Versions with all bytes equal are preferred; damaged versions are skipped. ``besides``: a
-    version to ignore.
+    Versions in which all bytes are equal are preferred. Damaged versions are skipped.
+    ``besides``: a version to ignore.
     """
     same_state = None
     for commit, exact in _at_its_path(store, entry):
@@ -87,7 +88,7 @@ def earlier(store: Store, entry: FileEntry, *, besides: CommitId | None = None) 
 
 
 def holders(store: Store, entry: FileEntry) -> Iterator[tuple[CommitId, str]]:
-    """Undamaged stored versions that introduced this state, each with its path."""
+    """Yields undamaged stored versions that introduced this state, each with the state's path."""
     matches = _versions(store, entry, skip_damaged=True)
     return ((commit.id, same.path) for commit, same in matches if same is not None)
 
@@ -101,10 +102,10 @@ def is_committed(store: Store, entry: FileEntry) -> bool:
 
 
 def _at_its_path(store: Store, entry: FileEntry) -> Iterator[tuple[Commit, bool]]:
-    """Undamaged reachable versions that introduced this state at this path; whether all bytes are
-    equal.
+    """Yields undamaged reachable versions that introduced this state at this path.
 
-    A version is reachable if it is an ancestor of a branch, a tag or HEAD; undone ones are not.
+    Each version comes with whether all bytes are equal. A version is reachable if it is an ancestor
+    of a branch, a tag or HEAD. Versions of undone commits are not reachable.
     """
     snapshot = store.fresh()
     tips = {*head_refs(snapshot).values()}
@@ -120,7 +121,7 @@ def _at_its_path(store: Store, entry: FileEntry) -> Iterator[tuple[Commit, bool]
 def _versions(
     store: Store, entry: FileEntry, *, skip_damaged: bool = False
 ) -> Iterator[tuple[Commit, FileEntry | None]]:
-    """Versions with the entry that has the state; None instead for a forgotten version."""
+    """Yields versions, each with its entry that has the state, or None if it is forgotten."""
     snapshot = store.snapshot
     mark = bytes(entry.state_id)[: keys.ID_BYTES]
     seen: set[CommitId] = set()
@@ -143,5 +144,5 @@ def _versions(
             elif commit.root == entry.state_id or (
                 mark in recorded.marks and len(recorded.commits) == 1
             ):
-                # A mark of an entry with several commits cannot be assigned to one commit.
+                # If a journal entry has several commits, it is unknown whose hash prefix this is.
                 yield commit, None

@@ -1,8 +1,8 @@
 """Matches paths against ``.mvcignore``, with the syntax and semantics of gitignore(5).
 
 A pattern becomes a regular expression that never backtracks behind a matched ``*`` or ``**``, so
-that no pattern is slow. Both sides are compared in Unicode form NFC. The last matching pattern
-decides. Callers skip ignored folders, so that no path inside one can be included again.
+that no pattern is slow. Patterns and paths are compared in Unicode form NFC. The last matching
+pattern decides. Callers skip ignored folders, so no pattern can include a path in such a folder.
 """
 
 from __future__ import annotations
@@ -57,20 +57,23 @@ class Ignore:
         self._rules = tuple(r for r in (_rule(line, folder) for line in lines) if r is not None)
 
     def within(self, base: str, lines: Iterable[str]) -> Ignore:
-        """These rules, then those of another file in the folder ``base``."""
+        """These rules, followed by the rules of another ignore file in the folder ``base``."""
         more = Ignore(lines, base)
         more._rules = self._rules + more._rules
         return more
 
     def match(self, path: str, is_dir: bool = False) -> bool:
-        """Whether ``path`` (relative, '/' between parts) is ignored, if no folder above it is."""
+        """Whether ``path`` (relative, with '/' between its parts) is ignored.
+
+        The caller has checked that no folder above ``path`` is ignored.
+        """
         name = unicodedata.normalize("NFC", path)
         rules = (rule for rule in reversed(self._rules) if is_dir or not rule.folders_only)
         return next((not rule.negated for rule in rules if rule.pattern.fullmatch(name)), False)
 
 
 def _rule(line: str, base: str) -> _Rule | None:
-    """The rule of one line; None for a comment, an empty or a malformed line."""
+    """The rule of one line. None if the line is a comment, empty or malformed."""
     text = unicodedata.normalize("NFC", line.rstrip("\r\n"))
     while text.endswith(" ") and not _escapes(text[:-1]):
         text = text[:-1]
@@ -82,7 +85,7 @@ def _rule(line: str, base: str) -> _Rule | None:
     text = text[:-1] if folders_only else text
     if not text:
         return None
-    # A slash after a backslash separates like any other; more than two stars mean ``**``.
+    # A slash after a backslash is a separator, too. More than two stars mean ``**``.
     names = text.removeprefix("/").split("/")
     names = [name[:-1] if _escapes(name) else name for name in names[:-1]] + names[-1:]
     if "/" not in text:
@@ -95,8 +98,8 @@ def _rule(line: str, base: str) -> _Rule | None:
 
 
 def _path(names: Sequence[str]) -> str:
-    """A pattern for a path. ``**`` matches any number of names, at the end at least one."""
-    runs: list[list[str]] = [[]]  # of names between them
+    """A pattern for a path. ``**`` matches any number of names, but at least one at the end."""
+    runs: list[list[str]] = [[]]  # names between ``**``
     for name in names:
         if len(name) > 1 and not name.strip("*"):
             runs.append([])
@@ -105,20 +108,20 @@ def _path(names: Sequence[str]) -> str:
     first, *rest = ("/".join(run) for run in runs)
     if not rest:
         return first
-    # The names after ``**`` are matched at their first place: a later place never helps.
+    # The names after ``**`` are matched at the first possible place: a later place never helps.
     middle = "".join(f"(?>{_NAMES}?{run}/)" for run in rest[:-1] if run)
     last = _NAMES + rest[-1] if rest[-1] else ".+"
     return (first and first + "/") + middle + last
 
 
 def _escapes(text: str) -> bool:
-    """Whether the backslashes at the end escape what follows: their number is odd."""
+    """Whether backslashes at the end escape the character that follows: their number is odd."""
     return (len(text) - len(text.rstrip("\\"))) % 2 == 1
 
 
 def _name(glob: str) -> str:
     """A pattern for one name in a path: ``*``, ``?``, ``[...]`` and backslash."""
-    runs: list[list[str]] = [[]]  # between stars
+    runs: list[list[str]] = [[]]  # parts between stars
     at = 0
     while at < len(glob):
         char = glob[at]
@@ -138,14 +141,17 @@ def _name(glob: str) -> str:
         else:
             runs[-1].append(re.escape(char))
     first, *rest = ("".join(run) for run in runs)
-    # The text after a star is matched at its first place: a later place never helps.
+    # The text after a star is matched at the first possible place: a later place never helps.
     middle = "".join(f"(?>[^/]*?{run})" for run in rest[:-1] if run)
     last = f"[^/]*{rest[-1]}" if rest else ""
     return first + middle + last
 
 
 def _bracket(glob: str, at: int) -> tuple[str, int]:
-    """A set such as ``[!a-z]``, whose '[' has been read; (expression, position after it)."""
+    """The expression for a set such as ``[!a-z]``, and the position after the set.
+
+    ``at``: the position after the '['.
+    """
     negated = glob[at : at + 1] in {"!", "^"}
     at += negated
     items: list[str] = []

@@ -1,7 +1,7 @@
-"""status: tracked files that differ from HEAD, and untracked files.
+"""Status: tracked files that differ from HEAD, and untracked files.
 
-Every tracked file is hashed: modification times are unreliable, and the hash also finds other
-versions with the file. Files matched by ``.mvcignore`` are not listed.
+Every tracked file is hashed, because modification times are unreliable, and because the hash finds
+other versions that have the file. Files that match ``.mvcignore`` are not listed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from mvc.text import text_table
 
 
 class FileChange(Struct, frozen=True):
-    """One path.
+    """How one path differs from HEAD.
 
-    ``kind``: unchanged, modified, missing (tracked without a file) or renamed (an untracked file
-    has the bytes of a missing one, ``old``). ``detail``: text for people. ``not_written``: a Python
-    state without a file. ``same_as``: another version that has the modified file.
+    ``kind``: unchanged, modified, missing (a tracked path has no file) or renamed (an untracked
+    file has the bytes of the missing file ``old``). ``detail``: a text for users. ``not_written``:
+    whether the path is a Python state without a file. ``same_as``: another version that has the
+    modified file.
     """
 
     path: str
@@ -44,10 +45,11 @@ class FileChange(Struct, frozen=True):
 
 
 class Status(Struct, frozen=True):
-    """``branch``: None if HEAD is detached; ``head``: None before the first commit.
+    """``branch``: None if HEAD is detached. ``head``: None before the first commit.
 
-    ``untracked``: all untracked files; ``folded`` shows folders without tracked files as one name,
-    with ``/`` at its end, as ``git status``. ``dead_links``: symbolic links without a target.
+    ``untracked``: all untracked files. ``folded``: the same, but a folder without tracked files is
+    one name with ``/`` at the end, as in ``git status``. ``dead_links``: symbolic links without a
+    target.
     """
 
     branch: str | None
@@ -58,12 +60,12 @@ class Status(Struct, frozen=True):
 
     @property
     def clean(self) -> bool:
-        """Whether every tracked file equals HEAD, as Python states without a file do."""
+        """Whether every tracked file equals HEAD. A Python state without a file counts as equal."""
         return all(change.kind == "unchanged" or change.not_written for change in self.changes)
 
     @property
     def folded(self) -> tuple[str, ...]:
-        """Untracked paths; a folder without tracked files is one name."""
+        """Untracked paths. A folder without tracked files is one name."""
         known = {
             above
             for change in self.changes
@@ -139,7 +141,7 @@ def _change(store: Store, entry: FileEntry) -> FileChange:
 def _renames(
     store: Store, missing: Sequence[FileEntry], untracked: Sequence[FoundFile]
 ) -> dict[str, str]:
-    """Old paths of renamed files by new ones; hashes only files of matching sizes."""
+    """Maps new paths of renamed files to old paths. Hashes only files of matching sizes."""
     sizes = {entry.size for entry in missing}
     candidates = (entry_of(store, f.name) for f in untracked if f.identity.size in sizes)
     return renames(missing, candidates)

@@ -30,7 +30,7 @@ _MAX_IGNORE_FILE = 1 << 20
 
 
 class FoundFile(Struct, frozen=True):
-    """A file of the working folder; its ``name`` may not be trackable."""
+    """A file of the working folder. Its ``name`` may be invalid as a tracked path."""
 
     name: str
     identity: FileIdentity
@@ -47,12 +47,12 @@ def check_worktree(store: Store) -> None:
 
 
 def tracked_name(root: Path, path: str | Path, cwd: Path, *, fs: FileSystem | None = None) -> str:
-    """The name under which ``path`` is tracked; empty for the root.
+    """The name under which ``path`` is tracked. It is empty for the folder ``root``.
 
-    ``path`` is absolute or relative to ``cwd``. Symbolic links inside the repository are not
-    resolved; with ``fs``, those leading to it are. Raises InvalidName for a path outside the
-    repository, an invalid name, and with ``fs`` for a file whose name is that of another one in
-    NFC.
+    ``path``: absolute, or relative to ``cwd``. Symbolic links inside the repository are not
+    resolved. With ``fs``, symbolic links that lead to the repository are resolved. Raises
+    InvalidName if ``path`` is outside the repository, or if the name is invalid. With ``fs``,
+    raises InvalidName, too, if another file has the name's form in NFC.
     """
     shown = printable(str(path))
     absolute = Path(posixpath.normpath(cwd / path))
@@ -90,11 +90,12 @@ def _below(root: Path, path: Path) -> str | None:
 def expand(
     store: Store, paths: Iterable[str | Path], cwd: Path, tracked: Mapping[str, FileEntry]
 ) -> tuple[list[str], list[str]]:
-    """The files that ``paths`` mean, and ``tracked`` paths among them without a file; both sorted.
+    """The files that ``paths`` mean, and those ``tracked`` paths that have no file; each sorted.
 
-    A folder means its files, ignored ones only if tracked; its Python states without a file are not
-    listed as missing. A named file is included even if ignored. Raises UnknownPath for other
-    missing paths and for dead links in a folder, InvalidName for an invalid path.
+    A folder in ``paths`` means the files in it. Ignored files in a folder are included only if they
+    are tracked. Python states without a file are not listed as missing if only their folder is
+    named. A file that is named is included even if it is ignored. Raises UnknownPath if another
+    path does not exist, or if a folder has a dead link; InvalidName if a path is invalid.
     """
     check_worktree(store)
     fs, files, missing = store.fs, set[str](), set[str]()
@@ -157,7 +158,7 @@ def sorted_files_in(
 ) -> list[FoundFile]:
     """As ``files_in``, sorted by name. Raises UnknownPath for a dead link.
 
-    For commits: without the link's target, a model would be incomplete.
+    Commits need this error, because a model would be incomplete without the target of the link.
     """
     dead: set[str] = set()
     files = sorted(files_in(fs, root, folder, dead, linked=linked), key=lambda file: file.name)
@@ -174,18 +175,19 @@ def files_in(
     *,
     linked: set[str] | None = None,
 ) -> Iterator[FoundFile]:
-    """Every file below ``folder`` that is not ignored, unsorted, named from ``root``.
+    """Yields every file below ``folder`` that is not ignored, unsorted. Names begin at ``root``.
 
-    ``folder`` itself is read even if ignored. Symbolic links are followed; a folder that contains
-    itself through a link is read once. Skips temporary files and reports of mvc, special files,
-    dead links and version control folders. ``dead``: receives names of dead links that are not
-    ignored. ``linked``: receives names of links to folders, which are not followed then.
+    ``folder`` itself is read even if it is ignored. Symbolic links are followed. A folder that
+    contains itself through a link is read once. Skips temporary files and reports of mvc, special
+    files, dead links and version control folders. ``dead``: a set to which names of dead links are
+    added, if they are not ignored. ``linked``: a set to which names of links to folders are added;
+    with ``linked``, such links are not followed.
     """
     ignore = Ignore()
     parts = folder.split("/") if folder else []
     for depth in range(len(parts)):
         ignore = _with_rules(fs, root, "/".join(parts[:depth]), ignore)
-    # With each folder: the rules from above, and (device, inode) of the folders above.
+    # Each folder has the rules of the folders above it, and the (device, inode) of these folders.
     waiting: list[tuple[str, Ignore, frozenset[tuple[int, int]]]] = [(folder, ignore, frozenset())]
     while waiting:
         at, ignore, above = waiting.pop()
@@ -202,7 +204,7 @@ def files_in(
             identity = fs.stat(place)
             if ignore.match(name, identity is not None and identity.is_dir):
                 continue
-            if identity is None:  # a link that leads nowhere, or a file deleted meanwhile
+            if identity is None:  # a dead link, or a file that was deleted meanwhile
                 if dead is not None and fs.stat(root / name, follow=False) is not None:
                     dead.add(name)
             elif identity.is_dir and linked is not None and is_link(fs, place):
@@ -248,15 +250,15 @@ def _with_rules(fs: FileSystem, root: Path, folder: str, ignore: Ignore) -> Igno
 
 
 def is_python_state(entry: FileEntry) -> bool:
-    """Whether a path is a Python state, which has no file until checkout writes one."""
+    """Whether a path is a Python state. It has no file until a checkout writes the file."""
     return entry.format == "state"
 
 
 def entry_of(store: Store, name: str, like: FileEntry | None = None) -> FileEntry:
-    """The entry that a commit of the file ``name`` would store now; stores nothing.
+    """The entry that a commit of the file ``name`` would store now. Stores nothing.
 
-    ``like``: the entry to compare it with. Raises UnknownPath if there is no such file,
-    SourceChanged if it changes meanwhile.
+    ``like``: the entry with which the caller compares the result. Raises UnknownPath if there is no
+    such file; SourceChanged if the file changes meanwhile.
     """
     return entry_at(store.fs, store.root / name, name, like)
 
