@@ -1,8 +1,8 @@
-"""Objects in S3, Google Cloud Storage or Azure, through obstore.
+"""Objects in S3, Google Cloud Storage or Azure, through the library obstore.
 
-obstore reads credentials from the environment (variables, or the role of an instance or container);
-a URL has only bucket and prefix. A swap is a PUT that requires an ETag (``If-Match``), or that no
-object exists (``If-None-Match: *``).
+obstore reads credentials from the environment (variables, or the role of an instance or container).
+A URL has only the bucket and a prefix. A *swap* replaces an object only if the object is unchanged:
+a PUT with an ETag (``If-Match``), or for a new object with ``If-None-Match: *``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         S3Store,
     )
 
-_WHOLE = 5 << 20  # bytes up to which an object is sent in one request
+_WHOLE = 5 << 20  # objects up to this number of bytes are sent in one request
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _REQUEST = timedelta(minutes=5)
 _CONNECT = timedelta(seconds=10)
@@ -45,14 +45,17 @@ _CREDENTIALS = {
     "gs": "Google Cloud credentials found (set GOOGLE_APPLICATION_CREDENTIALS, or use a role)",
     "az": "Azure credentials found (set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY)",
 }
-"""By scheme; obstore asks a metadata server if the environment has no credentials."""
+"""Ends of error messages by scheme.
+
+If the environment has no credentials, obstore asks a metadata server.
+"""
 
 
 class CloudObjects(Objects):
     """The objects of one bucket below one prefix."""
 
     def __init__(self, url: str, *, endpoint: str = "", region: str = "") -> None:
-        """Raises NotInstalled without obstore, WrongUsage for a URL without a bucket."""
+        """Raises NotInstalled if obstore is missing; WrongUsage for a URL without a bucket."""
         try:
             import obstore
         except ImportError as error:
@@ -127,7 +130,7 @@ class CloudObjects(Objects):
                     yield StoredObject(meta["path"], meta["size"], time_ns)
 
     def delete(self, names: Sequence[str]) -> None:
-        for name in names:  # one by one: not every store takes lists
+        for name in names:  # one by one, because not every store accepts lists
             try:
                 with _reaching(self.url):
                     self._api.delete(self._store, name)
@@ -193,7 +196,7 @@ def _store(url: str, endpoint: str, region: str) -> S3Store | GCSStore | AzureSt
 
 
 def _profile() -> S3CredentialProvider | None:
-    """Credentials of the profile AWS_PROFILE, read by boto3: obstore itself reads no profiles."""
+    """Credentials of the profile AWS_PROFILE, read by boto3, because obstore reads no profiles."""
     if not os.environ.get("AWS_PROFILE") or os.environ.get("AWS_ACCESS_KEY_ID"):
         return None
     try:
@@ -207,7 +210,7 @@ def _profile() -> S3CredentialProvider | None:
 
 
 def _version(tag: str | None, version: str | None) -> str:
-    """An id for a version of an object: S3 and Azure compare its tag, Google a number."""
+    """An id for a version of an object. S3 and Azure compare a tag, Google compares a number."""
     return f"{tag or ''}\n{version or ''}"
 
 
@@ -224,7 +227,10 @@ def _no_bucket(url: str) -> RemoteRefused:
 
 @contextmanager
 def _reaching(url: str) -> Iterator[None]:
-    """Converts obstore's errors into mvc's, except missing objects and failed conditions."""
+    """Converts errors of obstore into errors of mvc.
+
+    Errors for missing objects and failed conditions are raised unchanged.
+    """
     from obstore import exceptions
 
     answers = (
@@ -237,7 +243,7 @@ def _reaching(url: str) -> Iterator[None]:
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         raise RemoteRefused(
             f"{url} refuses access: {_line(error)}",
-            hint="correct the clock of this machine: it differs from the store's"
+            hint="correct the clock of this machine, which differs from the clock of the store"
             if "RequestTimeTooSkewed" in str(error)
             else "check the keys in the environment, and their permissions",
         ) from error

@@ -1,7 +1,7 @@
-"""The bytes of a bucket: head, parts of the journal, packs (docs/format.md, "Buckets").
+"""The bytes of a bucket: head, parts of the journal, and packs (docs/format.md, "Buckets").
 
-All objects except the head are named by their hash and never change. All of this data may be
-forged: lengths are checked before a fetch, and hashes before use.
+All objects except the head have their hash as a name, and never change. All data may be forged. So
+lengths are checked before data are fetched, and hashes before data are used.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from mvc.store.packs.records import CHECK_SIZE, PREFIX_SIZE, read_prefix
 
 HEAD, JOURNAL_PARTS, PACK_OBJECTS, DROPPED = "head", "journal/", "packs/", "dropped/"
 MAX_HEAD = 16 << 10
-PART = MIB  # bytes of frames at which a part of the journal is final
-_MOST_PARTS = 32  # a part of a long journal is final at 1/32 of its bytes
+PART = MIB  # a part of the journal with as many bytes of frames is final
+_MOST_PARTS = 32  # in a long journal, a part with 1/32 of its bytes is final
 _LONGEST_PART = 32 * MIB
 MAX_PART = 2 * _LONGEST_PART + 2 * MAX_ENTRY
 MAX_DROPPED = 64 * MIB
@@ -31,18 +31,19 @@ _VERSION = 1
 _HEAD_MAGIC, _PART_MAGIC, _DROPPED_MAGIC = b"mvcbkt1\n", b"mvcjrn1\n", b"mvcdrp1\n"
 _CHECK = 16
 NONCE = 16
-"""Random bytes in an object, so that no name is written twice."""
+"""Number of random bytes in an object, so that no name is written twice."""
 _MOST_PACKS = 1 << 24
 _LARGEST_PACK = 1 << 40
 _MOST_FEATURES = 256
-_NUMBER = 10  # bytes of the longest number
+_NUMBER = 10  # bytes of the longest encoded number
 _MAX_FEATURE = 64
 
 
 class PackObject(Struct, frozen=True, array_like=True):
     """A pack of the journal, and its object.
 
-    ``size``: bytes of the pack; ``headers``: bytes after it, which repeat its records' headers.
+    ``size``: bytes of the pack. ``headers``: bytes after the pack, which repeat the headers of its
+    records.
     """
 
     number: int
@@ -56,7 +57,7 @@ class PackObject(Struct, frozen=True, array_like=True):
 
 
 class JournalPart(Struct, frozen=True):
-    """An object with consecutive entries. ``size``: of the object; ``frames``: of its entries."""
+    """An object with consecutive entries. ``size``: its bytes. ``frames``: bytes of the entries."""
 
     hash: bytes
     size: int
@@ -68,11 +69,11 @@ class JournalPart(Struct, frozen=True):
 
 
 class BucketHead(Struct, frozen=True):
-    """The only object that changes: it names all others.
+    """The head: the only object that changes. It names all other objects.
 
-    ``rewrites`` counts replacements of the journal, ``swaps`` those of the head, so no two heads of
-    a bucket are equal. ``sequence`` and ``chain``: the end of the journal. ``frames``: entries that
-    are in no part, and ``packs`` those that they name.
+    ``rewrites`` counts replacements of the journal. ``swaps`` counts replacements of the head, so
+    no two heads of a bucket are equal. ``sequence`` and ``chain``: the end of the journal.
+    ``frames``: entries that are in no part yet. ``packs``: packs that these entries name.
     """
 
     features: frozenset[str]
@@ -86,7 +87,7 @@ class BucketHead(Struct, frozen=True):
 
     @property
     def end(self) -> Position:
-        """The end of the journal in a repository's file, which has every entry twice."""
+        """The end of the journal as a file of a repository, which has every entry twice."""
         frames = sum(part.frames for part in self.parts) + len(self.frames)
         return Position(2 * frames, self.sequence, self.chain)
 
@@ -104,7 +105,7 @@ class BucketHead(Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes, url: str) -> BucketHead:
-        """Raises DamagedData for bytes that ``encoded`` would not produce; UnsupportedFormat."""
+        """Decodes a head. Raises DamagedData for other bytes than ``encoded``'s; UnsupportedFormat."""
         name = f"the head of {url}"
         body, check = data[:-_CHECK], data[-_CHECK:]
         if len(data) > MAX_HEAD or blake3(body).digest(_CHECK) != check:
@@ -132,13 +133,13 @@ class BucketHead(Struct, frozen=True):
 
 
 class PartOfJournal(Struct, frozen=True):
-    """The content of a part's object: the packs that its entries name, and each entry once."""
+    """The content of a part: the packs that its entries name, and each entry once."""
 
     packs: tuple[PackObject, ...]
     frames: bytes
 
     def encoded(self) -> bytes:
-        """Different bytes on each call: see ``NONCE``."""
+        """The bytes of the part. They differ on each call: see ``NONCE``."""
         writer = Writer().raw(_PART_MAGIC + os.urandom(NONCE))
         _write_packs(writer, self.packs)
         return writer.raw(self.frames).done()
@@ -162,7 +163,7 @@ class PartOfJournal(Struct, frozen=True):
 
 
 def final_size(frames: int) -> int:
-    """Bytes at which a part is final, for a journal with this many bytes of frames."""
+    """The number of bytes at which a part is final. ``frames``: bytes of all frames."""
     return max(PART, min(frames // _MOST_PARTS, _LONGEST_PART))
 
 
@@ -188,9 +189,9 @@ def _read_pack(reader: Reader) -> PackObject:
 
 
 def encode_headers(records: Mapping[int, bytes]) -> bytes:
-    """The bytes after a pack, before the nonce.
+    """The bytes between a pack and the nonce. ``records``: headers by their offsets in the pack.
 
-    For each record, by offset: the number of bytes before it that belong to no record, and its
+    For each record in order: the number of bytes before it that belong to no record, and its
     header.
     """
     writer, at = Writer().uint(len(records)), len(PACK_HEADER)
@@ -204,16 +205,16 @@ def encode_headers(records: Mapping[int, bytes]) -> bytes:
 def decode_headers(
     parts: Iterable[bytes], pack: PackObject, url: str
 ) -> Iterator[tuple[int, bytes]]:
-    """(offset, header) of the records of a pack; raises DamagedData if they do not fit into it.
+    """Yields (offset, header) for the records of a pack.
 
-    Reads ``parts`` only as far as needed.
+    Raises DamagedData if the records do not fit into the pack. Reads ``parts`` lazily.
     """
     name = f"the end of {pack.name} of {url}"
     source, at = iter(parts), len(PACK_HEADER)
     left, reader = b"", Reader(b"", name)
 
     def with_bytes(size: int) -> Reader:
-        """A reader with at least ``size`` more bytes, if there are as many."""
+        """A reader with at least ``size`` more bytes, if the parts have as many."""
         nonlocal left, reader
         if len(left) - reader.position < size:
             buffered = [left[reader.position :]]
@@ -239,12 +240,12 @@ def decode_headers(
 
 
 def encode_dropped(hashes: Iterable[bytes]) -> bytes:
-    """A list of packs, written before a head that no longer names them."""
+    """The bytes of a list of packs. It is written before a head that no longer names the packs."""
     return _DROPPED_MAGIC + b"".join(sorted(hashes))
 
 
 def decode_dropped(data: bytes, url: str) -> set[bytes]:
-    """Raises DamagedData."""
+    """The hashes in a list of packs. Raises DamagedData."""
     reader = Reader(data, f"a list of dropped packs in {url}")
     if reader.raw(len(_DROPPED_MAGIC)) != _DROPPED_MAGIC or (len(data) - 8) % DIGEST_SIZE:
         raise reader.fail("its first bytes are wrong")
@@ -255,10 +256,10 @@ def decode_dropped(data: bytes, url: str) -> set[bytes]:
 
 
 def follow(frames: bytes, begin: int, at: Position, name: str) -> tuple[bytes, Position] | None:
-    """The entries from ``at`` on as in a repository's journal, twice, and their end.
+    """The entries from ``at`` on, each twice as in a repository's journal, and their end.
 
-    ``begin``: the offset of the first of ``frames``, not after ``at``. None if the entry at that
-    offset does not follow the one that ends at ``at``.
+    ``begin``: the offset of the first frame, not after ``at``. None if no entry of ``frames``
+    follows the entry that ends at ``at``.
     """
     offset = begin
     out: list[bytes] = []

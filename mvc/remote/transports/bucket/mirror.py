@@ -1,8 +1,8 @@
-"""The mirror of a bucket: a local repository with the bucket's journal, and packs in the bucket.
+"""The mirror of a bucket: a local repository with the bucket's journal. Packs are in the bucket.
 
-Only its head determines the bucket's state. While publishing, the mirror may be ahead; entries that
-the bucket lacks are removed. The mirror can be deleted without loss: a damaged one, or one that
-does not match the head, is built again.
+Only the head of the bucket determines its state. During a publication, the mirror may have entries
+that the bucket lacks. If the publication fails, these are removed. The mirror can be deleted
+without loss: a mirror that is damaged or does not match the head is built again.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ if TYPE_CHECKING:
 
 _SEEN = "seen"
 _CHECK = 16
-_WAIT = 3.0  # seconds for another transport to close the mirror
+_WAIT = 3.0  # seconds to wait until another transport closes the mirror
 _LONGEST_NOTE = 1 << 32
-_AT_ONCE = 16  # requests
+_AT_ONCE = 16  # concurrent requests
 _PARTS_AT_ONCE = 4
 EMPTY = BucketHead(frozenset(), 0, 0, 0, chain=GENESIS.chain, parts=(), packs=(), frames=b"")
 
 
 class Seen(Struct, frozen=True):
-    """The head that the mirror matches; ``version``: the store's name for it."""
+    """The head that the mirror matches. ``version``: the store's name for this head."""
 
     version: str
     head: BucketHead
 
 
 class _Note(Struct, frozen=True, array_like=True):
-    """The data for the next process: the head (``Seen``), and the bucket's packs."""
+    """Data for the next process: the head (``Seen``), and the packs of the bucket."""
 
     version: str
     head: bytes
@@ -71,11 +71,11 @@ class MirrorStore(Store):
     """The store of a mirror."""
 
     def pack_writer(self, *, fresh: bool = True) -> PackWriter:  # noqa: ARG002
-        """Always writes new packs: an object of a bucket never changes."""
+        """Always writes new packs, because an object of a bucket never changes."""
         return super().pack_writer(fresh=True)
 
     def unnamed_packs(self) -> set[int]:
-        """Includes dropped packs: their objects stay in the bucket for a while."""
+        """Includes dropped packs, because their objects stay in the bucket for a while."""
         assert isinstance(self.fs, MirrorPacks)
         known = set(self.fs.known)
         for recorded in self.snapshot.entries():
@@ -95,9 +95,9 @@ class Mirror:
         config: Config,
         own: Store | None = None,
     ) -> None:
-        """``place``: its folder, created if missing. Raises Busy if another process uses it.
+        """``place``: the mirror's folder, created if missing. Raises Busy if it is in use.
 
-        ``own``: the repository that has this remote; records that it stores are read there.
+        ``own``: the repository that has this remote. Records that it stores are read from there.
         """
         self.objects = objects
         self.place = place
@@ -144,7 +144,7 @@ class Mirror:
     # -- refresh ----------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Updates the mirror to the bucket's head; one round trip if nothing changed.
+        """Updates the mirror to the bucket's head, with one round trip if nothing changed.
 
         Raises HistoryMissing if the bucket lost its head.
         """
@@ -168,10 +168,10 @@ class Mirror:
             create(self.fs, self.clock, self.place, "main", config=b"")
 
     def _follow(self, seen: Seen) -> None:
-        """Removes entries that the head lacks, then adds the new ones."""
+        """Removes entries that the head lacks, then adds new entries."""
         parse_format(format_line(seen.head.features))
         if self.seen is not None:
-            with suppress(DamagedData):  # then everything is read again
+            with suppress(DamagedData):  # otherwise everything is read again
                 end = self.seen.head.end
                 if self.has(end) and self._append(seen, end):
                     return
@@ -185,9 +185,9 @@ class Mirror:
             raise DamagedData(f"the journal of {self.objects.url} does not begin at 0")
 
     def _append(self, seen: Seen, at: Position) -> bool:
-        """Appends the head's entries after ``at``; False if its journal has no such position.
+        """Appends the head's entries after ``at``. False if its journal has no such position.
 
-        After an error the next refresh removes entries after ``at``.
+        If an error is raised, the next refresh removes entries after ``at``.
         """
         self._cut(at)
         with self.fs.open_write(self._folder / JOURNAL) as file:
@@ -207,7 +207,7 @@ class Mirror:
     def _read_on(
         self, head: BucketHead, at: Position, write: Callable[[bytes], object]
     ) -> dict[int, PackObject] | None:
-        """Writes the head's entries from ``at`` on; returns the packs that they name.
+        """Writes the head's entries from ``at`` on. Returns the packs that these entries name.
 
         None if the journal has no such position. Raises DamagedData.
         """
@@ -224,7 +224,7 @@ class Mirror:
         return packs
 
     def _sources(self, head: BucketHead, offset: int) -> Iterator[tuple[int, PartOfJournal]]:
-        """The parts that end after ``offset``, in order, each with its first offset."""
+        """Yields the parts that end after ``offset``, in order: (first offset, part)."""
         begin, wanted = 0, []
         for part in head.parts:
             if begin + 2 * part.frames > offset:
@@ -251,7 +251,7 @@ class Mirror:
             return file.read(at.offset - len(at.chain), len(at.chain)) == at.chain
 
     def _cut(self, at: Position) -> None:
-        """Removes entries after ``at``, and the packs that only they name."""
+        """Removes entries after ``at``, and packs that only these entries name."""
         path = self._folder / JOURNAL
         identity = self.fs.stat(path)
         if identity is None or identity.size <= at.offset:
@@ -268,7 +268,7 @@ class Mirror:
             self.fs.remove_tree(self._folder / INDEX)
 
     def _remove_packs(self, numbers: set[int]) -> None:
-        """Deletes the files of packs whose number has no pack in the bucket."""
+        """Deletes the files of all packs except those with these numbers."""
         folder = self._folder / PACKS
         names = {pack_path(folder, number).name for number in numbers}
         for name in self.fs.list(folder):
@@ -283,7 +283,7 @@ class Mirror:
             self.fs.write_atomic(path, line)
 
     def reset(self) -> None:
-        """Deletes the mirror; the next ``refresh`` builds it again."""
+        """Deletes the mirror. The next ``refresh`` builds it again."""
         self._close_store()
         self.seen = None
         self.fs.forget()
@@ -294,7 +294,7 @@ class Mirror:
     # -- note for the next process ----------------------------------------------------------
 
     def settle(self, seen: Seen, packs: Mapping[int, PackObject]) -> None:
-        """Records that mirror and bucket are equal, and the packs that the journal names.
+        """Records that mirror and bucket are equal. ``packs``: those that the journal names.
 
         Writes a note for the next process.
         """
@@ -308,7 +308,7 @@ class Mirror:
         self.seen = seen
 
     def _load(self) -> None:
-        """Reads the note; resets a mirror without a valid one."""
+        """Reads the note. Resets a mirror that has no valid note."""
         try:
             data = self.fs.read_bytes(self.place / _SEEN, _LONGEST_NOTE)
             if blake3(data[:-_CHECK]).digest(_CHECK) != data[-_CHECK:]:

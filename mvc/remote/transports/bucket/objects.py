@@ -1,8 +1,8 @@
-"""Object stores by name: the operations that a bucket needs, on S3 and others, or in a folder.
+"""Object stores: the operations that a bucket needs, in S3 and similar stores or in a folder.
 
-An operation that raises RemoteUnreachable may have had its effect or not. Every reader sees a
-written object at once and completely. Only ``swap`` decides between writers: if several replace the
-same version, one succeeds.
+If an operation raises RemoteUnreachable, it may have had its effect or not. Every reader sees a
+written object at once and completely. If several writers ``swap`` the same version of an object,
+only one of them succeeds.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _DIGITS = 20
 _RECENT_SWAPS = 16
 _RECENT_NS = 24 * 3600 * 10**9
 _TRIES = 20
-_LONGEST = 1 << 20  # bytes of a swapped object
+_LONGEST = 1 << 20  # limit of bytes of a swapped object
 
 
 class StoredObject(Struct, frozen=True):
-    """A stored object. ``time_ns``: time of its writing, by the store's clock."""
+    """A stored object. ``time_ns``: when it was written, by the clock of the store."""
 
     name: str
     size: int
@@ -38,43 +38,46 @@ class StoredObject(Struct, frozen=True):
 
 
 class Versioned(Struct, frozen=True):
-    """The content of a swapped object, and the store's name for this version."""
+    """The content of a swapped object, and the store's name for this version of it."""
 
     data: bytes
     version: str
 
 
 class Objects(Protocol):
-    """Names are relative paths of lower-case ASCII. Raises RemoteUnreachable, RemoteRefused."""
+    """An object store. Names are relative paths in lower-case ASCII.
+
+    All methods raise RemoteUnreachable and RemoteRefused.
+    """
 
     url: str
 
     def read(self, name: str, limit: int) -> bytes | None:
-        """All bytes; None if it does not exist. RemoteRefused if it is longer than ``limit``."""
+        """All bytes of an object. None if it is missing. RemoteRefused if it exceeds ``limit``."""
 
     def read_range(self, name: str, start: int, length: int) -> bytes | None:
-        """``length`` bytes, fewer at the end; None if it does not exist."""
+        """``length`` bytes of an object, or fewer at its end. None if it is missing."""
 
     def write(self, name: str, parts: Iterable[Bytes], size: int) -> None:
-        """Stores the parts, ``size`` bytes together, as an object."""
+        """Stores the parts as one object of ``size`` bytes."""
 
     def read_version(self, name: str, limit: int, known: str = "") -> Versioned | None:
-        """A swapped object; only ``known``, without content, if that is still its version."""
+        """A swapped object. If its version is still ``known``, the content is empty."""
 
     def swap(self, name: str, data: bytes, known: str) -> str | None:
-        """Replaces the version ``known`` ("": no object) and returns the new version.
+        """Replaces the version ``known`` and returns the new version.
 
-        None if the object has another version by now.
+        If ``known`` is empty, the object must not exist. None if the object has another version.
         """
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """The objects whose names have this prefix, without swapped ones."""
+        """The objects whose names have this prefix, except swapped objects."""
 
     def delete(self, names: Sequence[str]) -> None:
-        """Deletes objects, swapped ones with all versions; missing ones are ignored."""
+        """Deletes objects, and swapped objects with all versions. Ignores missing objects."""
 
     def now_ns(self) -> int:
-        """The store's own clock, which sets object times; it may write an object."""
+        """The time of the store's clock, which sets the times of objects. May write an object."""
 
     def close(self) -> None:
         """Closes the store, if necessary."""
@@ -84,11 +87,11 @@ class Objects(Protocol):
 class FolderObjects(Objects):
     """Objects as files of a folder that several hosts may share.
 
-    A swapped object is a folder of numbered files. A version is the newest number and the hash of
-    its content, because times, inodes and sizes are not unique on every file system. The next
-    version is written under a temporary name and gets its number by ``link``, which fails if the
-    number is used. Old numbers are deleted from the lowest up, except the first, so a number is
-    free only if it was never used, provided that the previous one still exists.
+    A swapped object is a folder of numbered files. The name of a version is the newest number and
+    the hash of its content, because times, inodes and sizes are not unique on every file system.
+    The next version is written under a temporary name and gets its number by ``link``, which fails
+    if the number is used. Old numbers are deleted from the lowest up, except the first one. So if
+    the previous number still exists, a free number was never used.
     """
 
     def __init__(self, fs: FileSystem, folder: Path) -> None:
@@ -97,8 +100,9 @@ class FolderObjects(Objects):
         self._folder = folder
 
     def check_folder(self) -> None:
-        """Raises RemoteUnreachable for a missing folder, which is never created: a mount may be
-        missing.
+        """Raises RemoteUnreachable if the folder is missing.
+
+        The folder is never created, because the file system may just not be mounted.
         """
         identity = self._fs.stat(self._folder)
         if identity is None or not identity.is_dir:
@@ -150,7 +154,7 @@ class FolderObjects(Objects):
                 if not numbers:
                     return None
                 data = self._read(self._numbered(name, numbers[-1]), limit)
-                if data is not None:  # else newer versions replaced it meanwhile
+                if data is not None:  # if None, newer versions replaced it meanwhile
                     version = _version(numbers[-1], data)
                     return Versioned(b"" if version == known else data, version)
         raise RemoteUnreachable(f"{self.url} changes continuously: {name} cannot be read")
@@ -180,7 +184,7 @@ class FolderObjects(Objects):
         return _version(before + 1, data)
 
     def _version(self, name: str, number: int) -> str:
-        """The version with this number, by content, since a network folder may cache names."""
+        """The version with this number, by its content, as a network folder may cache names."""
         data = self._read(self._numbered(name, number), _LONGEST)
         return "" if data is None else _version(number, data)
 
@@ -197,7 +201,7 @@ class FolderObjects(Objects):
         return True
 
     def _tidy(self, name: str) -> None:
-        """Deletes versions that are neither recent nor the first; ignores errors."""
+        """Deletes versions that are neither recent nor the first one. Ignores errors."""
         with suppress(MvcError):
             numbers = self._numbers(name)
             newest = self._fs.stat(self._numbered(name, numbers[-1]))
@@ -271,7 +275,7 @@ def _version(number: int, data: bytes) -> str:
 
 @contextmanager
 def _reaching(url: str) -> Iterator[None]:
-    """Converts the system's errors into those of a remote."""
+    """Converts errors of the operating system into errors of a remote."""
     try:
         yield
     except (StorageFull, ReadOnly):
@@ -286,9 +290,9 @@ def _reaching(url: str) -> Iterator[None]:
 
 
 def check_conditions(objects: Objects) -> None:
-    """Raises RemoteRefused unless a second creation and a stale swap of an object fail.
+    """Raises RemoteRefused if the store creates an object twice, or swaps an outdated version.
 
-    Some stores ignore such conditions; of two concurrent pushes one would be lost.
+    Some stores ignore such conditions. Then one of two concurrent pushes would be lost.
     """
     name = f"probe-{os.urandom(8).hex()}"
     try:

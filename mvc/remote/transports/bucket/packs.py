@@ -1,4 +1,4 @@
-"""Packs of a mirror: local files contain headers only; bodies are read from the bucket."""
+"""Packs of a mirror: local files have only headers of records. Bodies are read from the bucket."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from mvc.store.packs.records import (
 from mvc.store.store import Store
 
 _RECORDS_AHEAD = 3  # records that are read ahead
-_SMALL_PACK = 1 << 20  # bytes of a pack up to which it is read in one request
+_SMALL_PACK = 1 << 20  # packs up to this number of bytes are read in one request
 _HEADERS = 4 << 20  # bytes of headers per request
-_CACHED_BODIES = 48  # of small packs
+_CACHED_BODIES = 48  # number of cached bodies of small packs
 _AHEAD_PACKS = 24
 _LOADED_TOGETHER = 256
 
@@ -37,8 +37,8 @@ Fetch = Callable[[int, int], bytes]
 
 
 def read_record(store: Store, header: RecordHeader, skip: int, length: int) -> bytes | None:
-    """Bytes of a stored record with this header, from ``skip`` on; None if it is not stored."""
-    with suppress(MvcError):  # the bucket has it, too
+    """Bytes of a stored record with this header, from ``skip`` on. None if it is not stored."""
+    with suppress(MvcError):  # the bucket has the record, too
         for step in store.graph.codings(header.members[0].id, header.members[0].start):
             if step.header == header:
                 with store.fs.open_read(pack_path(store.folder / PACKS, step.pack)) as file:
@@ -50,7 +50,7 @@ def read_record(store: Store, header: RecordHeader, skip: int, length: int) -> b
 class RemotePack(ReadFile):
     """A pack in a bucket. The local file has the headers of its records.
 
-    Sequential reads of whole records read the next ones ahead.
+    When complete records are read in sequence, the next records are read ahead.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class RemotePack(ReadFile):
     ) -> None:
         """``ahead``: executor for reading ahead, if any.
 
-        ``own``: the client's own repository, which may have the same records.
+        ``own``: the repository of the client, which may have the same records.
         """
         self.path = headers.path
         self.headers = headers
         self._fetch = fetch
         self._pool = ahead
         self._own = own
-        self._begins: list[int] = []  # of records, and the end of the last one
-        self._ahead: dict[int, Future[bytes]] = {}  # requested records, by begin
-        self._last = -2  # number of the record read last
+        self._begins: list[int] = []  # offsets of records, and the end of the last record
+        self._ahead: dict[int, Future[bytes]] = {}  # requested records by their offsets
+        self._last = -2  # number of the record that was read last
 
     def close(self) -> None:
         self.headers.close()
@@ -116,7 +116,7 @@ class RemotePack(ReadFile):
         return len(data)
 
     def _number(self, offset: int, length: int) -> int | None:
-        """The number of the record that contains these bytes; None if no single one does."""
+        """The number of the record that contains these bytes. None if no record contains all."""
         with suppress(DamagedData):
             if not self._begins:
                 self._begins = list(self._find_begins())
@@ -149,7 +149,7 @@ class RemotePack(ReadFile):
 
 
 class _HeadersAhead(ReadAhead):
-    """Reads headers in large blocks, bodies as the pack does."""
+    """Reads headers in large blocks. Bodies are read as by the pack."""
 
     def __init__(self, pack: RemotePack) -> None:
         super().__init__(pack.headers)
@@ -163,11 +163,11 @@ class _HeadersAhead(ReadAhead):
 
 
 class MirrorPacks(FileSystem):
-    """The file system of a mirror: packs in the bucket are read from there.
+    """The file system of a mirror. It reads packs of the bucket from the bucket.
 
-    ``known``: these packs, by number. Opening one loads its headers and those of the following
-    packs. Bodies of small packs are read whole and cached; sequential reads read the next packs
-    ahead.
+    ``known``: the packs of the bucket, by number. Opening a pack loads its headers and those of the
+    following packs. Bodies of small packs are read completely and cached. When packs are read in
+    sequence, the next packs are read ahead.
     """
 
     def __init__(
@@ -178,12 +178,15 @@ class MirrorPacks(FileSystem):
         self._objects = objects
         self._pool = pool
         self._bodies: OrderedDict[int, Future[bytes]] = OrderedDict()
-        self._last, self._run = 0, 0  # the pack read last, and the length of the sequence
+        self._last, self._run = (
+            0,
+            0,
+        )  # the pack that was read last, and the length of the sequence up to it
         self._lock = threading.Lock()
         self.own = own
         self.known: dict[int, PackObject] = {}
         self.lingering = False
-        """Whether the bucket has unnamed packs, so that forgotten states can still be read."""
+        """Whether the bucket has packs that no head names, so that forgotten states can be read."""
 
     def open_read(self, path: Path, *, follow: bool = True) -> ReadFile:
         pack = self._pack_at(path)
@@ -206,7 +209,7 @@ class MirrorPacks(FileSystem):
     # -- headers -------------------------------------------------------------------------
 
     def load(self, numbers: Iterable[int]) -> None:
-        """Creates missing files of packs; a few small ones are read with bodies."""
+        """Creates missing files of packs. If few are missing, small packs are read with bodies."""
         packs = (self.known[number] for number in numbers if number in self.known)
         absent = [p for p in packs if self.stat(pack_path(self._folder, p.number)) is None]
         few = len(absent) <= _CACHED_BODIES
@@ -223,12 +226,12 @@ class MirrorPacks(FileSystem):
         self.write_headers(pack, decode_headers(parts, pack, self._objects.url))
 
     def _headers(self, pack: PackObject) -> Iterator[bytes]:
-        """The headers after a pack, in parts. Their size comes from the pack's writer."""
+        """The headers after a pack, in parts. The writer of the pack recorded their size."""
         for at in range(0, pack.headers, _HEADERS):
             yield self._read(pack, pack.size + at, min(_HEADERS, pack.headers - at))
 
     def write_headers(self, pack: PackObject, headers: Iterable[tuple[int, bytes]]) -> None:
-        """Creates the file of a pack: headers at their offsets, holes between them."""
+        """Creates the file of a pack: headers at their offsets, and holes between the headers."""
 
         def fill(file: WriteFile) -> None:
             file.write_at(0, PACK_HEADER)

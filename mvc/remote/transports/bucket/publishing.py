@@ -1,8 +1,8 @@
-"""Publishing: writes the mirror's new objects to the bucket, then swaps the head once.
+"""Publishes: writes the mirror's new objects to the bucket, and then swaps the head once.
 
-Readers see no change before the swap, and everything after it. An object has random bytes and its
-name is the hash of all its bytes, so no name is written twice: deleting an object that was unnamed
-for long cannot hit a new one.
+Readers see no change before the swap, and all changes after it. An object has random bytes, and its
+name is the hash of all its bytes. So no name is written twice: deleting an object that was unnamed
+for long cannot delete a new one.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from mvc.store.snapshot import JOURNAL, Snapshot
 from mvc.types import Bytes
 
 _BLOCK = 1 << 20
-_LARGE = 4 << 20  # bytes of an object above which it is written alone
-_GROWTH = 32  # bytes by which numbers in a head may become longer
+_LARGE = 4 << 20  # larger objects are written one after another
+_GROWTH = 32  # bytes by which the numbers in a head may grow
 _Times: TypeAlias = tuple[float, float]
-_REUSED_FOR = 24 * 3600.0  # seconds for which a written object is reused
+_REUSED_FOR = 24 * 3600.0  # seconds for which a written pack is reused
 
 
 class _NewPack(Struct):
-    """Headers of a pack's records by offset; ``size``: the end of the last record."""
+    """A pack to write: headers of its records by offset. ``size``: the end of the last record."""
 
     records: dict[int, bytes] = field(default_factory=dict)
     size: int = 0
 
 
 class _PublishedJournal(Struct):
-    """A journal to publish: old and new parts, and the entries inside the head."""
+    """A journal to publish: unchanged parts, new parts, and the entries in the head (``tail``)."""
 
     unchanged: tuple[JournalPart, ...]
     parts: list[PartOfJournal]
@@ -66,7 +66,7 @@ class _PublishedJournal(Struct):
 
 
 class _NewObject(Struct):
-    """An object to write; ``parts`` yields its bytes. ``pack``: for the object of a pack."""
+    """An object to write. ``parts`` yields its bytes. ``pack``, ``content``: for a pack only."""
 
     name: str
     size: int
@@ -81,12 +81,14 @@ class Publisher:
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
         self._objects = mirror.objects
-        self._written: dict[bytes, tuple[PackObject, _Times]] = {}  # packs by hash of content
+        self._written: dict[
+            bytes, tuple[PackObject, _Times]
+        ] = {}  # packs by the hash of their content
 
     def publish(self) -> bool:
-        """Publishes the mirror's entries; False if another head was swapped in before.
+        """Publishes the mirror's entries. False if another client swapped the head before.
 
-        The mirror then follows the new head and drops its own entries.
+        Then the mirror follows the new head and removes its own entries.
         """
         mirror = self._mirror
         snapshot = mirror.store.fresh()
@@ -124,12 +126,12 @@ class Publisher:
         return True
 
     def bump(self) -> bool:
-        """Swaps in an equal head, so that concurrent pushes must read the head again."""
+        """Swaps the head for an equal one, so that concurrent pushes must read the head again."""
         seen, known = self._mirror.seen, dict(self._mirror.fs.known)
         return seen is None or self._swap(replace(seen.head, swaps=seen.head.swaps + 1), known)
 
     def _swap(self, head: BucketHead, packs: Mapping[int, PackObject]) -> bool:
-        """Swaps the head, whose journal names ``packs``; otherwise refreshes the mirror."""
+        """Swaps the head, whose journal names ``packs``. If that fails, refreshes the mirror."""
         mirror, data = self._mirror, head.encoded()
         if len(data) > MAX_HEAD:
             raise StorageFull(
@@ -139,7 +141,7 @@ class Publisher:
         try:
             known = "" if mirror.seen is None else mirror.seen.version
             version = self._objects.swap(HEAD, data, known)
-        except RemoteUnreachable:  # only the answer may be lost: read the head
+        except RemoteUnreachable:  # perhaps only the answer was lost, so the head is read
             current = self._objects.read_version(HEAD, MAX_HEAD)
             version = current.version if current is not None and current.data == data else None
         if version is None:
@@ -151,7 +153,7 @@ class Publisher:
     # -- writing --------------------------------------------------------------------------
 
     def _write_all(self, uploads: list[_NewObject]) -> None:
-        """Writes objects: small ones concurrently, large ones one after another meanwhile."""
+        """Writes small objects concurrently, and meanwhile large objects one after another."""
         due = [upload for upload in uploads if not self._is_written(upload)]
         submit = self._mirror.pool.submit
         waiting = [submit(self._write, upload) for upload in due if upload.size <= _LARGE]
@@ -170,18 +172,18 @@ class Publisher:
             self._written[upload.content] = upload.pack, self._now()
 
     def _is_written(self, upload: _NewObject) -> bool:
-        """Whether a pack was written recently, so that no sweep can have deleted it."""
+        """Whether a pack was written so recently that no sweep can have deleted it."""
         _, then = self._written.get(upload.content, (None, None))
         return then is not None and all(
             0 <= now - before < _REUSED_FOR for now, before in zip(self._now(), then, strict=True)
         )
 
     def _now(self) -> _Times:
-        """Two clocks: one can be set, the other can stop while the computer sleeps."""
+        """Two clocks: the first can stop while the computer sleeps, the second can be set."""
         return monotonic(), self._mirror.clock.now_ns() / 1e9
 
     def _upload(self, number: int, new: _NewPack) -> _NewObject:
-        """The object of a pack, or a recently written one with the same content."""
+        """The object of a pack, or a recently written object with the same content."""
         headers, nonce = encode_headers(new.records), os.urandom(NONCE)
 
         def parts() -> Iterator[Bytes]:
@@ -233,7 +235,7 @@ def _new_packs(
 
 
 def _entries(snapshot: Snapshot, offset: int) -> Iterator[tuple[Recorded, bytes]]:
-    """Entries from ``offset`` to the end, each with one copy of its frame."""
+    """Yields entries from ``offset`` to the end, each with one copy of its frame."""
     end = snapshot.position.offset
     with snapshot.fs.open_read(snapshot.folder / JOURNAL) as file:
         source = file.ahead()
@@ -249,10 +251,10 @@ def _entries(snapshot: Snapshot, offset: int) -> Iterator[tuple[Recorded, bytes]
 def _journal(
     snapshot: Snapshot, before: BucketHead, known: Mapping[int, PackObject]
 ) -> _PublishedJournal:
-    """Splits the journal: extends ``before`` if its head has room, else creates parts.
+    """Splits the journal. If the head ``before`` has space, it is extended; else parts are created.
 
-    A new part absorbs the last parts that are no larger, unless they are final: an entry is written
-    a few times, and there are few parts.
+    A new part absorbs the newest parts that are not larger, unless they are final. So the journal
+    has few parts, and an entry is written only a few times.
     """
     end = snapshot.position.offset
     start = before.end.offset - 2 * len(before.frames)

@@ -1,10 +1,10 @@
 """Deletes objects of a bucket that its head does not name.
 
-A client with an earlier head may still read its objects, and a push writes packs before it swaps
-the head. So an object is deleted only if no head named it for ``UNNAMED_FOR``, by the store's
-clock, and after a swap, which makes concurrent pushes read the head again. A rewrite lists its
-dropped packs before its swap; the newest such list gives the time since when a pack is unnamed,
-otherwise the pack's own time.
+A client with an earlier head may still read objects of that head, and a push writes packs before it
+swaps the head. So an object is deleted only if no head named it for ``UNNAMED_FOR``, by the clock
+of the store. Before a deletion, the head is swapped, so that concurrent pushes read it again. A
+rewrite lists its dropped packs before its swap. The newest list with a pack gives the time since
+when the pack is unnamed; without a list, it is the time of the pack.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNNAMED_FOR = BUCKET_DAYS * 24 * 3600 * 10**9
 
 
 def sweep(mirror: Mirror, publisher: Publisher) -> bool:
-    """Deletes objects that were unnamed for long enough; returns whether unnamed packs remain."""
+    """Deletes objects that were unnamed for long enough. Returns whether unnamed packs remain."""
     unnamed = list(_unnamed(mirror))
     if not unnamed:
         return False
@@ -52,7 +52,7 @@ def _named(mirror: Mirror) -> set[str]:
 
 
 def _unnamed(mirror: Mirror) -> Iterator[StoredObject]:
-    """Objects that the head does not name, each with the time since when."""
+    """Yields objects that the head does not name. Their time is the one since when it does not."""
     objects, named = mirror.objects, _named(mirror)
     since: dict[str, int] = {}
     for note in _own(objects, DROPPED):
@@ -69,5 +69,5 @@ def _unnamed(mirror: Mirror) -> Iterator[StoredObject]:
 
 
 def _own(objects: Objects, prefix: str) -> Iterator[StoredObject]:
-    """The objects with names of mvc, also temporary ones of killed writers."""
+    """The objects whose names mvc uses, including temporary objects of killed writers."""
     return (row for row in objects.list(prefix) if _OWN.fullmatch(row.name, len(prefix)))

@@ -1,6 +1,7 @@
-"""The transport to a bucket: works on its mirror and publishes received slices.
+"""The transport to a bucket: works on the mirror, and publishes received slices.
 
-Each slice is one swap of the head, so an interrupted push loses at most one slice.
+Each slice (a part of a transfer) is one swap of the head. So an interrupted push loses at most one
+slice.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ MIRROR = "mirror"
 
 _TRIES = 100
 _POLL = 30.0  # seconds between two checks of the live version
-_FIRST_WAIT, _LONGEST_WAIT = 0.02, 2.0  # seconds after a lost race
+_FIRST_WAIT, _LONGEST_WAIT = 0.02, 2.0  # seconds to wait after another client was faster
 _BLOCK = 1 << 20
 
 
@@ -54,7 +55,7 @@ class BucketTransport:
         self._is_fresh = False
 
     def head(self, after: Place | None = None) -> RemoteHead:
-        """The bucket's current head. Without one the bucket is empty and has no identity yet."""
+        """The bucket's current head. The head of an empty bucket has no identity."""
         self._is_fresh = False
         head = self._on_mirror(lambda transport: transport.head(after))
         if self._mirror.seen is None:
@@ -87,11 +88,13 @@ class BucketTransport:
         )
 
     def receive(self, incoming: Slice) -> Received:
-        """Publishes a slice with one swap of the head; repeats it after a lost race."""
+        """Publishes a slice by one swap of the head. Tries again if another client was faster."""
         place, rest = self._mirror.place, iter(incoming.records)
         with translate(place, "write"), tempfile.TemporaryFile(dir=place) as file:
 
-            def records() -> Iterator[Bytes]:  # a repetition reads earlier ones from the file
+            def records() -> Iterator[
+                Bytes
+            ]:  # another attempt reads received records from the file
                 file.seek(0)
                 while block := file.read(_BLOCK):
                     yield block
@@ -105,10 +108,10 @@ class BucketTransport:
         return replace(got, identity=self._mirror.store.snapshot.identity)
 
     def maintain(self, act: Callable[[Store, Config], T]) -> T:
-        """Runs an operation on the bucket's repository and publishes its changes.
+        """Runs an operation on the bucket's repository, and publishes the changes.
 
-        It may run several times: after a lost race it is repeated on the new head. Deletes objects
-        that were unnamed for long enough first.
+        First deletes objects that were unnamed for long enough. If another client swaps the head
+        meanwhile, the operation runs again on the new head.
         """
         fs, publisher = self._mirror.fs, self._publisher
         fs.lingering = self._on_mirror(lambda _: sweep(self._mirror, publisher))
@@ -145,9 +148,9 @@ class BucketTransport:
         )
 
     def _on_mirror(self, act: Callable[[FolderTransport], T], *, every_pack: bool = False) -> T:
-        """Runs it on the mirror of the last known head.
+        """Runs ``act`` on the mirror of the last known head.
 
-        If the mirror is damaged, repeats it on a new one.
+        If the mirror is damaged, runs ``act`` again on a new mirror.
         """
         try:
             with self._refreshing_on_error():
@@ -171,7 +174,7 @@ class BucketTransport:
 
     @contextmanager
     def _refreshing_on_error(self) -> Iterator[None]:
-        """After an error the next operation reads the head again and removes entries it lacks."""
+        """After an error, the next operation reads the head and removes unpublished entries."""
         try:
             yield
         except BaseException:
@@ -182,10 +185,10 @@ class BucketTransport:
 def open_bucket(
     remote: Remote, store: Store | None, config: Config | None, *, place: Path | None = None
 ) -> BucketTransport:
-    """A transport to a bucket; its mirror is in the remote's folder, or at ``place``.
+    """A transport to a bucket. Its mirror is in the remote's folder, or at ``place``.
 
-    The mirror is temporary if the remote has no name or repository, or while another process uses
-    it.
+    The mirror is temporary if the remote has no name or repository, or if another process uses the
+    mirror.
     """
     if place is None and store is not None and remote.name:
         place = remote.folder(store) / MIRROR
