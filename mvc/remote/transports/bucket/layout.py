@@ -105,7 +105,7 @@ class BucketHead(Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes, url: str) -> BucketHead:
-        """Decodes a head. Raises DamagedData for other bytes than ``encoded``'s; UnsupportedFormat."""
+        """Decodes a head. Raises DamagedData for non-canonical bytes; UnsupportedFormat."""
         name = f"the head of {url}"
         body, check = data[:-_CHECK], data[-_CHECK:]
         if len(data) > MAX_HEAD or blake3(body).digest(_CHECK) != check:
