@@ -1,9 +1,9 @@
 """``mvc merge``.
 
-If only one side changed a tensor since the nearest common ancestor, the merge has the tensor of
-that side. If both sides changed a tensor, or a file without tensors, that is a conflict. Strategies
+If only one side changed a tensor since the nearest common ancestor, the merge has that side's
+tensor. If both sides changed a tensor, or a file without tensors, that is a conflict. Strategies
 resolve conflicts: the mean of both sides; the sum of the ancestor and X times each change; ours or
-theirs, for files, too. If a conflict remains, mvc lists all and writes nothing. PATTERN selects
+theirs, for files, too. If conflicts remain, mvc lists them and writes nothing. PATTERN selects
 tensors (NAME or PATH:NAME) or files; the last match counts. If HEAD is an ancestor of REV, the
 branch moves forward.
 """

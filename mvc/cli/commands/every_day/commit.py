@@ -6,8 +6,8 @@ the command ends, the version is durable.
 
 A lossy pipeline computes and records production weights; -o or --in-place writes them to disk.
 With --provenance, SCRIPT has a function NAME (default: train) that trained PATH from HEAD, and
-functions model() and optimizer(parameters). mvc records this recipe. A replay that gives the same
-bits proves the recipe.
+functions model() and optimizer(parameters). mvc records this recipe. A replay (a second run)
+with the same bits proves the recipe.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Prints the live version of TARGET, or of every target: when it was live, its message and metrics,
 and the author and reason of the deployment. --between lists the oldest version first, which was
-live already at A. --nodes lists the newest report of each node. To print the report of one node at
-a time, name nodes/NAME/TARGET, with --at.
+live already at A. --nodes lists the newest report of each node. If TARGET is nodes/NAME/TARGET,
+--at prints the report of the node NAME at TIME.
 """
 
 from __future__ import annotations

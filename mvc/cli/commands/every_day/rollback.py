@@ -1,8 +1,7 @@
 """``mvc rollback``.
 
-Deploys the version that was live before the live version. A second rollback goes back one more
-version: a rollback never returns to a version that the rollbacks directly before it left. Branches,
-HEAD and files do not change.
+Deploys the version that was live before. A second rollback goes back by one more version: mvc skips
+versions that the rollbacks directly before have left. Branches, HEAD and files do not change.
 """
 
 from __future__ import annotations

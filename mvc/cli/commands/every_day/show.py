@@ -2,8 +2,8 @@
 
 REV is HEAD by default ('mvc help revisions'). mvc lists files and tensors that differ from the
 first parent; -v lists all. A 'predicted' tensor is stored as the step of an optimizer. With TENSOR,
-mvc prints its values; -v prints all values of a large tensor. bfloat16 and float8 are printed as
-float32. If several files have the TENSOR, write PATH:TENSOR.
+mvc prints values of this tensor; -v prints all values of a large tensor. bfloat16 and float8 are
+printed as float32. If several files have the TENSOR, write PATH:TENSOR.
 """
 
 from __future__ import annotations

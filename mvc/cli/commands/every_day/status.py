@@ -1,7 +1,7 @@
 """``mvc status``.
 
-mvc compares the contents of files with HEAD. A folder without tracked files is one line; -v lists
-the files in such a folder.
+mvc compares the contents of files with HEAD. A folder without tracked files is printed as
+one line; -v lists the files in such a folder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``mvc undo``.
 
 Undoes the newest operation that moved a branch, a tag or HEAD, or the operation with this NUMBER in
---list. The refs that the operation moved return to their values before it. Files do not change. To
+--list. The refs that the operation moved return to their earlier values. Files do not change. To
 undo a deployment, use 'mvc rollback' or 'mvc deploy --retract'.
 """
 

@@ -1,8 +1,8 @@
 """``mvc annotate``.
 
-Records later results, such as those of an evaluation. The version and its id do not change. If a
-metric or param has several values, log, show, live and report use the newest one. Without values,
-mvc lists the annotations of REV. 'mvc undo' reverts an annotation.
+Records later results, such as those of an evaluation. The version and its id do not change. log,
+show, live and report use the newest value of each metric and param. Without a metric, param or
+note, mvc lists the annotations of REV. 'mvc undo' reverts an annotation.
 """
 
 from __future__ import annotations

@@ -28,14 +28,14 @@ class _PushOptions(CommandOptions, frozen=True, kw_only=True):
         "Send all branches and tags.", "--all", allows="remote force partial dry_run"
     )
     force: bool = flag(
-        "Move refs back or sideways, if they did not move since the last fetch.", "-f"
+        "Move refs to any version, if they did not move since your last fetch.", "-f"
     )
     delete: tuple[str, ...] = option("REF", "Delete a ref on the remote (repeatable).", "-d")
     states: tuple[str, ...] = option(
         "REV", "Send only the state of REV, which the remote lacks (repeatable).", allows="remote"
     )
     partial: bool = flag(
-        "Send versions whose states are missing, too. Exit with 0 if anything is left out."
+        "Send versions even if their states are missing. Exit with 0 if data are left out."
     )
     dry_run: bool = DRY_RUN
 

@@ -1,9 +1,9 @@
 """``mvc serve``.
 
-If FOLDER is a repository, mvc serves it at http://HOST; otherwise, each repository below FOLDER at
-http://HOST/NAME. Clients need a token. 'token add' creates a token for the current folder (-C
-FOLDER for another one), prints the token, and stores only its hash. --stdio serves FOLDER on
-standard input and output, for ssh.
+If FOLDER is a repository, mvc serves it at http://HOST. Otherwise, mvc serves each repository below
+FOLDER at http://HOST/NAME. Clients need a token. 'token add' creates a token for the current folder
+(-C FOLDER for another one), prints it, and stores only its hash. --stdio serves FOLDER on standard
+input and output, for ssh.
 """
 
 from __future__ import annotations

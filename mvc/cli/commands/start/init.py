@@ -17,7 +17,7 @@ class _InitOptions(CommandOptions, frozen=True, kw_only=True):
     branch: str | None = option("NAME", "The name of the first branch.", "-b")
     bare: bool = flag("Create a bare repository, without working files, to push to.")
     shared: Literal["group", "all"] | None = option(
-        "[group|all]", "Let the group of DIR read and write. With 'all', let others read, too.",
+        "[group|all]", "Let the group of DIR read and write. With 'all', let others read.",
         is_flag=False, flag_value="group",
     )  # fmt: skip
 

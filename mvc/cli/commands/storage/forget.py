@@ -1,8 +1,8 @@
 """``mvc forget``.
 
-Deletes the states of the REVs, or without REVs of the versions that rules (the options) select.
-Commits, ids and history stay. The next 'mvc gc' removes the bytes. --weights deletes ("drops") only
-weights that 'mvc retrain' can compute again.
+Deletes the states of the REVs. Without REVs, rules (options such as --keep-last) select the
+versions. Commits, ids and history stay. The next 'mvc gc' removes the bytes. --weights deletes
+("drops") only weights that 'mvc retrain' can compute again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``mvc repack``.
 
-Names, ids and contents do not change. The aim is --interval, --max-recovery or --max-size. Without
-these, it comes from the settings: store.storage_weight, else store.max_recovery, else store.layout.
---add and --remove accept several REVs.
+Names, ids and contents do not change. The aim is --interval, --max-recovery or --max-size. The
+default aim comes from the settings: store.storage_weight, else store.max_recovery, else
+store.layout. --add and --remove accept several REVs.
 """
 
 from __future__ import annotations
