@@ -311,9 +311,7 @@ def _decompress(reader: Any, error: type[Exception], frame: memoryview, size: in
     try:
         data: bytes = reader.decompress(frame, size)
         # The reader detects the end of the frame only if bytes after its content are requested.
-        left = getattr(
-            reader, "unconsumed_tail", b""
-        )  # only zlib has this; other readers buffer the rest
+        left = getattr(reader, "unconsumed_tail", b"")  # of zlib; other readers buffer the rest
         rest = b"" if reader.eof else reader.decompress(left, 1)
     except (error, EOFError):
         return None

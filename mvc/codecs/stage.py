@@ -61,7 +61,7 @@ class Stage(Struct, frozen=True):
     returns: ClassVar[Kind | None] = None
     needs: ClassVar[str]
     scope: ClassVar[Literal["tensor", "group"]] = "tensor"
-    operator: ClassVar[Literal["none", "sub", "xor", "add"]] = "none"  # computes the delta
+    operator: ClassVar[Literal["none", "sub", "xor", "add"]] = "none"  # how the delta is computed
     delta: ClassVar[bool] = False  # only meant for deltas, absent from full records
     lossy: ClassVar[bool] = False
     feature: ClassVar[str]  # of the format; only for stages that records name

@@ -254,7 +254,7 @@ def join(planes: list[Bytes | int], out: Words, *, folded: bool = False) -> None
 def _joined(planes: list[Bytes | int], out: Words, slot: str) -> Words | int:
     """The words of these planes; one value if all words are equal.
 
-    An array is ``out``, or the only plane.
+    An array of words is in ``out``, or is the plane itself if there is only one.
     """
     if all(isinstance(plane, int) for plane in planes):
         return sum(int(plane) << 8 * i for i, plane in enumerate(planes))

@@ -6,7 +6,7 @@ import time
 
 from mvc.errors import InvalidTime
 
-_END = (1 << 63) - 1  # in April 2262, where nanoseconds in 64 bits end
+_END = (1 << 63) - 1  # April 2262: the last time in ns that fits into 64 bits with a sign
 _SECOND = 1_000_000_000
 
 

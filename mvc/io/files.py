@@ -71,10 +71,10 @@ LOCK_SECONDS = 60.0
 """Default seconds to wait for a lock."""
 
 POLLED = 1.0
-"""In the last seconds before the deadline, a thread polls a lock: it tries again every few ms.
+"""Seconds before the deadline in which a lock is polled: every few ms, the thread tries again.
 
-Before that, a thread waits in the kernel's queue. Such a thread cannot be stopped. Near the
-deadline, it could acquire the lock for a moment after the caller's time-out.
+With more time left, a thread waits in the kernel's queue. Such a thread cannot be stopped. After a
+time-out, it could still acquire the lock for a moment.
 """
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.008  # seconds between two attempts
@@ -595,7 +595,7 @@ def _below(path: Path, within: Path | None) -> Path | None:
 
 
 def _identify(file: ReadFile | WriteFile) -> FileIdentity:
-    """The opened file's identity; closes the file if it is not a regular one."""
+    """The identity of the open file. Closes the file if it is not a regular file."""
     try:
         identity = file.identity()
         _regular(file.path, identity)
@@ -617,9 +617,9 @@ def _reach(path: Path, within: Path | None) -> Iterator[tuple[str, int | None]]:
     """Yields a name and the descriptor of its folder, for functions with ``dir_fd``.
 
     Without ``within``, yields (path, None). Otherwise raises IoFailed if ``path`` is not below
-    ``within``, or if a symbolic link is between them. Each folder is opened relative to its parent
-    with O_NOFOLLOW (openat(2)). To check the folders first would not suffice, because a link could
-    replace a folder between the check and the use.
+    ``within``, or if a part of the path below ``within`` is a symbolic link. Each folder is opened
+    relative to its parent with O_NOFOLLOW (openat(2)). To check the folders first would not
+    suffice, because a link could replace a folder between the check and the use.
     """
     if within is None or path == within:
         yield os.fspath(path), None

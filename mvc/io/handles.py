@@ -1,6 +1,6 @@
 """Open files. A write transfers all of its bytes or raises an error.
 
-A read does so, too, unless the file ends before. Every transfer has its own offset. The position
+A read transfers less only at the end of the file. Every transfer has its own offset. The position
 that the operating system keeps for an open file is not used, so several threads can use one handle.
 System calls are in small methods whose names begin with an underscore, such as ``_read``. Test
 doubles replace these methods and inherit the rest.
@@ -27,7 +27,9 @@ from mvc.io.os_errors import sync_failure, translate
 from mvc.types import Bytes, Closing
 
 MOST = 1 << 30
-"""Maximum bytes of one call. Linux transfers less than 2 GiB at once. macOS refuses more than that.
+"""Maximum bytes of one call.
+
+Linux transfers less than 2 GiB at once. macOS refuses larger calls.
 """
 
 VECTORS = 1024
@@ -39,7 +41,7 @@ PAGE = 4096
 LARGE = 1 << 20
 """Minimum bytes of a direct write, which bypasses the page cache.
 
-Files are not searched for holes (unwritten ranges of a sparse file) that are smaller.
+Also the minimum size of the holes (unwritten ranges of a sparse file) that reads search for.
 """
 
 _SMALL = 1 << 16
@@ -138,9 +140,7 @@ class _Handle(Closing):
 
     def read(self, offset: int, length: int) -> bytes:
         """``length`` bytes at ``offset``, or fewer at the end of the file."""
-        if (
-            length > _SMALL
-        ):  # a length from damaged data must not allocate more memory than the file has bytes
+        if length > _SMALL:  # a damaged length must not allocate more than the file's size
             length = max(0, min(length, self.size() - offset))
         with translate(self.path, "read"):
             data = self._call_read(offset, length)
@@ -186,9 +186,9 @@ class ReadFile(_Handle):
         return ReadAhead(self)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fills ``buffer`` (contiguous, writable) from ``offset`` on; returns the bytes read.
+        """Fills ``buffer`` (contiguous, writable) from ``offset`` on. Returns the number of bytes.
 
-        Their number is smaller than the buffer only if the file ends before.
+        This number is less than the size of ``buffer`` only at the end of the file.
         """
         view = _flat(buffer)
         if len(view) < LARGE or not self._is_sparse():
@@ -452,7 +452,7 @@ class WriteFile(_Handle):
             return 0
 
     def _reopened(self) -> int:
-        """A second descriptor, for direct writes. -1 if the system refuses it, or on a network."""
+        """A second descriptor, for direct writes. -1 on a network file system, or if refused."""
         if mounts.is_network(mounts.type_of(self.path)):
             return -1
         try:

@@ -1,7 +1,7 @@
 """Writes to the program's log: loggers ``mvc.*`` of the standard module ``logging``.
 
 Fields of an event become attributes of its log record, for formatters that write these attributes.
-If no module has imported ``logging``, nothing is logged. This module does not import it either,
+If no module has imported ``logging``, nothing is logged. This module never imports ``logging``,
 because the import would delay every command.
 """
 

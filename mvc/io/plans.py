@@ -145,9 +145,9 @@ class Pointer(Struct, frozen=True):
         return cls(*values)  # type: ignore[arg-type]
 
     def plan(self, number: str) -> Path:
-        """The path of the plan with this number in the folder.
+        """The path of the plan with this number.
 
-        The pointer's file has the number, too.
+        The pointer's own file is named by the same number.
         """
         return Path(self.folder) / f"{TEMPORARY}{number}"
 

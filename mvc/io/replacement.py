@@ -121,10 +121,10 @@ class Finished(Struct):
 
 
 def finish_interrupted(fs: FileSystem, plans: Path, finish: Finish) -> Iterator[Finished]:
-    """Completes or reverts the interrupted replacements of this user. Yields a result for each.
+    """Completes or reverts the interrupted replacements of this user.
 
-    If a file has changed since the plan was written, or if a temporary file does not match the
-    plan, the remaining steps of the plan are not done.
+    Yields a result for each plan. If a file has changed since the plan was written, or if a
+    temporary file does not match the plan, the remaining steps of the plan are not done.
     """
     identity = fs.stat(plans, follow=False)
     for name in fs.list(plans) if identity is not None and identity.is_dir else ():
@@ -266,7 +266,7 @@ def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
 
 @contextmanager
 def removing_if_failed(fs: FileSystem) -> Iterator[list[Path]]:
-    """Yields an empty list, for the argument ``created`` of ``make_dirs``, which adds new folders.
+    """Yields an empty list, to which ``make_dirs`` adds new folders (its argument ``created``).
 
     If the block fails, the folders in the list are deleted if they are empty. The error of the
     block is raised.

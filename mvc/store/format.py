@@ -1,7 +1,8 @@
-"""The file ``format``: the version of a repository and the features it uses.
+"""The file ``format``: the version of a repository's format and the features that it uses.
 
-A feature is recorded before the first byte that needs the feature is written. So a release that
-does not know the feature refuses the repository.
+A feature is an addition to the format after the first release. It is recorded before the first byte
+that needs the feature is written. So a release that does not know the feature refuses the
+repository.
 """
 
 from __future__ import annotations

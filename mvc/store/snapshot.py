@@ -3,7 +3,8 @@
 The journal has one entry for each operation. The index finds entries by keys, such as the id of a
 commit (``mvc.store.index.keys``). Packs contain the encoded objects. A query searches in the index
 and in the *tail*, the keys of entries that are not indexed yet. ``refresh`` reads entries that were
-appended since. If another process has replaced the journal or the index, it opens the new one.
+appended since the last refresh. If another process has replaced the journal or the index,
+``refresh`` opens the new file.
 
 Do not confuse snapshots with reset points, which are versions that are stored in full
 (``mvc.repo.commit.storage_policy``).

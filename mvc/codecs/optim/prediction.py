@@ -32,10 +32,7 @@ GRADES = 10
 Grade 0 is an uncertainty of at most a few units in the last place.
 """
 _FRACTION = {"float32": 23, "float64": 52}
-_NANS = {
-    "float32": 0x7FC00000,
-    "float64": 0x7FF8000000000000,
-}  # the bits that replace every NaN in results
+_NANS = {"float32": 0x7FC00000, "float64": 0x7FF8000000000000}  # bits of every NaN in results
 
 
 class Prediction(Struct, frozen=True):

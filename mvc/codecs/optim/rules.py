@@ -132,7 +132,8 @@ def _signed(
 def _decayed(name: str, arrays: str, numbers: str, formula: Formula) -> dict[str, Rule]:
     """Two rules for a step after decoupled weight decay.
 
-    The decay is a multiplication. In the rule whose name ends in f, it is a subtraction.
+    In the first rule, the decay is a multiplication. In the second rule, whose name ends in f, the
+    decay is a subtraction.
     """
     inputs = len(arrays.split()) - 1
 

@@ -83,9 +83,7 @@ class LooseGraph(MemoryGraph):
             *available,
             *(id_ for id_, steps in self._to.items() if not steps[0].member.base),
         }
-        leads: dict[
-            bytes, list[tuple[bytes, set[bytes]]]
-        ] = {}  # by need: (object, its missing needs)
+        leads: dict[bytes, list[tuple[bytes, set[bytes]]]] = {}  # (object, its missing needs)
         for id_, steps in self._to.items():
             for member in (step.member for step in steps if step.member.base):
                 needs = {self._named[name] for name in member.needs if name in self._named}

@@ -2,8 +2,9 @@
 
 A piece is at most 32 MiB of an object, such as the bytes of a tensor. A payload is the encoded
 bytes of a piece. A *predicted* piece is stored as the difference from what an optimizer's step
-computes. It needs its base (the weights before the step) and inputs (first moments, for example).
-Base and inputs are pieces of other objects at the same offset, and may be predicted, too.
+computes. To decode this difference, the piece's base (the weights before the step) and its inputs
+(first moments, for example) are needed. Base and inputs are pieces of other objects at the same
+offset, and may be predicted, too.
 
 A plan recovers every piece once, directly before the piece is needed. So few pieces are in memory
 at a time: for a series of predicted versions, those of two consecutive steps.
@@ -228,7 +229,7 @@ def _add(
 ) -> list[tuple[bytes, PathStep | None]]:
     """Adds the objects on a path to ``last_steps``.
 
-    Returns the inputs, each with the step it is for.
+    Returns each input with the step that needs it.
     """
     needed: list[tuple[bytes, PathStep | None]] = []
     at = path.origin
@@ -258,9 +259,7 @@ def _ordered(last_steps: Mapping[bytes, _LastStep], targets: Sequence[bytes]) ->
         if last.step.member.coding.predicted:
             cuts |= {id_, last.base or id_}
     ordered: list[Action] = []
-    opened: dict[
-        bytes, Iterator[bytes]
-    ] = {}  # objects on the way from ``target``: the needs not visited yet
+    opened: dict[bytes, Iterator[bytes]] = {}  # the needs of an object that are not visited yet
     done: set[bytes] = set()
     for target in targets:
         if target not in last_steps or target in done:

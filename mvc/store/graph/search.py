@@ -3,9 +3,9 @@
 An object, such as the bytes of a tensor, is stored in full or as a delta from another object, its
 base. Large objects are stored in pieces of 32 MiB. A path to an object begins at a full record,
 which needs no base. A delta without a transform can be applied and undone, so it is an edge in both
-directions. So a version can be recovered from a full record of an earlier or of a later version
-(VSOL §3.2.8). A delta with a transform, such as a change of dtype, can only be applied
-(``Coding``).
+directions. So a version can be recovered from a full record of an earlier or of a later version, as
+in C. Heitenberger's thesis (§3.2.8). A delta with a transform, such as a change of dtype, can only
+be applied (``Coding``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.snapshot import Snapshot
 
 _MAX_VISITED = 100_000
-_CACHED = 8192  # key prefixes, and as many paths
+_CACHED = 8192  # maximum number of cached key prefixes, and of cached paths
 
 Place = tuple[int, int, int]
 """Position of a payload: number of the pack, offset of the record, offset in the record's body.
@@ -134,10 +134,7 @@ class Graph:
     """Finds paths over the records of a snapshot (the repository up to some journal entry)."""
 
     def __init__(self, snapshot: Snapshot, speed: Speed, *, undo: int | None = None) -> None:
-        """``undo``: a byte of the journal.
-
-        Deltas of entries from this byte on must not be undone.
-        """
+        """``undo``: a byte of the journal. Deltas of entries after this byte must not be undone."""
         self._snapshot = snapshot
         self._speed = speed
         self._undo = undo
@@ -213,8 +210,8 @@ class Graph:
     def nameable(self, id_: bytes) -> bool:
         """Whether records can name this object as a base.
 
-        A base is named by the first bytes of its id. They mean the first object published with
-        them.
+        A base is named by the first bytes of its id. These bytes mean the first published object
+        whose id has them.
         """
         return self.resolve_prefix(id_[: keys.ID_BYTES]) == id_
 
@@ -282,9 +279,9 @@ class Graph:
     ) -> Path:
         """The cheapest path to the piece at ``start`` of an object.
 
-        Raises DamagedData if there is none. ``available``: ids of objects in memory, where a path
-        may begin at no cost. ``avoid``: payloads that the path must not use, by default those known
-        to be damaged.
+        Raises DamagedData without a path. ``available``: ids of objects in memory, where a path may
+        begin at no cost. ``avoid``: payloads that the path must not use, by default those known to
+        be damaged.
         """
         if available or avoid is not None:
             avoided = self._damaged if avoid is None else avoid

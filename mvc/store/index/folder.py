@@ -94,9 +94,7 @@ def _delete(fs: FileSystem, environment: Path) -> None:
         if identity is not None and not identity.is_dir:
             fs.unlink(environment, missing_ok=True)
             return
-        with suppress(
-            MvcError
-        ):  # The data file first: then no process adds a lock file, which present users ignore.
+        with suppress(MvcError):  # data first, so that no process adds a second lock file
             for name in (DATA, LOCK):
                 fs.unlink(environment / name, missing_ok=True)
         fs.remove_dir(environment)

@@ -1,10 +1,9 @@
-"""Checks the index, an LMDB file, before LMDB opens it.
+"""Checks an LMDB file before LMDB opens it: offsets must be in their page, pages in the file.
 
-Offsets must be in their page, pages in the file. LMDB trusts its file. A flipped bit in a page's
-header or in a pointer makes LMDB read outside the page or outside its memory map. This kills the
-process, at every start. So all pages that the newest header reaches are checked first: the main
-tree, the tree of free pages, and the lists of free pages. Stored keys and values are not checked
-here, because they have hashes.
+LMDB trusts its file. A flipped bit in a page's header or in a pointer makes LMDB read outside the
+page or outside its memory map. This kills the process, at every start. So all pages that the newest
+header reaches are checked first: the main tree, the tree of free pages, and the lists of free
+pages. Stored keys and values are not checked here, because they have hashes.
 
 Layout: LMDB 0.9 (``mdb.c``: MDB_meta, MDB_db, MDB_page, MDB_node), file version 1, 64-bit,
 little-endian.

@@ -75,7 +75,7 @@ class IndexReader:
         self.tip: Recorded | None = None
         self.gaps: list[Gap] = []
         self.rebuilt = False
-        self.superseded: Meta | None = None  # state of an index of the replaced journal
+        self.superseded: Meta | None = None  # the state, if it is that of a replaced journal
         self.lent: Lent | None = None  # the open index, if there is one
         self._meta = Meta(journal.identity, GENESIS, ())
         self._runs: list[RunReader] = []
@@ -152,7 +152,8 @@ class IndexReader:
     def _read_tail(self, low: bytes) -> None:
         """Before a search for objects, adds the keys of objects to the tail.
 
-        Until then, the tail lacks these keys: reading them needs the record headers in the packs.
+        Before the first such search, the tail lacks these keys, because they must be read from the
+        packs.
         """
         if low[:1] not in {keys.BLOB, keys.EDGE} or not self._unread:
             return
@@ -356,8 +357,8 @@ class IndexReader:
     def index_far_end(self) -> None:
         """If many bytes of the journal are not indexed, indexes them without using the tail.
 
-        After an index was lost or a journal replaced, a single process does this. Its other users
-        wait for the result. If this fails, searches use the tail.
+        After an index was lost or a journal replaced, a single process does this, and other
+        processes wait until it has finished. If this fails, searches use the tail.
         """
         if self.lent is None or not self._writable or not self._is_far_behind():
             return

@@ -117,9 +117,9 @@ class Entry(Struct, frozen=True, dict=True):
 
     @property
     def done_by(self) -> str:
-        """The author of the entry. If the entry has no author, the author of a statement or commit.
+        """The author of the entry. Without one, the first author of its statements and commits.
 
-        That author has precedence if the entry was received.
+        If the entry was received, the authors of statements and commits come first.
         """
         authors = [s.author for s in self.statements] + [c.author for c in self.commits]
         first = next(filter(None, authors), "")
@@ -162,7 +162,10 @@ class Entry(Struct, frozen=True, dict=True):
         return next((change.new for change in reversed(self.refs) if change.name == ref), None)
 
     def says_of(self, mark: StateChange) -> tuple[CommitId, ...]:
-        """The versions to whose state this mark applies, not only to one file's weights."""
+        """The versions whose whole state has this mark.
+
+        Marks of single files' weights do not count.
+        """
         return tuple(s.commit for s in self.states if s.change == mark and not s.path)
 
     @property

@@ -312,10 +312,10 @@ def _claimed(data: bytes, at: int) -> int:
 def _begin_of(data: bytes, start: int, at: int, frame: _Frame) -> int:
     """Where the entry begins that has an undamaged copy at ``at``.
 
-    A damaged entry at ``start`` precedes. The undamaged copy may be the first or the second one.
-    For each case, the remains of the damaged copy, of the previous entry's checksums and of the
-    next entry's header are compared with the expected bytes. The case with more equal bytes is the
-    result.
+    A damaged entry at ``start`` precedes this entry. The undamaged copy may be the first or the
+    second one. For each case, the remains of the damaged copy, of the previous entry's checksums
+    and of the next entry's header are compared with the expected bytes. The case with more equal
+    bytes is the result.
     """
     payload, sequence, chain, check = frame
     length = OVERHEAD + len(payload)

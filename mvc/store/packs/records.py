@@ -33,7 +33,7 @@ _MAX_EXTRA = 1 << 20
 BASE_BYTES = 8
 """How many first bytes of an id name a base.
 
-They mean the first published object with these bytes.
+These bytes mean the first published object whose id has them.
 """
 
 BLOB, MANIFEST = 1, 2

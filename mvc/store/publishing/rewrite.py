@@ -60,8 +60,8 @@ class Rewrite:
             self._file: WriteFile = opened.enter_context(
                 fs.open_write(self._path, create=True, exclusive=True)
             )
-            # Other processes delete the file unless it is locked. After the rename, this lock is
-            # that of the journal, and excludes writers until the new name is durable.
+            # Other processes delete the file unless it is locked. After the rename, this is the
+            # lock of the journal. It excludes writers until the new name is durable.
             self._lock: FileLock = opened.enter_context(fs.lock(self._path))
             self._check_name()
             self._opened = opened.pop_all()

@@ -1,8 +1,8 @@
 """A cache of pieces (at most 32 MiB of an object) that were recovered as inputs of predictions.
 
-Weights may be predicted from the optimizer's moments of the same version, their inputs. A caller
-may write the file of the weights and then that of the optimizer. Without the cache, the moments
-would be decoded twice.
+Weights may be predicted from the optimizer's moments of the same version. The moments are then
+inputs. A caller may write the file of the weights and then that of the optimizer. Without the
+cache, the moments would be decoded twice.
 """
 
 from __future__ import annotations

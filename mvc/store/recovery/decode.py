@@ -34,10 +34,11 @@ _STREAMED = 8 << 20
 """The payload of a piece with more bytes is not loaded at once, but read chunk by chunk."""
 
 Each: TypeAlias = Callable[[Callable[[int], Callable[[], None]], range], None]
-"""Does the work for all chunks. Its first argument is called with every chunk's offset, in order.
+"""Does the work for all chunks: calls its first argument with every chunk's offset, in order.
 
-This call returns a function, which the same thread calls before it begins another chunk. Several
-threads may share the work. Then these functions run in any order.
+Such a call begins a chunk. It returns a function that finishes the chunk. The same thread calls
+this function before it begins another chunk. Several threads may share the work, so chunks may be
+finished in any order.
 """
 _Chunk: TypeAlias = tuple[memoryview, int]
 """An encoded chunk: its bytes, and the width of its elements."""

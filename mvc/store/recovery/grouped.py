@@ -93,8 +93,8 @@ def _in_turn(routes: Sequence[_Route]) -> list[tuple[_Route, int]]:
     """Orders all payloads of all routes, so that routes that share a payload use it consecutively.
 
     A payload is given as its route and its index on the route. There is no such order if, for
-    example, one route undoes a delta that another route applies. Then the pairs are ordered by
-    route, and some payloads are decoded more than once.
+    example, one route undoes a delta that another route applies. Then the payloads are ordered by
+    route, and some are decoded more than once.
     """
     before: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for route in routes:

@@ -251,7 +251,7 @@ def costs_of(text: str) -> list[Costs]:
 
 @lru_cache(1024)
 def per_byte(text: str, width: int) -> tuple[float, float]:
-    """The sum of ``a`` and of ``b`` over a coding's stages (see above) for elements of this width.
+    """The sums of ``a`` and of ``b`` (module docstring) over a coding's stages, for this width.
 
     For a width without constants, the maximum of all widths counts.
     """

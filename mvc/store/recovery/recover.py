@@ -91,7 +91,7 @@ class Recovery:
         self._provided: Mapping[bytes, Available] = {} if provided is None else provided
 
     def fill_from(self, available: Mapping[bytes, Available], requests: Sequence[Request]) -> bool:
-        """As ``fill``, but paths may begin at ``available`` objects. Returns False after damage.
+        """As ``fill``, but paths may begin at ``available`` objects. Returns False if this fails.
 
         If each of n versions is recovered from the previous version, n deltas are decoded in total.
         """
@@ -244,10 +244,7 @@ class Recovery:
             walk(plan(self.graph, [id_], start, self._provided))
 
     def _begin(self, origin: bytes | None, start: int, out: memoryview) -> None:
-        """Fills ``out`` from ``origin``, a provided object at which a path begins.
-
-        None: does nothing.
-        """
+        """Fills ``out`` from ``origin``, a provided object where a path begins, if there is one."""
         source = None if origin is None else self._provided[origin]
         if isinstance(source, InFile):
             source.read_into(start, out)

@@ -42,11 +42,12 @@ class Walker:
         parallel: bool = False,
         check: bool = True,
     ) -> None:
-        """Fills ``out`` along a path. The path may contain transforms, but no predicted steps.
+        """Fills ``out`` along a path without predicted steps.
 
-        With ``origin``, the first step is a delta from these bytes. ``parallel``: use the threads
-        of the pool, to which the calling thread must not belong. Without ``check``, payload
-        checksums are ignored, and the caller checks the result. Raises DamagedData.
+        The path may contain transforms, such as a change of dtype. With ``origin``, the first step
+        is a delta from these bytes. ``parallel``: use the threads of the pool, to which the calling
+        thread must not belong. Without ``check``, payload checksums are ignored, and the caller
+        checks the result. Raises DamagedData.
         """
         parallel = parallel and len(out) > SHORT
         sections = _sections(steps) or [(None, ())]

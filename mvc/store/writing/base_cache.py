@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class BaseCaches:
     """The ``BaseCache`` of each path of an open repository, with ``budget`` bytes in total.
 
-    Contents beyond the budget are not cached. To free memory, older versions are deleted first,
-    then the caches of the least recently used paths. Caches of the running commit (``in_use``) are
-    not deleted. A commit calls ``select``, and locks ``lock`` until it ends.
+    Tensors beyond the budget are not cached. To free memory, older versions are deleted first, then
+    the caches of the least recently used paths. Caches of the running commit (``in_use``) are not
+    deleted. A commit calls ``select``, and locks ``lock`` until the commit ends.
     """
 
     def __init__(self) -> None:

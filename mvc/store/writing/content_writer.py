@@ -251,9 +251,7 @@ class ContentWriter:
                 self._make_unit_room(members, length)
             steps = None if start else first
             if rules is not None and start:
-                with suppress(
-                    DamagedData
-                ):  # on failure, the pieces are stored without a prediction
+                with suppress(DamagedData):  # after a failure, the pieces are not predicted
                     steps = self._steps(members, start)
             for name in put_order(members, rules):
                 member = members[name]

@@ -152,8 +152,8 @@ def _most(full: float, policy: Policy) -> float:
 def _first_share(base: BasePiece, nbytes: int) -> float | None:
     """Stored bytes per raw byte of the full record at which the base's chain begins.
 
-    None if this is unknown or must be estimated again, and for small pieces, because the header of
-    a small piece would distort the result.
+    None if this is unknown or must be estimated again. None for small pieces, too, because their
+    headers would distort the result.
     """
     if nbytes < _TINY or not base.chain or base.chain[-1].depth % _AGAIN == _AGAIN - 1:
         return None

@@ -477,10 +477,7 @@ class ObjectWriter:
     def _whole_base(
         self, base: tuple[bytes, bytes], kind: int
     ) -> tuple[tuple[Link, ...], bytes, memoryview]:
-        """The chain, id and bytes of the base for ``put_bytes``.
-
-        All are empty if it must store in full.
-        """
+        """The chain, id and bytes of the base for ``put_bytes``. All are empty without a base."""
         layout, (id_, data) = self.policy.layout, base
         chain = self._graph.chain(id_)
         fits = chain[-1].nbytes == len(data) and self._nameable(id_)

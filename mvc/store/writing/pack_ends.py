@@ -1,8 +1,8 @@
 """The committed end of a pack: where the last record ends that a journal entry names.
 
-It can be found by the index or by reading the journal. The index is fast, but it is derived from
-the journal, and may be outdated, damaged, or the index of another repository. So the index is used
-only to choose where to append, because appending at a file's end destroys nothing. Before bytes are
+This end is known from the index and from the journal. The index is fast, but it is derived from the
+journal, and may be outdated, damaged, or the index of another repository. So the index is used only
+to choose where to append, because appending at a file's end destroys nothing. Before bytes are
 truncated or a pack is deleted, the whole journal is read.
 """
 

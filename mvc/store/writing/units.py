@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mvc.adapters.optimizers.units import Unit
 
 _WORTH = 0.9
-"""A unit is predicted if this takes at most 0.9 times the bytes of plain deltas.
+"""A unit is predicted if the predictions take at most 0.9 times the bytes of plain deltas.
 
 A smaller saving would be lost at the version after the run, which is a delta from a distant base.
 """
@@ -49,9 +49,7 @@ _TRIES = 4  # maximum number of different rules for units with equal hyperparame
 _SAMPLED = 4096  # bytes of each of four blocks of a tensor, on which rules are compared
 _SHORT = 256  # bytes of a tensor; below, the header bytes that name its inputs count, too
 _MOST_NAMED = 0.5  # maximum of these header bytes, as a share of the tensor's bytes
-_GRADED = (
-    4096  # bytes of a tensor; from here on, grades (``Rules.graded``) save more than they take
-)
+_GRADED = 4096  # bytes of a tensor; from here on, grades (``Rules``) save more than they need
 _AS_GOOD = 0.5  # in another unit, a rule must reach this share of its exact predictions
 
 
