@@ -41,7 +41,7 @@ PAGE = 4096
 LARGE = 1 << 20
 """Minimum bytes of a direct write, which bypasses the page cache.
 
-Also the minimum size of the holes (unwritten ranges of a sparse file) that reads search for.
+Also the minimum bytes of a read that looks for holes (unwritten ranges of a sparse file).
 """
 
 _SMALL = 1 << 16

@@ -46,7 +46,7 @@ def parse_format(data: bytes) -> frozenset[str]:
     if check != blake3(text.encode()).hexdigest(8) + "\n":
         raise DamagedData(
             "the repository's format file is damaged",
-            hint="run 'mvc fsck --repair' to write it from the rest of the repository",
+            hint="run 'mvc fsck --repair' to write the file from the rest of the repository",
         )
     name, version, features = ([*text.split(" "), "", ""])[:3]
     names = frozenset(f for f in features.removeprefix("features=").split(",") if f)

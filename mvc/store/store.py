@@ -179,7 +179,7 @@ class Store:
         Raises WrongUsage if the repository is closed.
         """
         if self.closed:
-            raise WrongUsage("this repository is closed", hint="open it again")
+            raise WrongUsage("this repository is closed", hint="open the repository again")
         if self._pid != os.getpid():
             with self._lock:
                 if self._pid != os.getpid():

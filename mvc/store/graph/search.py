@@ -134,7 +134,7 @@ class Graph:
     """Finds paths over the records of a snapshot (the repository up to some journal entry)."""
 
     def __init__(self, snapshot: Snapshot, speed: Speed, *, undo: int | None = None) -> None:
-        """``undo``: a byte of the journal. Deltas of entries after this byte must not be undone."""
+        """Deltas of entries from byte ``undo`` of the journal on must not be undone."""
         self._snapshot = snapshot
         self._speed = speed
         self._undo = undo

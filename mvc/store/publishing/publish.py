@@ -1,9 +1,10 @@
 """Publishes operations: each takes effect by one journal entry, appended under a short lock.
 
-Under the lock, the snapshot is refreshed, parents are chosen and the entry is written. The journal
-is flushed after the lock is released, so that waiting processes share one flush. A process that
-finds an entry that may not be durable flushes it before it appends its own (``heal``). So only the
-last entry of a journal can be an interrupted write. Any earlier unreadable entry is damaged.
+Under the lock, the snapshot (what this process has read of the repository) is refreshed, parents
+are chosen and the entry is written. The journal is flushed after the lock is released, so that
+waiting processes share one flush. A process that finds an entry that may not be durable flushes it
+before it appends its own (``heal``). So only the last entry of a journal can be an interrupted
+write. Any earlier unreadable entry is damaged.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ def publish(
     """Appends the entry that ``make`` returns, durably.
 
     ``make`` runs under the journal's lock with a refreshed snapshot. If ``make`` raises, nothing is
-    written. The packs that the entry names must be durable. ``release``, which unlocks a pack, runs
-    after writing and before flushing. ``stored``: format features that readers of the operation's
-    records may need. Raises WrongUsage if readers would refuse the entry, and ReadOnly if a feature
-    forbids writing.
+    written. The packs (files of encoded objects) that the entry names must be durable. ``release``,
+    which unlocks a pack, runs after writing and before flushing. ``stored``: format features that
+    readers of these objects may need. Raises WrongUsage if readers would refuse the entry, and
+    ReadOnly if a feature forbids writing.
     """
     (recorded,) = publish_all(snapshot, lambda: [make()], sync=sync, release=release, stored=stored)
     return recorded

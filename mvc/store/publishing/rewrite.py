@@ -1,11 +1,12 @@
 """Replaces the journal. Stored objects are moved or deleted only in this way.
 
-gc, repack and forget copy the objects to keep into new packs, and write a new journal, entry by
-entry. Then they lock the old journal, copy entries that other processes have appended meanwhile,
-make everything durable, verify the new packs, and rename the new journal to the name of the old
-one. All changes take effect by this rename. Until then, the repository is unchanged, and no entry
-names the new files. In the new journal, entries have the same sequence numbers, and empty entries
-may be left out.
+Objects are stored in packs, and journal entries name their places in the packs. gc, repack and
+forget copy the objects to keep into new packs, and write a new journal, entry by entry. Then they
+lock the old journal, copy entries that other processes have appended meanwhile, make everything
+durable, verify the new packs, and rename the new journal to the name of the old one. All changes
+take effect by this rename. Until then, the repository is unchanged, and no entry names the new
+files. In the new journal, entries have the same sequence numbers, and empty entries may be left
+out.
 """
 
 from __future__ import annotations

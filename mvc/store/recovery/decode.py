@@ -1,7 +1,9 @@
 """Decodes the payloads of a path: a full record, then deltas that change its bytes.
 
 A payload is the encoded bytes of a piece of an object. A piece has at most 32 MiB, and is encoded
-in chunks of 1 MiB.
+in chunks of 1 MiB. Some deltas are differences from a prediction: the formula of an optimizer's
+step computes the piece from its base (the weights before the step) and from inputs (moments, for
+example).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ _SERIAL = 0.15  # share of decoding that does not run in parallel
 _SMALL = 64 << 10  # raw bytes below which threads gain nothing: Python calls take most of the time
 
 Part: TypeAlias = tuple[float, Hashable | None]
-"""CPU seconds of a payload on a path, and the group to which the payload belongs, if any."""
+"""CPU seconds of a payload on a path, and its group, if several objects share the payload."""
 
 _Bytes = TypeVar("_Bytes", float, NDArray[np.float64])
 
@@ -168,7 +168,8 @@ def calibrated(fs: FileSystem) -> Rates:
         return Rates(decoded(fs.read_bytes(file, MIB), _Calibration, _SCHEMA).factor)
     except ValueError as error:
         raise InvalidConfig(
-            f"{file} has no valid rates: {error}", hint="run 'mvc stats --calibrate' to replace it"
+            f"{file} has no valid rates: {error}",
+            hint="run 'mvc stats --calibrate' to replace the file",
         ) from error
 
 

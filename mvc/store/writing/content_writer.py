@@ -7,8 +7,9 @@ raised.
 The base of a new content, from which its delta is computed, is the first of these that exists:
 
 - the *master*: a tensor of higher precision in the same commit, of which the content is a rounded
-copy (``PrecisionCopies``); - the previous version of the tensor in memory (``BaseCache``); - the
-stored content that the caller has chosen (``Origin``).
+  copy (``PrecisionCopies``);
+- the previous version of the tensor in memory (``BaseCache``);
+- the stored content that the caller has chosen (``Origin``).
 
 A *unit* is a parameter and its optimizer states. If optimizer steps predict a unit, its tensors are
 stored together, before the remaining contents of their files (``put_units``). A *run* is

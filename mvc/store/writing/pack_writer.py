@@ -1,4 +1,4 @@
-"""Appends records to packs under a lock.
+"""Appends records (encoded objects with a header) to packs under a lock.
 
 A writer locks a pack before it appends the first byte, and keeps the lock until its journal entry
 is written. So if the lock is free, no running commit needs the bytes after the committed end, the

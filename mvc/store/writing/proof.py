@@ -1,13 +1,15 @@
 """Verifies records before they are published: decodes them with the code that readers use.
 
-Before a journal entry names a record, its headers, codings, checksums, chunk containers, patches,
-groups, lossy deltas, super-steps (several lossy deltas in one payload), manifests and chunks are
-decoded and compared with the originals. There are two exceptions:
+Before a journal entry names a record (encoded objects with a header), its header, codings,
+checksums, chunk containers, patches, groups, lossy deltas, super-steps (several lossy deltas in one
+payload), manifests and chunks are decoded and compared with the originals. There are two
+exceptions:
 
 - After the first ``ALWAYS`` bytes of an operation, not all zstd chunks are decoded if their coding
-is in the format's first version: only the first chunk of every kind, and one chunk in 32. To decode
-every chunk would take a quarter of a commit's CPU time. - A predicted chunk is decoded from the
-prediction that was computed for encoding. This prediction is computed again for one chunk in 32.
+  is in the format's first version: only the first chunk of every kind, and one chunk in 32. To
+  decode every chunk would take a quarter of a commit's CPU time.
+- A predicted chunk is decoded from the prediction that was computed for encoding. This prediction
+  is computed again for one chunk in 32.
 
 The originals match their ids, because the caller has hashed them.
 """
