@@ -67,8 +67,8 @@ def _to_float32(bits: Words) -> Words:
     magnitude = bits & 0x7FFFFFFFFFFFFFFF
     nan = np.flatnonzero(magnitude > 0x7FF0000000000000)
     rounded[nan] = bits[nan] >> 32 & 0x80000000 | 0x7FC00000 | bits[nan] >> 29 & 0x7FFFFF
-    # Results below 2^-126 are multiples of 2^-149. They are scaled, because a CPU may flush
-    # subnormal numbers to zero.
+    # Results below 2^-126 are multiples of 2^-149. The multiples are computed as integers, because
+    # a CPU may flush subnormal numbers to zero.
     small = np.flatnonzero(magnitude < 0x3810000000000000)
     scaled = np.rint(np.abs(values[small]) * 2.0**149).astype("<u8")
     rounded[small] = bits[small] >> 32 & 0x80000000 | scaled

@@ -36,7 +36,7 @@ VECTORS = 1024
 """Maximum number of buffers in one call: IOV_MAX on Linux and macOS."""
 
 PAGE = 4096
-"""Of a direct write, file offset, memory address and length must be multiples of this."""
+"""File offset, memory address and length of a direct write must be multiples of this."""
 
 LARGE = 1 << 20
 """Minimum bytes of a direct write, which bypasses the page cache.

@@ -286,10 +286,10 @@ class Snapshot:
             return query()
 
     # -- typed queries: callers outside the store need no keys ---------------------------------
-    # Only ``newest``, ``by_sequence``, ``ref_at`` and ``refs_under`` check for lost entries. If a
-    # lost entry could change the answer of any other query, call ``check_gaps`` first. This is not
-    # needed for queries about forgotten states, because a lost entry never prevents reading a
-    # stored version by id.
+    # Only ``newest``, ``by_sequence``, ``ref_at`` and ``refs_under`` check for lost entries. Before
+    # any other query, call ``check_gaps`` if a lost entry could change the answer. Queries about
+    # forgotten states need no check, because a lost entry never prevents reading a stored version
+    # by id.
 
     def newest_ref_change(self, name: str) -> Recorded | None:
         """The newest entry that changed a ref. Raises DamagedData if a lost entry may be newer."""

@@ -21,17 +21,19 @@ REF, COMMIT, COMMITTED, MARK, PACK, BLOB, EDGE, REFLOG, OPERATION, UNDONE = (
 DEPLOYED, ORDER, SUBJECT, STATEMENT = b"d", b"s", b"a", b"n"
 """Tables of statements (deployments and other assertions about versions).
 
-By target and time; by kind, target and hybrid time (``ordered``); by subject; by id.
+Their keys are: in ``DEPLOYED`` target and time; in ``ORDER`` kind, target and hybrid time
+(``ordered``); in ``SUBJECT`` kind and subject, or target; in ``STATEMENT`` the id.
 """
 OWN, MIXED = b"w", b"x"
-"""Tables of operations by target: recorded in this repository; received, or not in turn.
+"""Tables of operations, by target.
 
-``_is_in_turn`` says which are in turn.
+``OWN`` has the operations that were recorded in this repository. ``MIXED`` has those that were
+received or are not in turn (``_is_in_turn``).
 """
 STATE, WEIGHTS = b"\x40", b"\x41"
-"""Instead of a kind of statement: a mark of a version's state, or of one file's weights.
+"""Kinds of marks. Keys of ``SUBJECT`` use them like kinds of statements.
 
-Such a mark says whether these bytes are stored. Its keys are in the table ``SUBJECT``.
+A mark says whether a version's state (``STATE``) or one file's weights (``WEIGHTS``) are stored.
 """
 _TARGET = b"\x80"
 _OFFSET = 6

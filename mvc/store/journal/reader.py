@@ -31,10 +31,10 @@ _WINDOW = 1 << 20  # bytes
 
 
 class EntryList(Sequence[Recorded]):
-    """Entries of which only the offsets are in memory. An entry is read when it is accessed.
+    """Entries that are read when they are accessed. Only their offsets are in memory.
 
-    Only the last entry is in memory. If its writer fails, the writer removes this entry, and
-    another entry may be written at the same offset.
+    The last entry is an exception, and is in memory: if its writer fails, the writer removes it,
+    and another entry may be written at the same offset.
     """
 
     def __init__(self, file: ReadFile) -> None:

@@ -7,10 +7,10 @@ the largest power of b that divides k (docs/decisions.md, "Skip deltas"). The ch
 version begins with version 0. There may be newer full records outside this chain.
 
 k is computed from sequence numbers, which count all operations of the repository. If the versions
-of a tensor are published at regular distances, k counts these distances. At irregular distances, k
-counts operations, so some numbers have no version. The numbers are divided into blocks of b^v. A
-version that begins a new block is then a delta from the first version of the chain in the block of
-the previous version. In both cases, a chain has at most b - 1 deltas of each length b^v.
+of a tensor are always n operations apart, k counts versions. Otherwise, k counts operations, so
+some numbers have no version. The numbers are divided into blocks of b^v. A version that begins a
+new block is then a delta from the first version of the chain in the block of the previous version.
+In both cases, a chain has at most b - 1 deltas of each length b^v.
 """
 
 from __future__ import annotations

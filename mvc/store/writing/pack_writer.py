@@ -37,7 +37,7 @@ class _LockedPack(NamedTuple):
 
 
 class RecordSink(Protocol):
-    """Receives encoded records: the packs of a repository, or a transfer."""
+    """Receives encoded records: the packs of a repository, or a transfer to another one."""
 
     def append(self, head: bytes, body: Sequence[Bytes]) -> tuple[int, int]:
         """Appends one record; returns its pack and offset."""
