@@ -1,7 +1,7 @@
 """Records how far this repository has read from a remote and sent to it.
 
-The records are files in ``.mvc/remotes/R``. They may be lost: then the next fetch or push compares
-more.
+The records are files in ``.mvc/remotes/R``. If a file is lost, the next fetch or push compares more
+of the journals.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _MOST = 1 << 20  # limit of bytes of these files
 class KnownPlace(Struct, frozen=True):
     """A position in a journal, and facts about the remote with this ``identity``.
 
-    ``tips``: versions of its branches and tags after the last push. ``end``: end of its journal at
-    the last contact. ``passed``: kinds of statements that fetches skipped. ``retained``: versions
-    that it purged and this repository did not. ``left``: numbers of local operations before
-    ``dealt`` whose deployments or retractions it lacks.
+    ``tips``: versions of the remote's branches and tags after the last push. ``end``: end of the
+    remote's journal at the last contact. ``passed``: kinds of statements that fetches skipped.
+    ``retained``: versions that the remote purged and this repository did not. ``left``: numbers of
+    local operations before ``dealt`` with deployments or retractions that the remote lacks.
     """
 
     identity: bytes

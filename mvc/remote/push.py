@@ -3,7 +3,7 @@
 Either all refs move, or none. A ref moves only if it still has the expected value. Then the local
 ref ``remotes/R/NAME`` has the value of the branch NAME of the remote R. The file
 ``.mvc/remotes/R/pushed`` records the position in the local journal up to which R has everything.
-Without this file, a push compares more.
+Without this file, a push compares more of the journal.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ def push(
 ) -> Pushed:
     """Sends branches and tags, by default the current branch, and all versions that they need.
 
-    Sends tags, data sets, deployments and annotations of the remote's versions, too. All data are
-    durable at the remote on return. If an error is raised, no ref has moved: RefConflict for a ref
-    that is no fast-forward or was moved meanwhile; UnknownRevision; StateForgotten if neither side
+    Sends tags, data sets, deployments and annotations of versions at the remote, too. All data are
+    durable there on return. If an error is raised, no ref has moved: RefConflict for a ref that is
+    no fast-forward or was moved meanwhile; UnknownRevision; StateForgotten if neither side
     has a state; WeightsDropped if the remote could not recompute weights; RemoteUnreachable;
     RemoteRefused; the errors of both stores.
     """
@@ -206,7 +206,7 @@ def send_first(
     """Returns a function that sends a drafted deployment or retraction, and its version.
 
     Call the function before the draft is recorded, and its result afterwards. If another deployment
-    was made at the remote meanwhile, it raises RefConflict, and the draft must not be recorded.
+    was made at the remote meanwhile, the function raises RefConflict. Then record nothing.
     """
 
     def send(draft: Entry) -> Callable[[Recorded], None]:
@@ -436,7 +436,7 @@ class _Push:
             self.tally.bytes += slice_.size
 
     def run(self, wanted: Wanted, moves: Sequence[Move]) -> None:
-        """Sends all wanted slices; the refs move with the last one."""
+        """Sends all wanted slices. The refs move with the last slice."""
         transfer(self._slices, self._deliver, wanted, tuple(moves), tally=self.tally)
 
     def _deliver(self, outgoing: Slice) -> Received:

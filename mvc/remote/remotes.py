@@ -81,12 +81,12 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
     @property
     def is_bucket(self) -> bool:
-        """Whether it is object storage, where no mvc runs."""
+        """Whether the remote is object storage, where no mvc runs."""
         return self.kind.is_bucket
 
     @property
     def is_on_this_machine(self) -> bool:
-        """Whether its server is reached through a socket or the loopback interface."""
+        """Whether the remote is reached through a Unix socket or the loopback interface."""
         host = urlsplit(self.url).hostname or ""
         return self.url.startswith("unix:") or _LOOPBACK.fullmatch(host) is not None
 
@@ -97,12 +97,12 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
     @property
     def disbelieved(self) -> tuple[str, ...]:
-        """The kinds of statements that a fetch from it ignores."""
+        """The kinds of statements that a fetch from this remote ignores."""
         forgotten = () if self.tombstones else (Tombstone.name,)
         return forgotten if self.deployments else (*forgotten, Deployment.name)
 
     def disbelieves(self, statement: Statement) -> bool:
-        """Whether a fetch from it ignores a statement."""
+        """Whether a fetch from this remote ignores a statement."""
         is_of_deployment = isinstance(statement, Signature) and statement.of_statement
         is_about_target = bool(statement.target or is_of_deployment)
         return (Deployment.name if is_about_target else statement.name) in self.disbelieved
@@ -198,7 +198,7 @@ def check_name(name: str) -> str:
 
 
 def remotes(store: Store) -> dict[str, Remote]:
-    """Every remote by its name. Raises InvalidConfig."""
+    """All remotes by their names. Raises InvalidConfig."""
     file = store.folder / FILE
     tree = read_yaml(store.fs, file)
     try:
@@ -256,7 +256,7 @@ def find_remote(store: Store, name: str | None = None) -> Remote:
 
 
 def add_remote(store: Store, remote: Remote, *, force: bool = False) -> Remote:
-    """Adds a remote, or with ``force`` replaces it. Raises InvalidName, WrongUsage, RefConflict."""
+    """Adds a remote. ``force``: may replace one. Raises InvalidName, WrongUsage, RefConflict."""
     cwd = store.fs.cwd()
     remote = replace(
         remote,

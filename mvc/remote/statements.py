@@ -3,8 +3,8 @@
 A *statement* is an immutable record: a deployment, an annotation, a tombstone (a purge). A receiver
 admits statements in any order and skips known ones. So repositories with the same statements give
 the same answers. A statement about an unknown subject is skipped: the subject comes later, with all
-statements about it. A deployment of an unknown version is refused. Only a push compares the
-deployment that a new one replaces with the live one.
+statements about it. A deployment of an unknown version is refused. Only a push checks
+whether the deployment that a new deployment replaces is live.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def admit(store: Store, statements: Iterable[Statement], own: Collection[CommitI
 def _has_subject(
     store: Store, statement: Statement, own: Collection[CommitId], unpublished: Sequence[Statement]
 ) -> bool:
-    """Whether its subject is known and of the right kind."""
+    """Whether the subject of a statement is known, and of the right kind."""
     if statement.commit is not None:
         return statement.commit in own or store.snapshot.has_commit(statement.commit)
     subject = _find(store.snapshot, statement.subject, unpublished)

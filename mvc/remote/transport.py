@@ -36,7 +36,8 @@ _Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
 class Place(Struct, frozen=True, array_like=True):
     """A position in a journal: the number of the next entry, and the check before it.
 
-    ``seen``: the number of the next entry at the end of the journal then; 0 at the end itself.
+    ``seen``: the number of the next entry at the end of the journal when the position was recorded;
+    0 if the position is this end.
     """
 
     sequence: _Number
@@ -146,7 +147,7 @@ class RefusedDeployment(Struct, frozen=True):
 
 
 class Received(Struct, frozen=True):
-    """The answer to a slice. It is published, unless ``missing`` contents are needed first.
+    """The answer to a slice. The slice is published, unless ``missing`` contents are needed first.
 
     ``place``: the end of the receiver's journal. ``begun``: number of the first published
     operation, or 0. ``without``: versions for ``Wanted.without`` of the next attempt. ``retained``:

@@ -130,7 +130,7 @@ def without_deployed(recorded: Recorded, deployments: Container[StatementId]) ->
 
 
 def unsent(store: Store, target: str | None = None) -> tuple[Unsent, ...]:
-    """The statements that each remote lacks, by remote and target. Targets without any are omitted.
+    """The statements that each remote lacks, by remote and target.
 
     If nothing was pushed to a remote, but something to another one, conflicts of the first remote
     are not reported: deployments that others made after that push would look like conflicts.

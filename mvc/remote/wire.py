@@ -99,7 +99,7 @@ def encode_error(error: MvcError) -> bytes:
 
 
 def decode_error(data: bytes) -> MvcError:
-    """Decodes an error. If this mvc does not know its class, it becomes RemoteRefused."""
+    """Decodes an error. If this mvc does not know the class of the error: RemoteRefused."""
     sent = decode(_SentError, data)
     kind = class_named(sent.kind) or RemoteRefused
     hint = None if sent.hint is None else printable(sent.hint[:_LONGEST_TEXT])

@@ -535,8 +535,8 @@ class _Publication:
     def _check_annotated(self, ids: Set[CommitId]) -> None:
         """Raises RemoteRefused for annotated versions that the sender may not annotate.
 
-        The sender may annotate versions that it sent, and versions that a ref reaches to which it
-        may push. It may not annotate a version that a branch reaches to which it may not push.
+        The sender may annotate versions that it sent, and versions that are reachable from refs
+        that it may push. Versions that are reachable from another branch are excluded.
         """
         known = ids - self._commits.keys()
         if not known or allows(self._scopes, "admin"):

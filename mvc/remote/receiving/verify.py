@@ -246,7 +246,7 @@ class _Proof:
                 raise DamagedData(f"content {member.id.hex()[:10]} belongs to no version")
 
     def _manifest_of(self, id_: CommitId) -> Manifest | None:
-        """The manifest of a version whose complete state is stored; None if it is absent."""
+        """The manifest of a version whose complete state is stored. None if the state is absent."""
         placed = commits.find(self._view, id_)
         if placed is None or availability.recorded_absence(self._view, id_) is not None:
             return None
@@ -283,8 +283,8 @@ class _Proof:
 
         Codings that are predicted from each other or share a payload are decoded together. A coding
         is decoded after its base, whatever the order of sending, and the decoded base stays cached
-        until then. So the work grows with the number of codings, however many
-        deltas are between a content and its full record.
+        until then. So the work grows with the number of codings, not with the number of deltas
+        between a content and its full record.
         """
         nodes = [node for records in parts for node in _nodes(self._graph, records)]
         self._uses = Counter(key for node in nodes for key in node.needs)
@@ -363,7 +363,7 @@ class _Proof:
         return [self._hashed(step.member, out, parallel=parallel) for step, _, out in unit]
 
     def _hashed(self, member: Member, out: memoryview, *, parallel: bool) -> bytes:
-        """The id of a content of one piece; empty for a larger one, which ``_piece`` hashes."""
+        """The id of a content of one piece. Empty for a larger content, which ``_piece`` hashes."""
         if member.kind == MANIFEST:
             return Manifest.id_of(bytes(out))
         spec = self._specs[member.id]
@@ -388,7 +388,7 @@ class _Proof:
             self._cached_bytes -= len(self._cached.popitem(last=False)[1])
 
     def _is_needed(self, member: Member) -> bool:
-        """Whether it is the base of codings that are not decoded yet."""
+        """Whether the member is the base of codings that are not decoded yet."""
         return self._uses[member.id[:BASE_BYTES], member.start] > 0
 
     def _room(self, member: Member) -> memoryview:
@@ -520,7 +520,7 @@ _Name = tuple[bytes, int]
 
 
 class _Batch(Struct, frozen=True):
-    """Codings that are decoded together; ``grouped``: they share a payload."""
+    """Codings that are decoded together. ``grouped``: the codings share a payload."""
 
     units: list[list[PathStep]]
     provides: set[_Name]

@@ -1,4 +1,4 @@
-"""Sends only the live version of a target: a mark that changes with it, and its files as a slice.
+"""Sends only the live version of a target: a mark of this version, and its files as a slice.
 
 The slice has the requested files as the records with fewest bytes, from contents of the receiver.
 """

@@ -82,7 +82,7 @@ class _Version(Struct, frozen=True):
 
 
 class _Row(Struct, frozen=True):
-    """An entry to send, its records, and the position in the journal after it."""
+    """An entry to send, its records, and the position in the journal after the entry."""
 
     sent: Sent
     chosen: ChosenRecords
@@ -191,7 +191,7 @@ class Sending:
     # -- states --------------------------------------------------------------------------
 
     def _mark(self, id_: CommitId) -> Lack | None:
-        """Why the state of a version is absent or must not be sent; None if it can be sent."""
+        """The reason why the state of a version cannot be sent. None if it can be sent."""
         if id_ in self._purged:
             return "name"
         return None if availability.forgotten(self._store, id_) is None else "rule"
@@ -358,7 +358,7 @@ class Sending:
         return _Row(sent, chosen, place)
 
     def _note_parents(self, commit: Commit) -> None:
-        """Notes contents of the receiver: those of the parents that it has.
+        """Notes the contents of parent versions that the receiver has.
 
         Otherwise only the entry that published a content would show that the receiver has it.
         """

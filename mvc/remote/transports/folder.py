@@ -65,7 +65,7 @@ class FolderTransport:
         self._opened_as = self._identity()
 
     def is_in_place(self) -> bool:
-        """Whether its folder is still the same repository with the same settings.
+        """Whether the folder is still the same repository with the same settings.
 
         Raises NotARepository while the folder is missing.
         """
@@ -160,7 +160,7 @@ def _live_mark(store: Store, target: str) -> LiveMark:
 
 
 def load_transfers() -> None:
-    """Imports the modules for slices before the first one arrives."""
+    """Imports the modules for slices before the first slice arrives."""
     import_module("mvc.remote.sending.sender")
     import_module("mvc.remote.receiving.receiver")
 

@@ -4,7 +4,7 @@ A client with an earlier head may still read objects of that head, and a push wr
 swaps the head. So an object is deleted only if no head named it for ``UNNAMED_FOR``, by the clock
 of the store. Before a deletion, the head is swapped, so that concurrent pushes read it again. A
 rewrite lists its dropped packs before its swap. The newest list with a pack gives the time since
-when the pack is unnamed; without a list, it is the time of the pack.
+when the pack is unnamed. Without a list, the time of the pack counts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _named(mirror: Mirror) -> set[str]:
 
 
 def _unnamed(mirror: Mirror) -> Iterator[StoredObject]:
-    """Yields objects that the head does not name. Their time is the one since when it does not."""
+    """Yields objects that the head does not name. Their times: when they became unnamed."""
     objects, named = mirror.objects, _named(mirror)
     since: dict[str, int] = {}
     for note in _own(objects, DROPPED):
