@@ -60,11 +60,11 @@ TOPICS = {
         },
         (
             "A deployment is dated if it has a time of its own (by `--at`, or imported). The live "
-            "version is that of the newest deployment without a date, in the order of recording, "
-            "even if the clock was set back. A dated deployment replaces it if its date is later "
-            "and has passed; the latest date counts. So a deployment that is dated last week does "
-            "not replace the live version, and one that is dated next week becomes live next week. "
-            "If the 256 newest deployments are all dated, the latest date counts. Retracted "
+            "version is that of the newest undated deployment, in the order of recording, even if "
+            "the clock was set back. A deployment with a later date replaces that version once the "
+            "date has passed; the latest date counts. So a deployment that is dated last week does "
+            "not replace the live version, and one that is dated next week goes live next week. If "
+            "the 256 newest deployments are all dated, the latest date counts. Retracted "
             "deployments never count. No command deletes the record of a deployment.",
         ),
     ),

@@ -67,7 +67,7 @@ def print_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fals
         record = "your retraction on" if unsent.retracts else "your deployment to"
         session.warn(
             f"not sent: {record} {unsent.target}; {unsent}. Run 'mvc fetch'; then 'mvc deploy "
-            f"VERSION {unsent.target}' replaces it, or with --retract withdraws yours"
+            f"VERSION {unsent.target}' replaces that version; --retract withdraws your deployment"
         )
     if done.held:
         session.warn(
@@ -150,5 +150,5 @@ def unsent_line(unsent: Unsent) -> str:
     live = "nothing" if unsent.live_there is None else unsent.live_there.commit.short
     return (
         f"{target}: conflict: {live} is live at {name}, which refuses your deployment; "
-        f"'mvc deploy VERSION {target}' replaces it, --retract withdraws yours"
+        f"'mvc deploy VERSION {target}' replaces that version, --retract withdraws your deployment"
     )

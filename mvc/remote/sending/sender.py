@@ -144,7 +144,7 @@ class Sending:
                 known.append(id_)
             elif wanted.after is not None and self._start == GENESIS:
                 raise HistoryMissing(
-                    f"the remote lost version {id_.short}: it was rolled back or replaced",
+                    f"the remote lost version {id_.short}: the remote was rolled back or replaced",
                     hint="if this is intended, 'mvc remote remove' and 'mvc remote add' start over",
                 )
         return known
