@@ -1,4 +1,4 @@
-"""The command ``mvc``, also as ``python -m mvc``."""
+"""The command ``mvc``. ``python -m mvc`` does the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of version control systems. Settings in such a folder can run programs (layer 0)."""
+"""Folders of version control systems. Settings in such a folder can run programs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""All errors that mvc raises, as one class tree (layer 0; docs/errors.md).
+"""All errors that mvc raises, as one class tree (docs/errors.md).
 
 Each class names one cause. ``exit_code`` is the exit status of the command line. ``hint`` says
-what the user can do next. Library code raises no class from outside this tree for problems with
-input, repositories or the operating system.
+what the user can do next. For problems with input, repositories or the operating system, library
+code raises only classes of this tree.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MvcWarning(RuntimeWarning):
 
 
 class AmbiguousName(MvcWarning):
-    """A name is that of a target and of a branch, tag or id. mvc uses the branch, tag or id."""
+    """A target has the same name as a branch, tag or id. mvc uses the branch, tag or id."""
 
 
 class WrongUsage(MvcError):
@@ -66,7 +66,7 @@ class NotARepository(MvcError):
 
 
 class AlreadyARepository(MvcError):
-    """``init`` where a repository exists."""
+    """The folder for a new repository already has a repository."""
 
 
 class DubiousOwnership(MvcError):
@@ -82,7 +82,7 @@ class UnknownRevision(MvcError):
 
 
 class AmbiguousRevision(MvcError):
-    """Several commits begin with this short id."""
+    """The ids of several commits begin with this short id."""
 
 
 class StateForgotten(MvcError):
@@ -104,7 +104,7 @@ class UnknownTarget(MvcError):
 
 
 class TargetProtected(MvcError):
-    """A setting protects the target, and the caller did not ask to override it."""
+    """A setting protects the target, and the caller did not ask to override the setting."""
 
 
 class UnknownMetric(MvcError):
@@ -136,7 +136,7 @@ class InvalidPipeline(MvcError):
 
 
 class RefConflict(MvcError):
-    """A branch or tag exists already or is in use, or another process has moved it meanwhile."""
+    """A branch or tag exists already, is in use, or was moved by another process meanwhile."""
 
 
 class WouldOverwrite(MvcError):
@@ -148,7 +148,7 @@ class NotConfirmed(MvcError):
 
 
 class Unattainable(MvcError):
-    """No layout of the store meets the requested bound."""
+    """No choice of reset points and deltas meets the requested bound."""
 
 
 class NotInstalled(MvcError):
@@ -164,7 +164,7 @@ class DoesNotFit(MvcError):
 
 
 class BadMessage(MvcError):
-    """A message of distributed training is invalid, or a model in the message is. It is ignored."""
+    """A message of distributed training, or a model in it, is invalid. The message is ignored."""
 
 
 class CannotDistribute(MvcError):
@@ -200,7 +200,7 @@ class CannotRetrain(MvcError):
 
 
 class RetrainingDiffers(MvcError):
-    """A replay computed weights that differ from the version's weights. They are not returned.
+    """A replay computed other weights than those of the version. The new weights are not returned.
 
     ``tensors``: one ``mvc.recipes.replay.TensorDifference`` for each tensor that differs.
     """
@@ -209,7 +209,7 @@ class RetrainingDiffers(MvcError):
 
 
 class WeightsDropped(MvcError):
-    """The weights of a version were dropped; replaying its recipe recovers them."""
+    """The weights of a version were dropped. A replay of the version's recipe recovers them."""
 
 
 class NothingToCommit(MvcError):
@@ -269,7 +269,7 @@ class Busy(MvcError):
 
 
 class CommandFailed(MvcError):
-    """A command that must succeed before a follower serves a version failed or timed out."""
+    """A command failed or timed out. A follower serves a version only if this command succeeds."""
 
 
 class RemoteUnreachable(MvcError):

@@ -1,4 +1,4 @@
-"""Types of 32-byte BLAKE3 ids (layer 0).
+"""Types of 32-byte BLAKE3 ids.
 
 Mypy refuses a commit id where a blob id is expected. Two ids are equal if their bytes are equal.
 """

@@ -1,4 +1,4 @@
-"""All limits of the program (layer 0; docs/limits.md).
+"""All limits of the program (docs/limits.md).
 
 Sizes are bytes unless the name says otherwise. Input is checked against these limits before memory
 is allocated.
@@ -35,7 +35,7 @@ MAX_CODE_BYTES = 16 * MIB  # all source files of a version
 MAX_ARGUMENTS = MIB  # a model's constructor arguments as JSON
 
 MAX_SKELETON = 256 * MIB  # bytes of a file outside its contents
-MAX_UNFOLDED = (16, 256 * MIB)  # all views of a file: 16 times the file's size, plus 256 MiB
+MAX_UNFOLDED = (16, 256 * MIB)  # sum over all views of a file: 16 times its size, plus 256 MiB
 
 # codecs: threads work on one chunk at a time; memory has room for one piece at a time
 CHUNK = MIB  # raw bytes
@@ -53,7 +53,7 @@ MAX_ENTRY = 16 * MIB  # one journal entry's payload
 INDEX_BATCH = 512  # journal entries in memory that are not indexed yet
 
 # remote
-BUCKET_DAYS = 14  # unreferenced objects stay so long, because other clients may still use them
+BUCKET_DAYS = 14  # how long unreferenced objects stay, because other clients may still use them
 
 # adapters
 MAX_SAFETENSORS_HEADER = 100_000_000

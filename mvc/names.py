@@ -1,4 +1,4 @@
-"""Names from outside: paths, tensor keys, branches, tags, targets (layer 1).
+"""Checks names from users and files: paths, tensor keys, branches, tags, targets.
 
 The same checks run on write and on read. ``printable`` escapes names for output.
 """

@@ -3,15 +3,15 @@
 A tensor's name is its location: keys and positions joined with '.'. Torch files and Python states
 use the same rules, so that equal states have equal Merkle roots.
 
-``null``, booleans, numbers, texts and lists are encoded as themselves. Each other value is encoded
-as an object:
+The encoding of a value is called its node. ``null``, booleans, numbers, texts and lists are encoded
+as themselves. Each other value is encoded as an object:
 
 ====================  =======================================================
 ``{}``                the torch tensor whose name is the object's location
 ``{"torch": k}``      the torch tensor named k. The tag is ``numpy`` for a
                       numpy array, ``scalar`` for a numpy scalar
 ``{"dict": x}``       a dictionary. x is an object if all keys are texts, else
-                      a list of [key, value]. An OrderedDict has ``ordered``
+                      a list of [key, value]. OrderedDict: tag ``ordered``
 ``{"tuple": [..]}``   a tuple
 ``{"bytes": text}``   bytes, in base64
 ``{"int": hex}``      an integer of more than 64 bits
@@ -62,7 +62,7 @@ def part_name(key: object) -> str:
 
 
 def join(path: str | None, part: str) -> str:
-    """The name of ``part`` inside ``path``. If ``path`` is None, the outermost container."""
+    """The name of ``part`` inside ``path``. ``path`` is None in the outermost container."""
     return part if path is None else f"{path}.{part}"
 
 
@@ -73,7 +73,7 @@ class Names:
         self._counts: dict[str, int] = {}
 
     def unique(self, name: str | None) -> str:
-        """``name``, or ``name#N`` with the next unused N. A tensor without a name is ``tensor``."""
+        """``name``, or ``name#N`` with the first unused N. ``tensor`` if there is no name."""
         name = unique = name or "tensor"
         while unique in self._counts:
             self._counts[name] += 1

@@ -1,4 +1,4 @@
-"""Texts for people: tables, moments, sizes, shares, counts, lists (pure functions)."""
+"""Formats tables, moments, sizes, shares, counts and lists for users. All functions are pure."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _digits(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """Four significant digits."""
+    """A number with four significant digits."""
     return f"{value:.4g}"
 
 

@@ -38,7 +38,7 @@ _ISO = (  # patterns are compiled on first use: few commands parse a time
     r"\s?(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?|[a-z_]+/[a-z0-9_/+-]+)?)?"
 )
 _COMPACT = r"(?ai)(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)?(.*))?"
-_PARTS = {  # in 'Sat, 28 Nov 2026 19:03:50 +0000', all but the names; the order does not matter
+_PARTS = {  # parts of 'Sat, 28 Nov 2026 19:03:50 +0000' that are no names of days or months
     "day": r"(?a)\d\d?",
     "year": r"(?a)\d{4}",
     "time": r"(?a)\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?",
@@ -277,7 +277,7 @@ def _part(word: str) -> tuple[str, Any]:
 def _abbreviated(word: str, names: tuple[str, ...]) -> int | None:
     """The index of the name that begins with ``word``.
 
-    None if there is no such name, or if ``word`` has less than three letters.
+    None if there is no such name, or if ``word`` has fewer than three letters.
     """
     indices = (i for i, name in enumerate(names) if name.startswith(word.lower()))
     return next(indices, None) if len(word) >= 3 else None

@@ -1,4 +1,4 @@
-"""Type aliases shared by all layers (layer 0)."""
+"""Type aliases and base classes that all other modules may import."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mvc.errors import WrongUsage
 _T = TypeVar("_T")
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
-"""Any object with contiguous bytes; ``collections.abc.Buffer`` needs Python 3.12."""
+"""Any object with contiguous bytes. (``collections.abc.Buffer`` would need Python 3.12.)"""
 
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Called with bytes done, bytes in total, and a description of the current step."""
@@ -21,9 +21,9 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 PathName: TypeAlias = str | PathLike[str]
 
 FIRST_RELEASE = ""
-"""In place of the name of a feature: every release of mvc supports it.
+"""The ``feature`` of pipeline stages, dtypes and formats that every release of mvc supports.
 
-The repository's file ``format`` does not list such a feature.
+The repository's file ``format`` lists only other features.
 """
 
 Reason: TypeAlias = str

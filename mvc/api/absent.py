@@ -40,7 +40,7 @@ def fetch_absent(store: Store, config: Config, error: StateForgotten) -> None:
     """Fetches the state that ``error`` names, from the first lazy remote that has this state.
 
     If all lazy remotes fail, raises the error of the first one. If no remote is lazy, raises
-    StateForgotten as ``error``, with the command that fetches the state as its hint.
+    StateForgotten with the message of ``error``. The hint has the command that fetches the state.
     """
     assert error.absent is not None
     version, failed = CommitId(error.absent), list[MvcError]()

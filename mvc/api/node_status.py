@@ -17,9 +17,9 @@ from mvc.repo.statements.live import check_target, deployment_with, live_among, 
 from mvc.times import datetime_of, nearest
 
 CLOCK_MS = 10_000
-"""A node's clock counts as wrong if it differs by more. A report takes some seconds to arrive."""
+"""A clock that differs by more counts as wrong. (A report takes some seconds to arrive.)"""
 SILENT_NS = 600 * 10**9
-"""A node that does not serve the live version counts as silent if it does not report so long."""
+"""A node that does not serve the live version is silent if it has not reported for this time."""
 _FARTHEST = 1000  # how many deployments are searched for a node's version
 
 

@@ -294,10 +294,10 @@ class Repository(Closing, Unpicklable):
         ``pipeline``: a text, or Requirements; their ``max_recovery`` bounds the recovery time. A
         lossy pipeline changes the state at ``path``, or the files, so that the delta from the
         branch's newest version becomes small. The changed weights (production weights) are stored
-        and returned in the result's ``state``. Other ``states`` remain exact. Stages that need the
-        loss read it from ``metrics``. A pipeline such as ``lc`` stores an approximation of the
-        state instead (docs/lc.md) and leaves files on disk unchanged. By default, the setting
-        ``commit.pipeline`` selects the pipeline.
+        and returned in the result's ``state``. Other ``states`` remain exact. If a stage of the
+        pipeline needs the loss, it reads the metric ``loss``. A pipeline such as ``lc`` stores an
+        approximation of the state instead (docs/lc.md) and leaves files on disk unchanged. By
+        default, the setting ``commit.pipeline`` selects the pipeline.
 
         Raises WrongUsage, InvalidName, InvalidTime, InvalidPipeline, UnsupportedTensor,
         CannotRecord or BadModelFile if the input is invalid; NothingToCommit; SourceChanged if a

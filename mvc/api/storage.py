@@ -60,7 +60,7 @@ class Storage:
         return lazy.stats.by_version(self._store, self._config, progress)
 
     def predicted(self, rev: Rev = "HEAD") -> dict[str, tuple[str, ...]]:
-        """Maps each path of a version to its tensors that are stored as an optimizer step.
+        """Maps each path of a version to those of its tensors that are stored as an optimizer step.
 
         The step starts at the tensor of another version.
         """
@@ -186,7 +186,7 @@ class Storage:
         return lazy.leftovers.work_folder(self._store)
 
     def proofs(self, versions: Iterable[CommitId] | None = None) -> dict[CommitId, ReplayProof]:
-        """Maps each version whose weights a replay in this repository computed to that proof.
+        """The proofs of versions whose weights a replay in this repository has computed.
 
         ``versions``: only these versions (default: all).
         """
@@ -227,11 +227,14 @@ class Storage:
         lazy.weights.store(self._store, self._config, resolve(self._store, rev), file)
 
     def curve(self, *, progress: Progress | None = None) -> RepackCurve:
-        """How many bytes of packs each bound on the recovery time needs, and the present layout."""
+        """How many bytes of packs are needed for each of several bounds on the recovery time.
+
+        The result has the present layout, too.
+        """
         return lazy.repack.draw_curve(self._store, self._config, progress)
 
     def queries(self) -> Queries:
-        """How often and when each version was last read (``checkout``, ``restore``, ...).
+        """How often each version was read (``checkout``, ``restore``, ...), and when last.
 
         Raises IoFailed if the query log cannot be read.
         """

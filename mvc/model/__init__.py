@@ -1,1 +1,1 @@
-"""Pure values: tensor, state, Merkle tree, manifest, commit. No I/O (layer 1)."""
+"""Pure values: tensor, state, Merkle tree, manifest, commit. These modules do no I/O."""

@@ -56,7 +56,7 @@ class MerkleTree:
 
 
 class TreeDiff(Struct, frozen=True):
-    """``changed``: sorted indices of leaves that differ. ``comparisons``: compared hashes."""
+    """``changed``: sorted indices of leaves that differ. ``comparisons``: number of comparisons."""
 
     changed: tuple[int, ...]
     comparisons: int

@@ -2,9 +2,9 @@
 
     mean = rounded(w_1 * x_1 + w_2 * x_2 + ... + w_n * x_n)
 
-Products and sums are computed in float64, from left to right. ``rounded`` rounds the result once to
-the tensor's dtype. Before, the weights are divided by their sum (``math.fsum``). A tensor that is
-equal in all versions is copied.
+First, the weights are divided by their sum (``math.fsum``). Products and sums are computed in
+float64, from left to right. ``rounded`` rounds the result once to the tensor's dtype. A tensor that
+is equal in all versions is copied.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _TOGETHER = 5  # of how many versions a piece is in memory at the same time
 class Averaged(Struct, frozen=True):
     """``result``: the new version, or None. ``written``: the paths of the written files.
 
-    ``copied``: what differs between the versions but has no mean, so that the mean has that of the
-    last version: ``PATH: TENSOR`` for integers, ``PATH`` for files without tensors,
-    ``PATH: metadata`` for metadata and other bytes outside the tensors.
+    ``copied``: what differs between the versions but has no mean, and so is copied from the last
+    version: ``PATH: TENSOR`` for integers, ``PATH`` for files without tensors, ``PATH: metadata``
+    for metadata and other bytes outside the tensors.
     """
 
     copied: tuple[str, ...]

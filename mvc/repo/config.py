@@ -1,8 +1,8 @@
 """Settings: known keys with types and ranges, and the origin of each value.
 
-Precedence: defaults < user file < repository file < environment (``MVC_*``) < flags. An unknown key
-or a value out of range raises InvalidConfig with its location, so that no setting is silently
-ignored.
+Sources, each of which overrides the sources before it: defaults, user file, repository file,
+environment (``MVC_*``), flags. An unknown key or a value out of range raises InvalidConfig with its
+location, so that no setting is silently ignored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SSH = "MVC_SSH"
 _NO_SETTINGS = {AUTHOR, SSH, "MVC_PAGER"}
 _MAX_FILE = 1 << 16
 _BY_ALL = 0o002  # write permission for everyone
-_MAX_FOLDERS = 1 << 15  # bytes of safe.directory
+_MAX_FOLDERS = 1 << 15  # most bytes of safe.directory
 _WHOLE = 1 << 63  # larger than any setting
 _WORDS = {"true": True, "yes": True, "on": True, "1": True,
           "false": False, "no": False, "off": False, "0": False}  # fmt: skip
@@ -138,19 +138,19 @@ def _expects(key: Key) -> str:
 
 
 _ALL = (
-    Key("user.name", str, "", "who commits and deploys; empty means user@host",
+    Key("user.name", str, "", "the author of commits and deployments; empty means user@host",
         low=0, high=MAX_NAME_BYTES),
     Key("commit.pipeline", str, "lossless", "the pipeline or preset for stored data",
         low=1, high=MAX_PIPELINE_TEXT),
-    Key("commit.patch", bool, False, "attach the difference of the code from its git commit"),
+    Key("commit.patch", bool, False, "attach the uncommitted changes of the code to each version"),
     Key("store.layout", str, "skip:4", "choice of delta bases: skip:2 to skip:16, chain or "
         "chain:R", low=1, high=20, pattern=PATTERN),
     Key("store.reset_interval", int, None, "versions between reset points; null: 64 with skip, "
         "28 with chain", low=1, high=10_000, optional=True),
     Key("store.max_recovery", float, None, "longest recovery time of any version, in seconds",
         low=0, open_low=True, optional=True),
-    Key("store.storage_weight", float, None, "seconds of recovery that a gigabyte stored is worth; "
-        "null: as small as the layout allows", low=0, open_low=True, optional=True),
+    Key("store.storage_weight", float, None, "seconds of recovery time that a stored gigabyte is "
+        "worth; null: as few bytes as the layout allows", low=0, open_low=True, optional=True),
     Key("store.max_chain", float, 16.0, "most stored bytes of a delta chain, as a multiple of the "
         "full size", low=1, high=1000),
     Key("gc.grace_days", float, 14.0, "days for which 'mvc gc' keeps versions of past operations",
@@ -159,12 +159,12 @@ _ALL = (
         "by ':'; * for all", low=0, high=_MAX_FOLDERS, personal=True),
     Key("deploy.hook", str, "", "a shell command to run after each deployment, rollback and "
         "retraction", low=0, high=4096, personal=True),
-    Key("deploy.hook_timeout", float, 60.0, "seconds after which that command is killed",
+    Key("deploy.hook_timeout", float, 60.0, "seconds after which the deploy.hook is killed",
         low=0, high=86_400, open_low=True, personal=True),
     Key("deploy.protect", str, "", "targets that need --anyway for a deployment; * matches any "
         "characters", low=0, high=4096),
-    Key("sign.key", str, "", "the file of the SSH key for signatures; its public part if an "
-        "agent has the key", low=0, high=4096, personal=True),
+    Key("sign.key", str, "", "the file of the SSH key for signatures, or of its public part if an "
+        "SSH agent has the key", low=0, high=4096, personal=True),
     Key("sign.commits", bool, False, "sign every version", personal=True),
     Key("sign.deployments", bool, False, "sign every deployment, rollback and retraction",
         personal=True),
@@ -176,13 +176,13 @@ _ALL = (
         "seconds", low=0, open_low=True),
     Key("recorder.push_timeout", float, 60.0, "how long the end of a recorder waits for a stalled "
         "push, in seconds", low=0, open_low=True),
-    Key("mlflow.tags", bool, False, "tag MLflow runs started in the repository with its "
-        "version"),
-    Key("core.bare", bool, False, "a repository without working files, as a remote for pushes"),
+    Key("mlflow.tags", bool, False, "tag MLflow runs that start in the repository with the "
+        "version of HEAD"),
+    Key("core.bare", bool, False, "the repository has no working files and serves as a remote"),
     Key("init.branch", str, "main", "the branch of a new repository",
         low=1, high=MAX_REF_BYTES - len("heads/")),
-    Key("python.keep_base", str, "auto", "memory for states as delta bases of the next commit "
-        "from Python: auto, none, or a size such as 2GB", low=1, high=32,
+    Key("python.keep_base", str, "auto", "memory for states that are the delta bases of the next "
+        "commit from Python: auto, none, or a size such as 2GB", low=1, high=32,
         pattern=rf"auto|none|{SIZE}(?<=[bB])"),
 )  # fmt: skip
 KEYS: dict[str, Key] = {key.name: key for key in _ALL}

@@ -156,7 +156,7 @@ def check_absent(fs: FileSystem, root: Path) -> None:
 
 
 def _hint(hint: str | None) -> str:
-    """A hint for a repository that does not open. ('mvc fsck' without --repair must open it.)"""
+    """Replaces the hint to run 'mvc fsck', which could not open the repository either."""
     if hint is None or hint.startswith("run 'mvc fsck' to list"):
         return "run 'mvc fsck --repair', with --from BACKUP if there is a copy of .mvc/journal"
     return hint

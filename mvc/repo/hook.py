@@ -40,7 +40,7 @@ class HookFailed(MvcWarning):
 
 
 def announcing(store: Store, target: str | None) -> Announce:
-    """Returns a function. Call this one before recording a deployment, the returned one afterwards.
+    """Call this before a deployment on ``target`` is recorded, and the returned function after it.
 
     The returned function runs the user's hook if there is one, warns if the hook fails, and returns
     the deployment. If a hook deploys, no hook runs.
@@ -145,7 +145,10 @@ def run_command(
 
 
 def _folder() -> str:
-    """The hook's working folder. In the repository's folder, programs might use files there."""
+    """The hook's working folder.
+
+    It is not the repository, because programs may load files from their working folder.
+    """
     with suppress(RuntimeError, OSError):  # a user without a home
         home = Path.home()
         if home.is_absolute() and home.is_dir() and os.access(home, os.X_OK):

@@ -114,7 +114,7 @@ def counted(
 
 
 def drop_rows(store: Store, deleted: Set[CommitId]) -> None:
-    """Deletes the rows of versions that are forgotten or deleted. After a failure, they remain."""
+    """Deletes the rows of forgotten or deleted versions. If this fails, the rows remain."""
     fs, folder = store.fs, store.folder
     path = folder / QUERIES
     with suppress(MvcError):

@@ -44,9 +44,10 @@ def create_branch(store: Store, name: str, rev: Rev = HEAD, force: bool = False)
 
 
 def branch_change(store: Store, name: str, commit: CommitId, force: bool = False) -> RefChange:
-    """The change that creates the branch ``name`` at ``commit``. ``force``: it may move a branch.
+    """The change that creates the branch ``name`` at ``commit``.
 
-    The change is valid only under the journal's lock. Raises InvalidName, RefConflict.
+    ``force``: an existing branch may be moved. The change is valid only under the journal's lock.
+    Raises InvalidName, RefConflict.
     """
     check_ref("branch", name)
     old = store.snapshot.ref(BRANCH + name)

@@ -136,7 +136,7 @@ def writers(recovery: Recovery, shards: Sequence[Changes], metadata: Mapping[str
 def _write_shard(
     recovery: Recovery, changes: Changes, advance: Callable[[int], None], file: WriteFile
 ) -> None:
-    """Leaves space for the header, writes the frames, then the header, which needs their sizes."""
+    """Leaves space for the header, writes the frames, then the header with the frames' sizes."""
     file.position = space = len(_header(dict.fromkeys(changes, _LONGEST)))
     frames = {}
     for name, (new, old) in changes.items():

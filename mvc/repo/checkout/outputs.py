@@ -43,8 +43,8 @@ def refuse_nameless(output: Path) -> None:
 def names_folder(fs: FileSystem, output: str | PathLike[str]) -> bool:
     """Whether an output means a folder.
 
-    A path that ends in ``/`` does. If the path exists, it means what exists. If it is new, it means
-    a folder if it has no suffix.
+    A path that ends in ``/`` means a folder. Otherwise, the path of an existing file or folder
+    means this file or folder, and a new path means a folder if it has no suffix.
     """
     text, path = str(output), Path(output)
     identity = None if text.endswith("/") else fs.stat(path)

@@ -32,7 +32,7 @@ _TOGETHER = 8 * MIB  # how many bytes of contents are decoded together: the size
 
 
 def open_file(store: Store, commit: CommitId, path: str) -> VersionFile:
-    """Raises UnknownPath, StateForgotten, WeightsDropped."""
+    """Opens a file of a version. Raises UnknownPath, StateForgotten, WeightsDropped."""
     entry = manifests.of_commit(store, commit).by_path.get(path)
     if entry is None:
         raise UnknownPath(
@@ -59,8 +59,8 @@ class _Part(NamedTuple):
 class VersionFile(io.RawIOBase):
     """A read-only binary file with random access. ``tensors`` returns its tensors by key.
 
-    It works in several threads. A content is decoded when it is read. It is decoded completely,
-    because its hash must be verified. The contents that were read last are cached.
+    It works in several threads. A content is decoded when bytes of the content are read. Then the
+    complete content is decoded, to verify its hash. The contents that were read last are cached.
     """
 
     mode = "rb"
@@ -148,7 +148,7 @@ class VersionFile(io.RawIOBase):
     def read_into(self, start: int, out: memoryview) -> int:
         """Fills ``out`` with the bytes from offset ``start`` on. Returns the number of bytes.
 
-        They are fewer than the length of ``out`` only at the end of the file.
+        This number is less than the length of ``out`` only at the end of the file.
         """
         done = 0
         first = bisect_right(self._parts, start, key=attrgetter("start")) - 1

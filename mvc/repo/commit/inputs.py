@@ -149,9 +149,10 @@ def tip_of(store: Store, request: CommitRequest) -> Head:
 
 
 def _reducer(request: CommitRequest, text: str | None) -> Reducer | None:
-    """A reducer, which computes files by the lossy pipeline ``text``. None if it only encodes.
+    """A reducer, which computes files by the lossy pipeline ``text``.
 
-    Raises WrongUsage if the pipeline decides whether to save a version: a commit always saves.
+    None if the pipeline only encodes. Raises WrongUsage if the pipeline decides whether to save a
+    version, because a commit always saves.
     """
     options, pipeline = request.options, Pipeline.parse(text or "lossless")
     reduces = pipeline.decisions or pipeline.lossy or pipeline.forward_only
@@ -173,7 +174,7 @@ def _reducer(request: CommitRequest, text: str | None) -> Reducer | None:
 
 
 class PatchMissing(MvcWarning):
-    """The patch requested by the setting ``commit.patch`` is not available."""
+    """The patch that the setting ``commit.patch`` requests is not available."""
 
 
 def _code_now(store: Store, config: Config, *, patch: bool | None) -> GitCode:
@@ -206,7 +207,7 @@ def _of_files(
     paths without a file. If a named file has the bytes of a missing file, it is treated as the
     renamed file. Raises UnknownPath for a dead symbolic link; WrongUsage if there is nothing to
     commit, unless ``options.allow_empty``. Opening a truncated model file raises BadModelFile,
-    unless ``files.opaque`` is true or HEAD has such a file at this path.
+    unless ``files.opaque`` is true or HEAD has a truncated model file at this path.
     """
     fs, root = store.fs, store.root
     names, removed = list[str](), list[str]()
@@ -244,7 +245,7 @@ def _of_files(
 def _refuse_older(store: Store, changed: Sequence[FileChange]) -> None:
     """Raises WouldOverwrite if a file of an older version would replace a Python state.
 
-    A training recorded this state without writing the file, so the file was not changed by a user.
+    A training recorded this state without writing the file, so the file is only out of date.
     """
     tracked = manifests.of_commit(store, head(store.fresh()).commit).by_path
     for change in changed:

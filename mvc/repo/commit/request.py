@@ -60,8 +60,9 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     with your SSH key (default: your settings; docs/signatures.md). ``recording``: the training that
     commits the version. If another user deploys to the target, the training no longer deploys.
 
-    ``run``: the training's name. ``code``: the git work tree, as in an earlier ``CommitResult``
-    (default: read now). ``patch``: attach the difference from the git commit as ``code.patch``
+    ``run``: the training's name. ``code``: the state of the git work tree, such as that of an
+    earlier ``CommitResult`` (default: the present state). ``patch``: attach the difference from the
+    git commit as ``code.patch``
     (default: the setting ``commit.patch``). If this patch is not available, ``patch=True`` raises
     WrongUsage, IoFailed or NotInstalled, but the setting only warns.
 
@@ -71,10 +72,10 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     state.
 
     ``before``: a function that is called with the version's id and time before the version is
-    stored, so that it can serve the version. This time becomes the time of the deployment. Works
-    only if states are stored unchanged. If the function raises, nothing is committed. If the commit
-    fails after the call, no version with this id exists. If another commit advances the branch
-    first, the result has another id.
+    stored, so that the function can serve the version. This time becomes the time of the
+    deployment. The states must be stored unchanged. If the function raises, nothing is committed.
+    If the commit fails after the call, no version with this id exists. If another commit advances
+    the branch first, the result has another id.
     """
 
     max_recovery: float | None = None
@@ -121,7 +122,7 @@ class FileOptions(Struct, frozen=True, kw_only=True):
     named file as the renamed one. ``cwd``: the folder from which relative paths start. ``opaque``:
     store truncated model files as bytes instead of raising BadModelFile. ``output``: the file to
     which production weights are written. ``in_place``: replace the file by its production weights.
-    With ``output`` or ``in_place``, a lossy pipeline of the settings is used, too.
+    With ``output`` or ``in_place``, a lossy pipeline in the setting ``commit.pipeline`` is applied.
     """
 
     all: bool = False

@@ -36,7 +36,7 @@ from mvc.store.writing.layout import RUN, Layout, before_run
 _FLOATS = TensorSpec("float32", ())
 _SAMPLED = 8  # how many of the largest contents of a version are examined
 _UNBOUNDED = 10_000  # most versions in a chain whose length is bounded in seconds
-_PATIENCE = 1.0  # how many seconds decoding the payloads of a run may always take
+_PATIENCE = 1.0  # seconds that decoding a run's payloads may take even if the model is small
 _STEP = 130e-6  # seconds to decode a predicted payload, even the shortest
 _STEPPED = 5e8  # raw bytes of a run that are decoded per second
 _SHORTEST = 4  # a run may have at least so many versions
@@ -210,5 +210,5 @@ class _After:
 
 
 def _is_predictable(spec: TensorSpec) -> bool:
-    """Whether a tensor may be predicted by an optimizer step, which takes as long as a delta."""
+    """Whether an optimizer step may predict a tensor. Decoding it takes as long as a delta."""
     return spec.dtype in PREDICTED

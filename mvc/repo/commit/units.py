@@ -1,4 +1,8 @@
-"""Units of an optimizer among the files of a commit, one step after those of the parent."""
+"""Finds units of an optimizer among the files of a commit.
+
+A unit is one parameter of an optimizer: its weights and its optimizer states, one optimizer step
+after those in the parent version.
+"""
 
 from __future__ import annotations
 

@@ -32,10 +32,10 @@ class TensorDiff(Struct, frozen=True):
 
     ``kind``: unchanged, changed, added, removed, resized (another shape), or renamed: the content,
     or the name without wrapper prefixes, is that of ``renamed_from``. ``changed_share``: share of
-    elements whose bits differ; 1 if the dtypes differ. ``l2``, ``max_abs``: norms of the
-    difference. ``cosine``: cosine similarity of the old and the new values. These three are
-    float64 and computed from elements that are finite in both tensors. ``nonfinite``: number of the
-    remaining elements.
+    elements whose bits differ; 1 if the dtypes differ. ``l2``, ``max_abs``: L2 norm and largest
+    magnitude of the difference. ``cosine``: cosine similarity of the old and the new values. These
+    three are float64 and computed from elements that are finite in both tensors. ``nonfinite``:
+    number of the remaining elements.
     """
 
     key: str

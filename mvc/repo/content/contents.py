@@ -30,7 +30,10 @@ from mvc.types import Bytes
 WINDOW = PIECE // 2
 
 AHEAD = 2
-"""How many steps are decoded while another step is written. A step needs two pieces of memory."""
+"""How many steps are decoded while another step is written.
+
+A step needs the memory of two pieces.
+"""
 
 
 def skeleton_of(recovery: Recovery, entry: FileEntry) -> bytes:
@@ -58,8 +61,8 @@ def state_of(recovery: Recovery, entry: FileEntry) -> Any:
 class StoredBytes(StoredSource):
     """An opaque file of a version. Decodes pieces on demand, and caches the newest decoded piece.
 
-    Raises DamagedData after too many changes between pieces, because a small malicious file could
-    cause endless changes.
+    Raises DamagedData if reads change from piece to piece too often, because a small malicious file
+    could cause endless decoding.
     """
 
     def __init__(self, recovery: Recovery, entry: FileEntry) -> None:
@@ -166,7 +169,7 @@ def write_file(
 
 
 _Part: TypeAlias = tuple[int, memoryview]
-"""The index of a content, and bytes of it and of the contents joined to it.
+"""The index of a content, and bytes of this content and of the contents joined to it.
 
 The bytes follow those of the previous part.
 """
@@ -239,7 +242,7 @@ def _steps(
 def _fill(
     recovery: Recovery, wanted: Sequence[Request], parts: list[_Part], before: _Before
 ) -> list[_Part]:
-    """Decodes a window in all threads. By-products of the previous window may help, so it waits."""
+    """Decodes a window in all threads, after the previous window, whose by-products may help."""
     if before is not None:
         before.result()
     recovery.fill(wanted)

@@ -107,7 +107,7 @@ def _by_name(
 
 
 def _aligned(old: _Tensors, new: _Tensors) -> tuple[_Tensors, _Tensors]:
-    """The two mappings. If more names and shapes agree then, one of the two gets a prefix."""
+    """The two mappings. One mapping gets a prefix, if more names and shapes agree then."""
     without_prefix = sum(
         name in new and new[name].spec.shape == t.spec.shape for name, t in old.items()
     )
@@ -121,7 +121,7 @@ def _aligned(old: _Tensors, new: _Tensors) -> tuple[_Tensors, _Tensors]:
 
 
 def _prefixes(part: Mapping[str, LogicalTensor], whole: _Tensors) -> Counter[str]:
-    """For each prefix, how many names in ``whole`` are this prefix and the name of ``part``.
+    """For each prefix, how many names in ``whole`` consist of the prefix and a name in ``part``.
 
     Only tensors with equal shapes count.
     """

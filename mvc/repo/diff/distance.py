@@ -56,9 +56,10 @@ ROUNDED = {name for name, d in DTYPES.items() if d.floating} - {"float4_e2m1fn_x
 class Distance(Struct, frozen=True):
     """``changed_share``: share of elements whose bits differ; 0 if there are no elements.
 
-    ``l2``, ``max_abs``: norms of new - old. ``cosine``: cosine similarity of old and new; None if
-    one tensor is zero. These three are computed from elements that are finite in both tensors, and
-    a complex number is a pair of numbers for them. ``nonfinite``: number of the remaining elements.
+    ``l2``, ``max_abs``: L2 norm and largest magnitude of new - old. ``cosine``: cosine similarity
+    of old and new; None if one tensor is zero. These three are computed from elements that are
+    finite in both tensors. For these three, a complex number is a pair of numbers. ``nonfinite``:
+    number of the remaining elements.
     """
 
     changed_share: float

@@ -67,7 +67,7 @@ class _Candidate(Struct, frozen=True):
 
 
 def nearest(store: Store, path: Path, progress: Progress | None = None) -> Nearest | None:
-    """The version that is nearest to the file at ``path``. If several are, the newest of these.
+    """The version that is nearest to the file at ``path``. If several are nearest, the newest.
 
     None if the file has no tensors, or if no compared version has a tensor of equal name and shape.
     Raises UnknownPath if there is no such file.
@@ -100,7 +100,7 @@ def nearest(store: Store, path: Path, progress: Progress | None = None) -> Neare
 def _most_equal(store: Store, entry: FileEntry) -> tuple[list[_Candidate], int, bool]:
     """The versions of the highest rank, newest first.
 
-    Returns also how many versions were compared, and whether these are all versions.
+    The other results are the number of compared versions, and whether these are all versions.
     """
     until, seen, best = time.monotonic() + _SEARCH, set[CommitId](), list[_Candidate]()
     ids = {tensor.id for tensor in entry.tensors}

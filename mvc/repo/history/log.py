@@ -494,7 +494,7 @@ class Orphans(Struct, frozen=True):
 
 
 def orphans(snapshot: Snapshot, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
-    """The versions that only ``tip`` reaches: no branch, no tag, no tracking ref and not ``to``.
+    """Those of ``tip`` and its ancestors that no branch, tag or tracking ref reaches, nor ``to``.
 
     None if there are no such versions.
     """

@@ -1,7 +1,8 @@
 """Whether the state of a version can be read. All commands use this module.
 
-A version's state is stored or absent. If it is stored, the weights at one path may be dropped. Then
-a replay of the version's recipe computes the weights again, for one ``with`` block or permanently.
+A version's state is stored or absent (not stored here). If it is stored, the weights at one path
+may be dropped. Then a replay of the version's recipe computes the weights again, for one ``with``
+block or permanently.
 Journal entries have *marks*, such as ``forgotten`` or ``dropped``. The newest mark of a version
 counts. Dropping weights deletes no other file, no manifest and no attachment.
 """
@@ -171,11 +172,11 @@ def needed_by(store: Store, going: Collection[CommitId]) -> dict[CommitId, Commi
 def leading_on(
     store: Store, needed: Iterable[CommitId], known: Iterable[CommitId] = ()
 ) -> set[CommitId]:
-    """The versions that a replay reads, without ``known``: ``needed``, and what these need.
+    """The versions that a replay reads: ``needed`` and what these need, without ``known``.
 
-    What a version needs is included even if the version is stored, if its only attachment is a
-    recipe (of rows or generator states). It is not included if the version's weights are dropped,
-    because then its own replay needs it.
+    The needs of a version are followed if its only attachment is a recipe (of rows or generator
+    states) and its weights are not dropped. If its weights are dropped, its needs are those of its
+    own replay.
     """
     versions, waiting = set[CommitId](), set(needed).difference(known)
     while waiting:

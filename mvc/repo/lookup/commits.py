@@ -1,4 +1,4 @@
-"""Finds commits by their id or its first digits, and finds the ancestors of commits.
+"""Finds commits by their ids or the first digits of ids, and finds the ancestors of commits.
 
 A commit is published when it is recorded in the journal.
 """
@@ -29,7 +29,7 @@ def get(snapshot: Snapshot, id_: CommitId) -> Commit:
 def placed(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit]:
     """A commit and the first journal entry that published it.
 
-    Raises UnknownRevision if there is no such commit; DamagedData if its entry may be lost.
+    Raises UnknownRevision if there is no such commit; DamagedData if the entry may be lost.
     """
     pair = find(snapshot, id_)
     if pair is None:

@@ -266,7 +266,7 @@ class _Revert:
         return self._recorded.sequence != 0 and bool(self.refs or self.statements("", ""))
 
     def statements(self, author: str, reason: str) -> tuple[Statement, ...]:
-        """Retractions of annotations that the operation added, and copies of retracted ones.
+        """Retractions of annotations that the operation added, and copies of those it retracted.
 
         If the operation was undone and redone, the newest of these undos is reverted instead.
         """

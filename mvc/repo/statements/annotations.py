@@ -81,7 +81,7 @@ def _annotation(recorded: Recorded, statement: AnnotationStatement) -> Annotatio
 
 
 class Annotations:
-    """Reads annotations of versions. If the repository has none, only the first call reads it."""
+    """Reads annotations of versions. If the repository has none, one look-up finds this out."""
 
     def __init__(self, snapshot: Snapshot, incomplete: list[DamagedData] | None = None) -> None:
         """Raises DamagedData if lost journal entries may contain annotations.

@@ -1,10 +1,11 @@
-"""Deployments: which version went live on which target and when, and what is live at a moment.
+"""Deployments: which version went live on which target and when, and which is live at a moment.
 
 Deployments are never erased (docs/decisions.md). A deployment's *sequence* is the number of the
 journal entry that recorded it. A deployment is *dated* if the user gave its time, so that this time
 differs from the time of recording. Otherwise the deployment is *immediate*. The deployments of a
 target have the same order in every repository: by ``hybrid_ns``, then by id. ``hybrid_ns`` is the
-time of recording, but always later than that of older records, even if a clock was set back.
+time of recording. But if this time is not later than the ``hybrid_ns`` of older records of the
+target, ``hybrid_ns`` is larger than that of all these records.
 
 Retracted deployments never count. The version that was live at a past moment follows from the times
 of the deployments. The version that is live now follows from the order of recording, so that a
@@ -89,7 +90,7 @@ class Deployed(Struct, frozen=True):
 
     @property
     def clock_back(self) -> bool:
-        """Whether, at the recording, the clock was behind the target's newest older record."""
+        """Whether the clock at the time of recording was behind an older record of the target."""
         return self.hybrid_ns - self.recorded_ns > _TICKS
 
     @property
@@ -387,7 +388,7 @@ def check_target(snapshot: Snapshot, target: str) -> str:
 
 
 RECENT = 256
-"""How many of a target's newest records are searched for an immediate one."""
+"""How many of a target's newest records are searched for an immediate deployment."""
 _NEVER = 1 << 64  # ns; later than any recorded time
 
 
@@ -483,7 +484,10 @@ def live(store: Store, target: str, time_ns: int | None = None) -> Live:
 
 
 def all_live(store: Store, time_ns: int | None = None) -> tuple[Live, ...]:
-    """The stretches that contain a moment, one for each target with a live version, sorted."""
+    """The stretches that contain a moment, sorted by target.
+
+    Targets without a live version at this moment are omitted.
+    """
     stretches = []
     for target in store.fresh().targets():
         with suppress(NoDeployment):
@@ -575,7 +579,7 @@ def live_among(
 ) -> Deployed | None:
     """The deployment that is live now, or at ``time_ns``; or None.
 
-    ``against``: the answer is that of the remote which ``against`` describes.
+    ``against``: describes the record of a remote. The answer is the one of this remote.
     """
     if time_ns is None:
         candidates = succession(snapshot, target, now_ns, against.counting)

@@ -6,8 +6,8 @@ signature is part of the journal entry that records the version or deployment.
 The signature of a deployment names the deployment's predecessor: the target's newest deployment at
 that time. A deployment is trusted if an allowed signer signed it, and if all deployments between
 the predecessor and this deployment came from other repositories and are trusted, too. So rewritten,
-inserted and removed deployments are detected. Only if a target's newest deployments are removed,
-this is not detected.
+inserted and removed deployments are detected. Only the removal of a target's newest deployments is
+not detected.
 """
 
 from __future__ import annotations
@@ -147,9 +147,10 @@ _UNSIGNED = Checked("unsigned")
 class Vouched(Struct, frozen=True):
     """A deployment, and the checks of up to three signatures.
 
-    ``signature``: that of the deployment. ``version``: that of its version. ``retraction``: that of
-    its retraction, or None. ``problems``: reasons why the record is not trusted, one line each. A
-    version without a signature is no problem, because the deployment's signature names the version.
+    ``signature``: the check of the deployment's signature. ``version``: the check of the version's
+    signature. ``retraction``: the check of the retraction's signature; None if the deployment is
+    not retracted. ``problems``: reasons why the record is not trusted, one line each. A version
+    without a signature is no problem, because the deployment's signature names the version.
     """
 
     deployment: Deployed
@@ -241,7 +242,7 @@ class _Verifier:
         )
 
     def retraction(self, deployed: Deployed) -> Checked:
-        """The best signature of the retraction that counts."""
+        """The check of the best signature of the deployment's retraction."""
         for _, retraction in self._snapshot.about(Retraction, deployed.id)[:1]:
             return self._statement(retraction.id)[0]
         return _UNSIGNED

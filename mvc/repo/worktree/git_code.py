@@ -51,7 +51,7 @@ _MAX_LISTED = 1 << 16  # most bytes of git's answer that lists the filters
 class GitCode(Struct, frozen=True):
     """``commit``: git's HEAD, or empty.
 
-    ``dirty``: whether tracked files differ from it, or git did not answer. ``patch``: the
+    ``dirty``: whether tracked files differ from this commit, or git did not answer. ``patch``: the
     difference, if it was requested. ``problem``: why a requested patch is missing.
     """
 
@@ -62,7 +62,7 @@ class GitCode(Struct, frozen=True):
 
 
 def git_code(fs: FileSystem, folder: Path, *, patch: bool = False, retry: bool = False) -> GitCode:
-    """The code in ``folder``. If git is not installed, it counts as unchanged.
+    """The state of the code in ``folder``. If git is not installed, the code counts as unchanged.
 
     ``retry``: try to make a patch again, even if this has failed recently.
     """
@@ -136,7 +136,7 @@ class _Git:
         return code == 1
 
     def patch(self) -> bytes:
-        """The difference. Raises WrongUsage if it is larger than an attachment may be."""
+        """The difference. Raises WrongUsage if the difference is too large for an attachment."""
         arguments = (*_DIFF, "--binary", "--full-index", "HEAD", "--")
         code, text = self._ask(arguments, MAX_ATTACHED_BYTES)
         if len(text) > MAX_ATTACHED_BYTES:
@@ -203,7 +203,7 @@ def _no_answer(why: str) -> IoFailed:
 
 
 def _settings(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Environment variables with settings, which override all settings files."""
+    """Environment variables with settings of git. They override git's settings files."""
     keys = {f"GIT_CONFIG_KEY_{i}": key for i, (key, _) in enumerate(pairs)}
     values = {f"GIT_CONFIG_VALUE_{i}": value for i, (_, value) in enumerate(pairs)}
     return {"GIT_CONFIG_COUNT": str(len(pairs)), **keys, **values}
