@@ -129,9 +129,8 @@ def clone_into(
         {"states": chosen.states, **chosen.options},
     )
     if remote.scheme == "file":
-        check_folder(
-            replace(remote, name="")
-        )  # errors name the URL, because the remote is not added yet
+        # Errors must name the URL, because the remote is not added yet.
+        check_folder(replace(remote, name=""))
     target = fs.realpath(folder or Path(default_folder(remote.url)))
     with removing_if_failed(fs) as created, _building(fs, target, remote, created) as building:
         fetched = None

@@ -130,9 +130,7 @@ def fetch_from(
         if after is not None and not _is_whole(store, head):
             transfer(transport.send, work.apply, replace(wanted, after=None), (), tally=work.tally)
     for id_ in _live_without_state(store) if isinstance(wanted.states, int) else ():
-        with suppress(
-            StateForgotten, UnknownRevision, WeightsDropped
-        ):  # the remote lacks the state, too
+        with suppress(StateForgotten, UnknownRevision, WeightsDropped):  # missing there, too
             work.bring(transport, (id_,))
     updates = [*_updates(store, remote, head, prune=prune)]
     if updates:

@@ -62,7 +62,7 @@ def place_of(snapshot: Snapshot) -> Place:
 
 
 def begins(snapshot: Snapshot, after: Place | None) -> Position:
-    """The position at which reading continues after a place. GENESIS if the journal lacks it."""
+    """The position at which reading continues after a place. GENESIS (the beginning) without it."""
     if after is None or after.sequence <= 0:
         return GENESIS
     end = snapshot.position

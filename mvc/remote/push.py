@@ -538,9 +538,7 @@ class _Push:
             known = read or KnownPlace(self._identity, self._end)
             known = replace(known, identity=self._identity, place=self._end)
             keep_place(store, remote, FETCHED, known)
-        elif (
-            read is not None and read.place.sequence > head.place.sequence
-        ):  # the remote was rolled back
+        elif read is not None and read.place.sequence > head.place.sequence:  # rolled back
             keep_place(store, remote, FETCHED, replace(read, place=Place(0, b"")))
 
 

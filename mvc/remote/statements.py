@@ -38,7 +38,7 @@ from mvc.store.store import Store
 from mvc.times import check_moment, format_time, whole_second
 
 _AT_ONE_TIME = (
-    16  # limit of deployments on a target with one hybrid time: all are read to sort them
+    16  # limit of deployments on a target with one hybrid logical time: all are read to sort them
 )
 _PART = 50  # statements that are admitted before the journal's lock is released
 Among = Callable[[CommitId], bool]
@@ -120,9 +120,8 @@ def about(snapshot: Snapshot, versions: Collection[CommitId]) -> list[int]:
                 offsets.add(offset)
                 deployments = snapshot.entry(offset).entry.deployments
                 subjects += [row.id for row in deployments if row.subject == id_]
-            for (
-                subject
-            ) in subjects:  # the list grows: a statement about a subject is a subject, too
+            # The list grows: a statement about a subject is a subject, too.
+            for subject in subjects:
                 for kind in _ABOUT:
                     for recorded, statement in snapshot.about(kind, subject):
                         offsets.add(recorded.offset)

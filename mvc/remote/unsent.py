@@ -82,9 +82,8 @@ def operations(snapshot: Snapshot, known: KnownPlace | None, *due: Recorded) -> 
     for row in rows:
         for new in row.entry.deployments:
             retractions = () if row.sequence >= dealt else retracting(snapshot, new.id)
-            if any(
-                r.sequence not in numbers for r in retractions
-            ):  # neither the deployment nor its retraction needs to be sent
+            # Neither the deployment nor its retraction needs to be sent.
+            if any(r.sequence not in numbers for r in retractions):
                 skipped.add(new.id)
             own[new.id] = new.replaces
             immediate |= {new.id} if known and new.time_ns == new.recorded_ns else set()
@@ -184,9 +183,8 @@ def _counting(snapshot: Snapshot, target: str, rows: Sequence[Recorded]) -> set[
     """
     numbers = {row.sequence for row in rows}
 
-    def is_lacking(
-        recorded: Recorded, until: int
-    ) -> bool:  # or a later operation that replaced it is lacking
+    # An operation is lacking, too, if a later operation replaced it and is lacking.
+    def is_lacking(recorded: Recorded, until: int) -> bool:
         is_skipped = recorded.sequence < until and not recorded.entry.is_received
         return is_skipped or recorded.sequence in numbers
 

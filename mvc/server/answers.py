@@ -25,7 +25,7 @@ PART = 64 << 10
 
 
 class Answer:
-    """A slice in an unnamed file, which is deleted with its last reader."""
+    """A slice (versions with their records) in an unnamed file, deleted with its last reader."""
 
     def __init__(self, file: int, size: int) -> None:
         self.size = size
@@ -49,9 +49,8 @@ def store_answer(
     """
     first = next(answer)
     room = len(first.head) + first.size + MIB  # the encoding adds less than 1 KiB
-    if (
-        room > MOST or not is_current() or not hasattr(os, "posix_fallocate")
-    ):  # macOS lacks posix_fallocate
+    # macOS lacks posix_fallocate.
+    if room > MOST or not is_current() or not hasattr(os, "posix_fallocate"):
         return None
     with suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, room)

@@ -51,7 +51,7 @@ from mvc.transport import Place, Received, Sent, Slice, Wanted, scopes, slices, 
 from mvc.types import Bytes
 
 PROOFS = 4
-"""Limit of slices that are being verified or wait for it. More requests get the status 503."""
+"""Limit of slices (parts of pushes) in verification. More requests get the status 503."""
 _PROCESSORS = 4  # CPUs for each running verification
 SENDS = 16
 """Limit of concurrent answers with slices."""
@@ -435,9 +435,8 @@ class Application:
             gathering.add(reports, served.transport, self._run, now_ns=now_ns, author=caller.sender)
         )
 
-        def ended(
-            done: asyncio.Future[Received],
-        ) -> None:  # called even if the client has disconnected
+        # Called even if the client has disconnected.
+        def ended(done: asyncio.Future[Received]) -> None:
             if not done.cancelled():
                 audit(served.name, caller, request, done.exception() or done.result())
 
@@ -476,9 +475,8 @@ class Application:
         except (InUse, MvcError) as error:
             if not isinstance(error, InUse):  # an incomplete upload would only use disk space
                 await self._run(upload.delete)
-            await _drained(
-                request
-            )  # otherwise the client would see a broken connection, and no answer
+            # Otherwise the client would see a broken connection, and no answer.
+            await _drained(request)
             raise
         finally:
             served.release(upload.id)
@@ -503,9 +501,8 @@ class _Frames(Response):
         self._rows, self._done = rows, done
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        disconnected = asyncio.ensure_future(
-            receive()
-        )  # the body was read, so the next message is the end
+        # The body was read, so the next message is the end.
+        disconnected = asyncio.ensure_future(receive())
         try:
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)

@@ -1,4 +1,4 @@
-"""Uploads: slices that are stored in ``.mvc/uploads`` until they are complete.
+"""Uploads: slices (parts of a push) that are stored in ``.mvc/uploads`` until they are complete.
 
 Each upload is a file. A second file has the answer to it, in case the client does not receive the
 answer. Uploads without progress for ten minutes are deleted.

@@ -1,8 +1,9 @@
-"""Receives a slice: writes its records, verifies the records, and only then publishes entries.
+"""Receives a slice, a part of a transfer: journal entries with the records that they need.
 
 The records are written after the committed end of a pack, where only this process sees them. After
-``verify`` has verified the records, each received entry becomes a journal entry. Refs move with the
-last entry. If the process stops earlier, the next writer of the pack truncates the records.
+``verify`` has verified the records, each received entry (a *draft*) becomes a journal entry. Refs
+move with the last entry. If the process stops earlier, the next writer of the pack truncates the
+records.
 """
 
 from __future__ import annotations
@@ -231,7 +232,7 @@ def _parts(sent: Sent) -> Iterator[Sent]:
 
 
 def _drafts(store: Store, sent: Sequence[Sent], size: int, *, local: bool) -> list[_ReceivedEntry]:
-    """The received entries, after checks of sizes, parents and times."""
+    """The drafts of received entries, after checks of sizes, parents and times."""
     if sum(entry.size for entry in sent) != size or any(entry.size < 0 for entry in sent):
         raise DamagedData("the entries of a slice do not match its records")
     snapshot, now_ns = store.snapshot, store.now_ns()

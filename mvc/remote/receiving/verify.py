@@ -1,4 +1,4 @@
-"""Verifies received data before they are published.
+"""Verifies a received slice (journal entries with their records) before it is published.
 
 The verification reads the repository as if the received entries were published. A *coding* is a
 stored form of a content (the bytes of a tensor), in full or from a base. Every received coding is
@@ -154,9 +154,7 @@ class _Proof:
         self._codes: Counter[tuple[bytes, int]] = Counter()  # number of codings of each piece
         self._hashing = self._pool.submit(lambda: None)  # of the last piece of a large object
         self._hashed_last: memoryview | None = None  # that piece, if no other coding needs it
-        self._spare: memoryview | None = (
-            None  # memory to reuse, because new memory costs page faults
-        )
+        self._spare: memoryview | None = None  # reused, because new memory costs page faults
 
     def run(self, parts: Sequence[Delivered]) -> ProvenSlice:
         marks: dict[CommitId, tuple[bytes, ...]] = {}
@@ -353,9 +351,8 @@ class _Proof:
         left = [(path, out) for _, path, out in unit if not grouped or _has_transform(path)]
         cached = self._at(unit[0][0].member.start)
         if len(left) > 1:
-            with suppress(
-                DamagedData
-            ):  # after an error, decoding one by one shows which coding is wrong
+            # After an error, decoding one by one shows which coding is wrong.
+            with suppress(DamagedData):
                 self._recovery.walk(left, cached, parallel=parallel)
                 left = []
         for walk in left:

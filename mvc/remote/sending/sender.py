@@ -1,4 +1,7 @@
-"""Sends the entries that a receiver lacks as slices: versions with records, and statements."""
+"""Sends the entries that a receiver lacks, as slices.
+
+A slice is a part of a transfer: versions with their records, and statements such as deployments.
+"""
 
 from __future__ import annotations
 

@@ -74,9 +74,8 @@ class FolderTransport:
     def _identity(self) -> tuple[object, ...]:
         folder = self.store.folder
         files = {name: self.fs.stat(folder / name) for name in (FORMAT, JOURNAL, CONFIG)}
-        facts = self.fs.stat(
-            folder
-        )  # read after the files, because the folder may be deleted meanwhile
+        # The folder is read after the files, because it may be deleted meanwhile.
+        facts = self.fs.stat(folder)
         missing = [name for name in (FORMAT, JOURNAL) if files[name] is None]
         if facts is None or missing:
             part = "" if facts is None else f": its folder has no {missing[0]}"

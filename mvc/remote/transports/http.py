@@ -206,9 +206,8 @@ def _refuse(url: str, answer: BaseHTTPResponse, login: str | None = None) -> Non
     if kind == wire.CONTENT:
         if answer.status >= 400:
             error = wire.decode_error(_bounded(answer, wire.MAX_PROBLEM))
-            if (
-                answer.status == 401 and login is not None
-            ):  # the server does not know the names of remotes
+            # The hint is local, because the server does not know the names of remotes.
+            if answer.status == 401 and login is not None:
                 raise type(error)(error.message, hint=login)
             raise error
         return

@@ -207,9 +207,7 @@ def _behind(entries: Sequence[LogEntry]) -> dict[CommitId, tuple[CommitId, ...]]
     behind = {id_: commit.parents for id_, commit in commits.items()}
     before = {id_: [p for p in parents[:1] if p in commits] for id_, parents in behind.items()}
     children = Counter(parent for parents in before.values() for parent in parents)
-    newest: dict[
-        CommitId, dict[str, CommitId]
-    ] = {}  # the newest version of each run, up to a version
+    newest: dict[CommitId, dict[str, CommitId]] = {}  # by run, up to a version
     for id_ in TopologicalSorter(before).static_order():
         run, known = commits[id_].run, dict[str, CommitId]()
         for parent in before[id_]:  # one at most

@@ -143,9 +143,8 @@ def _about(operation: Operation) -> str:
         return f"undoes {entry.undoes}"
     if entry.commits:
         return one_line(entry.commits[-1].message)
-    listed = entry.refs or any(
-        s.target for s in entry.statements
-    )  # the column "changes" names them
+    # The column "changes" names refs and targets.
+    listed = entry.refs or any(s.target for s in entry.statements)
     return "" if listed else one_line(entry.note)
 
 

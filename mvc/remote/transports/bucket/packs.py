@@ -178,10 +178,7 @@ class MirrorPacks(FileSystem):
         self._objects = objects
         self._pool = pool
         self._bodies: OrderedDict[int, Future[bytes]] = OrderedDict()
-        self._last, self._run = (
-            0,
-            0,
-        )  # the pack that was read last, and the length of the sequence up to it
+        self._last, self._run = 0, 0  # the pack read last, and the length of its sequence
         self._lock = threading.Lock()
         self.own = own
         self.known: dict[int, PackObject] = {}

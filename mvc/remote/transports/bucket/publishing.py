@@ -81,9 +81,7 @@ class Publisher:
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
         self._objects = mirror.objects
-        self._written: dict[
-            bytes, tuple[PackObject, _Times]
-        ] = {}  # packs by the hash of their content
+        self._written: dict[bytes, tuple[PackObject, _Times]] = {}  # packs by content hash
 
     def publish(self) -> bool:
         """Publishes the mirror's entries. False if another client swapped the head before.

@@ -91,10 +91,8 @@ class BucketTransport:
         """Publishes a slice by one swap of the head. Tries again if another client was faster."""
         place, rest = self._mirror.place, iter(incoming.records)
         with translate(place, "write"), tempfile.TemporaryFile(dir=place) as file:
-
-            def records() -> Iterator[
-                Bytes
-            ]:  # another attempt reads received records from the file
+            # Another attempt reads received records from the file.
+            def records() -> Iterator[Bytes]:
                 file.seek(0)
                 while block := file.read(_BLOCK):
                     yield block
