@@ -68,4 +68,4 @@ def fetch_hint(store: Store, version: CommitId) -> str | None:
         return None
     known = lazy.remotes.remotes(store)
     name = lazy.remotes.DEFAULT if lazy.remotes.DEFAULT in known else next(iter(known), None)
-    return name and f"'mvc fetch {name} {version.short}' fetches it, if {name} has it"
+    return name and f"'mvc fetch {name} {version.short}' fetches the state, if {name} has it"

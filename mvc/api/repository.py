@@ -923,9 +923,9 @@ class Repository(Closing, Unpicklable):
 
         ``branch``: by default the current branch. Other processes see that a training records.
         Commits with ``CommitOptions.recording`` of this block are deployed to ``target`` until
-        another user deploys to ``target`` or protects it. ``alone``: refuse other trainings on the
-        branch. ``new_branch``: the branch need not exist. Raises UnknownRevision, TargetProtected;
-        Busy if another training records on the branch.
+        another user deploys to ``target`` or protects it. ``alone``: refuse other trainings that
+        deploy to ``target``. ``new_branch``: the branch need not exist. Raises UnknownRevision,
+        TargetProtected; Busy if another training records on the branch or excludes this training.
         """
         at = lookup_refs.tip(self._store.fresh(), branch, new=new_branch)
         return lazy.protection.RecordingNotice(
@@ -1040,7 +1040,7 @@ class Repository(Closing, Unpicklable):
         if versions:
             if states is not None or prune or nodes:
                 raise WrongUsage(
-                    "named versions are fetched alone: without states, prune and nodes"
+                    "a fetch of named versions does not combine with states, prune and nodes"
                 )
             wanted = [self.find(rev) for rev in versions]
             return lazy.fetch.fetch_states(
@@ -1094,7 +1094,7 @@ class Repository(Closing, Unpicklable):
         if states:
             if refs or every or force or delete or partial or dry_run:
                 raise WrongUsage(
-                    "the states of named versions are pushed alone: without other options"
+                    "a push of the states of named versions does not combine with other options"
                 )
             ids = [self.find(rev) for rev in states]
             return lazy.push.push_states(

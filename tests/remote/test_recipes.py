@@ -189,7 +189,7 @@ def test_a_base_that_was_forgotten_here_stops_no_fetch(story: Story) -> None:
         assert sound(ada)
     with pytest.raises(StateForgotten) as error:
         mvc.retrain(ada, second, trust=True)
-    assert f"'mvc fetch origin {second.short}' fetches it" in str(error.value.hint)
+    assert f"'mvc fetch origin {second.short}' fetches the state" in str(error.value.hint)
     ada.storage.gc(grace="0")
     ada.fetch(versions=[second])
     assert dropped(ada, second) is not None and not isinstance(
@@ -270,7 +270,7 @@ def test_a_base_that_did_not_come_along(story: Story) -> None:
     assert story.is_right(few.checkout(story.trained))
     with pytest.raises(StateForgotten, match=story.base.short) as error:
         mvc.retrain(few, story.trained, trust=True)
-    assert f"'mvc fetch origin {story.base.short}' fetches it" in str(error.value.hint)
+    assert f"'mvc fetch origin {story.base.short}' fetches the state" in str(error.value.hint)
     assert not isinstance(few.availability(story.data), Gone)  # the newest of its tag
     few.fetch(versions=[story.base])
     assert story.is_right(mvc.retrain(few, story.trained, trust=True).state)

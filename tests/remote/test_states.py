@@ -53,7 +53,7 @@ def kept(repo: Repository, line: Team) -> list[int]:
 
 
 def absent(error: pytest.ExceptionInfo[StateForgotten], id_: CommitId, remote: str) -> bool:
-    return f"'mvc fetch {remote} {id_.short}' fetches it" in str(error.value.hint)
+    return f"'mvc fetch {remote} {id_.short}' fetches the state" in str(error.value.hint)
 
 
 @pytest.mark.parametrize(

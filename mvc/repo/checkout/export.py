@@ -142,7 +142,7 @@ def export_to(
     training states; if the stream is not writable in binary mode.
     """
     if options != WriteOptions(force=options.force, progress=options.progress):
-        raise WrongUsage("a stream receives one file, without further options")
+        raise WrongUsage("a stream receives one file: of the options, only force and progress work")
     try:
         stream.write(b"")
     except (AttributeError, TypeError, ValueError) as error:  # a text stream, closed, or read-only
@@ -246,7 +246,7 @@ def _new_folder(fs: FileSystem, output: Path, force: bool) -> Iterator[Path]:
     if exists and not (force and delta_folder.is_delta(fs, real)):
         raise WouldOverwrite(
             f"{printable(str(output))} exists already",
-            hint="-f only replaces a folder that contains a delta",
+            hint="-f replaces only a folder that contains a delta",
         )
     with removing_if_failed(fs) as created:
         new = real.with_name(f"{TEMPORARY}{os.urandom(8).hex()}")

@@ -46,7 +46,7 @@ class SwappedFolder:
         if target is None and not is_free:
             raise WouldOverwrite(
                 f"{self._shown} is not a symbolic link, so it cannot be replaced in one step",
-                hint="move it away first; a link will replace it",
+                hint="move it away first: mvc will write a link with this name",
             )
         if target is not None and not self._ours.fullmatch(target) and not force:
             raise WouldOverwrite(

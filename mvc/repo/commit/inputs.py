@@ -215,7 +215,7 @@ def _of_files(
     tracked = manifests.of_commit(store, at.commit).by_path
     if files.all and at.branch != head(store.fresh()).branch:
         raise WrongUsage(
-            "all works on the current branch only, because it compares with HEAD",
+            "all works only on the current branch, because it compares files with HEAD",
             hint="name the files",
         )
     if arguments is not None:
@@ -252,8 +252,8 @@ def _refuse_older(store: Store, changed: Sequence[FileChange]) -> None:
         if change.same_as is not None and worktree.is_python_state(tracked[change.path]):
             name = printable(change.path)
             raise WouldOverwrite(
-                f"{name} has the content of version {change.same_as.short}, older than HEAD, "
-                "which was recorded from Python",
+                f"{name} has the content of version {change.same_as.short}, but HEAD is newer "
+                "and was recorded from Python",
                 hint=f"'mvc checkout HEAD {name}' updates the file; 'mvc commit {name}' commits it",
             )
 

@@ -116,5 +116,5 @@ def _check_writable(fs: FileSystem, output: Path) -> None:
         if not model:
             raise WouldOverwrite(
                 f"{shown} exists and is not a model file",
-                hint="production weights only replace model files: name another output",
+                hint="production weights replace only model files: name another output",
             )

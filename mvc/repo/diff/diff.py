@@ -111,7 +111,7 @@ def diff(
     """
     old, new = _sides(store, a, b, paths)
     if paths and (old.single or new.single):
-        raise WrongUsage("a file is compared alone: name no further paths")
+        raise WrongUsage("a file is compared as a whole: name no paths after it")
     for path in paths:
         if not any(is_under(p, [path]) for p in (*old.entries, *new.entries)):
             raise UnknownPath(f"neither side has the path {path}")

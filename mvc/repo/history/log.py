@@ -78,9 +78,9 @@ class LogEntry(Struct, frozen=True):
 class LogOptions(Struct, frozen=True, kw_only=True):
     """Which versions ``Repository.log`` returns, in which order, and with which details.
 
-    ``every``: versions that any branch, tag or HEAD reaches, in the order in which they were
-    recorded. ``paths``: versions that changed one of these files or folders. ``where``: a condition
-    on metrics and params, including those of annotations:
+    ``every``: versions that any branch, tag or HEAD reaches, sorted by the order of recording,
+    newest first. ``paths``: versions that changed one of these files or folders. ``where``: a
+    condition on metrics and params, including those of annotations:
     ``auc > 0.9 and (lr < 1e-3 or data = "cars")``. A version that lacks a name does not match.
     ``grep``: a regular expression on message, notes, run, params and metrics. ``sort``: a metric or
     numeric param, highest first; ``-NAME``: lowest first. Versions without it are omitted.

@@ -262,7 +262,7 @@ class _Verifier:
             before = signature.before
             at = -1 if before is None else places.get(before)
             if at is None or at >= n:
-                problem = "is not on record" if at is None else "is recorded after it"
+                problem = "is not on record" if at is None else "is a later record"
                 short = "" if before is None else before.short
                 problems[n].append(f"its signed predecessor, {short}, {problem}")
                 continue
@@ -270,7 +270,7 @@ class _Verifier:
                 is_good = checks[between][0].trust == "good"
                 if not is_good or self._node(line[between]) == self._node(line[n]):
                     follows = f"{line[n].commit.short} directly follows another deployment"
-                    problems[between].append(f"inserted: by its signature, {follows}")
+                    problems[between].append(f"inserted: a later signature says that {follows}")
         return [
             self._vouched(line[n], checks[n][0], problems[n])
             for n in counted.iterate(checks, "signatures")

@@ -26,7 +26,7 @@ def test_a_state_is_fetched_by_the_command_that_the_hint_names(few: Mvc) -> None
     said = few("checkout", "HEAD~2", "-o", "x.safetensors", code=3).err
     command = said.partition("'mvc ")[2].partition("'")[0]
     assert command.startswith("fetch origin ")
-    assert few("show", "HEAD~2").err == f"'mvc {command}' fetches it, if origin has it\n"
+    assert few("show", "HEAD~2").err == f"'mvc {command}' fetches the state, if origin has it\n"
     assert "'mvc fetch origin" in few("show", "HEAD").err  # what it changed is not known
     result = few(*command.split())
     assert result.out.splitlines()[1].startswith("1 version, ")

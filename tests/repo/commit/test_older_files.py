@@ -32,7 +32,7 @@ def repo(tmp_path: Path) -> mvc.Repository:
 def test_the_older_file_is_refused_and_the_version_named(repo: mvc.Repository) -> None:
     first, head = repo.find("HEAD~2"), repo.find()
     with pytest.raises(
-        WouldOverwrite, match=f"has the content of version {first.short}, older than HEAD"
+        WouldOverwrite, match=f"has the content of version {first.short}, but HEAD is newer"
     ):
         repo.commit(files=ALL)
     write_model(repo.root / "new.safetensors")
