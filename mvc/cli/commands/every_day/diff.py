@@ -60,7 +60,7 @@ def command(session: Session, args: _DiffOptions) -> int:
 
 
 def _ends(session: Session, args: _DiffOptions) -> tuple[str | None, str | None, tuple[str, ...]]:
-    """A, B and PATHs. If the first argument is ``A..B`` and no file, all other ones are PATHs."""
+    """A, B and PATHs. If the first argument is ``A..B`` and no file, the rest are PATHs."""
     ends = (args.a or "").split("..")
     if len(ends) != 2 or not any(ends) or session.fs.stat(session.fs.cwd() / str(args.a)):
         return args.a, args.b, args.paths

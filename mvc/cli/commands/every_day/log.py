@@ -95,7 +95,7 @@ def command(session: Session, args: _LogOptions) -> None:
 def _rev_and_paths(
     session: Session, rev: str | None, paths: tuple[str, ...]
 ) -> tuple[str, tuple[str, ...]]:
-    """The revision and the paths. If the first argument is a file and no version: HEAD."""
+    """The revision and the paths. If the first argument is a path, the revision is HEAD."""
     if rev is None:
         return "HEAD", paths
     try:

@@ -169,7 +169,7 @@ def _print_file(
     facts: Facts,
     training: bool,
 ) -> None:
-    """``predicted``: the tensors that are stored as the step of an optimizer."""
+    """Prints a file. ``predicted``: its tensors that are stored as the step of an optimizer."""
     changed = "" if change is None else changes(change)
     steps = f"{len(predicted)} predicted" if predicted else ""
     session.line(", ".join(filter(None, (file_line(session, file), changed, steps))))
@@ -200,7 +200,7 @@ def _json(
     predicted: Mapping[str, Sequence[str]],
     facts: Mapping[str, Facts],
 ) -> dict[str, Any]:
-    """The version. If its parent cannot be read, ``changed`` and ``removed`` are null."""
+    """A version. ``changed`` and ``removed`` are null if its parent cannot be read."""
     known, payload = entry.changes, commit_json(entry) | fields(entry, "reset_point relations")
     payload["files"] = [
         fields(file)

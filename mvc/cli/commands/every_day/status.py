@@ -83,7 +83,7 @@ def _print_long(session: Session, status: Status, changed: Sequence[FileChange])
 
 
 def _tracking(session: Session) -> str:
-    """The difference between the current branch and its tracking ref."""
+    """A text for the difference between the current branch and its tracking ref."""
     tracking = session.repo.remotes.tracking()
     if tracking is None:
         return ""

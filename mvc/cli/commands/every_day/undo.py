@@ -81,7 +81,7 @@ def _note_head(session: Session, done: Undoing) -> None:
 
 
 def _note_remotes(session: Session, done: Undoing) -> None:
-    """Notes that remotes still have an undone version."""
+    """Prints a note for each undone version that a remote still has."""
     for change in done.entry.refs:
         if not (change.name.startswith("heads/") and isinstance(change.old, CommitId)):
             continue
@@ -125,7 +125,7 @@ def moves(operation: Operation | Undoing, *, full: bool = False) -> str:
 def _move(
     name: str, old: CommitId | str | None, new: CommitId | str | None, digits: int | None
 ) -> str:
-    """``main 1a2b3c4d5e -> 6f7a8b9c0d``; ``tag v1 deleted`` if gc removed the old value."""
+    """The text ``main 1a2b3c4d5e -> 6f7a8b9c0d``, or ``tag v1 deleted`` if gc removed the value."""
     label = name.replace("tags/", "tag ", 1).removeprefix("heads/").removeprefix("remotes/")
     before, after = (
         str(value)[:digits] if isinstance(value, CommitId) else value or "none"
