@@ -318,7 +318,7 @@ def test_a_journal_of_another_history_is_not_believed(tmp_path: Path) -> None:
     smash(root / ".mvc" / "journal", offset, half * 2)
     with pytest.raises(DamagedData, match="both copies") as caught:
         mend(root, twin)
-    assert "a copy of this journal" in str(caught.value.hint)
+    assert "a copy of this repository" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("how", ["bit", "gone", "empty", "garbage"])

@@ -188,7 +188,7 @@ def test_a_failure_to_join_is_told_once(
         with pytest.warns(RuntimeWarning, match="not joined") as told:
             served = record(repo, momentum(), 6)
         (text,) = [str(w.message) for w in told if "not joined" in str(w.message)]
-        assert "repo.storage.join_steps() joins them later" in text
+        assert "repo.storage.join_steps() joins the deltas later" in text
         assert "\n" not in text
         check(repo, served)
 

@@ -34,7 +34,7 @@ def test_a_state_is_fetched_by_the_command_that_the_hint_names(few: Mvc) -> None
     assert few(*command.split()).err == "Everything up to date\n"
     found = few("fetch", "--json", "origin", "HEAD~1").json
     assert (found["versions"], found["updates"]) == (1, [])
-    assert "fetched alone" in few("fetch", "-p", "origin", "HEAD~1", code=2).err
+    assert "does not combine with" in few("fetch", "-p", "origin", "HEAD~1", code=2).err
 
 
 def test_a_push_without_a_state_must_be_meant(few: Mvc) -> None:
