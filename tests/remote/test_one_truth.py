@@ -360,10 +360,12 @@ class TruthMachine(RuleBasedStateMachine):
             if (accepted := self.record.accepts(said)) is False:
                 taken_back = self.record.counting(said)
                 still = replace(each.without(clone.own.taken_back), takes_back=taken_back)
-                if still:  # else it does not matter any more
+                if still:
                     left.append(still)
                     live = self.record.live(each.target)
                     refused.add((each.target, None if live is None else live.commit))
+                else:  # the server has taken it back already, and the clone need not send it
+                    clone.heard.taken_back |= said.takes_back & self.record.taken_back
             else:
                 clone.heard.add(said)
                 self.done["accepted"] += accepted is True

@@ -296,10 +296,10 @@ class RemoteMachine(RuleBasedStateMachine):
     def fetch(self, who: str, states: str | None) -> None:
         """What did not come counts as forgotten; what is live came, if the remote has it."""
         repo = self.people[who].repo
-        before = set(known(repo))
+        before = set(known(repo, tracked=True))
         repo.fetch("origin", states=states)
         if states is not None:
-            came = set(known(repo)) - before
+            came = set(known(repo, tracked=True)) - before
             self.forgotten |= {id_ for id_ in came if self._is_gone(repo, id_)}
         if states in ("live", "last:1"):
             live = {*live_now(repo.handle.store)}

@@ -60,9 +60,13 @@ def refs_of(repo: Repository) -> dict[str, CommitId]:
     return found | {f"tags/{ref.name}": ref.commit for ref in repo.refs("tag")}
 
 
-def known(repo: Repository) -> list[CommitId]:
-    """Every version that a branch, a tag or a deployment leads to, by parents and needs."""
+def known(repo: Repository, *, tracked: bool = False) -> list[CommitId]:
+    """Every version that a branch, a tag or a deployment leads to, by parents and needs.
+
+    ``tracked``: and those of the tracking refs.
+    """
     waiting = [*refs_of(repo).values(), *(each.commit for each in repo.deployments())]
+    waiting += [ref.commit for ref in repo.refs("remote")] if tracked else []
     found: dict[CommitId, None] = {}
     while waiting:
         id_ = waiting.pop()
