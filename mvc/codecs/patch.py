@@ -1,10 +1,11 @@
 """Patches between byte strings of different lengths.
 
-They are used for files without tensors, for skeletons (the bytes of a file outside its tensors) and
-for manifests (lists of files). The base cannot be recovered from the new bytes. The new bytes are
-divided into blocks. Each block is a zstd frame whose dictionary is the part of the base around the
-same relative position, as by ``zstd --patch-from``. So memory is bounded for any lengths. A block
-without matches in the base is only compressed.
+Patches are used for files without tensors, for skeletons (the bytes of a file outside its tensors)
+and for manifests (lists of files). A patch is one-way: it makes the new bytes from the base, but
+not the base from the new bytes. The new bytes are divided into blocks. Each block is a zstd frame.
+Its dictionary is the part of the base around the same relative position, similar to ``zstd
+--patch-from``. So memory is bounded for any lengths. A block without matches in the base is only
+compressed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"") -> bytes
 
 
 class _PlainCompressors(threading.local):
-    """A thread's compressors without a dictionary, by the number of bits of the size."""
+    """The compressors of a thread that have no dictionary.
+
+    ``by_size``: keyed by bits of the size.
+    """
 
     def __init__(self) -> None:
         self.by_size: dict[int, zstandard.ZstdCompressor] = {}

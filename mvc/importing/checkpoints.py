@@ -1,8 +1,9 @@
 """Commits the checkpoints of trainings in the order of their times (``mvc import``).
 
-Every version is durable at once, but is on no branch until the import ends. One operation then
-moves all branches to the ends of their histories. A checkpoint that was imported before is
-recognised by time and content. So an import can be repeated, even after a crash.
+Each version is on the disk as soon as it is committed, but it is on no branch until the import
+ends. Then one operation moves all branches to the ends of their histories. An import recognises by
+time and content a checkpoint that was imported earlier. So an import can be repeated, even after a
+crash.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class WithoutMetrics(MvcWarning):
 
 
 class Imported(Struct, frozen=True):
-    """One checkpoint. ``is_new``: whether this import committed it; False if ``commit`` existed
-    before.
+    """One checkpoint.
 
+    ``is_new``: whether this import committed the version; False if ``commit`` existed before.
     ``branch``: the branch of the checkpoint's history; None for a detached HEAD.
     """
 
@@ -73,19 +74,19 @@ def import_checkpoints(
 
     ``time``: the source of times: ``mtime`` or ``name:FORMAT`` (strptime on the file's name; local
     time by default). ``deploy``: a target; each checkpoint is recorded as a deployment to this
-    target, at the checkpoint's time. ``path``: the path in the repository of checkpoints that are
-    files (default: ``model`` and the extension), or the folder in the repository of checkpoints
-    that are folders. ``on_imported``: called with each version when it is durable. ``left_out``: a
-    list that receives the files and subfolders whose names are not names of models. ``broken``: a
-    list that receives the checkpoints that are not valid models. Without ``broken``, the first
-    invalid checkpoint raises BadModelFile. With ``deploy``, an incomplete model is invalid, unless
-    ``anyway`` is true.
+    target, at the checkpoint's time. ``path``: where the repository stores a checkpoint. If the
+    checkpoint is a file, this is the file's path in the repository (default: ``model`` and the
+    extension). If the checkpoint is a folder, this is the folder's path. ``on_imported``: called
+    with each version when it is durable. ``left_out``: a list that receives the files and
+    subfolders whose names are not names of models. ``broken``: a list that receives the checkpoints
+    that are not valid models. Without ``broken``, the first invalid checkpoint raises BadModelFile.
+    With ``deploy``, an incomplete model is invalid, unless ``anyway`` is true.
 
     A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is a training run. The
     versions of a run go to a branch with the name of the subfolder. Metrics are read from
     ``trainer_state.json`` and from names. Raises WrongUsage, InvalidTime and UnknownPath before
-    anything is committed. Raises RefConflict if a branch has moved meanwhile; to continue, repeat
-    the import.
+    anything is committed. Raises RefConflict if another process moved a branch during the import;
+    to continue, repeat the import.
     """
     fs, places = FileSystem(), [Path(source) for source in sources]
     histories = find_histories(fs, places, time, path, left_out=left_out)
@@ -139,10 +140,10 @@ class _Options(Struct, frozen=True, kw_only=True):
 
 
 class _Line:
-    """A history (consecutive checkpoints) during its import. ``start``: the branch's tip before the
-    import.
+    """A history (consecutive checkpoints) during its import.
 
-    ``end``: the newest version of the history. ``done``: bytes of imported checkpoints.
+    ``start``: the branch's tip before the import. ``end``: the newest version of the history.
+    ``done``: the number of bytes of imported checkpoints.
     """
 
     def __init__(
@@ -182,8 +183,9 @@ class _Line:
             self.done += checkpoint.size
 
     def _note_broken(self, checkpoint: Checkpoint, error: BadModelFile) -> None:
-        """Adds an invalid checkpoint to ``broken``. Without ``broken``, raises the error with the
-        path.
+        """Adds an invalid checkpoint to ``broken``.
+
+        Without ``broken``, raises the error, with the path of the checkpoint.
         """
         if self._options.broken is None:
             redundant = (
@@ -244,8 +246,9 @@ class _Line:
             self._options.progress(min(self.done + done, total), total, label)
 
     def _existing(self, checkpoint: Checkpoint, commit: CommitId) -> Imported:
-        """Uses the existing version ``commit``. Records the version's deployment if it is
-        missing.
+        """Uses the existing version ``commit``.
+
+        Records the version's deployment if this is missing.
         """
         target, time_ns = self._options.deploy, checkpoint.time_ns
         if target is not None and time_ns not in {
@@ -260,8 +263,8 @@ class _Line:
         If the version was deployed but is on no branch, the version becomes the next one of the
         history.
         """
-        # ``end`` is not compared here, because this would read the files twice. The commit detects
-        # that nothing has changed.
+        # If ``end`` were compared here, too, its files would be read twice: the commit compares the
+        # checkpoint with ``end``.
         due = [*self._by_time[checkpoint.time_ns], *filter(None, {self._previous} - {self.end})]
         wanted: dict[str, bytes] = {}
         for id_ in due:

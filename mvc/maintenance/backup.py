@@ -1,8 +1,10 @@
 """Backup and restore: copy a repository's folder while others commit, and check the copy.
 
-The copy is a repository. Bytes of a pack that a journal entry names never change. So a backup
-continues the copy of an earlier backup, even of one that was killed. The journal of the copy is
-replaced last, after every new byte was read back. Until then the copy has its previous state.
+The copy is a repository. A repository stores data in packs (files), and its journal has one entry
+for each operation. The bytes of a pack that a journal entry names never change. So a backup to a
+folder with a copy writes only the missing bytes, even if an earlier backup to this folder was
+killed. The journal of the copy is replaced after every new byte was read back. Until then, the copy
+has its previous state.
 """
 
 from __future__ import annotations
@@ -47,9 +49,10 @@ _LARGEST_MARK = 1 << 16
 
 
 class BackedUp(Struct, frozen=True):
-    """The copy in ``folder``, which has so many ``versions`` and ``operations``.
+    """The copy in ``folder``.
 
-    ``bytes``: the size of the copy's journal and packs. ``copied``: bytes that this backup wrote.
+    ``versions``, ``operations``: how many the journal of the copy records. ``bytes``: the size of
+    the copy's journal and packs. ``copied``: the number of bytes that this backup wrote.
     """
 
     folder: Path
@@ -60,7 +63,7 @@ class BackedUp(Struct, frozen=True):
 
 
 class _CopyMark(Struct, frozen=True, forbid_unknown_fields=True):
-    """Marks a folder as a copy of the repository ``identity``.
+    """Marks a folder as a copy of the repository with the id ``identity``.
 
     ``restores``: the copy becomes a repository to work in. ``journals``: hashes of the previous
     journal of the copy and of the journal that replaces it. The copy must have one of these two
@@ -144,7 +147,7 @@ class _Copying:
     # -- the folder of the copy ------------------------------------------------------------
 
     def _check_target(self) -> _CopyMark:
-        """The mark of the copy. Writes a new mark in an empty folder.
+        """Returns the mark of the copy. In an empty folder, writes a new mark first.
 
         Raises WouldOverwrite, AlreadyARepository.
         """
@@ -197,7 +200,9 @@ class _Copying:
     # -- a round ---------------------------------------------------------------------------
 
     def _copy(self, snapshot: Snapshot, mark: _CopyMark) -> BackedUp | None:
-        """Copies the content of a snapshot. None: maintenance replaced the journal meanwhile."""
+        """Copies the content of a snapshot. Returns None if maintenance replaced the journal
+        meanwhile.
+        """
         fs, folder, generation = self._fs, self._folder, snapshot.generation
         end = snapshot.position.offset  # other threads may refresh the snapshot later
         guarded = self._ends_before()
@@ -237,7 +242,7 @@ class _Copying:
     def _ends_before(self) -> dict[int, int]:
         """Maps each pack to the end of the bytes that the copy's journal names.
 
-        Leaves out a pack that ends earlier in the copy.
+        Leaves out a pack that is shorter than this in the copy.
         """
         if not self._has_journal():
             return {}
@@ -298,7 +303,7 @@ class _Copying:
             file.drop_pages()
 
     def _put(self, file: WriteFile, at: int, data: memoryview) -> None:
-        if file.read(at, len(data)) != data:  # a killed backup may have done this
+        if file.read(at, len(data)) != data:  # a killed backup may have written them
             file.write_at(at, data)
             self._copied += len(data)
 
@@ -346,7 +351,8 @@ class _Copying:
             self._fs.open_write(path, create=True) as file,
         ):
             file.truncate(0)
-            size = min(end, source_file.size())  # the second copy of the last entry may be cut off
+            # Each entry is stored twice. The second copy of the last entry may be cut off.
+            size = min(end, source_file.size())
             for at, length in _blocks(0, size):
                 data = _exactly(source_file, at, length, self._buffer)
                 hasher.update(data)
@@ -406,9 +412,10 @@ class _Copying:
 
 
 class _Extent(Struct):
-    """What journal entries name: ``ends`` maps each pack to the end of the named bytes.
+    """What some journal entries name.
 
-    ``versions``, ``operations``: how many versions and operations these entries record.
+    ``ends``: maps each pack to the end of the named bytes. ``versions``, ``operations``: how many
+    versions and operations these entries record.
     """
 
     ends: dict[int, int] = field(default_factory=dict)
@@ -417,7 +424,7 @@ class _Extent(Struct):
 
     @classmethod
     def of(cls, entries: Iterable[Recorded]) -> _Extent:
-        """Raises DamagedData if an entry is lost."""
+        """The extent of ``entries``. Raises DamagedData if an entry is lost."""
         extent = cls()
         for recorded in entries:
             extent.operations += 1
@@ -433,7 +440,9 @@ def _entries(snapshot: Snapshot, end: int) -> Iterator[Recorded]:
 
 
 def _blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """(first byte, length) of the blocks of a range."""
+    """Divides the range from ``start`` to ``end`` into blocks; yields (first byte,
+    length) of each.
+    """
     return ((at, min(MIB, end - at)) for at in range(start, end, MIB))
 
 

@@ -1,12 +1,14 @@
 """Plans a collection: which codings and journal entries gc retains, and which it deletes.
 
-A *coding* is a full record or a delta of an object (a tensor or manifest). The plan uses only
-the graph of the repository. Roots are the versions that refs, HEAD and deployments name, including
-retracted deployments, which are evidence. Roots are also the versions that an operation within the
-grace period made, or moved a ref from or to.
+A *coding* stores an object (a tensor or a manifest, the list of a version's files), either in full
+or as a delta from another object. ``StorageGraph`` lists all codings and is the input of the plan.
+A *root* is a version that stays in any case. Roots are the versions that refs, HEAD and deployments
+name. Retracted deployments count, too, because they are evidence. A version is also a root if an
+operation within the grace period made it, or moved a ref from it or to it.
 
-The ancestors of a root stay, and the versions that these need, for example for a recipe. A version
-that stays retains its state except dropped weights, unless the state is forgotten.
+The ancestors of a root stay. If a version stays, the versions that it needs stay, too: for example,
+the version from which its recipe starts the training. A version that stays retains its state,
+unless the state is forgotten. Dropped weights of the state are not retained.
 
 The plan lists the codings to retain (``keep_codings``), the journal entries that can be shortened
 (``VersionHistory.shortened``), and the packs with enough garbage to be rewritten.
@@ -43,9 +45,9 @@ from mvc.store.packs.records import RecordHeader
 from mvc.store.store import DiskUse
 
 _WORTH = 0.05  # a pack or the journal is rewritten if this share of its bytes is garbage
-_SMALL = 8 * MIB  # packs of fewer bytes are joined if there are more than _SCATTERED
+_SMALL = 8 * MIB  # smaller packs are joined if there are more than _SCATTERED such packs
 _SCATTERED = 64
-_BLOCK = 4096  # bytes; the journal is not rewritten to save less
+_BLOCK = 4096  # bytes; the journal is not rewritten to save fewer bytes
 
 
 Estimate = Callable[[bytes, bytes | None], int]
@@ -57,11 +59,12 @@ class Collection(Struct, frozen=True):
     """What a collection deletes, or would delete. Sizes are bytes on disk.
 
     ``commits``: unreachable versions. ``objects``: how many tensors and manifests no version needs.
-    ``operations``: how many journal entries are dropped. ``phantoms``: how many unneeded objects
-    stay as bases of deltas. ``recoded``: how many objects are encoded again without such a base.
-    ``freed``: estimated in a plan, measured in a result. ``unquarantined``: bytes deleted from the
-    quarantine, because states forgotten by name may have them. ``quarantined``: bytes that stay in
-    quarantine.
+    ``operations``: how many journal entries are deleted. ``phantoms``: how many unneeded objects
+    stay because deltas need them as bases. ``recoded``: how many objects are encoded again so that
+    an unneeded base can be deleted. ``freed``: the bytes that a plan is estimated to free, or that
+    a collection freed. ``unquarantined``: bytes deleted from the quarantine (retained damaged
+    data), because these bytes may belong to states forgotten by name. ``quarantined``: bytes that
+    stay in quarantine.
     """
 
     commits: tuple[CommitId, ...]
@@ -79,7 +82,10 @@ class Collection(Struct, frozen=True):
 
 
 class CollectionPlan(Struct, kw_only=True):
-    """``residue``: whether bytes of forgotten states stay in packs, as bases or in unused parts."""
+    """A plan to delete all that is not in ``reach``.
+
+    ``residue``: whether bytes of forgotten states stay in packs, as bases or in unused parts.
+    """
 
     reach: Reachable
     rewrite: RewritePlan
@@ -87,10 +93,11 @@ class CollectionPlan(Struct, kw_only=True):
     residue: bool
 
     def fully_deleted(self) -> tuple[CommitId, ...]:
-        """Forgotten states of which the plan leaves no byte, except those recorded before.
+        """Forgotten versions of whose state the plan leaves no byte.
 
-        If ``residue`` is true, only states forgotten by name are returned, because bytes of states
-        forgotten by rule may remain: as bases of other contents or in packs that are not rewritten.
+        Leaves out versions for which an earlier collection recorded this. If ``residue`` is true,
+        returns only versions forgotten by name. Bytes of states forgotten by rule may then remain,
+        as bases of other contents or in packs that are not rewritten.
         """
         forgotten = self.reach.forgotten.items()
         fresh = (id_ for id_, named in forgotten if named or not self.residue)
@@ -99,10 +106,11 @@ class CollectionPlan(Struct, kw_only=True):
         )
 
     def allows(self, recorded: Recorded, headers: Iterable[RecordHeader]) -> bool:
-        """Whether an operation published meanwhile needs nothing that the plan deletes.
+        """Whether an operation that was published after the plan was made needs nothing to be
+        deleted.
 
-        ``headers``: the headers of the operation's records. Call ``allows`` for each such
-        operation, in order of publication.
+        ``headers``: the headers of the operation's records (the parts of packs that it wrote). Call
+        ``allows`` for every operation published meanwhile, in the order of publication.
         """
         entry, reach, graph = recorded.entry, self.reach, self.rewrite.graph
         if entry.forgets or any(mark.change == "stored" for mark in entry.states):
@@ -123,7 +131,7 @@ class CollectionPlan(Struct, kw_only=True):
 
 
 class Specs(Mapping[bytes, TensorSpec]):
-    """Maps the id of each blob of the states that stay to its spec (dtype and shape).
+    """Maps the id of each blob (a tensor's bytes) of the states that stay to its dtype and shape.
 
     ``lost``: maps the ids of blobs that are not stored to their specs.
     """
@@ -160,7 +168,7 @@ class Specs(Mapping[bytes, TensorSpec]):
 
     @property
     def objects(self) -> Flags:
-        """For each object of the graph: whether it has a spec here."""
+        """For each object of the graph: whether this mapping has a spec for the object."""
         return self._by_object >= 0
 
     def __getitem__(self, id_: bytes) -> TensorSpec:
@@ -181,10 +189,10 @@ class Reachable(Struct, kw_only=True):
 
     ``forgotten``: maps forgotten versions to True (by name) or False (by rule). ``blobs`` and
     ``manifests``: the objects of ``states``. ``only_forgotten``: objects that only forgotten states
-    have. ``purged``: objects of states forgotten by name; these may not even stay as bases.
-    ``dropped``: objects of dropped weights that no state needs. ``purge``: whether to delete bytes
-    that no entry names, because a state was forgotten by name. ``cutoff_ns``: operations from here
-    on count.
+    have. ``purged``: objects of states forgotten by name; these objects may not even stay as bases.
+    ``dropped``: objects of dropped weights that no state needs. ``purge``: whether to delete all
+    bytes that no entry names, because a state was forgotten by name. ``cutoff_ns``: the start of
+    the grace period.
     """
 
     cutoff_ns: int
@@ -210,7 +218,7 @@ def reachable(
     forget: Mapping[CommitId, bool] | None = None,
     in_use: Set[CommitId] = frozenset(),
 ) -> Reachable:
-    """The versions and objects that stay. Operations before ``cutoff_ns`` do not count as roots.
+    """The versions and objects that stay. Operations before ``cutoff_ns`` do not make roots.
 
     ``forget``: more versions to treat as forgotten, by name (True) or by rule (False). ``in_use``:
     forgotten versions whose states stay because HEAD or a recipe needs them.
@@ -225,7 +233,8 @@ def reachable(
     commits = {id_ for id_, number in history.numbers.items() if number in numbers}
     states = commits - forgotten.keys()
     needed = {m for id_ in states if (m := history.manifest(id_)) is not None}
-    # Most manifests were read with their entries. The rest is read oldest first, after its bases.
+    # Most manifests were read with their entries. Here the rest is read, oldest manifests first,
+    # because a manifest may be a delta from an older one.
     for id_ in sorted(needed - contents.manifests.keys(), key=graph.number):
         contents.require(id_, [coding.step for coding in graph.codings(id_)])
     positions, dropped = dict[ManifestId, list[int]](), set[bytes]()
@@ -326,31 +335,35 @@ def collect(
 
 
 def _leaving(graph: StorageGraph, retained: RetainedCodings) -> Flags:
-    """The rows (codings in the graph) to drop.
+    """The rows (numbers of codings in the graph) to drop.
 
-    A delta whose base is lost cannot be decoded. It is dropped if its object has another coding or
-    is not needed, because the id of the lost base may belong to a forgotten state.
+    A delta whose base is lost cannot be decoded. If its object has another coding or is not needed,
+    the delta is dropped: the lost base may be an object of a forgotten state.
     """
     useless = ~graph.sound & (graph.coded | ~retained.needed)[graph.object]
     return (graph.sound & ~retained.rows) | useless
 
 
 class _PackUse(Struct, frozen=True):
-    """``size``: bytes of a pack. ``garbage``: how many of these bytes the plan no longer needs."""
+    """How a plan uses a pack of ``size`` bytes.
+
+    ``garbage``: how many of these bytes no retained coding uses.
+    """
 
     size: int
     garbage: int
 
 
 def _pack_uses(graph: StorageGraph, leaves: Flags, sizes: Mapping[int, int]) -> dict[int, _PackUse]:
-    """Maps each pack in ``sizes`` to its use after the rows ``leaves`` are dropped.
+    """Maps each pack in ``sizes`` to its use after the codings with the row numbers ``leaves`` are
+    dropped.
 
     Bytes between records are garbage, too.
     """
     record_of, count = graph.records_by_row, len(graph.packs)
     stays = np.bincount(record_of, ~leaves, count)
     freed = np.bincount(record_of, column(graph.payloads) * leaves, count)
-    freed[column(graph.groups) > 0] = 0  # the members of a group share one payload, which stays
+    freed[column(graph.groups) > 0] = 0  # codings that share one payload: the payload stays
     used = np.where(stays > 0, column(graph.lengths) - freed, 0)
     pack_of = column(graph.packs)
     return {
@@ -362,9 +375,9 @@ def _pack_uses(graph: StorageGraph, leaves: Flags, sizes: Mapping[int, int]) -> 
 def _packs_to_move(
     graph: StorageGraph, reach: Reachable, leaves: Flags, packs: Mapping[int, _PackUse]
 ) -> set[int]:
-    """The packs to rewrite: those with much garbage, with bytes to purge or with dropped weights.
+    """The packs to rewrite: packs with much garbage, with bytes to purge or with dropped weights.
 
-    Small packs are included if there are many.
+    If there are many small packs, these are included, too.
     """
     moved = {n for n, use in packs.items() if use.garbage >= _WORTH * use.size}
     small = {n for n, use in packs.items() if use.size < _SMALL}
@@ -379,7 +392,7 @@ def _packs_to_move(
 def _count_deleted(
     graph: StorageGraph, retained: RetainedCodings, moved: set[int], split: set[tuple[int, int]]
 ) -> int:
-    """How many unneeded objects have no bytes left in any record."""
+    """How many objects that no version needs lose all their bytes."""
     packs, record_of = column(graph.packs), graph.records_by_row
     stays = np.bincount(record_of, retained.rows, len(packs)) > 0
     stays &= ~np.isin(packs, list(moved))
@@ -397,8 +410,8 @@ def _count_deleted(
 class RetainedCodings(Struct):
     """``rows``: the codings that stay. ``needed``: for each object whether a version needs it.
 
-    ``add``: codings to make. ``added_bytes``: their estimated size. ``intermediates``: unneeded
-    objects that stay as bases.
+    ``add``: codings to make. ``added_bytes``: the estimated size of the codings to make.
+    ``intermediates``: objects that no version needs but that stay as bases.
     """
 
     rows: Flags
@@ -411,10 +424,11 @@ class RetainedCodings(Struct):
 def keep_codings(graph: StorageGraph, reach: Reachable, estimate: Estimate) -> RetainedCodings:
     """Selects the codings to retain and to make, so that all of ``reach`` can be recovered.
 
-    The path (series of deltas) to a needed object may lead through unneeded objects. Then the
-    smallest of three is chosen: a delta from the nearest needed object on the path, a full record,
-    or the unneeded objects as intermediates. Objects that optimizer steps predict from each other
-    are decided together. An object of a state forgotten by name is never an intermediate.
+    A path (series of deltas) to a needed object may lead through objects that no version needs.
+    Then the smallest of three alternatives is chosen: a new delta from the nearest needed object on
+    the path, a new full record, or the old path. Objects that optimizer steps predict from each
+    other are decided together. An old path through an object of a state forgotten by name is not
+    allowed.
     """
     needed = reach.blobs.objects.copy()
     manifests = graph.numbers(b"".join(reach.manifests))
@@ -429,9 +443,10 @@ def keep_codings(graph: StorageGraph, reach: Reachable, estimate: Estimate) -> R
 
 
 class _CutOff(Struct, frozen=True):
-    """An object to which no retained path leads. ``base``: the base for a new coding, or None.
+    """A needed object to which no retained path leads. ``base``: the base for a new coding, or
+    None.
 
-    ``steps``: the codings on a path from ``base`` to the object; empty if there is no path.
+    ``steps``: the old codings on a path from ``base`` to the object; empty if there is no path.
     """
 
     id: bytes
@@ -444,8 +459,8 @@ class _Reconnecting:
     """Adds to ``retained`` the paths of needed objects that have lost their paths.
 
     ``_named``: for each object whether one of its codings is retained. The base of a retained delta
-    needs a coding, too: a delta names its base by 8 bytes of the id, and only a coding has the full
-    id.
+    must have a coding, too. The delta names its base by the first 8 bytes of the id, and only a
+    coding of the base has the full id.
     """
 
     def __init__(
@@ -461,7 +476,7 @@ class _Reconnecting:
         self._reached = Reachability(lambda piece: graph.has(self._nodes, piece))
 
     def cut_off(self) -> Iterator[list[_CutOff]]:
-        """Yields the objects that stay but have no path or no coding, oldest first.
+        """Yields the needed objects without a path or a coding, oldest first.
 
         Objects that optimizer steps predict from each other come in one list. Reconnect each list
         before the next one is requested, because the new codings may restore paths of later
@@ -486,8 +501,9 @@ class _Reconnecting:
                 yield [self._cut_off(graph.id_of(mate)) for mate in sorted(together)]
 
     def _mates(self, numbers: Integers) -> dict[int, set[int]]:
-        """Maps an object to the objects that predict it or that it predicts, by codings that are
-        dropped.
+        """Maps an object to its neighbours by prediction.
+
+        A neighbour predicts the object, or is predicted from it, in a coding that is dropped.
         """
         graph = self._graph
         lost = np.zeros(len(graph), np.bool_)
@@ -513,10 +529,11 @@ class _Reconnecting:
         return _CutOff(id_, self._pieces(self._graph.number(id_)), base, steps)
 
     def reconnect(self, lost: Sequence[_CutOff], sizes: Sequence[int]) -> None:
-        """Retains the codings on the paths to ``lost`` objects, if smaller than new codings.
+        """Retains the old codings on the paths to ``lost`` objects, if they are smaller than new
+        codings.
 
-        Otherwise decides for each object separately between its path and a new coding. ``sizes``:
-        bytes of the new codings.
+        If the old codings are larger in total, decides for each object separately. ``sizes``: the
+        number of bytes of the new coding of each object.
         """
         retained, graph = self._retained, self._graph
         steps = self._path_codings(lost)
@@ -550,7 +567,7 @@ class _Reconnecting:
         )
 
     def _path_codings(self, lost: Sequence[_CutOff]) -> list[StoredCoding]:
-        """The codings on the paths to ``lost`` objects, and to the inputs of these codings.
+        """The codings on the paths to ``lost`` objects, and to the objects that these codings need.
 
         Empty if an object has no path, or if the codings cannot stay.
         """
@@ -575,10 +592,10 @@ class _Reconnecting:
         return steps if self._can_stay({cut.id for cut in lost}, steps) else []
 
     def _can_stay(self, ids: set[bytes], steps: list[StoredCoding]) -> bool:
-        """Whether ``steps`` can stay.
+        """Whether the codings ``steps`` can stay.
 
-        They can if no step shares its payload, every object that a step names has a coding, and no
-        such object is purged.
+        They can if no step shares its payload with other codings, every object that a step names
+        has a coding, and none of these objects is purged.
         """
         ends = {end for step in steps for end in (step.member.id, *step.needs)}
         decoded = {step.member.id for step in steps}
@@ -588,7 +605,7 @@ class _Reconnecting:
         return not shared and named and not ends & self._reach.purged
 
     def _neighbour(self, id_: bytes) -> bytes | None:
-        """A needed object that a retained delta codes from the object ``id_``."""
+        """A needed object that a retained reversible delta codes from the object ``id_``."""
         deltas = self._graph.codings_from(id_)
         retained = (coding.member.id for coding in deltas if self._retained.rows[coding.row])
         return next(filter(self._is_base, retained), None)
@@ -597,7 +614,9 @@ class _Reconnecting:
         return (id_, 0) in self._reached and self._reach.needs(id_)
 
     def _path(self, id_: bytes) -> tuple[bytes, list[StoredCoding]] | None:
-        """The nearest needed object with a path of dropped codings to ``id_``; these codings."""
+        """The nearest needed object from which dropped codings lead to ``id_``, and
+        these codings.
+        """
         graph, seen = self._graph, {id_}
         waiting: deque[tuple[bytes, list[StoredCoding]]] = deque([(id_, [])])
         while waiting:

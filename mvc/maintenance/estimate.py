@@ -1,4 +1,6 @@
-"""Estimates how a commit would store a blob, by encoding one piece of the blob."""
+"""Estimates how a commit would store a blob (a tensor's bytes), by encoding one piece
+of the blob.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,10 @@ def sampled(
     *,
     start: int = 0,
 ) -> Choice:
-    """The coding (in full or as a delta) that a commit would choose for the piece at ``start``.
+    """The coding (in full or as a delta) that a commit would choose for the piece at byte
+    ``start``.
 
-    The choice has the estimated size of the coding.
+    ``blob``, ``base``: an id with its dtype and shape. The result includes the estimated size.
     """
     spec, under = blob[1], None
     if base is not None and lines_up(base[1], spec, start):

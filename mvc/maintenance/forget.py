@@ -1,9 +1,9 @@
-"""forget: delete the states of versions; their commits, ids and history stay.
+"""forget: delete the states of versions; the commits, their ids and history stay.
 
 ``choose`` selects versions. ``preview`` shows what would be deleted. ``forget`` records the choice
 as one journal entry. From then on a forgotten state cannot be read, and the next ``gc`` deletes its
-bytes. An object of a state forgotten by rule may stay as the base of a delta; an object of a state
-forgotten by name does not stay.
+bytes. If a version was selected by a rule, some of its objects (tensors and manifests) may stay as
+bases of deltas. If it was selected by name, none stays.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from mvc.types import Progress
 class Chosen(Struct, frozen=True):
     """``commits``: the versions to forget, newest first; may be empty.
 
-    ``rules``: None if versions were named. ``already``: named versions that were forgotten by name
-    before. ``short``: ``best`` rules that keep fewer versions than asked. ``queries_since_ns``:
-    with ``unqueried``, when recording of queries began; versions that are older stay. ``restored``:
-    versions whose dropped weights become stored again. ``number``: the operation that forgot, or
-    None.
+    ``rules``: None if versions were named. ``already``: named versions that an earlier operation
+    forgot by name. ``short``: the ``best`` rules that keep fewer versions than their count.
+    ``queries_since_ns``: the time when recording of queries began; a rule with ``unqueried`` keeps
+    all older versions. ``restored``: versions whose dropped weights become stored again.
+    ``number``: the number of the operation that forgot the versions, or None.
     """
 
     commits: tuple[Commit, ...]
@@ -72,8 +72,9 @@ def choose(store: Store, revs: Iterable[Rev] = (), rules: Retention | None = Non
     """The versions that ``revs`` name, or those that ``rules`` select.
 
     A version forgotten by rule may be forgotten again by name. Raises WrongUsage, UnknownRevision,
-    UnknownTarget, UnknownMetric; RefConflict if HEAD is on a named version, or if a named version
-    is needed to retrain dropped weights that no third version stores. Rules skip such versions.
+    UnknownTarget, UnknownMetric. Raises RefConflict if HEAD is on a named version. Raises
+    RefConflict, too, if a named version is needed to retrain dropped weights, unless a version that
+    stays stores these weights. Rules skip versions that are needed to retrain.
     """
     store.fresh()
     revs = list(revs)
@@ -102,10 +103,10 @@ def _versions(store: Store, rev: Rev) -> list[CommitId]:
 
 
 def forget(store: Store, config: Config, chosen: Chosen, *, reason: str = "") -> Recorded | None:
-    """Forgets the chosen versions. Durable on return. Returns None if nothing is left to forget.
+    """Forgets the chosen versions. Durable on return. Returns None if no version is left to forget.
 
-    A version chosen by rule stays if a ref names it or it went live meanwhile. Raises RefConflict
-    if HEAD is on a named version.
+    A version chosen by rule stays if, since the choice, a ref names it or it went live. Raises
+    RefConflict if HEAD is on a named version.
     """
     if not chosen.commits:
         return None
@@ -136,7 +137,7 @@ class _NothingLeft(Exception):
 
 
 def _still_going(store: Store, chosen: Chosen) -> list[Commit]:
-    """The chosen versions that may still be forgotten; runs under the journal's lock."""
+    """The chosen versions that may still be forgotten. Call it under the journal's lock."""
     going = [c for c in chosen.commits if commits.find(store.snapshot, c.id) is not None]
     if chosen.rules is None:
         _refuse_head(store, going)
@@ -152,7 +153,7 @@ def _still_going(store: Store, chosen: Chosen) -> list[Commit]:
 def check_forgettable(store: Store, going: Sequence[Commit]) -> list[StateMark]:
     """Raises RefConflict for versions that cannot be forgotten by name.
 
-    Returns marks of the versions whose dropped weights become stored again.
+    Returns a mark for each version whose dropped weights become stored again.
     """
     _refuse_head(store, going)
     return _restored_by(store, going)
@@ -170,9 +171,10 @@ def _refuse_head(store: Store, going: Iterable[Commit]) -> None:
 
 
 def _restored_by(store: Store, going: Iterable[Commit]) -> list[StateMark]:
-    """For each version whose retraining needs one of ``going``: a mark that its weights are stored.
+    """A mark "weights are stored" for each version whose retraining needs one of ``going``.
 
-    Raises RefConflict if no third version has these weights.
+    Such a version is stored again with the bytes of a third version. Raises RefConflict if no
+    version that stays has these weights.
     """
     marks: dict[CommitId, StateMark] = {}
     ids = {commit.id for commit in going}
@@ -188,7 +190,7 @@ def _restored_by(store: Store, going: Iterable[Commit]) -> list[StateMark]:
 
 
 def _another_has(store: Store, dropped: availability.Dropped, going: set[CommitId]) -> bool:
-    """Whether a version that stays has the same weights and stores them."""
+    """Whether a version that stays stores the same weights."""
     entry = manifests.of_commit(store, dropped.commit).by_path.get(dropped.path)
     if entry is None or not dropped.stored:
         return False
@@ -209,12 +211,13 @@ def _sorted(versions: Iterable[Commit]) -> tuple[Commit, ...]:
 
 
 class ForgetPreview(Struct, frozen=True):
-    """``tensors``: how many would be deleted. ``shared``: how many stay in other versions.
+    """What forgetting would delete. ``tensors``: how many tensors.
 
-    ``files`` and ``shared_files``: the same for files without tensors. Dropped weights do not
-    count. ``same``: maps a chosen version to versions that stay and have the same content.
-    ``live``: maps a chosen version to the targets on which it is live. ``collection``: what the
-    next ``gc`` would do; None if the repository is damaged.
+    ``shared``: how many tensors stay because other versions have them. ``files``, ``shared_files``:
+    the same numbers for files without tensors. Dropped weights do not count. ``same``: maps a
+    chosen version to versions that stay and have the same content. ``live``: maps a chosen version
+    to the targets on which it is live. ``collection``: what the next ``gc`` would do; None if the
+    repository is damaged.
     """
 
     tensors: int
@@ -249,7 +252,7 @@ def _preview(
     graph = read(store, progress)
     tensors, files = dict[bytes, bytes](), dict[bytes, tuple[bytes, ...]]()
     dropped = graph.history.dropped_paths(commit.id for commit in chosen.commits)
-    for commit in reversed(chosen.commits):  # oldest first: each manifest is near its base
+    for commit in reversed(chosen.commits):  # oldest first: manifests are deltas
         with suppress(DamagedData):
             codings = [coding.step for coding in graph.codings(commit.manifest)]
             manifest = graph.contents.stream.load(commit.manifest, codings)
@@ -302,5 +305,7 @@ def _versions_like(
 
 
 def _content(commit: Commit) -> bytes:
-    """Identifies the content of a version: by its root, or without tensors by its manifest."""
+    """Identifies the content of a version: by its root hash, or by its manifest if it has no
+    tensors.
+    """
     return commit.manifest if commit.root == manifests.EMPTY.root else commit.root

@@ -1,6 +1,6 @@
 """gc: delete all that is unreachable and free its space.
 
-The module ``collect`` makes the plan, ``rewrite_plan`` executes it.
+The module ``collect`` makes the plan, and ``rewrite_plan`` executes the plan.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LONGEST_GRACE = timedelta(days=36_500)
 
 
 def grace_of(config: Config, grace: timedelta | str | None = None) -> timedelta:
-    """The grace period: for how long an operation still counts as a root for gc.
+    """The grace period: how long the versions of an operation are safe from gc after the operation.
 
     ``grace``: ``14d``, ``36h``, ``0``, or a timedelta; None: the setting ``gc.grace_days``. Raises
     WrongUsage for any other value.
@@ -77,9 +77,9 @@ def collect(
 ) -> Collection:
     """Deletes all that is unreachable and that no operation within ``grace`` names.
 
-    Commits and readers may run meanwhile. Complete killed checkouts before the call: the plan of a
-    checkout may be the only reference to a version. Raises ReadOnly; Busy; DamagedData if something
-    that stays is damaged. After DamagedData nothing is changed.
+    Other processes may commit and read meanwhile. Complete interrupted checkouts before the call:
+    only the plan file of such a checkout may still name its version. Raises ReadOnly; Busy;
+    DamagedData if something that stays is damaged. After DamagedData nothing is changed.
     """
     policy, author = encoding_policy(config), config.author
     store.check_writable("collected")
@@ -88,8 +88,8 @@ def collect(
         plan, quarantine = _plan_now(store, policy, grace, progress)
 
         def operation() -> Entry:
-            # Delete the files before the entry is recorded: later collections check the quarantine
-            # only for states that are forgotten after this entry.
+            # Delete the files before this collection is recorded in the journal. Later collections
+            # check the quarantine only for states that are forgotten after the record.
             delete_files(store.fs, quarantine)
             note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
             return Entry("gc", store.clock.now_ns(), note, author=author, reason=reason)
@@ -118,7 +118,7 @@ def collect(
 def _plan_now(
     store: Store, policy: Policy, grace: timedelta, progress: Progress | None
 ) -> tuple[CollectionPlan, list[Path]]:
-    """The plan, and the quarantined files to delete."""
+    """The plan, and the files in the quarantine (retained damaged data) to delete."""
     disk = (
         store.disk_use()
     )  # read before the graph: bytes that other processes write meanwhile are not garbage
@@ -143,17 +143,17 @@ def plan_deletion(
 
 
 def cutoff_of(now_ns: int, grace: timedelta) -> int:
-    """The time from which on operations count as roots; in ns since 1970."""
+    """The time at which the grace period starts, in ns since 1970."""
     return now_ns - round(grace.total_seconds() * 1e9)
 
 
 def _estimated(
     recovery: Recovery, policy: Policy, specs: Specs, id_: bytes, base: bytes | None
 ) -> int:
-    """Bytes of a delta from ``base``, or of a full record if a commit would store one.
+    """The estimated size of a delta from ``base``, or of a full record if a commit would store one.
 
-    The size of a blob is estimated from its first piece (at most 32 MiB). ``specs``: dtype and
-    shape of each blob that stays.
+    The size of a blob (a tensor's bytes) is estimated from its first piece of at most 32 MiB.
+    ``specs``: dtype and shape of each blob that stays.
     """
     if id_ not in specs:
         old = recovery.manifest(base) if base is not None else b""

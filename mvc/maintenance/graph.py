@@ -1,10 +1,12 @@
 """The graph of a repository: every operation, version, record, coding and mention of an object.
 
-gc, forget, repack, fsck, repair and stats read it. An *object* is a blob (a tensor's bytes) or a
-manifest. A *coding* is a full record or a delta. A *node* is a piece (up to 32 MiB) of an object.
-Paths begin at full records, and deltas are the edges. All data is in columns, about 150 bytes for
-each coding; entries and headers are read again on demand. ``mvc.store.graph.search`` finds single
-paths.
+gc, forget, repack, fsck, repair and stats read this graph. An *object* is a blob (a tensor's bytes)
+or a manifest (the list of a version's files). A *coding* stores an object in full or as a delta
+from another object, the *base*. A *record* is a part of a pack file with a header and one or more
+codings, its *members*. A *node* of the graph is a piece (up to 32 MiB) of an object. Paths begin at
+full records, and deltas are the edges. All data is in columns (arrays), about 150 bytes for each
+coding. Journal entries and headers of records are read again on demand. ``mvc.store.graph.search``
+finds single paths.
 """
 
 from __future__ import annotations
@@ -41,13 +43,16 @@ CodingPlace = tuple[int, int, int]
 """Pack, offset of a record, position of the member in the record."""
 
 _SHAPES = 64  # shapes of manifests in memory
-# ``Contents._recent`` is cleared when it has more than _RECENT objects, and more than _TIMES as
-# many as the current manifest.
+# ``Contents._recent`` is cleared when it has more than _RECENT objects, unless the current manifest
+# has more than a fourth of them.
 _RECENT, _TIMES = 1 << 14, 4
 
 
 class StoredRecord(Struct, frozen=True):
-    """A record and its location. ``entry_index``: the position of the entry that names it."""
+    """A record and its location.
+
+    ``entry_index``: the position of the journal entry that names the record.
+    """
 
     entry_index: int
     pack: int
@@ -59,7 +64,7 @@ class StoredRecord(Struct, frozen=True):
         return self.offset + self.header.size
 
     def members(self) -> Iterator[tuple[CodingPlace, Member]]:
-        """Every member with the location of its coding."""
+        """Yields every member with the location of its coding."""
         members = enumerate(self.header.members)
         return (((self.pack, self.offset, i), member) for i, member in members)
 
@@ -67,10 +72,11 @@ class StoredRecord(Struct, frozen=True):
 class StoredCoding(Struct, frozen=True, kw_only=True):
     """One member of a record: a coding.
 
-    ``base``: None for a full record. ``inputs``: more objects that decoding needs. ``stored``:
-    bytes of the payload; in a group (members that share one payload) the member's part, by raw
-    size. ``reversible``: the base can be recovered from the object, too; readers search such deltas
-    only in the base's entry and later entries. ``row``: the number of the coding in the graph.
+    ``base``: None for a full record. ``inputs``: more objects that decoding needs. ``stored``: the
+    number of bytes of the payload. In a group (members that share one payload), this is the
+    member's part, in proportion to its raw size. ``reversible``: the base can be recovered from the
+    object, too; readers use such a reverse delta only in the base's entry and later entries.
+    ``row``: the number of the coding in the graph.
     """
 
     row: int
@@ -101,41 +107,48 @@ _TYPES = {"B": np.uint8, "I": np.uint32, "Q": np.uint64, "q": np.int64, "d": np.
 
 
 def column(values: array[Any]) -> NDArray[Any]:
-    """An array that shares the memory of ``values``. Delete it before appending to ``values``."""
+    """A numpy array that shares the memory of ``values``.
+
+    Delete the array before you append to ``values``.
+    """
     return np.frombuffer(values, _TYPES[values.typecode]) if values else np.empty(0, np.int64)
 
 
 def _words(data: bytes | bytearray) -> NDArray[np.uint64]:
-    """Bytes as 8-byte integers: a delta names its base by the first 8 bytes of the id."""
+    """The bytes as 8-byte integers, because a delta names its base by the first 8 bytes
+    of the id.
+    """
     return np.frombuffer(data, np.uint64) if data else np.empty(0, np.uint64)
 
 
 _NAMED, _DELTA, _FORWARD, _MANIFEST = 1, 2, 4, 8
 _WORDS = DIGEST_SIZE // BASE_BYTES
-_AT_ONCE = 1 << 16  # ids looked up at once
+_AT_ONCE = 1 << 16  # ids in one lookup
 
 
 def _short(numbers: Integers) -> Integers:
-    """As 32-bit integers: a repository with more rows does not fit in memory anyway."""
+    """As 32-bit integers. A repository with more rows would not fit in memory."""
     return numbers.astype(np.int32)
 
 
 class StorageGraph:
-    """Records and codings in columns. Call ``add`` for every entry, then ``settle``, then query.
+    """Records and codings in columns. Call ``add`` for every journal entry, then ``settle``, then
+    query.
 
     ``history`` and ``contents``: facts about versions and manifests. ``damaged``: errors of skipped
-    records. ``named``: packs that entries name.
+    records. ``named``: the numbers of packs that entries name.
 
     Columns with one item per record: ``packs``, ``offsets``, ``lengths`` (bytes), ``heads`` (bytes
-    of the header), ``groups`` (whether the members share one payload), ``rows`` (its first row).
+    of the header), ``groups`` (whether the members share one payload), ``rows`` (the record's first
+    row).
 
     Each member of a record is a *row*, in the order of publication. Objects are numbered by first
-    mention, and nodes by object and offset. Columns with one item per row: ``payloads`` (bytes; a
-    group has all at its first member), ``forms`` (position of the coding in ``texts``). ``settle``
-    adds ``object``, ``base`` (-1: none, or not stored), ``node``, ``base_node``, ``entry``,
-    ``sound`` (base and inputs are stored), ``reversible`` (the base can be recovered from the
-    object), ``delta``, ``manifest``. Columns with one item per input of a row: ``input_row``
-    (ascending), ``input_object``, ``input_node``.
+    mention, and nodes by object and offset. Columns with one item per row: ``payloads`` (number of
+    bytes; the first member of a group has the bytes of the whole group), ``forms`` (position in
+    ``texts``, the names of pipelines). ``settle`` adds ``object``, ``base`` (-1 if there is none or
+    it is not stored), ``node``, ``base_node``, ``entry``, ``sound`` (base and inputs are stored),
+    ``reversible`` (the base can be recovered from the object), ``delta``, ``manifest``. Columns
+    with one item per input of a row: ``input_row`` (ascending), ``input_object``, ``input_node``.
     """
 
     def __init__(self, snapshot: Snapshot, contents: Contents | None = None) -> None:
@@ -167,8 +180,9 @@ class StorageGraph:
         records: Iterable[Placed],
         damaged: Collection[CodingPlace] = (),
     ) -> None:
-        """Adds an entry with its records. Of a ``damaged`` coding only the id of its object is
-        added.
+        """Adds a journal entry with its records.
+
+        If a coding is ``damaged``, only the id of its object is added.
         """
         position = len(self.entries)
         self.entries.add(recorded)
@@ -240,8 +254,8 @@ class StorageGraph:
         self.object[order] = numbers[np.cumsum(is_new) - 1]
         self._first_rows = _short(first[by_age])
         self._ids = bytearray()
-        # Sorted by id: the ids, their first bytes, the numbers of their objects. ``_places`` maps a
-        # number to its position in these.
+        # These columns are sorted by id: the ids, their first bytes, and the numbers of their
+        # objects. ``_places`` maps the number of an object to its position in these columns.
         self._sorted = ids[is_new]
         self._prefixes = np.ascontiguousarray(self._sorted[:, 0])
         self._numbers = numbers
@@ -255,7 +269,9 @@ class StorageGraph:
         self.shares_prefix[numbers] = np.repeat(lengths > 1, lengths)
 
     def _resolved(self, prefixes: NDArray[np.uint64]) -> Integers:
-        """The numbers of the objects that prefixes of ids name; -1 for an unknown prefix."""
+        """The numbers of the objects whose ids begin with these prefixes; -1 for an
+        unknown prefix.
+        """
         places = np.searchsorted(self._prefixes, prefixes)
         known = places < len(self._prefixes)
         known[known] = self._prefixes[places[known]] == prefixes[known]
@@ -264,7 +280,7 @@ class StorageGraph:
         return numbers
 
     def _number_nodes(self, coded: Flags) -> None:
-        """Numbers every piece that a row codes, or needs as base or input."""
+        """Numbers every piece that a row codes, or that a row needs as base or input."""
         starts = column(self._starts)
         self._offsets = np.unique(starts)
         part = np.searchsorted(self._offsets, starts)
@@ -288,7 +304,7 @@ class StorageGraph:
         return column(self._sizes)
 
     def price(self, seconds: NDArray[np.float64]) -> None:
-        """Sets the seconds to decode each row, and finds the cheapest paths."""
+        """Sets the seconds to decode each row, and finds the fastest paths."""
         self._seconds = seconds
         self._paths = self._search(self.sound, seconds)
 
@@ -311,7 +327,7 @@ class StorageGraph:
         return chosen
 
     def refuse_damage(self) -> None:
-        """Raises DamagedData if damaged records were skipped."""
+        """Raises DamagedData if damaged records were skipped while the graph was read."""
         if self.damaged:
             raise DamagedData(
                 f"the repository is damaged: {self.damaged[0].message}",
@@ -342,7 +358,7 @@ class StorageGraph:
         return -1
 
     def with_prefix(self, prefix: bytes) -> int:
-        """The number of the object that a prefix of an id names; -1 if there is none."""
+        """The number of the object whose id begins with ``prefix``; -1 if there is none."""
         return int(self._resolved(_words(prefix))[0])
 
     def numbers(self, ids: bytes | bytearray) -> Integers:
@@ -363,7 +379,7 @@ class StorageGraph:
             numbers[left[hit]] = self._numbers[places[left[hit]]]
             left = left[
                 ~hit & (candidates[:, 0] == wanted[left, 0])
-            ]  # other ids may have the same prefix
+            ]  # another id with the same prefix was found
             places[left] += 1
             left = left[places[left] < len(self._prefixes)]
         return numbers
@@ -396,22 +412,25 @@ class StorageGraph:
 
     @property
     def costs(self) -> NDArray[np.float64]:
-        """For each node: seconds of one thread on the cheapest path; infinite without a path."""
+        """For each node: CPU seconds to decode the fastest path; infinite if there is no path."""
         return self._paths[0]
 
     @property
     def depths(self) -> Integers:
-        """For each node: the number of deltas on the cheapest path."""
+        """For each node: the number of deltas on the fastest path."""
         return self._paths[1]
 
     @property
     def sources(self) -> Integers:
-        """For each node: the row of the full record at which the cheapest path begins, or -1."""
+        """For each node: the row of the full record at which the fastest path begins; -1 without a
+        path.
+        """
         return self._paths[2]
 
     @cached_property
     def last_steps(self) -> tuple[Integers, Integers]:
-        """For each node: the last row of the cheapest path, and the previous node; -1 for none.
+        """For each node: the last row of the fastest path, and the previous node; -1 if there is
+        none.
 
         Call ``price`` first.
         """
@@ -445,14 +464,15 @@ class StorageGraph:
     def _search(
         self, rows: Flags, seconds: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], Integers, Integers]:
-        """The cheapest paths that use only ``rows`` (Bellman-Ford, from nodes that just changed).
+        """The fastest paths that use only ``rows``, by the algorithm of Bellman and Ford.
 
-        Of paths with equal costs, the one with fewer deltas is chosen; of equal full records, the
-        first. Paths lead from bases to objects. A row with inputs is usable once all its inputs are
-        reached.
+        Each round follows the edges from the nodes that the previous round changed. If two paths
+        take the same time, the path with fewer deltas is chosen. If two full records do, the first
+        is chosen. Paths lead from bases to objects. A row with inputs is usable when paths lead to
+        all its inputs.
         """
         full, forth = np.flatnonzero(rows & ~self.delta)[::-1], rows & self.delta
-        full = full[np.argsort(-seconds[full], kind="stable")]  # a node's last assignment counts
+        full = full[np.argsort(-seconds[full], kind="stable")]  # so the fastest is assigned last
         back = forth & self.reversible
         costs = np.full(len(self._pieces), np.inf)
         depths = np.zeros(len(self._pieces), np.int64)
@@ -498,7 +518,9 @@ class StorageGraph:
         return costs, depths, sources
 
     def reach(self, id_: bytes, start: int = 0) -> tuple[float, int] | None:
-        """(seconds of one thread, deltas to apply) to decode a piece; None without a path."""
+        """(CPU seconds, number of deltas to apply) to decode the piece at ``start``; None without a
+        path.
+        """
         node = self._node(id_, start)
         if node < 0 or not np.isfinite(self.costs[node]):
             return None
@@ -510,7 +532,9 @@ class StorageGraph:
         return map(self.record, range(len(self.packs)))
 
     def all_members(self) -> Iterator[tuple[StoredRecord, CodingPlace, Member]]:
-        """Every member of every record with its location, including members whose base is lost."""
+        """Yields every member of every record with its location, even if the member's
+        base is lost.
+        """
         return (
             (record, place, member)
             for record in self.all_records()
@@ -542,7 +566,7 @@ class StorageGraph:
         return map(self.coding, self._by_object[0].tolist())
 
     def codings_from(self, base: bytes) -> list[StoredCoding]:
-        """The deltas from ``base`` from which ``base`` can be recovered, too."""
+        """The reversible deltas from ``base``: those from which ``base`` can be recovered."""
         return [self.coding(row) for row in _group(self._by_base, self.number(base))]
 
     def coding(self, row: int) -> StoredCoding:
@@ -566,12 +590,12 @@ class StorageGraph:
         return np.repeat(np.arange(len(self.packs)), np.diff(column(self.rows)))
 
     def rows_of(self, id_: bytes) -> list[int]:
-        """The rows of ``codings``."""
+        """The row numbers of ``codings(id_)``."""
         return _group(self._by_object, self.number(id_))
 
     @cached_property
     def coded(self) -> Flags:
-        """For each object: whether it has ``codings``."""
+        """For each object: whether ``codings`` returns any for it."""
         coded: Flags = np.zeros(len(self), np.bool_)
         coded[self.object[self.sound]] = True
         return coded
@@ -587,7 +611,8 @@ class StorageGraph:
     def base_of(self, member: Member) -> bytes | None:
         """The id of a member's base; None for a full record, or if the base is not stored.
 
-        If several objects have this prefix, the first published one is the base.
+        A member has only the first bytes of this id. If several objects match, the object that was
+        published first is the base.
         """
         number = self.with_prefix(member.base) if member.base else -1
         return None if number < 0 else self.id_of(number)
@@ -625,10 +650,10 @@ class Contents:
     """The objects that manifests mention, as columns: a few bytes for each mention.
 
     ``manifests``: maps the id of a manifest to its number. Columns with one item per manifest:
-    ``raw`` (bytes of its files), ``files`` (how many), ``ends`` (the end of its mentions). Columns
-    with one item per mention: ``slots``, ``skeletons`` (whether it is a skeleton: a file without
-    its tensors). A *slot* is an object with 32 bytes in ``ids`` and a position in ``known_specs``.
-    An object may have several slots.
+    ``raw`` (total size of its files), ``files`` (how many), ``ends`` (the position after its last
+    mention). Columns with one item per mention: ``slots``, ``skeletons`` (whether the object is a
+    skeleton: a file without its tensors). A *slot* is the number of an object: its id is in
+    ``ids``, and its dtype and shape are in ``known_specs``. An object may have several slots.
     """
 
     def __init__(self, stream: ManifestStream | None = None) -> None:
@@ -643,7 +668,7 @@ class Contents:
         self._recent: dict[bytes, int] = {}  # slots by id
 
     def read_manifests(self, records: Iterable[Placed], packs: PackReader) -> None:
-        """Reads the manifests of an entry whose bases were read just before."""
+        """Reads the manifests of an entry. Call it for the entries in the order of the journal."""
         for pack, offset, header in records:
             for member in header.members:
                 if member.kind == MANIFEST and member.id not in self.manifests:
@@ -716,7 +741,7 @@ class Contents:
 
 
 def read(store: Store, progress: Progress | None = None) -> StorageGraph:
-    """``read_records``, with the manifests that can be read in one pass."""
+    """As ``read_records``, and reads the manifests that can be read in the same pass."""
     return read_records(store.snapshot, ManifestStream(store), progress)
 
 
@@ -747,23 +772,26 @@ def read_records(
 class Reachability:
     """The pieces to which paths from full records lead, updated as codings are added.
 
-    A coding with inputs is usable once its base and all inputs are reached. ``before``: whether a
-    piece counts as reached from the start. Codings from such pieces are not followed.
+    A coding with inputs is usable when its base and all inputs are reached. ``before``: a function
+    that says whether a piece counts as reached from the start. Codings that start from such a piece
+    are not followed.
     """
 
     def __init__(self, before: Callable[[Piece], bool] | None = None) -> None:
         self._before = before
         self._reached: set[Piece] = set()
-        # maps a piece to the pieces that it leads to, each with the other pieces needed for it
+        # Maps a piece to the pieces that can be decoded from it. Each of these comes with the other
+        # pieces that its decoding needs.
         self._edges: dict[Piece, list[tuple[Piece, tuple[Piece, ...]]]] = {}
 
     def __contains__(self, piece: Piece) -> bool:
         return piece in self._reached or (self._before is not None and self._before(piece))
 
     def copy(self) -> Reachability:
-        """A copy that can ``reach`` more pieces. Original and copy share their codings.
+        """A copy that can ``reach`` more pieces.
 
-        So do not ``add`` codings to either.
+        Original and copy share their codings. So do not ``add`` codings to the original or to the
+        copy.
         """
         copy = Reachability(self._before)
         copy._reached, copy._edges = set(self._reached), self._edges
@@ -781,7 +809,10 @@ class Reachability:
         reversible: bool,
         inputs: Sequence[bytes] = (),
     ) -> None:
-        """Adds the coding of a piece. ``reversible``: it decodes the base from the piece, too."""
+        """Adds the coding of the piece of ``id_`` at ``start``.
+
+        ``reversible``: the coding decodes the base from the piece, too.
+        """
         piece = (id_, start)
         if base is None:
             self.reach([piece])
@@ -809,7 +840,7 @@ class Reachability:
 
 
 class _OpenRows:
-    """The edges of a search that can be used, because all inputs are reached.
+    """The usable edges of a search: edges whose inputs are all reached.
 
     ``open``: for each edge whether it can be used.
     """
@@ -817,7 +848,7 @@ class _OpenRows:
     def __init__(self, graph: StorageGraph, forth: Flags, order: Integers, *, nodes: int) -> None:
         """``forth``: the rows with an edge from base to object; these edges come first.
 
-        ``order``: the order in which the search has all edges.
+        ``order``: all edges, in the order in which the search has them.
         """
         edge_of = np.full(len(forth), -1)
         edge_of[forth] = np.argsort(order, kind="stable")[: np.count_nonzero(forth)]
@@ -832,8 +863,9 @@ class _OpenRows:
         self.open: Flags = self._left == 0
 
     def reached(self, nodes: Integers, costs: NDArray[np.float64]) -> Integers:
-        """Marks nodes as reached. Returns the bases of edges that became usable, if already
-        reached.
+        """Marks nodes as reached.
+
+        Returns the bases of edges that became usable, if these bases were reached before.
         """
         nodes = nodes[~self._seen[nodes]]
         self._seen[nodes] = True

@@ -1,7 +1,8 @@
 """What the journal records about versions and names, and which entries can be shortened.
 
-This is for operations over the whole history. ``VersionHistory`` uses a few hundred bytes for each
-operation, a tenth of the memory of its entry.
+The journal has one entry for each operation. Operations that need the whole history use this
+module. ``VersionHistory`` takes a few hundred bytes for each operation, a tenth of the memory of
+the operation's entry.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class VersionHistory:
         return number
 
     def _named(self, position: int) -> array[int]:
-        """The versions that an entry published, or moved a ref from or to."""
+        """The numbers of the versions that an entry published, or moved a ref from or to."""
         return self._names[self._name_ends[position] : self._name_ends[position + 1]]
 
     def manifest(self, id_: CommitId) -> ManifestId | None:
@@ -134,7 +135,7 @@ class VersionHistory:
         return {id_: m for id_, m in manifests if m is not None and id_ not in self.forgotten}
 
     def dropped_paths(self, among: Iterable[CommitId]) -> dict[ManifestId, set[str]]:
-        """Maps a manifest to the paths that all its versions in ``among`` have dropped."""
+        """Maps each manifest to the paths that are dropped in all its versions in ``among``."""
         states = ((id_, m) for id_ in among if (m := self.manifest(id_)) is not None)
         return availability.dropped_by_manifest(self.dropped, states)
 
@@ -146,8 +147,8 @@ class VersionHistory:
     def reachable(self, cutoff_ns: int | None = None) -> set[int]:
         """The numbers of published versions that refs, HEAD and deployments reach.
 
-        Operations from ``cutoff_ns`` on reach the versions that they name, too; None: no operation
-        does. Ancestors are included.
+        The versions that operations since ``cutoff_ns`` name are reached, too; None: no such
+        operations. Ancestors are included.
         """
         roots = set(self._deployed)
         roots.update(value for value, _ in self._refs.values() if value is not None)
@@ -171,14 +172,15 @@ class VersionHistory:
     def shortened(
         self, entries: Sequence[Recorded], stay: Set[CommitId], cutoff_ns: int
     ) -> tuple[dict[int, Entry | None], int]:
-        """The new forms of the entries that a collection changes, by position, and the bytes saved.
+        """The new forms of the entries that a collection (gc) changes, by position, and the bytes
+        saved.
 
-        None is the new form of an entry that is dropped. ``entries``: those that were added.
-        ``stay``: the versions that are not collected. Regions of packs are ignored. Entries from
-        ``cutoff_ns`` on only lose marks and statements of collected versions. Older entries lose
-        the collected versions, too. If all versions of an older entry stay, the entry keeps its
-        changes of refs and can be undone. Otherwise it keeps only the new values of refs, so that
-        no undo is partial or repeated.
+        The new form None means that the entry is deleted. ``entries``: all entries that were added.
+        ``stay``: the versions that are not collected. From entries since ``cutoff_ns``, only marks
+        and statements (records of replays and queries) about collected versions are removed. From
+        older entries, the collected versions are removed, too. If all versions of an older entry
+        stay, the entry keeps its changes of refs and can be undone. Otherwise it keeps only the
+        present values of refs, so that no undo is partial or repeated.
         """
         numbers = {self.numbers[id_] for id_ in stay}
         undoable: set[int] = set()  # sequence numbers of older entries
@@ -214,7 +216,9 @@ class VersionHistory:
         return edits, saved
 
     def _refs_left(self, position: int, entry: Entry, stay: Set[CommitId]) -> tuple[RefChange, ...]:
-        """Changes that set a ref's present value, or move a branch between versions that stay."""
+        """The changes to retain: those that set a ref's present value, or move a branch between
+        versions that stay.
+        """
         keeps_moves = any(commit.id in stay for commit in entry.commits)
         return tuple(
             change
@@ -234,7 +238,7 @@ def read_versions(snapshot: Snapshot) -> tuple[VersionHistory, dict[CommitId, Co
 
 
 def names_of(entry: Entry) -> set[CommitId]:
-    """Every commit that an operation made, or moved a ref from or to."""
+    """All versions that an operation made, or moved a ref from or to."""
     values = (value for change in entry.refs for value in (change.old, change.new))
     named = (value for value in values if isinstance(value, CommitId))
     return {*(commit.id for commit in entry.commits), *named}
@@ -246,7 +250,7 @@ def _moves_among(stay: Set[CommitId], change: RefChange) -> bool:
 
 
 def _without(entry: Entry, stay: Set[CommitId]) -> Entry:
-    """An entry without marks and statements of versions that do not ``stay``."""
+    """The entry without its marks and statements about versions that are not in ``stay``."""
     rows = [
         (statement, entry.before(statement))
         for statement in entry.statements

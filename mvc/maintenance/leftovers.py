@@ -1,8 +1,8 @@
 """Temporary folders for retraining versions, below ``.mvc/retraining``.
 
-Each folder has a lock file while its process lives. A folder without a lock is left from a killed
-process, and the next call of ``work_folder`` deletes it. Only folders that ``work_folder`` made are
-deleted. Symbolic links are not followed.
+Each folder has a file that its process keeps locked. If the file is not locked, the process was
+killed, and the next call of ``work_folder`` deletes the folder. Only folders that ``work_folder``
+made are deleted. Symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def work_folder(store: Store) -> Iterator[Path]:
 
 
 def clear_leftovers(store: Store) -> None:
-    """Deletes the folders of processes that no longer live."""
+    """Deletes the folders of processes that have ended."""
     fs, parent = store.fs, store.folder / SCRATCH
     info = fs.stat(parent, follow=False)
     if info is None or not info.is_dir:
@@ -69,6 +69,6 @@ def clear_leftovers(store: Store) -> None:
 def _delete(fs: FileSystem, folder: Path) -> None:
     with suppress(MvcError):
         info = fs.stat(folder, follow=False)
-        if info is not None and info.is_dir:  # mvc makes only folders; a pipe would block
+        if info is not None and info.is_dir:  # not, for example, a pipe
             fs.remove_tree(folder)
         fs.unlink(folder.with_suffix(_LOCK), missing_ok=True)

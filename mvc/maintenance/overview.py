@@ -17,13 +17,14 @@ from mvc.store.store import Store
 
 
 class History(Struct, frozen=True):
-    """Versions that a ref or deployment reaches, by commit time, oldest first.
+    """Versions that a ref or deployment reaches, sorted by commit time, oldest first.
 
-    ``unreached``: the number of other versions. ``names``: maps a version to HEAD, branches, ``tag:
-    NAME`` and ``REMOTE/NAME``. ``spans``: maps a target to the times during which versions were
-    live, oldest first, without retracted ones. ``live``: maps a version to the targets on which it
-    is live at ``now_ns``. ``absent``: versions received without their state; they are not in
-    ``forgotten``. ``metrics`` and ``params`` include annotations.
+    ``unreached``: the number of versions that no ref or deployment reaches. ``names``: maps a
+    version to its names: HEAD, branches, ``tag: NAME`` and ``REMOTE/NAME``. ``spans``: maps a
+    target to the times during which versions were live, oldest first, without retracted
+    deployments. ``live``: maps a version to the targets on which it is live at ``now_ns``.
+    ``absent``: versions received without their state; these are not in ``forgotten``. ``metrics``
+    and ``params`` include annotations.
     """
 
     now_ns: int

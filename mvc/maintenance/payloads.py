@@ -1,4 +1,4 @@
-"""Which payloads the recovery of a version decodes."""
+"""Which stored payloads must be decoded to recover a version."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ def decoded(
     wanted: Mapping[_N, int],
     last_step: Callable[[_N], tuple[int, Part, _N | None, Sequence[_N]]],
 ) -> list[tuple[int, list[Part]]]:
-    """The raw bytes of each piece, and the payloads on its path.
+    """For each piece to decode: its raw bytes, and the payloads on its path.
 
-    Includes the inputs that no path of a wanted piece contains. ``wanted``: maps a piece to its raw
-    bytes. ``last_step``: returns for a piece its raw bytes, the last payload of its path, the piece
-    before that, and the pieces from which an optimizer's step predicts it.
+    Includes the inputs of predictions that no path of a wanted piece contains. ``wanted``: maps a
+    piece to its raw bytes. ``last_step``: returns for a piece its raw bytes, the last payload of
+    its path, the piece before that payload, and the pieces from which an optimizer's step predicts
+    it.
     """
     walks, done, waiting = list[tuple[int, list[Part]]](), set[_N](), list(wanted)
     for position, node in enumerate(waiting):  # inputs are appended meanwhile

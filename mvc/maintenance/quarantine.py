@@ -1,8 +1,8 @@
 """The quarantine: damaged stored bytes, retained for a later repair or for people to examine.
 
-A file has the header of a pack and one damaged range of a pack, unchanged. The name of the file
-consists of the pack's number and the range's offset. Only repair reads these files. Only gc deletes
-them, after a state was forgotten by name (``purged``).
+A file in the quarantine has the header of a pack and one damaged range of the pack, unchanged. The
+name of the file consists of the pack's number and the range's offset. Only repair reads these
+files. Only gc deletes such files, after a state was forgotten by name (``purged``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mvc.store.snapshot import PACKS
 
 QUARANTINE = "quarantine"
 _WINDOW = 1 << 20
-_BEYOND = 1 << 40  # pack numbers from here on mean files of the quarantine
+_BEYOND = 1 << 40  # from here on, pack numbers stand for quarantined files
 
 
 class DamagedRange(Struct, frozen=True):
@@ -37,7 +37,7 @@ class DamagedRange(Struct, frozen=True):
 
 
 def files_in(fs: FileSystem, folder: Path) -> list[Path]:
-    """The files in the quarantine of the repository folder ``folder``."""
+    """The quarantined files of the repository whose folder is ``folder``."""
     return [path for path in _all(fs, folder) if path.name.endswith(".pack")]
 
 
@@ -64,7 +64,7 @@ def _quarantine(fs: FileSystem, folder: Path) -> Path:
 
 
 def keep(fs: FileSystem, folder: Path, ranges: Iterable[DamagedRange]) -> list[Quarantined]:
-    """Copies ranges of packs into the quarantine, durably; skips missing packs."""
+    """Copies ranges of packs into the quarantine, durably. Skips packs that are missing."""
     quarantine = _quarantine(fs, folder)
     copies: dict[str, Quarantined] = {}
     for part in ranges:
@@ -80,7 +80,10 @@ def keep(fs: FileSystem, folder: Path, ranges: Iterable[DamagedRange]) -> list[Q
 
 
 def _copy(fs: FileSystem, source: Path, part: DamagedRange, target: Path) -> int:
-    """Returns the number of bytes copied: the pack may end before the range does."""
+    """Copies a range.
+
+    Returns the number of copied bytes: the pack may end before the range does.
+    """
     with fs.open_read(source) as pack:
         end = max(part.start, min(part.end, pack.size()))
 
@@ -96,8 +99,8 @@ def _copy(fs: FileSystem, source: Path, part: DamagedRange, target: Path) -> int
 def purged(fs: FileSystem, folder: Path, reach: Reachable) -> list[Path]:
     """The files that may contain bytes of states forgotten by name; none unless ``reach.purge``.
 
-    A file is safe if its records follow each other without gaps, and if versions need every object
-    that its records code or name as a base or input.
+    A file is safe if its records follow each other without gaps, and if each object that its
+    records name is needed by a version.
     """
     if not reach.purge:
         return []
@@ -135,7 +138,10 @@ def bytes_of(fs: FileSystem, files: Iterable[Path]) -> int:
 
 
 class QuarantinePacks(PackReader):
-    """Reads packs and quarantined files. ``files``: maps unused pack numbers to these files."""
+    """Reads packs and quarantined files.
+
+    ``files``: maps pack numbers that no pack has to quarantined files.
+    """
 
     def __init__(self, fs: FileSystem, folder: Path) -> None:
         super().__init__(fs, folder / PACKS)

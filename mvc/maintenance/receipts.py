@@ -1,8 +1,9 @@
 """Receipts of forgotten states: who forgot them, why, and when their last bytes were deleted.
 
-Receipts are read from the journal. The entries of ``forget`` name versions, author and reason. The
-entries of ``gc`` record when the last byte of a state was deleted. Collections retain these
-entries. An absent state has no receipt unless it was forgotten by name.
+Receipts are read from the journal, which has one entry for each operation. The entries of
+``forget`` name versions, author and reason. The entries of ``gc`` record when the last byte of a
+state was deleted. No ``gc`` deletes these entries. An absent state has a receipt only if it was
+forgotten by name.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from mvc.store.snapshot import Snapshot
 
 
 class ForgottenState(Struct, frozen=True):
-    """A forgotten state of ``commit``.
+    """A forgotten state of the version ``commit``.
 
-    ``root``: None if a rule forgot the state and the commit was deleted. ``gone_ns``: when the last
-    byte was deleted from the repository's files; None: bytes may be left. ``again_ns``: when a
-    state forgotten by rule was stored again. ``came``: whether the state was ever stored or
-    received here, so that there were bytes to delete.
+    ``root``: the hash of the state; None if a rule forgot the state and the commit was deleted.
+    ``gone_ns``: when the last byte was deleted from the repository's files; None if bytes may be
+    left. ``again_ns``: when a state forgotten by rule was stored again. ``came``: whether the state
+    was ever stored or received here, so that there were bytes to delete.
     """
 
     commit: CommitId
@@ -33,7 +34,7 @@ class ForgottenState(Struct, frozen=True):
 
 
 class Receipt(Struct, frozen=True):
-    """Operation ``number`` forgot ``states``.
+    """The operation with the number ``number`` forgot ``states``.
 
     ``rules``: the retention rules, as options of the command; empty if versions were named.
     """
@@ -89,7 +90,7 @@ def _root(snapshot: Snapshot, commit: CommitId) -> Root | None:
 def _with(
     receipt: Receipt, ids: set[CommitId], *, gone_ns: int | None = None, again_ns: int | None = None
 ) -> Receipt:
-    """Sets these times for the states of ``ids`` that have no such time yet."""
+    """Sets the given times for the states of ``ids``, unless a state already has this time."""
     states = tuple(
         replace(state, gone_ns=state.gone_ns or gone_ns, again_ns=state.again_ns or again_ns)
         if state.commit in ids

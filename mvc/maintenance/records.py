@@ -1,6 +1,7 @@
 """What regions of packs contain: records, damaged ranges, ranges that two entries claim.
 
-A *region* is a range of a pack that a journal entry names.
+A *region* is a range of a pack that a journal entry names. A *record* is a part of a region, with a
+header and stored data.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from mvc.store.packs.records import RecordHeader
 def records_and_gaps(
     packs: PackReader, region: Region
 ) -> Iterator[tuple[int, int, RecordHeader | None, str]]:
-    """(first byte, end, header, "") of each sound record of a region.
+    """Yields (first byte, end, header, "") for each sound record of a region.
 
-    For a damaged range between records the header is None and the last item is the problem.
+    For a damaged range between records, the header is None and the last item describes the damage.
     """
     reasons: list[DamagedData] = []
     end = region.start
@@ -44,7 +45,7 @@ def claimed_twice(
 
     The ranges are sorted by pack and offset.
     """
-    open_regions: list[tuple[Region, Recorded]] = []  # regions that may overlap the next one
+    open_regions: list[tuple[Region, Recorded]] = []  # regions that may overlap the current one
     for region, recorded in sorted(claims, key=lambda c: (c[0].pack, c[0].start, c[1].sequence)):
         open_regions = [
             open_region
@@ -61,9 +62,11 @@ def claimed_twice(
 def damaged_payloads(
     packs: PackReader, record: Placed, catch: type[MvcError] = DamagedData
 ) -> Iterator[tuple[range, MvcError]]:
-    """Reads all payloads of a record. Yields the members and the error of each damaged payload.
+    """Reads all payloads (stored data) of a record. Yields each damaged payload's members and
+    error.
 
-    Raises IoFailed if the disk cannot be read, unless ``catch`` includes that error.
+    The members are the positions of the objects in the payload. Raises IoFailed if the disk cannot
+    be read, unless ``catch`` includes that error.
     """
     pack, at, header = record
     for i, member in enumerate(header.members[:1] if header.group else header.members):

@@ -8,8 +8,9 @@ from mvc.ids import CommitId
 
 
 class Problem(Struct, frozen=True):
-    """One damaged thing. ``versions`` and ``tensors`` ("path: key"): those that the damage affects.
+    """One damaged thing.
 
+    ``versions``, ``tensors`` ("path: key"): the versions and tensors that the damage affects.
     ``kind``: format, journal, record, payload, pack, region (a range that two operations claim),
     reference, manifest, lost (an object or entry), content (an object decodes to other bytes),
     index. ``object``: the damaged thing. ``where``: its location. ``also``: if several objects
@@ -26,18 +27,18 @@ class Problem(Struct, frozen=True):
 
     @property
     def ids(self) -> tuple[bytes, ...]:
-        """Ids of the objects in the damaged payload; only for the kind payload."""
+        """Ids of the objects in the damaged payload; empty unless the kind is payload."""
         return self.also or (bytes.fromhex(self.object),)
 
 
 class FsckReport(Struct, frozen=True):
     """Result of a check. ``notes`` are not damage: leftovers of interrupted work, advice.
 
-    ``checked_bytes``: size of journal and packs. With ``full``, the size of recovered objects is
-    added. ``forgotten`` and ``absent``: how many ``versions`` have no state for that reason, which
-    is no damage. ``lost``: versions with data that cannot be recovered. Without ``full``, only
-    checksums decide this. A version whose journal entry is lost counts in ``versions`` and in
-    ``lost`` if another entry names it.
+    ``checked_bytes``: size of journal and packs, with ``full`` plus the size of recovered objects.
+    ``forgotten``, ``absent``: how many ``versions`` have no state because they are forgotten or
+    absent. This is no damage. ``lost``: versions with data that cannot be recovered; without
+    ``full``, only checksums decide this. A version whose journal entry is lost counts in
+    ``versions`` and in ``lost`` if another entry names it.
     """
 
     problems: tuple[Problem, ...]
@@ -70,7 +71,10 @@ class Healed(Struct, frozen=True):
 
 
 class Quarantined(Struct, frozen=True):
-    """``length`` damaged bytes, copied to ``file`` of the quarantine."""
+    """``length`` damaged bytes that were copied to ``file`` in the quarantine.
+
+    ``why``: the damage.
+    """
 
     file: str
     length: int
@@ -80,8 +84,8 @@ class Quarantined(Struct, frozen=True):
 class Repaired(Struct, frozen=True):
     """What a repair did. ``after``: the report of a check after the repair.
 
-    ``freed``: bytes of deleted leftovers. ``lost``: after an index was rebuilt, the name of the
-    lost journal entries that it leaves out; else None.
+    ``freed``: bytes of deleted leftovers. ``lost``: None unless the index was rebuilt without
+    journal entries that are lost; then the name of these entries.
     """
 
     healed: tuple[Healed, ...]

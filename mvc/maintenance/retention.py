@@ -64,8 +64,8 @@ class Best(Struct, frozen=True):
 class Retention(Struct, frozen=True):
     """Retention rules. A version stays if ``last``, ``hourly``, ``daily`` or ``best`` keeps it.
 
-    ``unused``: a target; forget only versions that were never live there. ``unqueried``: forget
-    only versions that no recorded query asked for. Raises WrongUsage if a rule keeps less than one
+    ``unused``: a target; a version that was ever live on this target stays. ``unqueried``: a
+    version that a recorded query asked for stays. Raises WrongUsage if a rule keeps less than one
     version.
     """
 
@@ -120,7 +120,7 @@ def select(store: Store, rules: Retention) -> list[Commit]:
 
 
 class Short(Struct, frozen=True):
-    """A ``best`` rule that keeps fewer versions than asked: only ``have`` versions have its metric.
+    """A ``best`` rule that keeps too few versions: only ``have`` versions have its metric.
 
     ``without``: versions selected for forgetting that do not have the metric.
     """
@@ -131,8 +131,9 @@ class Short(Struct, frozen=True):
 
 
 def too_few(store: Store, rules: Retention, selected: Iterable[Commit]) -> tuple[Short, ...]:
-    """The ``best`` rules that keep too few versions while ``selected`` has versions without the
-    metric.
+    """The ``best`` rules that keep fewer versions than their count.
+
+    Leaves out a rule if all ``selected`` versions have its metric.
     """
     if not rules.best:
         return ()
@@ -170,12 +171,14 @@ def retained(versions: Sequence[Commit], rules: Retention, metrics: Metrics) -> 
 
 
 def _last_of_each(newest_first: Iterable[Commit], seconds: int, count: int) -> set[CommitId]:
-    """The newest version of each hour or day (local time), for the ``count`` newest of these."""
+    """The newest version of each hour or day (local time), for the ``count`` newest
+    hours or days.
+    """
     newest: dict[tuple[int, int], CommitId] = {}
     for commit in newest_first:
         minutes = local_zone_minutes(commit.time_ns)
         span = (commit.time_ns // _SECOND + 60 * minutes) // seconds
-        # An hour that a clock change repeats counts as two.
+        # An hour that a clock change repeats counts as two hours.
         newest.setdefault((span, minutes if seconds == _HOUR else 0), commit.id)
     return set(islice(newest.values(), count))
 
@@ -188,7 +191,10 @@ def stored_versions(store: Store) -> list[Commit]:
 
 
 def recorded_since(store: Store) -> int:
-    """Since when queries are recorded, in ns since 1970. Raises WrongUsage if none are."""
+    """The time since which queries are recorded, in ns since 1970.
+
+    Raises WrongUsage if queries are not recorded.
+    """
     since = queries(store).since_ns
     if since is None:
         raise WrongUsage(
@@ -199,7 +205,10 @@ def recorded_since(store: Store) -> int:
 
 
 def _older(snapshot: Snapshot, since_ns: int) -> set[CommitId]:
-    """The versions published before queries were recorded: some may have been asked for."""
+    """The versions published before queries were recorded.
+
+    Nobody knows whether somebody asked for these versions.
+    """
     entries = (recorded.entry for recorded in snapshot.entries())
     return {c.id for entry in entries if entry.time_ns < since_ns for c in entry.commits}
 
@@ -208,9 +217,9 @@ def protected(store: Store, rules: Retention) -> set[CommitId]:
     """Versions that rules never forget.
 
     These are versions that refs or HEAD name, that are live on a target now or later, or that a
-    node serves. With ``unused``, versions of all deployments on that target are added, except
-    retracted ones. With ``unqueried``, versions that were asked for are added. Raises
-    UnknownTarget.
+    node (a machine that serves models) uses. With ``unused``, versions of all deployments on that
+    target are added, except retracted deployments. With ``unqueried``, versions that were asked for
+    are added. Raises UnknownTarget.
     """
     stay = {ref.commit for ref in (*refs.branches(store.fresh()), *refs.tags(store.fresh()))}
     head = refs.head(store.fresh()).commit

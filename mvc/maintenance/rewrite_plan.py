@@ -1,10 +1,11 @@
 """A plan to change how versions are stored, and its execution.
 
-Execution copies the codings (full records and deltas) to retain from deleted packs into new packs,
-entry by entry, and adds new codings. Then it replaces the journal in one step
-(``mvc.store.publishing.rewrite``). Ids do not change. An object stays with the operation that first
-published it. Each object that is encoded again is compared with its hash, piece by piece. So damage
-is never copied, and memory stays bounded.
+Objects (tensors and manifests) are stored in packs as *codings*: full records and deltas. The
+journal has one entry for each operation, which names the records of the operation. Execution goes
+entry by entry. It copies the codings to retain from deleted packs into new packs, and adds new
+codings. Then it replaces the journal in one step (``mvc.store.publishing.rewrite``). Ids do not
+change. An object stays with the operation that first published it. If an object is encoded again,
+every piece is compared with the object's hash. So damage is never copied, and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _T = TypeVar("_T")
 
 
 class ObjectSource(Recovers, Protocol):
-    """Reads the bytes of objects; normally the recovery of the repository itself."""
+    """Reads the bytes of objects. Normally this is the recovery of the repository itself."""
 
     def manifest(self, id_: bytes) -> bytes:
         """The encoded manifest. Raises DamagedData."""
@@ -53,8 +54,9 @@ Encoded: TypeAlias = Callable[[PackReader], tuple[bytes, Sequence[Bytes]]]
 class EncodeRequest(Struct, frozen=True):
     """A coding to make: a delta from ``base``, or a full record if ``base`` is None.
 
-    A delta that saves less than a tenth of the full record becomes a full record. ``entry_index``:
-    the journal entry to add it to; None: the entry that first published the object.
+    If the delta saves less than a tenth of the full record, a full record is made. ``entry_index``:
+    the position of the journal entry to which the coding is added; None: the entry that first
+    published the object.
     """
 
     id: bytes
@@ -65,12 +67,12 @@ class EncodeRequest(Struct, frozen=True):
 class RewritePlan(Struct):
     """``leave``: codings to drop. ``add``: codings to make. ``packs``: packs to delete.
 
-    The other codings of these packs are copied to new packs. ``records`` (pack, offset): more
+    The retained codings of these packs are copied to new packs. ``records`` (pack, offset): more
     records to copy, so that no entry names their dropped codings. ``joint``: maps the position of
-    an entry to records to make from stored codings in ``leave``. ``edits``: maps the position of an
-    entry to its new form, or to None to drop it. ``specs``: maps every blob to encode or to use as
-    a base to its dtype and shape. ``source``: reads the bytes of objects; None: the repository
-    itself.
+    an entry to records that are made from stored codings in ``leave``. ``edits``: maps the position
+    of an entry to its new form, or to None to delete the entry. ``specs``: maps every blob (a
+    tensor's bytes) to encode or to use as a base to its dtype and shape. ``source``: reads the
+    bytes of objects; None: the repository itself.
     """
 
     graph: StorageGraph
@@ -89,14 +91,15 @@ class RewritePlan(Struct):
 
 
 def encoding_policy(config: Config) -> Policy:
-    """How maintenance encodes objects: by the setting ``commit.pipeline``, with any number of
-    deltas.
+    """How maintenance encodes objects.
+
+    The pipeline is the setting ``commit.pipeline``. The number of deltas in a row is not limited.
     """
     return Policy(exactly(Pipeline.parse(config.get("commit.pipeline")).coding()))
 
 
 def retry_on_rewrite(snapshot: Snapshot, attempt: Callable[[], _T]) -> _T:
-    """The result of ``attempt``, which is repeated if another operation rewrites the repository.
+    """The result of ``attempt``. Repeats it if another operation rewrites the repository meanwhile.
 
     Raises Busy after 8 tries. Raises DamagedData if the repository was not rewritten during the
     try.
@@ -129,10 +132,11 @@ def rewrite(
     allows: Callable[[Recorded, Iterator[RecordHeader]], bool] | None = None,
     progress: Progress | None = None,
 ) -> Recorded:
-    """Executes a plan and replaces the journal. ``operation`` makes the last entry.
+    """Executes a plan and replaces the journal. ``operation`` makes the last entry of the new
+    journal.
 
-    Operations published since the graph was read are included if ``allows`` returns true, which
-    gets each such operation and the headers of its records. Pass ``allows`` if the plan deletes
+    ``allows``: a function of an operation published since the graph was read, and the headers of
+    its records. If it returns False, the plan is given up. Pass ``allows`` if the plan deletes
     objects. Raises DamagedData if bytes to copy are damaged, and ConcurrentRewrite. After these
     errors nothing has changed.
     """
@@ -169,7 +173,7 @@ class _Execution:
         self._rewrite = rewrite
         self._writer = writer
         self._source = source
-        self._ends: dict[int, int] = {}  # the end of each pack, as the old journal names it
+        self._ends: dict[int, int] = {}  # the end of each pack in the old journal
         self._add: dict[int, list[EncodeRequest]] = {}
         for request in plan.add:
             position = request.entry_index
@@ -197,9 +201,9 @@ class _Execution:
     def publish(self, last: Entry) -> Recorded:
         """Replaces the journal. ``last`` records this operation. Call it under the journal's lock.
 
-        Regions of length zero record up to where each pack was written. Bytes before that position
-        are never written again, because after a power loss the old journal may return and name
-        these bytes.
+        ``last`` gets regions of length zero, which record up to where each pack was written. Bytes
+        before that position are never written again, because after a power loss the old journal may
+        return and name these bytes.
         """
         deleted, highest = self._plan.packs, max(self._ends, default=0)
         marks = [
@@ -210,12 +214,14 @@ class _Execution:
         return self._rewrite.publish(replace(last, regions=(*last.regions, *marks)))
 
     def _raise_ends(self, recorded: Recorded) -> None:
-        """Raises the end of each pack to that of an entry's regions."""
+        """Moves the recorded end of each pack to the end of an entry's regions, if that
+        is later.
+        """
         for region in recorded.entry.regions:
             self._ends[region.pack] = max(self._ends.get(region.pack, 0), region.end)
 
     def _entry(self, entry_index: int, recorded: Recorded) -> Entry | None:
-        """The new form of an entry, with its copied records and its new codings; None to drop the
+        """The new form of an entry, with its copied records and its new codings; None to delete the
         entry.
         """
         plan = self._plan
@@ -274,7 +280,7 @@ class _Execution:
         self._new.append(head, [body])
 
     def _moved(self, recorded: Recorded) -> Entry:
-        """An entry published meanwhile. Its records are copied out of the packs to delete."""
+        """Copies the records of an entry published meanwhile out of the packs to delete."""
         regions: list[Region] = []
         for region in recorded.entry.regions:
             stays = region.pack not in self._plan.packs
@@ -286,7 +292,7 @@ class _Execution:
         return replace(recorded.entry, regions=_joined(regions))
 
     def _encode(self, requests: Sequence[EncodeRequest]) -> None:
-        """Appends codings: blobs first, then each manifest in a record of its own.
+        """Appends codings: first the blobs, then each manifest in a record of its own.
 
         Raises DamagedData if an object cannot be recovered.
         """
@@ -303,7 +309,7 @@ class _Execution:
                 continue
             data, old = self._source.manifest(request.id), None
             if request.base is not None:
-                with suppress(DamagedData):  # if the base is lost, a full record is stored
+                with suppress(DamagedData):  # if the base is lost: a full record
                     old = (request.base, self._source.manifest(request.base))
             self._writer.put_bytes(MANIFEST, request.id, data, old)
             self._flush()

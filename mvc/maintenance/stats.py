@@ -29,9 +29,9 @@ _KINDS = ("full", "delta", "metadata")
 
 
 class Predictions(Struct, frozen=True):
-    """``contents``: how many are stored as an optimizer's step from the previous version.
+    """``contents``: how many contents are stored as an optimizer's step from the previous version.
 
-    ``bytes``: the size of the payloads of these contents.
+    ``bytes``: the stored size of these contents.
     """
 
     contents: int
@@ -43,17 +43,18 @@ class Stats(Struct, frozen=True):
 
     ``bytes``: maps a kind to its bytes on disk; the kinds are full, delta, metadata (manifests,
     skeletons, record headers), journal, index. ``raw_bytes``: the size of all files of all versions
-    as plain copies. ``ratio``: stored / raw, 0 if empty. ``tensors``: how many distinct blobs.
-    ``reset_points``: how many versions have a full record of every blob. ``deltas_*``: how many
-    deltas a version must apply for the blob that needs most. ``recovery_*``: from opening the
-    repository until the files of a version are written. ``*_worst`` and ``*_mean`` are over all
-    stored versions.
+    as plain copies. ``ratio``: stored / raw, 0 if empty. ``tensors``: how many distinct tensors.
+    ``reset_points``: how many versions store all their tensors in full. ``deltas_*``: how many
+    deltas must be applied to recover a version's tensor with the most deltas. ``recovery_*``: the
+    time from opening the repository until the files of a version are written. ``*_worst`` and
+    ``*_mean`` are over all stored versions.
 
     ``versions`` includes ``forgotten`` and ``absent`` (received without state) versions.
     ``dropped``: versions whose weights only a recipe can restore; ``recovery_*`` does not include
-    these. ``kinds``: maps ``VersionStats.kind`` to the number of versions. ``price``: seconds of
-    one recovery of every version, plus the size of the packs times ``store.storage_weight``; None
-    without that setting. ``predicted``: None if no optimizer's step is stored.
+    these versions. ``kinds``: maps ``VersionStats.kind`` to the number of versions. ``price``:
+    seconds of one recovery of every version, plus the size of the packs times
+    ``store.storage_weight``; None without that setting. ``predicted``: None if no tensor is stored
+    as an optimizer's step.
     """
 
     versions: int
@@ -91,7 +92,7 @@ def stats(store: Store, config: Config, progress: Progress | None = None) -> Sta
 def by_version(
     store: Store, config: Config, progress: Progress | None = None
 ) -> tuple[Stats, dict[CommitId, VersionStats]]:
-    """``stats``, and the figures of every version that is not forgotten."""
+    """As ``stats``; also returns the figures of every version that is not forgotten."""
     total, figures = retry_on_rewrite(
         store.snapshot, lambda: _read_figures(store, config, progress)
     )
@@ -145,7 +146,7 @@ def _read_figures(
 
 
 def _predicted_rows(graph: StorageGraph) -> Integers:
-    """The rows of the graph that are an optimizer's step."""
+    """The rows (codings) of the graph that are an optimizer's step."""
     kinds = [n for text, n in graph.texts.items() if Coding(text).predicted]
     return np.flatnonzero(graph.sound & np.isin(column(graph.forms), kinds))
 
@@ -159,10 +160,10 @@ def _predictions(graph: StorageGraph) -> Predictions | None:
 
 
 def _seconds(graph: StorageGraph, rates: Rates) -> NDArray[np.float64]:
-    """For each row of the graph: the seconds to read and decode its payload."""
+    """For each row (coding) of the graph: the seconds to read and decode its payload."""
     contents, kinds, texts = graph.contents, column(graph.forms), list(graph.texts)
     sizes, shares = graph.sizes.astype(np.float64), _shares(graph)
-    widths = np.array([*map(width_of, contents.known_specs), 0])  # last: no manifest mentions it
+    widths = np.array([*map(width_of, contents.known_specs), 0])  # last: objects without a spec
     specs = np.full(len(graph) + 1, len(widths) - 1, np.int32)
     specs[graph.numbers(contents.ids)] = column(contents.specs)
     width, seconds = widths[specs[graph.object]], np.zeros(len(kinds))
@@ -175,7 +176,10 @@ def _seconds(graph: StorageGraph, rates: Rates) -> NDArray[np.float64]:
 
 
 def _shares(graph: StorageGraph) -> NDArray[np.float64]:
-    """For each row of the graph: the stored bytes of its payload; in a group the member's part."""
+    """For each row (coding) of the graph: the stored bytes of its payload.
+
+    In a group (codings that share one payload), this is the coding's part.
+    """
     record, sizes, stored = graph.records_by_row, graph.sizes, column(graph.payloads)
     raw, total = (np.bincount(record, values)[record] for values in (sizes, stored))
     grouped = column(graph.groups)[record] > 0
@@ -183,7 +187,9 @@ def _shares(graph: StorageGraph) -> NDArray[np.float64]:
 
 
 class _SharedPayloads:
-    """Which payloads on the cheapest paths are shared, and the seconds to decode a group."""
+    """Which payloads are shared on the cheapest paths, and the seconds to decode a
+    shared payload.
+    """
 
     def __init__(self, graph: StorageGraph, seconds: NDArray[np.float64]) -> None:
         self._rows, self._before = graph.last_steps
@@ -200,7 +206,7 @@ class _SharedPayloads:
         return int(graph.sizes[row]), part, None if before < 0 else before, inputs
 
     def group_seconds(self, record: Hashable) -> float:
-        """CPU seconds to decode a group."""
+        """CPU seconds to decode a group: the payload that several codings share."""
         assert isinstance(record, int)
         return of_group(self._seconds[self._ends[record] : self._ends[record + 1]].tolist())
 
@@ -209,10 +215,10 @@ class _Figures:
     """Figures of versions that are not forgotten, oldest first.
 
     One item per version: ``versions`` (the number of its manifest), ``deltas`` (to apply for the
-    blob that needs most), ``seconds`` (to recover it), ``full`` (whether it is a reset point).
-    ``tensors``: how many distinct blobs. ``dropped``: maps a version to how its weights are
-    restored. ``mentions``: manifest and slot of every mentioned content. ``reuses``: for each
-    manifest whether an earlier manifest has some of its contents.
+    tensor that needs most), ``seconds`` (to recover it), ``full`` (whether it is a reset point).
+    ``tensors``: how many distinct tensors. ``dropped``: maps a version to how its weights are
+    restored. ``mentions``: manifest and slot (number of a content) of every mentioned content.
+    ``reuses``: for each manifest whether an earlier manifest has some of its contents.
     """
 
     def __init__(
@@ -259,7 +265,9 @@ class _Figures:
         return kinds
 
     def seconds_of(self, id_: CommitId) -> float:
-        """Seconds to recover a version. With dropped weights: to recover its base and to train."""
+        """Seconds to recover a version. For dropped weights: seconds to recover their base and to
+        train.
+        """
         seconds, current = 0.0, id_
         while (dropped := self.dropped.get(current)) is not None:
             seconds += dropped.seconds
@@ -302,8 +310,8 @@ class _Figures:
 def _bytes_in_packs(graph: StorageGraph, skeletons: Integers) -> Integers:
     """Bytes in packs: one row per version of the history, one column per kind.
 
-    The last row is for operations without versions. ``skeletons``: objects that count as metadata,
-    as manifests and headers do.
+    One more row, at the end, is for operations without versions. ``skeletons``: objects that count
+    as metadata, as manifests and headers do.
     """
     homes = column(graph.history.homes)
     is_skeleton = np.zeros(len(graph), np.bool_)
@@ -319,21 +327,23 @@ def _bytes_in_packs(graph: StorageGraph, skeletons: Integers) -> Integers:
 
 
 def _once(manifest: Integers, slot: Integers, which: Flags, slots: int) -> tuple[Integers, ...]:
-    """Manifest and slot of each mention in ``which``, without repeated contents of a manifest."""
+    """Manifest and slot of each mention in ``which``. If a manifest repeats a content, it counts
+    once.
+    """
     keys = (manifest * slots + slot)[which]
     _, first = np.unique(keys, return_index=True)
     return np.divmod(keys[np.sort(first)], max(1, slots))
 
 
 def _furthest(groups: Integers, depths: Integers) -> Integers:
-    """For each group, in ascending order, the first position with the most deltas to apply."""
+    """For each group, in ascending order: the first position with the group's largest depth."""
     order = np.lexsort((-depths, groups))
     _, first = np.unique(groups[order], return_index=True)
     return order[first]
 
 
 class _Pieces:
-    """The pieces of every slot.
+    """The pieces of every slot (number of a content).
 
     One item per slot: ``depth`` (how many deltas to apply), ``full`` (whether every piece is stored
     in full).
@@ -365,9 +375,9 @@ class _Pieces:
         self._depths = depths
 
     def sources(self, graph: StorageGraph) -> Integers:
-        """For each slot: the row of the full record before its furthest piece.
+        """For each slot: the row of the full record from which its deepest piece is decoded.
 
-        The furthest piece is the one with the most deltas on its path. -1 if it is lost.
+        The deepest piece is the piece with the most deltas on its path. -1 if it is lost.
         """
         nodes = self._nodes[_furthest(self._slots, self._depths)]
         return np.where(nodes < 0, -1, graph.sources[nodes])
@@ -391,7 +401,7 @@ class _Pieces:
 
 
 def _distinct(objects: Integers, slots: Integers, contents: Contents) -> int:
-    """The number of objects in some slots, including lost ones."""
+    """The number of distinct objects in some slots. Lost objects count, too."""
     numbers = objects[slots]
     lost = {contents.id_of(slot) for slot in slots[numbers < 0].tolist()}
     return int(np.count_nonzero(np.bincount(numbers[numbers >= 0]))) + len(lost)

@@ -1,7 +1,8 @@
 """Drops weights that a program outside of mvc can compute again, and stores dropped weights again.
 
-Each change is one journal entry that marks the state. A replay that computed the same weights is
-recorded as a statement, the proof. The next ``gc`` deletes dropped bytes that no other version has.
+Each change is one journal entry, which marks the weights of a version as dropped or stored. If a
+replay (another run of the program) computed the same weights, this is recorded as a statement, the
+proof. The next ``gc`` deletes dropped bytes that no other version has.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from mvc.store.writing.content_writer import ContentWriter
 class Alternative(Struct, frozen=True):
     """How a program outside of mvc computes the file ``path`` of a version again.
 
-    ``seconds``: how long this takes. ``base``: the version that the program starts from; the
-    version needs it. ``needs``: version and path of each file of other versions that the program
-    reads.
+    ``seconds``: how long the program takes. ``base``: the version from which the program starts.
+    The journal records that the version needs this base. ``needs``: version and path of each file
+    of other versions that the program reads.
     """
 
     base: CommitId
@@ -49,7 +50,11 @@ class Alternative(Struct, frozen=True):
 
 
 class Proof(Struct, frozen=True):
-    """A replay computed the state ``root`` of the file ``path``, from ``base`` in ``seconds``."""
+    """A replay computed the file ``path`` of a version.
+
+    ``root``: the hash of the file's state. ``base``, ``seconds``: the start and duration of the
+    replay.
+    """
 
     commit: CommitId
     path: str
@@ -91,9 +96,10 @@ def cost(
 
 
 def prove(store: Store, config: Config, proofs: Sequence[Proof], *, where: str) -> None:
-    """Records that replays on this repository made these states, in the environment ``where``.
+    """Records that replays on this repository computed these states.
 
-    Records nothing in a read-only repository. Raises DamagedData if a version has another state.
+    ``where``: the environment of the replays. Records nothing in a read-only repository. Raises
+    DamagedData if a version has another state.
     """
     for proof in proofs:
         _check_same(proof.root, _file(store, proof.commit, proof.path))
@@ -132,8 +138,8 @@ def _check_same(root: Root, entry: FileEntry) -> None:
 def is_proven(snapshot: Snapshot, commit: CommitId, alternative: Alternative) -> bool:
     """Whether a replay on this repository computed the weights that ``alternative`` restores.
 
-    False if the recipe does not need the base: such a base could be forgotten, or could be
-    recovered from the version itself.
+    False if the version's recorded needs do not include the base: then the base could be forgotten,
+    or could be a delta from the version itself.
     """
     known = commits.find(snapshot, commit)
     return (
@@ -149,9 +155,9 @@ def drop(
 ) -> None:
     """Drops the weights that the alternatives of these versions can restore. Durable on return.
 
-    First reads all attachments, and all files that the alternatives need, and compares the hashes.
-    Raises CannotRetrain for a version whose recipe is not proven on this repository; DamagedData;
-    StateForgotten. Then nothing is dropped.
+    First reads all attachments and all files that the alternatives need, and compares the hashes.
+    Raises CannotRetrain if no replay on this repository proved a version's recipe; DamagedData;
+    StateForgotten. After these errors nothing is dropped.
     """
     if not alternatives:
         return
@@ -214,7 +220,7 @@ def _file(store: Store, commit: CommitId, path: str) -> FileEntry:
 
 
 def _check_whole(store: Store, needed: Mapping[tuple[CommitId, str], FileEntry]) -> None:
-    """Reads every byte of these files. Raises DamagedData, which names a damaged file."""
+    """Reads every byte of these files. Raises DamagedData with the name of a damaged file."""
     for (version, path), entry in needed.items():
         try:
             store.recovery.manifest(commits.get(store.snapshot, version).manifest)
@@ -236,8 +242,8 @@ def _incomplete(version: CommitId, path: str, why: str) -> DamagedData:
 def store(store: Store, config: Config, commit: CommitId, file: StateFile | None) -> None:
     """Stores dropped weights again, in full, from ``file``.
 
-    ``file`` None: only marks the weights as stored, because ``gc`` has not deleted their bytes yet.
-    Does nothing if no weights were dropped. Raises WeightsDropped if their bytes were deleted, and
+    ``file`` None: ``gc`` has not deleted the bytes yet, so only marks the weights as stored. Does
+    nothing if no weights were dropped. Raises WeightsDropped if their bytes were deleted, and
     DamagedData if the file has another state.
     """
     dropped = availability.dropped(store, commit)
