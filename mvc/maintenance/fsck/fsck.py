@@ -1,7 +1,8 @@
 """fsck: read every byte of the repository, name the damage and the versions it affects.
 
-Checks the format file, the journal (module ``journal``), packs (``packs``) and versions
-(``versions``), in this order. Then compares the index with journal and packs.
+Checks the format file, the journal (module ``journal``), the packs with the stored data (``packs``)
+and the versions (``versions``), in this order. The journal has one entry for each operation. The
+last check compares the index, which can be rebuilt, with journal and packs.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ from mvc.types import Counted, Progress
 
 __all__ = ["FsckReport", "check", "forget_index", "fsck", "lost_end", "rebuild_index"]
 
-_NOTED = 10  # at most so many versions without weights are named
+_NOTED = 10  # the most versions without weights that notes name
 
 
 def fsck(store: Store, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
     """Checks the whole repository and changes nothing.
 
-    Ignores entries appended after the start. ``full``: recovers and hashes every object, too, with
-    up to 1 GiB of contents in memory. ``progress`` counts bytes of packs and, with ``full``, of
-    objects. The check is repeated if damage is found while the repository is rewritten, or while a
-    writer withdraws the last entry after a failure.
+    Ignores journal entries that are appended after the start. ``full``: recovers and hashes every
+    object (tensor or manifest), too, with up to 1 GiB of contents in memory. ``progress`` counts
+    bytes of packs and, with ``full``, of objects. If damage is found while the repository is
+    rewritten, or while a writer withdraws the last entry after a failure, the check is repeated.
     """
     return check(store, full=full, progress=progress)[0]
 
@@ -54,7 +55,7 @@ def fsck(store: Store, *, full: bool = False, progress: Progress | None = None) 
 def check(
     store: Store, *, full: bool = False, progress: Progress | None = None
 ) -> tuple[FsckReport, JournalCheck]:
-    """``fsck``, and the check of the journal."""
+    """As ``fsck``; also returns the check of the journal."""
     while True:
         generation = store.fresh().generation
         report, journal = _check_once(store, full, progress)
@@ -137,7 +138,9 @@ def _of_format(snapshot: Snapshot) -> Iterator[Problem]:
 
 
 def _merged(of_packs: Sequence[Problem], versions: VersionCheck) -> list[Problem]:
-    """The problems of packs and versions. A damaged payload and the loss of its object are one
+    """The problems of packs and versions.
+
+    If a payload (stored data) is damaged and its object is lost for this reason, this is one
     problem.
     """
     damaged = {id_.hex() for p in of_packs if p.kind == "payload" for id_ in p.ids}
@@ -162,7 +165,9 @@ def _merged(of_packs: Sequence[Problem], versions: VersionCheck) -> list[Problem
 def _forged(
     store: Store, commits: Iterable[Commit], dropped_paths: Mapping[CommitId, str]
 ) -> Iterator[Problem]:
-    """A problem for each version whose weights are marked as dropped but that has no such path or
+    """A problem for each version whose mark that its weights are dropped must be wrong.
+
+    The mark is wrong if it names a path that the version does not have, or if the version has no
     recipe.
     """
     for commit in commits:
@@ -183,7 +188,7 @@ def _forged(
 def _of_index(
     snapshot: Snapshot, entry_keys: set[bytes], objects: dict[int, set[bytes]], end: int
 ) -> list[Problem]:
-    """Checks that the index has exactly the keys that journal and packs imply.
+    """Checks that the index has exactly the keys that follow from journal and packs.
 
     Ignores entries after byte ``end`` of the journal. Ignores the keys of deltas, because the base
     of a delta may be in several entries.
@@ -256,14 +261,14 @@ def rebuild_index(store: Store) -> None:
     snapshot = store.snapshot
     snapshot.refresh()
     for _ in snapshot.entries():
-        pass  # raises if entries are lost: the old index still has their keys
+        pass  # raises if entries are lost that the old index names
     snapshot.rebuild_index()
 
 
 def lost_end(snapshot: Snapshot) -> Gap | None:
-    """The lost entries at the end of the journal, if no other entries are lost; else None.
+    """The gap at the end of the journal, if it is the only gap; else None.
 
-    ``forget_index`` accepts such a loss.
+    ``forget_index`` accepts such a loss of entries.
     """
     gaps: list[Gap] = []
     for _ in snapshot.entries(lost=gaps.append):
@@ -275,8 +280,8 @@ def lost_end(snapshot: Snapshot) -> Gap | None:
 def forget_index(fs: FileSystem, folder: Path) -> None:
     """Deletes the index of the repository folder ``folder`` (``.mvc``). Call it before opening.
 
-    This is for a journal that is older than its index (HistoryMissing), once the user accepts the
-    loss. The next opening builds a new index.
+    This is for a journal that is older than its index (HistoryMissing), after the user has accepted
+    the loss of the newer entries. The next opening builds a new index.
     """
     fs.unlink(folder / INDEX / CURRENT, missing_ok=True)
     fs.unlink(folder / HIGH_WATER_MARK, missing_ok=True)

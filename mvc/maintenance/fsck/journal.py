@@ -1,4 +1,9 @@
-"""fsck, journal: checks both copies of every entry, the hash chain, and references."""
+"""fsck, journal: checks both copies of every entry, the hash chain, and references.
+
+The journal has one entry for each operation. Each entry is stored twice and has a hash of all
+previous entries, the *chain*. An entry may have *statements* about versions, for example a
+deployment. Each statement names the previous statement on the same topic, its *predecessor*.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +37,9 @@ class JournalCheck(Struct, dict=True):
     """Reads the journal once, up to its end when the check began. Lost entries are skipped.
 
     ``last``: the last entry that was checked. ``lost``: commits that sound entries name but that no
-    entry has. ``relinks``: maps an entry and the position of a statement to the predecessor that
-    follows from the order of the journal, if the statement names another one.
+    readable entry publishes. ``relinks``: the statements that name a wrong predecessor. It maps the
+    statement's entry and position to the right predecessor, which follows from the order of the
+    journal.
     """
 
     snapshot: Snapshot
@@ -51,7 +57,7 @@ class JournalCheck(Struct, dict=True):
         self._references = _References()
 
     def entries(self) -> Iterator[Recorded]:
-        """Every readable entry, checked while it is read."""
+        """Yields every readable entry and checks it."""
         at = 0
         try:
             for recorded in self.snapshot.entries(lost=self._gap):
@@ -66,7 +72,9 @@ class JournalCheck(Struct, dict=True):
             self._report(f"byte {at}", error.message, _BROKEN)
             yield from self._beyond(at)
         relinks = self._references.finish()
-        if not self.problems:  # then the order of the entries proves the right predecessors
+        # Without problems, no entry is missing, so the order of the entries gives the right
+        # predecessors.
+        if not self.problems:
             self.relinks = relinks
         self.problems += self._references.problems
         if self.gaps:
@@ -86,7 +94,10 @@ class JournalCheck(Struct, dict=True):
         self._report(f"byte {start}", f"{gap.told}, {cause}{versions}", _BROKEN)
 
     def _beyond(self, broken: int) -> Iterator[Recorded]:
-        """Uses the index to find entries after a break in the chain. The break was reported."""
+        """Uses the index to find entries after a break in the hash chain.
+
+        The caller has reported the break.
+        """
         for offset in self.snapshot.offsets_between(broken, self.end.offset):
             try:
                 recorded = self.snapshot.entry(offset)
@@ -99,7 +110,7 @@ class JournalCheck(Struct, dict=True):
     def _checked(self, recorded: Recorded) -> Recorded:
         self.count += 1
         self.last = recorded
-        # the last entry may be half written: see ``_finish``
+        # The last entry may have only one copy: ``_finish`` checks this.
         if recorded.copies < 2 and recorded.after.offset < self.end.offset:
             self._half(recorded)
         self._references.add(recorded)
@@ -113,8 +124,9 @@ class JournalCheck(Struct, dict=True):
         )
 
     def _finish(self) -> None:
-        """Checks the last entry and the bytes after it. If they look damaged, checks again under
-        the lock.
+        """Checks the last entry and the bytes after it.
+
+        If the last entry or these bytes look damaged, checks again under the lock.
         """
         if not (self._is_half() or self._size_after()):
             return
@@ -150,7 +162,7 @@ class JournalCheck(Struct, dict=True):
         return False
 
     def _size_after(self) -> int:
-        """Bytes after the last entry that can be read now.
+        """The number of bytes after the last entry that can be read now.
 
         Other processes may have appended entries since the check began.
         """
@@ -168,14 +180,18 @@ class JournalCheck(Struct, dict=True):
 
 
 class _References(Struct):
-    """Checks that the same or an earlier entry published everything that an entry refers to."""
+    """Checks that everything that an entry refers to was published by the same or an
+    earlier entry.
+    """
 
     problems: list[Problem] = field(default_factory=list)
     _commits: set[CommitId] = field(default_factory=set)
-    _named: dict[CommitId, None] = field(default_factory=dict)  # not yet published when named
+    # Commits that an entry named before an entry published them.
+    _named: dict[CommitId, None] = field(default_factory=dict)
     _sequences: set[int] = field(default_factory=set)
-    # ``_newest``: maps a topic to the newest entry with a statement on it. ``_wrong``: maps entry
-    # and position to a statement with a wrong predecessor, the named one and the right one.
+    # ``_newest``: maps a topic to the sequence number of the newest entry with a statement on the
+    # topic. ``_wrong``: maps (entry, position) of a statement with a wrong predecessor to the
+    # statement, the predecessor that it names, and the right one.
     _newest: dict[str | tuple[int, bytes], int] = field(default_factory=dict)
     _wrong: dict[tuple[int, int], tuple[Statement, int | None, int | None]] = field(
         default_factory=dict
@@ -224,7 +240,7 @@ class _References(Struct):
     def finish(self) -> Relinks:
         """Reports statements that do not name the previous statement on the same topic.
 
-        Returns the right predecessors, except for statements whose named predecessor is in a lost
+        Returns the right predecessors. Leaves out a statement if its named predecessor is in a lost
         entry.
         """
         relinks: Relinks = {}
@@ -242,7 +258,7 @@ class _References(Struct):
         return relinks
 
     def missing(self) -> list[CommitId]:
-        """Commits that entries name and no entry has."""
+        """Commits that an entry names but that no entry publishes."""
         return [id_ for id_ in self._named if id_ not in self._commits]
 
     def _exists(self, commit: CommitId, subject: str, sequence: int) -> None:

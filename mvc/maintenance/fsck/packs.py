@@ -1,4 +1,8 @@
-"""fsck, packs: checks every header and payload; finds ranges that two entries or no entry name."""
+"""fsck, packs: checks packs, the files with the stored data.
+
+Checks every header and payload of records. A record is a part of a pack; its payloads have the
+data. Finds the ranges of packs that two journal entries name, and those that no entry names.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +40,16 @@ class PackCheck(Struct):
     indexed: dict[int, set[bytes]] = field(default_factory=dict)
     _claims: dict[int, list[tuple[Region, Recorded]]] = field(default_factory=dict)
     _sizes: dict[int, int | None] = field(default_factory=dict)
-    _missing: dict[int, int] = field(default_factory=dict)  # by pack, bytes of records
+    _missing: dict[int, int] = field(default_factory=dict)  # maps a pack to the bytes that it lacks
 
     def claim(self, region: Region, recorded: Recorded) -> None:
-        """Records that an operation names these bytes."""
+        """Notes that the operation of the entry ``recorded`` names the region."""
         self._claims.setdefault(region.pack, []).append((region, recorded))
 
     def entry(self, recorded: Recorded) -> int:
-        """Checks the records of one operation, even those after a damaged one. Returns the bytes
+        """Checks the records of one operation.
+
+        If a record is damaged, continues with the records after it. Returns the number of bytes
         read.
         """
         records: list[Placed] = []
@@ -137,11 +143,14 @@ class PackCheck(Struct):
         return max(0, size - used)
 
     def claimed_twice(self) -> Iterator[tuple[Region, Recorded, Recorded]]:
-        """``records.claimed_twice`` for all regions that were read."""
+        """The ranges that two entries claim, among all regions that were read."""
         return claimed_twice(claim for claims in self._claims.values() for claim in claims)
 
     def _claimed_twice(self) -> None:
-        """Reports ranges that two regions claim: one of the two operations lost its bytes."""
+        """Reports ranges that two regions claim.
+
+        One of the two operations has lost its bytes.
+        """
         for part, first, second in self.claimed_twice():
             ids = dict.fromkeys(
                 c.id for recorded in (first, second) for c in recorded.entry.commits

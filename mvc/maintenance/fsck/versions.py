@@ -1,4 +1,7 @@
-"""fsck, versions: checks every manifest and its objects. ``full``: recovers and hashes them."""
+"""fsck, versions: checks every manifest (list of a version's files) and the objects it names.
+
+With ``full``, all objects (tensors and other contents) are recovered and hashed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.recovery.recover import Recovery, Request
 
-_CACHE = 512 << 20  # bytes of earlier contents in memory; the next file may need as many
+_CACHE = 512 << 20  # bytes; recovering the next file may need as many
 _MOST_NAMED = 1000  # versions or tensors listed with one problem
 _NO_RECORD = "no sound record can recover it"
 
@@ -29,9 +32,9 @@ _NO_RECORD = "no sound record can recover it"
 class ObjectCheck(Struct):
     """Checks whether objects can be recovered. ``full``: recovers them and compares the hashes.
 
-    ``sound``: the graph of sound payloads. ``suspects``: objects with a damaged payload that may
-    still decode to the right bytes. ``verdicts``: maps an object to its problem, or to "" if it is
-    sound.
+    ``sound``: the graph of sound payloads (stored data). ``suspects``: objects with a damaged
+    payload that may still decode to the right bytes. ``verdicts``: maps an object to its problem,
+    or to "" if the object is sound.
     """
 
     recovery: Recovery
@@ -41,7 +44,7 @@ class ObjectCheck(Struct):
     report: Callable[[int, str], None]  # recovered bytes, and the object's name
     verdicts: dict[bytes, str] = field(default_factory=dict)
     _buffer: memoryview = field(default_factory=lambda: memoryview(bytearray()))
-    _cache: dict[bytes, memoryview] = field(default_factory=dict)  # verified; newest use is last
+    _cache: dict[bytes, memoryview] = field(default_factory=dict)  # the last used one is last
 
     def verdict(self, id_: BlobId, spec: TensorSpec, name: str) -> str:
         """The problem of an object; empty if it is sound. Checks each object once."""
@@ -52,7 +55,10 @@ class ObjectCheck(Struct):
     def _examine(
         self, id_: BlobId, spec: TensorSpec, name: str, out: memoryview | None = None
     ) -> str:
-        """``verdict`` without the cache. With ``full``, ``out`` gets the bytes of the object."""
+        """As ``verdict``, without the cache.
+
+        With ``full``, ``out`` gets the bytes of the object.
+        """
         if not self._is_reached(id_, spec):
             return "" if self._proves_itself(id_, spec) else _NO_RECORD
         if not self.full:
@@ -78,7 +84,7 @@ class ObjectCheck(Struct):
         return all(self.sound.reach(id_, start) is not None for start, _ in pieces(spec))
 
     def _proves_itself(self, id_: BlobId, spec: TensorSpec) -> bool:
-        """Whether damaged payloads still decode to the object, as the object's hash proves."""
+        """Whether damaged payloads still decode to bytes that have the object's hash."""
         if not self.suspects or spec.nbytes > PIECE:
             return False
         with suppress(DamagedData):
@@ -87,10 +93,11 @@ class ObjectCheck(Struct):
         return False
 
     def recover(self, entry: FileEntry) -> None:
-        """Recovers the contents of a file from those of earlier versions, and caches them.
+        """Recovers the contents of a file from the contents of earlier versions, and caches the
+        result.
 
-        So a long series of deltas costs one delta per version. If a recovery fails, ``_examine``
-        finds the contents that are damaged.
+        So a version in a long series of deltas needs only one more delta. If a recovery fails,
+        ``_examine`` finds the contents that are damaged.
         """
         requests: list[Request] = []
         names: dict[bytes, str] = {}
@@ -121,7 +128,9 @@ class ObjectCheck(Struct):
             size -= len(self._cache.pop(next(iter(self._cache))))
 
     def wrong_views(self, entry: FileEntry) -> Iterator[LogicalTensor]:
-        """Tensors that are views into a larger storage, if the storage has other bytes there."""
+        """Yields tensors that are views into a larger storage but differ from the
+        storage's bytes.
+        """
         viewed: dict[int, list[tuple[LogicalTensor, View]]] = {}
         for tensor in entry.tensors:
             if tensor.view is not None and tensor.id not in self.verdicts:
@@ -140,7 +149,7 @@ class ObjectCheck(Struct):
 
 
 class VersionCheck(Struct):
-    """Checks for every version that all its objects can be recovered.
+    """Checks for every version whether all its objects can be recovered.
 
     ``lost``: versions with an object that cannot be recovered.
     """
@@ -159,8 +168,8 @@ class VersionCheck(Struct):
     ) -> None:
         """Checks the manifests and objects of all commits.
 
-        ``dropped``: maps a manifest to paths. Of the files at these paths only the skeletons are
-        stored.
+        ``dropped``: maps a manifest to the paths of files with dropped weights. Of such a file,
+        only the skeleton (the bytes outside its tensors) is stored.
         """
         holders: dict[ManifestId, list[Commit]] = {}
         for commit in commits:
@@ -178,9 +187,7 @@ class VersionCheck(Struct):
                 )
 
     def uses(self, ids: Iterable[bytes]) -> tuple[tuple[CommitId, ...], tuple[str, ...]]:
-        """The versions and the tensors that name damaged objects; at most 1000 versions and 1000
-        tensors.
-        """
+        """The versions and the tensors that name damaged objects: at most 1000 of each."""
         uses = [self._affected[id_] for id_ in ids if id_ in self._affected]
         versions = dict.fromkeys(version for use in uses for version in use[0])
         tensors = dict.fromkeys(tensor for use in uses for tensor in use[1])
@@ -195,8 +202,9 @@ class VersionCheck(Struct):
             tensors[tensor] = None
 
     def _manifest(self, id_: ManifestId, holders: list[Commit]) -> Manifest | None:
-        """Reads a manifest and compares it with the Merkle roots of its versions. None if it is
-        lost.
+        """Reads a manifest and compares it with the Merkle roots of its versions.
+
+        Returns None if the manifest is lost.
         """
         if id_ in self.objects.suspects:
             self._use(id_, "its list of files", holders)

@@ -24,10 +24,10 @@ from mvc.store.writing.layout import Layout
 class Aims(TypedDict, total=False):
     """The aims of a repack. At most one aim may be set. Without an aim, the settings decide.
 
-    ``interval``: commits from one reset point to the next. ``max_recovery``: the most seconds to
-    recover a version. ``max_size``: the most bytes of all packs. ``add``, ``remove``: versions that
-    become reset points or stop being reset points. ``add_queried``: how many of the most requested
-    versions become reset points.
+    ``interval``: commits from one reset point to the next. ``max_recovery``: the largest allowed
+    number of seconds to recover a version. ``max_size``: the largest allowed number of bytes of all
+    packs. ``add``, ``remove``: versions that become reset points or stop being reset points.
+    ``add_queried``: how many of the most requested versions become reset points.
     """
 
     interval: int | None
@@ -42,9 +42,9 @@ class Goal(Struct, frozen=True):
     """One checked aim, or the goal of the settings.
 
     ``layout``: the layout of the settings, if it has skip deltas (deltas over several commits).
-    ``weight``: minimise the price; a gigabyte costs as much as ``weight`` seconds of recovery. Then
-    weights of the versions in ``alternatives`` may be dropped. ``bound``: the most seconds of
-    recovery for ``remove`` and ``weight``.
+    ``weight``: minimise a price in seconds: one recovery of every version, plus ``weight`` seconds
+    for each stored gigabyte. With ``weight``, weights of the versions in ``alternatives`` may be
+    dropped. ``bound``: with ``remove`` or ``weight``, the largest allowed seconds of a recovery.
     """
 
     interval: int | None = None
@@ -80,7 +80,7 @@ def plain(value: float, digits: int | None = None) -> str:
 
 
 def goal_of(store: Store, config: Config, **aims: Unpack[Aims]) -> Goal:
-    """The goal of the aim that is set, else of the settings.
+    """The goal of the aim that is set. Without an aim, the goal of the settings.
 
     Raises WrongUsage for several aims or a wrong value; WeightsDropped if the weights of a version
     to ``add`` are dropped.

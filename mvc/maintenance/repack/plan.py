@@ -64,7 +64,10 @@ _Key = tuple[bytes, int, bytes | None, tuple[int, int, int] | None]
 
 
 class Selection:
-    """A set of codings. Codings with the same piece, base and place are the same coding."""
+    """A set of codings.
+
+    Codings with the same piece, base and place in a pack are the same coding.
+    """
 
     def __init__(self, candidates: Iterable[Candidate] = ()) -> None:
         self._chosen: dict[_Key, Candidate] = {}
@@ -94,10 +97,10 @@ class Selection:
         return [candidate for candidate in candidates if candidate not in self]
 
     def cheapest(self) -> dict[Node, CheapestPath]:
-        """The cheapest path to each piece that can be recovered, nearest first (Dijkstra).
+        """The cheapest path to each piece that can be recovered, cheapest first (Dijkstra).
 
-        Of paths with equal costs, the one with fewer deltas is chosen. A coding with inputs is
-        usable once all its inputs are reached.
+        If two paths cost the same, the path with fewer deltas is chosen. A coding with inputs is
+        usable when all its inputs are reached.
         """
         edges: dict[Node, list[tuple[Candidate, list[Node], Node]]] = defaultdict(list)
         heap: list[tuple[float, int, int, Node, Candidate, Node | None]] = []
@@ -127,7 +130,7 @@ class Selection:
 
 
 class CheapestPath(NamedTuple):
-    """The path to a piece: its ``cost`` in nanoseconds, its ``deltas``, and the ``stored`` bytes.
+    """The path to a piece. ``cost``: nanoseconds. ``deltas``: how many. ``stored``: bytes to read.
 
     ``step``: the last coding. ``origin``: the piece that the last coding starts from, or None.
     """
@@ -144,11 +147,12 @@ def _key(candidate: Candidate) -> _Key:
 
 
 class LayoutMetrics(Struct, frozen=True):
-    """``bytes``: the size of all packs. ``reset_points`` are in the order of versions.
+    """The size of a layout, and how long recoveries from it take.
 
-    The other figures are of the recovery of a whole version, as worst and mean over all versions:
-    estimated ``seconds`` on this machine, stored ``bytes`` to decode, and ``deltas`` to apply for
-    the blob that needs most.
+    ``bytes``: the size of all packs. ``reset_points``: in the order of versions. The other figures
+    are of the recovery of a whole version, as worst and mean over all versions: estimated
+    ``seconds`` on this machine, stored ``bytes`` to decode, and ``deltas`` to apply for the blob (a
+    tensor's bytes) that needs most.
     """
 
     bytes: int
@@ -202,9 +206,9 @@ def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
 class _Shared:
     """The groups (codings that share a payload) of a selection.
 
-    ``seconds``: maps a group to the time to decode all of its payload. New codings of a pipeline
-    that makes groups are assumed to share a payload if one operation first published their objects,
-    because such codings are written together.
+    ``seconds``: maps a group to the time to decode all of its payload. New codings do not have a
+    payload yet. If their pipeline makes groups and one operation first published their objects,
+    they are assumed to share a payload, because such codings are written together.
     """
 
     def __init__(self, costs: Costs, selection: Selection) -> None:
@@ -220,7 +224,7 @@ class _Shared:
         }
 
     def last_step(self, path: CheapestPath) -> tuple[int, Part, Node | None, list[Node]]:
-        """The argument ``last_step`` of ``decoded``."""
+        """The function ``last_step`` that ``decoded`` takes."""
         part = path.step.seconds, self._group(path.step)
         return path.step.nbytes, part, path.origin, path.step.needs[1:]
 
@@ -236,7 +240,9 @@ class _Shared:
 
 
 def _packed(costs: Costs, selection: Selection) -> int:
-    """Bytes of all records after unselected codings are dropped and new ones added."""
+    """Bytes of all records after the unselected codings are dropped and the new codings
+    are added.
+    """
     dropped = defaultdict(set)
     for candidate in selection.lacking(costs.candidates):
         assert candidate.place is not None
@@ -260,7 +266,7 @@ def _size_without(header: RecordHeader, dropped: set[int]) -> int:
     size = sum(member.stored for member in retained)
     manifests = [member for member in retained if member.kind == MANIFEST]
     for manifest in manifests:
-        # It is encoded again alone, without the ids of blobs in the same record.
+        # The manifest is encoded again without the ids of blobs, which are no longer in its record.
         ids = sum(member.kind == BLOB for member in header.members)
         size += 32 * ids + len(encode_header([manifest], group=False, body_size=0))
     blobs = [member for member in retained if member.kind != MANIFEST]
@@ -293,7 +299,7 @@ def _head(members: Iterable[Member]) -> int:
 
 
 def completed(selection: Selection, costs: Costs) -> Selection:
-    """The selection, with the codings that are missing to recover every piece."""
+    """The selection, plus the codings without which some piece could not be recovered."""
     completion = _Completion(Selection(selection), costs)
     completion.keep_groups_whole()
     completion.try_backward_deltas()
@@ -316,7 +322,10 @@ class _Completion:
                 self.chosen.add(group)
 
     def try_backward_deltas(self) -> None:
-        """Tries new deltas whose base has no other path, and replaces them by the result."""
+        """Tries new deltas from a base that no path reaches.
+
+        Replaces these deltas by the results.
+        """
         reached = self._reached()
         unproven = {
             (delta.id, delta.base): delta.span
@@ -338,7 +347,7 @@ class _Completion:
                 continue
             codings = self._delta_to(node, reached, one_way)
             if not codings and node not in deferred:
-                deferred.add(node)  # another piece's coding may lead here
+                deferred.add(node)  # a coding chosen later may lead to it
                 waiting.append(node)
                 continue
             for candidate in codings or self._full_of(node):
@@ -349,9 +358,9 @@ class _Completion:
     def name_every_blob(self) -> bool:
         """Gives each blob a coding of its own. Returns whether a blob had none.
 
-        For this the delta that leads to the blob is reversed. The other blob of the delta may lose
-        its only coding, and is treated next. If no version has the other blob, the blob is encoded
-        again instead.
+        To give a blob a coding, the delta that leads to the blob is reversed. The blob at the other
+        end of the delta may lose its only coding; then this blob is treated next. If no version has
+        the other blob, the first blob is encoded again instead.
         """
         own = Counter(candidate.id for candidate in self.chosen)
         waiting = [id_ for id_ in self._specs if not own[id_]]
@@ -383,7 +392,7 @@ class _Completion:
     def _delta_to(
         self, node: Node, reached: Reachability, one_way: Mapping[Node, list[Candidate]]
     ) -> list[Candidate]:
-        """The smallest delta that codes a piece: a stored one, or a reversed selected one."""
+        """The smallest delta that codes a piece: a stored delta, or a selected delta reversed."""
         deltas = [o for o in self._stored.of(node) if o.base and reached.has_all(o.needs)]
         if node[0] in self._specs:
             reversed_ = [o for o in one_way.get(node, ()) if o.node in reached and o in self.chosen]
@@ -399,15 +408,19 @@ class _Completion:
         return self._costs.full_of(node[0])
 
     def _from_versions(self, node: Node, paths: Mapping[Node, CheapestPath]) -> list[Candidate]:
-        """New codings of a blob, from the nearest blob of a version on its cheapest path."""
+        """New codings of a blob.
+
+        The base is the nearest blob on its cheapest path that a version has.
+        """
         base = paths[node].origin
         while base is not None and base[0] not in self._specs:
             base = paths[base].origin
         return self._costs.full_of(node[0]) if base is None else self._costs.tried(node[0], base[0])
 
     def _drop_other_direction(self, candidate: Candidate) -> None:
-        """Drops the delta in the other direction, unless its payload is shared or no version has
-        its blob.
+        """Drops the delta in the opposite direction of ``candidate``.
+
+        The delta stays if its payload is shared, or if no version has the blob that it codes.
         """
         for other in self._stored.of((candidate.base or b"", candidate.start)):
             stays = other.grouped or other.id not in self._specs
@@ -417,8 +430,9 @@ class _Completion:
     # -- state -----------------------------------------------------------------------------
 
     def _reached(self) -> Reachability:
-        """The pieces to which selected codings lead. Codings that were not tried count as not
-        reversible.
+        """The pieces to which selected codings lead.
+
+        Codings whose size and form no trial confirmed count as not reversible.
         """
         reached = Reachability()
         for candidate in self.chosen:
@@ -426,7 +440,9 @@ class _Completion:
         return reached
 
     def _needed(self) -> Iterator[Node]:
-        """Every piece of every stored blob; first those of versions, in their order."""
+        """Every piece of every stored blob. The blobs of versions come first, in the order of
+        versions.
+        """
         yield from (
             (id_, start)
             for version in self._costs.survey.versions
@@ -436,7 +452,7 @@ class _Completion:
         yield from (candidate.node for candidate in self._stored if candidate.id not in self._specs)
 
     def _one_way(self) -> dict[Node, list[Candidate]]:
-        """Selected deltas that are not reversible, by the piece they start from."""
+        """Maps a piece to the selected deltas from this piece that are not reversible."""
         one_way: dict[Node, list[Candidate]] = defaultdict(list)
         for coding in self.chosen:
             if coding.base and coding.id in self._specs and coding.is_one_way:
@@ -459,8 +475,8 @@ class RepackPlan(Struct, frozen=True):
     """``rewrite``: the changes; a plan without changes is false.
 
     ``full_*`` and ``deltas_*`` count codings of tensors. ``dropped``: versions whose weights are
-    dropped, to be restored by a recipe. ``prices``: before and after in seconds, if the goal is the
-    lowest price.
+    dropped and will be restored by a recipe. ``prices``: the price in seconds before and after, if
+    the goal is the lowest price.
     """
 
     goal: Goal
@@ -491,7 +507,7 @@ class RepackPlan(Struct, frozen=True):
 
 
 class CurvePoint(Struct, frozen=True):
-    """``bytes`` of all packs; estimated seconds to recover a version, worst and mean."""
+    """``bytes``: of all packs. The other figures: estimated seconds to recover a version."""
 
     bytes: int
     worst_seconds: float
@@ -499,7 +515,9 @@ class CurvePoint(Struct, frozen=True):
 
 
 class RepackCurve(Struct, frozen=True):
-    """Layouts from the fastest recovery to the fewest bytes, and the layout stored ``today``."""
+    """Layouts from the fastest recovery to the fewest bytes. ``today``: the layout that is stored
+    now.
+    """
 
     points: tuple[CurvePoint, ...]
     today: CurvePoint
@@ -508,7 +526,7 @@ class RepackCurve(Struct, frozen=True):
 class RepackProblem:
     """The inputs of the planner. Raises DamagedData if a record is damaged.
 
-    ``dropped``: maps versions to a path whose weights count as dropped already.
+    ``dropped``: maps versions to the path of a file whose weights count as dropped already.
     """
 
     def __init__(
@@ -532,10 +550,10 @@ class RepackProblem:
         self.before = layout_metrics(self.costs, self.stored)
 
     def selected(self, build: Callable[[], Selection]) -> Selection:
-        """The selection of ``build`` after trials of the new codings in its first result.
+        """The selection that ``build`` makes after trials of new codings.
 
-        The trials measure the sizes of these codings, and may choose full records in place of
-        deltas.
+        The new codings in the first result of ``build`` are tried, which measures their sizes. A
+        trial may choose a full record in place of a delta. Then ``build`` is called again.
         """
         chosen = build()
         return build() if attempt(self.costs, chosen.new, self.progress) else chosen

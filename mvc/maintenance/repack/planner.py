@@ -1,9 +1,11 @@
 """The best plan for a goal: by a rule (``rules``), or by the solver over several shapes.
 
-A shape is a set of possible deltas. The solver works with contents (tensors) and their estimated
-sizes and times. Its layouts are completed and then measured as a whole, with headers and groups
-(codings that share a payload). If the result misses a bound, the solver runs again with a tighter
-bound. If the result includes groups, the solver runs again with other sizes of their contents.
+A *shape* is a set of possible deltas. The solver works with contents (tensors) and their estimated
+sizes and times. Its layout says which contents are stored in full and which as deltas. The layout
+is completed, so that every version can be recovered, and then measured with headers and groups
+(contents that share one compressed payload). If the result exceeds a bound, the solver runs again
+with a tighter bound. If the result includes groups, the solver runs again with other sizes of the
+contents in groups.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from mvc.store.writing.layout import ENDLESS as SKIP_ENDLESS
 from mvc.store.writing.layout import Layout as SkipLayout
 
 _ROUNDS = 10  # plans that are tried for a bound or a size
-_AGAIN = 2  # more searches if there are groups
+_AGAIN = 2  # additional searches if there are groups
 _EXACT = 1.003  # ratio of bounds that count as equal
 _STEP = 4  # commits that a skip delta spans, if the settings have no number
 _INTERVALS = (2, 4, 8, 16, 1)  # commits per reset point in simple plans; 1: everything in full
@@ -105,9 +107,9 @@ def _removed(problem: RepackProblem) -> RepackPlan:
 
 
 def _shapes(problem: RepackProblem) -> list[Shape]:
-    """The shapes for the solver: a chain, skip deltas, and the stored deltas.
+    """The shapes for the solver: deltas from parents, skip deltas, and the stored deltas.
 
-    Some codings of each kind are tried first, so that plans need no trials of their own.
+    Some new codings of each kind are tried first. So the plans need no trials of their own.
     """
     costs, progress = problem.costs, problem.progress
     step = layout_of(problem.survey.config).step or _STEP
@@ -132,10 +134,11 @@ def _proposals(
     rank: _Rank,
     weight: float | None = None,
 ) -> Iterator[RepackPlan]:
-    """Simple plans, and those of a search over every shape.
+    """Simple plans, and the plans of a search over every shape.
 
-    A group is stored as a whole. So in the second search over a shape, the groups of its best plan
-    cost nothing. In the third search, the used parts of a group cost as much as the whole group.
+    A group is stored as a whole, even if only some of its contents are used. So in the second
+    search over a shape, the groups of the best plan so far cost nothing. In the third search, the
+    used parts of a group cost as much as the whole group.
     """
     shapes = _shapes(problem)
     yield problem.unchanged()
@@ -159,7 +162,7 @@ def _proposals(
 
 
 def _paid(problem: RepackProblem, chosen: Selection) -> dict[Group, float]:
-    """Maps a selected group to its bytes for each byte that recoveries decode."""
+    """Maps each selected group to the ratio of its bytes to the bytes that recoveries use."""
     used_places = {path.step.place for path in chosen.cheapest().values()}
     factors: dict[Group, float] = {}
     for group, members in problem.costs.candidates.groups.items():
@@ -170,7 +173,7 @@ def _paid(problem: RepackProblem, chosen: Selection) -> dict[Group, float]:
 
 
 def _best(plans: Iterable[RepackPlan], rank: _Rank) -> RepackPlan | None:
-    """The best of the plans that meet the goal; the first of equal ones."""
+    """The best of the plans that meet the goal. If several are best, the first of these."""
     ranked = [(value, plan) for plan in plans if (value := rank(plan.after)) is not None]
     return min(ranked, key=lambda value_and_plan: value_and_plan[0])[1] if ranked else None
 
@@ -208,10 +211,11 @@ def _searched(
     is_above: Callable[[LayoutMetrics], bool],
     first: float | None = None,
 ) -> _Tried:
-    """Plans by bisection over the solver's bound, towards the least that ``is_above`` accepts.
+    """Plans by bisection over the solver's bound, towards the smallest bound that ``is_above``
+    accepts.
 
-    The solver's figures are a little less than those of whole plans. ``first``: the first bound to
-    try; None: the bound that allows the smallest layout.
+    The solver's figures are a little lower than the figures of whole plans. ``first``: the first
+    bound to try; None: the bound that allows the smallest layout.
     """
     solver, known = graph.solver, dict[Selected, bool]()
     smallest = solver.cheapest()
@@ -235,7 +239,7 @@ def _searched(
 
 
 def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
-    """The fastest plan within ``size`` bytes, which include manifests and headers."""
+    """The fastest plan whose packs have at most ``size`` bytes, including manifests and headers."""
 
     def rank(after: LayoutMetrics) -> float | None:
         return after.worst_seconds if after.bytes <= size else None
@@ -248,7 +252,7 @@ def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
         )
     )
     if (best := _best(plans, rank)) is not None:
-        limit = best.after.worst_seconds * ALIKE  # a plan that is about as fast may be smaller
+        limit = best.after.worst_seconds * ALIKE  # about as fast as ``best``
         return min((p for p in plans if p.after.worst_seconds <= limit), key=_size)
     least = min(map(_size, plans))
     raise Unattainable(
@@ -305,7 +309,7 @@ def _cheapest_layout(problem: RepackProblem, weight: float) -> RepackPlan:
 
 
 def price(problem: RepackProblem, metrics: LayoutMetrics, weight: float) -> float:
-    """The price in seconds: of the bytes in packs, and of one recovery of every version."""
+    """The price in seconds: one recovery of every version, plus ``weight`` seconds per gigabyte."""
     return metrics.bytes * weight / 1e9 + metrics.mean_seconds * len(problem.survey.versions)
 
 
@@ -313,8 +317,9 @@ def price(problem: RepackProblem, metrics: LayoutMetrics, weight: float) -> floa
 
 
 def curve(problem: RepackProblem) -> RepackCurve:
-    """The size of all packs for each bound on the recovery time, and the figures of the stored
-    layout.
+    """The smallest size of all packs for each bound on the recovery time.
+
+    Also returns size and times of the stored layout.
     """
     before, costs = problem.before, problem.costs
     today, points = _point(before), list[CurvePoint]()
@@ -323,7 +328,7 @@ def curve(problem: RepackProblem) -> RepackCurve:
         graph = ContentPlan(costs, shape)
         stored = graph.solver.problem.contents.stored
         for priced in graph.solver.sweep():
-            if costs.candidates.groups:  # the solver counts shares of groups, which are less
+            if costs.candidates.groups:  # add the whole plan
                 points.append(_point(layout_metrics(costs, graph.selection(priced.layout))))
                 continue
             size, mean = (
@@ -343,7 +348,7 @@ def _point(metrics: LayoutMetrics) -> CurvePoint:
 def front(points: Iterable[CurvePoint]) -> tuple[CurvePoint, ...]:
     """The Pareto front of points, from the fastest recovery to the fewest bytes.
 
-    Of points with nearly the same bytes the fastest stays.
+    If points have nearly the same bytes, the fastest of them stays.
     """
     front_: list[CurvePoint] = []
     for point in sorted(points, key=lambda p: (p.worst_seconds, p.bytes, p.mean_seconds)):

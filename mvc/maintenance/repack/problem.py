@@ -1,10 +1,10 @@
 """The versions of a repository, and the stored and possible codings of each piece of a blob.
 
-A *coding* is a full record or a delta of a piece (up to 32 MiB) of a blob. Stored codings have
-known sizes. Other codings are tried for some versions: a trial recovers the tensor and encodes it
-as a commit would. For the rest, sizes are interpolated. The tensors with one path and name in
-successive versions are a *line*. Their ratio of stored to raw bytes changes slowly, so it is
-interpolated linearly.
+A *blob* is a tensor's bytes. A *coding* is a full record or a delta of a piece (up to 32 MiB) of a
+blob. The sizes of stored codings are known. Codings that are not stored are tried for some
+versions: a trial recovers the tensor and encodes it as a commit would. For all other versions,
+sizes are interpolated. The tensors with the same path and name in successive versions are a *line*.
+In a line, the ratio of stored to raw bytes changes slowly, so it is interpolated linearly.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ from mvc.types import Counted, Progress
 
 
 class Version(Struct, frozen=True):
-    """``blobs``: maps the id of a content to its line: path and name of the tensor.
+    """``blobs``: maps the id of a blob to its line, the path and name of the tensor.
 
-    ``sequence``: the operation that published the version. ``entry_index``: the position of this
-    operation's entry in the graph. ``files``, ``nbytes``: number and size of the version's files.
+    ``sequence``: the number of the operation that published the version. ``entry_index``: the
+    position of this operation's journal entry in the graph. ``files``, ``nbytes``: number and size
+    of the version's files.
     """
 
     commit: CommitId
@@ -104,7 +105,10 @@ class Survey(Struct):
         return self._generations[i]
 
     def distance(self, older: bytes, newer: bytes) -> int | None:
-        """Generations from the last version with ``older`` to the first version with ``newer``."""
+        """Generations from the last version with ``older`` to the first version with ``newer``.
+
+        None if ``older`` is in no ancestor.
+        """
         current, generations = self.versions[self.first[newer]].parent, 1
         while current is not None and older not in self.versions[current].blobs:
             # no version before the first one with the blob can have it
@@ -113,7 +117,7 @@ class Survey(Struct):
         return None if current is None else generations
 
     def ancestor(self, i: int, steps: int) -> int | None:
-        """The version ``steps`` generations before; None if there is none."""
+        """The ancestor ``steps`` generations before a version; None if there is none."""
         current: int | None = i
         for _ in range(steps):
             if current is None:
@@ -190,12 +194,13 @@ class Candidate(Struct, frozen=True):
     """A coding of one piece of a blob: in full, or as a delta from the same piece of ``base``.
 
     ``nbytes``: raw bytes. ``seconds``: estimated CPU time to read and decode the piece. ``stored``:
-    bytes of the payload; if several codings share it (``grouped``), the part of this one.
-    ``place``: None if the coding is not stored; then ``sure`` says whether a trial confirmed its
-    form. ``reversible``: the base can be recovered from the blob. ``forward_only``: encoding drops
-    bytes of the base, so the delta can never be reversed. ``span``: generations between blob and
-    ``base`` of a new delta. ``predicted``: an optimizer's step, which needs the same piece of
-    ``inputs``, too.
+    the number of bytes of the payload; if several codings share the payload (``grouped``), the part
+    of this coding. ``place``: where the coding is stored, or None. ``sure``: for a coding that is
+    not stored, whether a trial confirmed that it is a delta or a full record. ``reversible``: the
+    base can be recovered from the blob. ``forward_only``: encoding drops bytes of the base, so the
+    delta can never be reversed. ``span``: for a new delta, the generations between blob and
+    ``base``. ``predicted``: an optimizer's step, which needs the same piece of each of ``inputs``,
+    too.
     """
 
     id: bytes
@@ -219,7 +224,7 @@ class Candidate(Struct, frozen=True):
 
     @property
     def group(self) -> tuple[int, int]:
-        """Pack and offset of the stored record."""
+        """Pack and offset of the record that stores this coding."""
         assert self.place is not None
         return self.place[:2]
 
@@ -230,7 +235,7 @@ class Candidate(Struct, frozen=True):
 
     @property
     def is_one_way(self) -> bool:
-        """Whether the base can be recovered only from the reversed delta.
+        """Whether the base cannot be recovered from this delta, but could be from a reversed delta.
 
         Then the reversed delta can be stored instead.
         """
@@ -280,13 +285,16 @@ class Candidates:
         return self._by_node.get(node, [])
 
     def added(self, id_: bytes, nbytes: int) -> list[Candidate]:
-        """All codings of an object, if one is an approximate or optimizer step; else none."""
+        """All codings of an object, if one of them is an approximate step or an optimizer's step.
+
+        Empty otherwise.
+        """
         codings = [o for start in starts_of(nbytes) for o in self.of((id_, start))]
         steps = any(o.predicted or (o.forward_only and o.grouped) for o in codings)
         return codings if steps else []
 
     def full(self, id_: bytes, nbytes: int) -> list[Candidate] | None:
-        """The smallest full record of each piece; None if a piece has none."""
+        """The smallest full record of each piece; None if a piece has no full record."""
         records = [
             min((o for o in self.of((id_, start)) if o.base is None), key=_stored, default=None)
             for start in starts_of(nbytes)
@@ -300,8 +308,8 @@ class Candidates:
     def delta(self, id_: bytes, nbytes: int, bases: Collection[bytes]) -> list[Candidate] | None:
         """The smallest delta of each piece from one of ``bases``.
 
-        A piece without such a delta has its full record. None if a piece has neither, or if no
-        piece is a delta.
+        A piece without such a delta has its full record. None if a piece has no delta and no full
+        record, or if no piece has a delta.
         """
         smallest: list[Candidate] = []
         for start in starts_of(nbytes):
@@ -315,7 +323,9 @@ class Candidates:
 
 
 def is_found_from_base(graph: StorageGraph, id_: bytes, base: bytes | None) -> bool:
-    """Whether a reverse lookup from ``base`` would find a new delta that codes ``id_``."""
+    """Whether readers that look for deltas from ``base`` would find a new delta that
+    codes ``id_``.
+    """
     return base is not None and graph.entry_of(base) <= graph.entry_of(id_)
 
 
@@ -323,11 +333,11 @@ def _stored(candidate: Candidate) -> int:
     return candidate.stored
 
 
-_GUESS = {False: 0.9, True: 0.6}  # stored / raw bytes in full and as a delta, until one is known
+_GUESS = {False: 0.9, True: 0.6}  # stored / raw bytes: full record, delta
 
 
 class Sizes:
-    """Estimates of sizes, which improve with each known and measured coding.
+    """Estimates of sizes. They become more exact with each known and measured coding.
 
     The argument ``span`` is the number of generations between a blob and its base, 0 for a full
     record.
@@ -342,7 +352,7 @@ class Sizes:
         self._tried: dict[tuple[bytes, bytes | None], Choice] = {}
 
     def learn(self, id_: bytes, span: int, share: float) -> None:
-        """Records the ratio of stored to raw bytes of a coding of a blob."""
+        """Records ``share``, the ratio of stored to raw bytes of a coding of a blob."""
         at = self._survey.first[id_]
         insort(self._known[self._line(id_, at), span], (at, share))
         total = self._all[span]
@@ -359,7 +369,7 @@ class Sizes:
         return self._pieces(id_, None, share, span=0, sure=tried is not None)
 
     def delta(self, id_: bytes, base: bytes, span: int) -> list[Candidate]:
-        """The delta of a blob from a base; a full record if a trial chose that."""
+        """The delta of a blob from a base; a full record if a trial chose a full record."""
         tried = self._tried.get((id_, base))
         if tried is None:
             alike = self._survey.size(id_) == self._survey.size(base)
@@ -414,7 +424,10 @@ class Sizes:
         return low if a == b else low + (high - low) * (at - a) / (b - a)
 
     def _typical(self, span: int) -> float:
-        """The mean ratio of all lines. A longer delta is at least as large as a short one."""
+        """The mean ratio of stored to raw bytes over all lines.
+
+        A delta over more generations is assumed to be at least as large as a delta over fewer.
+        """
         total, count = self._all[span]
         if count:
             return total / count
@@ -440,7 +453,10 @@ class Sizes:
 
 
 class Costs:
-    """``candidates``: the stored codings. ``sources``: positions of the reset points."""
+    """The codings between versions, with their sizes and times.
+
+    ``candidates``: the stored codings. ``sources``: positions of the reset points.
+    """
 
     def __init__(self, survey: Survey, candidates: Candidates, sizes: Sizes, rates: Rates) -> None:
         self.survey = survey
@@ -462,7 +478,7 @@ class Costs:
         return self.full(self.survey.first[id_], id_)
 
     def between(self, a: int, b: int) -> dict[bytes, list[Candidate]]:
-        """Maps each blob of b that a lacks to its codings from version a."""
+        """Maps each blob that version b has and version a lacks to its codings from version a."""
         blobs_a, blobs_b = self.survey.versions[a].blobs, self.survey.versions[b].blobs
         codings: dict[bytes, list[Candidate]] = {}
         for id_ in self.survey.new_in(a, b):
@@ -470,7 +486,7 @@ class Costs:
             stored = self.candidates.delta(id_, nbytes, blobs_a.keys())
             stored = stored or self.candidates.delta(id_, nbytes, blobs_b.keys())
             if stored is None and b not in self.sources and self.candidates.full(id_, nbytes):
-                codings[id_] = self.full(b, id_)  # a commit found that a delta saves too little
+                codings[id_] = self.full(b, id_)  # stored in full by a commit
                 continue
             base = None if stored else self._bases(a, b).get(id_)
             if base is not None:
@@ -489,7 +505,7 @@ class Costs:
         return codings if codings[0].base is not None else self.full_of(id_)
 
     def of_whole_blobs(self) -> Iterator[tuple[bytes, bytes | None, list[Candidate]]]:
-        """Yields blob, base and codings for stored codings that cover a whole blob.
+        """Yields (blob, base, codings) if stored codings cover the whole blob.
 
         Leaves out blobs and bases that no version has.
         """
@@ -511,7 +527,10 @@ class Costs:
         return self._delta(id_, base, span)
 
     def encoded_again(self, id_: bytes) -> list[Candidate]:
-        """A new full record of a blob, even if one is stored, with a size measured by a trial."""
+        """A new full record of a blob, with a size measured by a trial.
+
+        This is for a stored full record that cannot be retained.
+        """
         self.sizes.measure(id_, None, 0)
         return self.sizes.full(id_, self.survey.first[id_])
 
@@ -525,7 +544,7 @@ class Costs:
         )
 
 
-_TRIALS = 32  # versions of which codings are tried
+_TRIALS = 32  # the most versions whose codings are tried
 _FEWEST = 4
 _RAW = 4 << 30  # bytes that trials may recover, unless fewer than _FEWEST versions would be tried
 
@@ -547,9 +566,9 @@ def learn_stored(costs: Costs) -> None:
 def attempt(
     costs: Costs, candidates: Iterable[Candidate], progress: Progress | None = None
 ) -> bool:
-    """Tries codings that are not stored; if many versions have some, only those of a few versions.
+    """Tries codings that are not stored. If many versions have such codings, tries a few versions.
 
-    Returns whether any was tried.
+    Returns whether any coding was tried.
     """
     first = costs.survey.first
     unsure = [candidate for candidate in candidates if not candidate.sure]
@@ -562,7 +581,7 @@ def attempt(
 
 
 def most_tried(costs: Costs, numbers: Sequence[int]) -> int:
-    """For how many of these versions codings are tried."""
+    """For how many of the versions ``numbers`` codings are tried."""
     survey = costs.survey
     raw = max(
         (sum(map(survey.size, survey.versions[i].blobs)) for i in numbers[:_TRIALS]), default=0

@@ -2,8 +2,9 @@
 
 A *coding* is a full record of a tensor, or a delta. A ``RepackProblem`` reads the stored codings,
 and estimates the sizes of codings that are not stored. The module ``planner`` selects codings from
-which everything can be recovered. Execution copies selected codings that are stored into new packs
-and adds new ones, in one step. Ids do not change.
+which everything can be recovered. Execution copies the selected codings that are stored into new
+packs, and adds the selected codings that are not stored. The new packs replace the old packs in one
+step. Ids do not change.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def repack(
 
     Weights are dropped first, because the remaining layout must not depend on dropped weights.
     Recipes in ``goal.alternatives`` are ignored unless a replay proved them. Raises Unattainable,
-    DamagedData, ReadOnly, Busy. Then the packs have not changed.
+    DamagedData, ReadOnly, Busy. After these errors the packs have not changed.
     """
     goal = replace(
         goal,
@@ -85,7 +86,7 @@ def make_plan(
 ) -> RepackPlan:
     """The best plan found for a goal.
 
-    Raises Unattainable if the goal cannot be met, DamagedData in a damaged repository.
+    Raises Unattainable if the goal cannot be met; DamagedData if the repository is damaged.
     """
     problem = RepackProblem(store, config, goal, progress)
     plan = planned(problem) if problem.survey.versions else problem.unchanged()
@@ -96,7 +97,7 @@ def make_plan(
 
 
 def _is_worth(plan: RepackPlan) -> bool:
-    """Whether a plan changes more than the error of estimates."""
+    """Whether the plan saves more than the error of the estimates."""
     a, b = plan.before, plan.after
     if plan.prices is not None:
         bound = plan.goal.bound
@@ -113,8 +114,9 @@ def _is_worth(plan: RepackPlan) -> bool:
 
 
 def draw_curve(store: Store, config: Config, progress: Progress | None = None) -> RepackCurve:
-    """The size of all packs for each bound on the recovery time, and the figures of the stored
-    layout.
+    """The smallest size of all packs for each bound on the recovery time.
+
+    Also returns size and times of the stored layout.
     """
     return retry_on_rewrite(
         store.snapshot, lambda: curve(RepackProblem(store, config, Goal(), progress))

@@ -1,9 +1,10 @@
 """Selects codings by a rule, or prepares candidates for the solver.
 
 A *coding* is a full record of a content (a tensor of a version) or a delta. A *shape* maps a
-content to an earlier content, and to the codings of a delta from that content. The solver decides
-which of these deltas to store, and which contents to store in full (``ContentPlan``). Other goals
-are rules: an interval, the layout of the settings, reset points to add or to remove.
+content to an earlier content, and to the codings of a delta from that earlier content. The solver
+decides which of these deltas to store, and which contents to store in full (``ContentPlan``). Four
+goals are met by a rule instead: an interval, the layout of the settings, reset points to add, and
+reset points to remove.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def of_unversioned(costs: Costs) -> Selection:
 
 
 def coded_from(costs: Costs, bases: Iterable[int | None]) -> Shape:
-    """Codes each content from its first version's base. ``bases``: the base of each version."""
+    """Codes each content from the base of the first version that has the content.
+
+    ``bases``: for each version the position of its base.
+    """
     first, shape = costs.survey.first, dict[bytes, tuple[bytes, list[Candidate]]]()
     for i, base in enumerate(bases):
         for id_, candidates in ({} if base is None else costs.between(base, i)).items():
@@ -81,9 +85,10 @@ def as_stored(costs: Costs) -> Shape:
 
 
 class ContentPlan:
-    """The solver's input for a shape. ``contents``: in the order of versions.
+    """The solver's input for a shape.
 
-    ``numbers``: maps the id of a content to its position there.
+    ``contents``: ids in the order of versions. ``numbers``: maps the id of a content to its
+    position in ``contents``.
     """
 
     def __init__(
@@ -96,7 +101,8 @@ class ContentPlan:
     ) -> None:
         """``weight``: seconds per gigabyte. ``alternatives``: recipes that the solver may choose.
 
-        ``factors``: maps a group to the factor for the size of its members.
+        ``factors``: maps a group (contents that share one payload) to the factor by which the sizes
+        of its contents are multiplied.
         """
         self._costs, self._shape, self._factors = costs, shape, factors or {}
         survey = costs.survey
@@ -127,12 +133,14 @@ class ContentPlan:
 
     @cached_property
     def solver(self) -> Solver:
-        """The solver; if only bytes count (no ``weight``), it works on bundles of contents."""
+        """The solver. Without ``weight``, only bytes count, and the solver works on bundles of
+        contents.
+        """
         return Solver(self._priced if self._bundles is None else self._bundles.priced)
 
     @property
     def roots(self) -> Iterator[int]:
-        """The contents to which no delta leads."""
+        """The contents to which no delta of the shape leads."""
         return (number for id_, number in self.numbers.items() if id_ not in self._shape)
 
     def _bytes(self, candidates: Iterable[Candidate]) -> int:
@@ -141,7 +149,7 @@ class ContentPlan:
         return round(sum(sizes))
 
     def _timed(self, version: Version, numbers: Iterable[int]) -> tuple[int, float]:
-        """Nanoseconds of a version's recovery without decoding, and a ratio.
+        """A version's recovery time in nanoseconds without decoding, and a ratio.
 
         The ratio is elapsed time to CPU time when several threads decode the version's large
         contents.
@@ -173,11 +181,16 @@ class ContentPlan:
         return Edge(self.numbers[base], self.numbers[id_], stored, ns=ns, forward=forward)
 
     def selection(self, layout: Selected) -> Selection:
-        """The codings for a layout of the solver, and those of blobs that no version has."""
+        """The codings for a layout of the solver, plus the stored codings of blobs that no version
+        has.
+        """
         return self.codings(layout if self._bundles is None else self._bundles.contents(layout))
 
     def codings(self, layout: Selected) -> Selection:
-        """``selection`` for a layout of contents. Deltas get the direction that recovery uses."""
+        """As ``selection``, for a layout of contents.
+
+        A delta is stored in the direction in which recoveries use it.
+        """
         chosen = of_unversioned(self._costs)
         for number in sorted(layout.sources):
             chosen.add(self._costs.full_of(self._ids[number]))
@@ -196,16 +209,17 @@ class ContentPlan:
 
 
 def deltas(shape: Shape) -> Iterator[Candidate]:
-    """All codings of a shape."""
+    """All codings of the deltas in a shape."""
     return (candidate for _, codings in shape.values() for candidate in codings)
 
 
 def trainings(
     survey: Survey, alternatives: Mapping[CommitId, Alternative], numbers: Mapping[bytes, int]
 ) -> dict[int, Training]:
-    """Maps each version that still has its weights to its recipe. ``numbers``: of contents.
+    """Maps each version that still has its weights to its recipe.
 
-    If the base of a recipe has dropped its weights, the recipe of the base is run first.
+    ``numbers``: the positions of contents. If the base of a recipe has dropped its weights, the
+    recipe of the base must run first.
     """
     dropped, results = survey.graph.history.dropped, dict[int, Training]()
     for commit, recipe in alternatives.items():
@@ -233,11 +247,11 @@ def by_rule(costs: Costs, goal: Goal) -> Selection:
 
 
 def at_interval(costs: Costs, interval: int) -> Selection:
-    """A reset point every ``interval`` versions, and deltas to parents.
+    """A reset point every ``interval`` versions, and deltas from parents.
 
     A version is recovered from the nearest reset point before or after it (VSOL §3.2.8). If
-    ``interval`` is 1 or 2, the reset point before is always as near, and no delta leads to a reset
-    point (``Layout.is_near``).
+    ``interval`` is 1 or 2, the reset point before the version is never farther than the one after
+    it. Then no delta leads to a reset point (``Layout.is_near``).
     """
     survey, plan = costs.survey, ContentPlan(costs, history(costs))
     sources = set(plan.roots)
@@ -254,9 +268,10 @@ def at_interval(costs: Costs, interval: int) -> Selection:
 
 
 def skips(costs: Costs, step: int) -> Shape:
-    """Codes each content from the base that a layout with skip deltas has (``skipping``).
+    """Codes each content from the base that a layout with skip deltas chooses (``skipping``).
 
-    A content that is stored as an approximate or optimizer step is coded from the parent version.
+    A content that is stored as an approximate step or an optimizer's step is coded from the parent
+    version.
     """
     survey = costs.survey
     chains_ = chains(costs, SkipLayout(step=step))
@@ -273,10 +288,11 @@ def skips(costs: Costs, step: int) -> Shape:
 def skipping(costs: Costs, layout: SkipLayout) -> Selection:
     """The codings that commits with this layout would have stored.
 
-    Each blob is coded once, from the blob with the same path and name in the base version of the
-    layout. Blobs of a reset point are stored in full, too; near another reset point they are stored
-    only in full. If a new delta saves too little, the stored delta stays, unless its chain of
-    deltas is too long. Approximate and optimizer steps stay, because other deltas would be larger.
+    Each blob is coded once, from the blob with the same path and name in the base version that the
+    layout chooses. Blobs of a reset point are stored in full, too. Near another reset point, they
+    are stored only in full. If a new delta saves too little, the stored delta stays, unless too
+    many deltas would follow each other. Approximate and optimizer steps stay, because other deltas
+    would be larger.
     """
     chosen, survey, chains_ = of_unversioned(costs), costs.survey, chains(costs, layout)
     depths: dict[bytes, int] = {}
@@ -304,7 +320,9 @@ def skipping(costs: Costs, layout: SkipLayout) -> Selection:
 
 
 def chains(costs: Costs, layout: SkipLayout) -> list[tuple[Link, ...]]:
-    """For each version its chain: from a version that is stored in full to the version itself."""
+    """For each version its chain: the deltas from a version that is stored in full to
+    this version.
+    """
     chains_: list[tuple[Link, ...]] = []
     for i, version in enumerate(costs.survey.versions):
         chain = () if version.parent is None else chains_[version.parent]
@@ -326,7 +344,7 @@ def chains(costs: Costs, layout: SkipLayout) -> list[tuple[Link, ...]]:
 
 
 def _is_predicted(costs: Costs, i: int) -> bool:
-    """Whether an optimizer's step codes some content of a version."""
+    """Whether a content of the version at position ``i`` is stored as an optimizer's step."""
     survey = costs.survey
     fresh = (id_ for id_ in survey.versions[i].blobs if survey.first[id_] == i)
     return any(o.predicted for id_ in fresh for o in costs.candidates.of((id_, 0)))
@@ -342,11 +360,11 @@ def with_reset_points(costs: Costs, ids: Sequence[CommitId]) -> Selection:
 
 
 def without_reset_points(costs: Costs, ids: Sequence[CommitId]) -> tuple[Selection, Selection]:
-    """Two selections without the full records that only these versions need.
+    """Two selections that lack the full records that only these versions need.
 
-    The first has only stored codings; the second adds the smallest deltas for contents without a
-    path. Raises Unattainable if one of the versions is not a reset point, or could not be
-    recovered.
+    The first selection has only stored codings. The second selection adds the smallest deltas to
+    contents without a path. Raises Unattainable if one of the versions is not a reset point, or
+    could not be recovered.
     """
     survey, stored = costs.survey, Selection(costs.candidates)
     numbers, before = numbers_of(survey, ids), costs.sources
@@ -372,10 +390,10 @@ def without_reset_points(costs: Costs, ids: Sequence[CommitId]) -> tuple[Selecti
 
 
 def drop_full(chosen: Selection, costs: Costs, removed: Set[bytes]) -> None:
-    """Drops the full records of some blobs. Encodes other blobs of the same payloads again.
+    """Drops the full records of the blobs ``removed``.
 
-    The full records of a group stay if no version has one of its blobs, because nothing can be
-    encoded from such a blob.
+    If other blobs share the payload of such a record, they are encoded again. But if no version has
+    one of these blobs, it cannot be encoded again; then the payload stays.
     """
     mates: set[bytes] = set()
     for group in costs.candidates.groups.values():
@@ -389,7 +407,7 @@ def drop_full(chosen: Selection, costs: Costs, removed: Set[bytes]) -> None:
 
 
 def _connect(costs: Costs, chosen: Selection) -> set[bytes]:
-    """Adds the smallest deltas that lead to all contents; returns contents without a path."""
+    """Adds the smallest deltas that lead to all contents. Returns the contents without a path."""
     edges: dict[bytes, list[tuple[int, bytes, bytes]]] = defaultdict(list)
     full, shape = {o.node for o in chosen if o.base is None}, history(costs)
     for coding in chosen:
@@ -419,7 +437,7 @@ def _connect(costs: Costs, chosen: Selection) -> set[bytes]:
 
 
 def numbers_of(survey: Survey, ids: Sequence[CommitId]) -> list[int]:
-    """The positions of versions. Raises Unattainable if the state of one is not stored."""
+    """The positions of versions. Raises Unattainable if the state of a version is not stored."""
     for id_ in ids:
         if id_ not in survey.numbers:
             availability.check_stored(survey.store, id_)

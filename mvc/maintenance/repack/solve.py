@@ -1,18 +1,21 @@
 """The solver: which contents are stored in full, and which deltas are stored. Exact for one tree.
 
-A *layout* is a set of contents (tensors) in full, its sources, and a set of deltas. A content is
-recovered along the cheapest path from any source. Sizes are bytes, times whole nanoseconds, so that
-sums are exact.
+A *layout* consists of its sources, the contents (tensors) that are stored in full, and a set of
+deltas. A content is recovered along the cheapest path from any source. Sizes are bytes. Times are
+whole nanoseconds, so that sums are exact.
 
-An unchanged content is stored once. A changed content is stored in full or as a delta. A version
-with a recipe may drop its weights. Then the contents that no other version has are not stored, and
-no path leads through them.
+A content that several versions have is stored once. If the weights of a version changed, each
+changed content is stored in full or as a delta. A version with a recipe may drop its weights. Then
+the contents that no other version has are not stored, and no path leads through them.
 
-Deltas connect contents to trees. Without a bound on recovery times, the price is a sum over the
-trees, and ``cheapest_tree`` finds the optimum of each. A bound is on whole versions, which have
-contents of several trees. So each tree gets a part of the bound. Then trees are planned again
-within the remaining time, while that helps. The search for weights to drop changes one version at a
-time, starting from none and from all. For the fewest bytes, time costs almost nothing.
+Deltas connect contents to trees. The price of a layout is its size in bytes, plus the times of all
+recoveries converted to bytes. Without a bound on recovery times, the price is a sum over the trees,
+and ``cheapest_tree`` finds the optimum of each tree. A bound applies to whole versions, and a
+version has contents of several trees. So each tree gets a part of the bound. Then each tree is
+planned again within the time that the other trees leave, while that lowers the price. The search
+for weights to drop changes one version at a time, once from a start at which no weights are
+dropped, and once from a start at which all are dropped. For the layout with the fewest bytes, time
+gets a very low price.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ MOST = 2000
 
 
 class Edge(Struct, frozen=True):
-    """The delta from content ``a`` to the later ``b``. ``forward``: the delta is not reversible."""
+    """The delta from content ``a`` to the later content ``b``.
+
+    ``forward``: it is not reversible.
+    """
 
     a: int
     b: int
@@ -43,16 +49,19 @@ class Edge(Struct, frozen=True):
 
 
 class Selected(Struct, frozen=True):
-    """``sources``: contents in full; ``edges``: positions of stored deltas in ``Nodes.edges``."""
+    """``sources``: contents stored in full. ``edges``: positions in ``Nodes.edges`` of stored
+    deltas.
+    """
 
     sources: frozenset[int]
     edges: frozenset[int]
 
 
 class Tree(Struct, frozen=True):
-    """A node and its descendants: parents before children, and the edge from each node's parent.
+    """A content and its descendants, parents before children.
 
-    ``up[i]`` is the position in ``nodes`` of the parent and the edge; None for the first node.
+    ``up[i]``: the position in ``nodes`` of the parent of ``nodes[i]``, and the edge from the
+    parent; None for the first node.
     """
 
     nodes: Sequence[int]
@@ -60,8 +69,10 @@ class Tree(Struct, frozen=True):
 
 
 class Nodes(Struct, frozen=True, dict=True):
-    """In full, content ``i`` costs ``full_bytes[i]`` and ``full_ns[i]``. ``edges``: possible
-    deltas.
+    """The contents and their possible deltas.
+
+    ``full_bytes[i]`` and ``full_ns[i]``: what content ``i`` costs if it is stored in full.
+    ``edges``: the possible deltas.
     """
 
     full_bytes: Sequence[int]
@@ -73,7 +84,7 @@ class Nodes(Struct, frozen=True, dict=True):
 
     @cached_property
     def around(self) -> list[list[tuple[int, int]]]:
-        """For each content: the neighbours to which a delta leads, with its edge."""
+        """For each content: its neighbours by deltas, each with the delta's edge."""
         table: list[list[tuple[int, int]]] = [[] for _ in range(len(self))]
         for i, edge in enumerate(self.edges):
             table[edge.a].append((edge.b, i))
@@ -93,8 +104,8 @@ class Nodes(Struct, frozen=True, dict=True):
     def trees(self) -> list[Tree]:
         """The trees of contents, each depth first, the largest family first.
 
-        A family is a content with its descendants. If a family has ``MOST`` contents or more, it is
-        a separate tree, although a delta leads to it.
+        A *family* is a content with its descendants. A family with ``MOST`` contents or more is a
+        separate tree, although a delta leads to it.
         """
         families = [1] * len(self)
         children: list[list[int]] = [[] for _ in range(len(self))]
@@ -134,7 +145,7 @@ class Nodes(Struct, frozen=True, dict=True):
         return full + sum(self.edges[i].bytes for i in layout.edges)
 
     def recovery(self, layout: Selected) -> dict[int, int]:
-        """Nanoseconds to recover each content that can be recovered (Dijkstra)."""
+        """Maps each content that can be recovered to the nanoseconds of its recovery (Dijkstra)."""
         times: dict[int, int] = {}
         heap = [(self.full_ns[i], i) for i in layout.sources]
         heapify(heap)
@@ -157,10 +168,11 @@ _Row = NDArray[np.int64]
 def cheapest_tree(
     contents: Nodes, tree: Tree, prices: Sequence[float], limits: Sequence[float]
 ) -> Selected | None:
-    """The cheapest layout of a tree within all limits; None if there is none.
+    """The cheapest layout of a tree that meets all limits; None if no layout does.
 
-    ``prices``: for each content of the tree the bytes that a nanosecond of its recovery is worth;
-    0: the content is not stored. ``limits``: for each content the most nanoseconds of its recovery.
+    ``prices``: for each content of the tree, how many bytes a nanosecond of its recovery is worth;
+    0: the content is not stored. ``limits``: for each content, the largest allowed nanoseconds of
+    its recovery.
     """
     if len(tree.nodes) == 1:
         (node,) = tree.nodes
@@ -171,9 +183,10 @@ def cheapest_tree(
 
 
 class _Best(Struct):
-    """The cheapest layout of a family without the rest of the tree.
+    """The cheapest layout of a family (a content with its descendants), apart from the rest of the
+    tree.
 
-    ``source``: the source of the family's first content, or None.
+    ``source``: the source from which the family's first content is recovered, or None.
     """
 
     bytes: int
@@ -181,8 +194,9 @@ class _Best(Struct):
 
 
 class _Search:
-    """Finds the cheapest layout of a tree. Its contents are in preorder, so that a family is a
-    slice.
+    """Finds the cheapest layout of a tree.
+
+    The contents are in preorder, so that a family is a slice of the arrays.
     """
 
     def __init__(
@@ -194,11 +208,12 @@ class _Search:
     ) -> None:
         self._tree, self._prices, self._limits = tree, prices, limits
         count = len(tree.nodes)
-        self._separate = [0] * count  # bytes of the families of children, each stored alone
+        self._separate = [0] * count  # bytes of the children's families, stored separately
         self._full = np.array([contents.full_bytes[i] for i in tree.nodes], np.int64)
         self._bytes = np.zeros(count, np.int64)
         self._ns = np.zeros(count, np.int64)
-        self._barriers = np.zeros(count, np.int64)  # forward deltas from the first content to each
+        # For each content: the forward deltas on the path to it from the first content.
+        self._barriers = np.zeros(count, np.int64)
         self._end = list(range(1, count + 1))  # end of each family's slice
         depth = np.zeros(count, np.int64)
         for i, link in enumerate(tree.up):
@@ -212,15 +227,18 @@ class _Search:
             link = tree.up[i]
             assert link is not None
             self._end[link[0]] = max(self._end[link[0]], self._end[i])
-        # For the current content: time from each source, and whether a forward delta is in between.
+        # For the current content: the time to recover it from each source, and whether a forward
+        # delta is on the path from the source.
         self._away = depth + np.array([contents.full_ns[i] for i in tree.nodes], np.int64)
         self._barred = self._barriers > 0
-        self._costs: dict[int, _Row] = {}  # of the families of visited children
+        self._costs: dict[int, _Row] = {}  # one row for each family of a visited child
         self._own: list[NDArray[np.uint8]] = [np.zeros(0, np.uint8)] * count
         self._best: list[_Best | None] = [None] * count
 
     def run(self) -> Selected | None:
-        """Visits the contents depth first. Updates the rows along every edge, down and up."""
+        """Visits the contents depth first. Updates the rows whenever the search moves along an
+        edge.
+        """
         count = len(self._tree.nodes)
         path = [0]
         for i in range(1, count + 1):
@@ -234,7 +252,9 @@ class _Search:
         return None if self._best[0] is None else self._unwound()
 
     def _move(self, i: int, *, down: bool) -> None:
-        """Updates the rows for a step from the parent to content i, or back up."""
+        """Updates the rows for a step from the parent to content i (``down``), or from i to the
+        parent.
+        """
         step = self._ns[i] if down else -self._ns[i]
         family = slice(i, self._end[i])
         self._away += step
@@ -248,8 +268,9 @@ class _Search:
         return link[0]
 
     def _leave(self, i: int, parent: int | None) -> None:
-        """Computes the costs of i's family for every source, from the costs of its children's
-        families.
+        """Computes the costs of i's family for every source.
+
+        Uses the costs of the families of i's children.
         """
         row = self._costs.pop(i, None)
         if row is None:
@@ -273,7 +294,7 @@ class _Search:
         separate = _NEVER if best is None else np.int64(best.bytes)
         self._separate[parent] = min(self._separate[parent] + int(separate), int(_NEVER))
         cut = row > separate
-        cut[family] = False  # a source inside the family that serves the parent serves i, too
+        cut[family] = False  # the parent's source serves i, too
         self._own[i] = np.packbits(cut)
         np.copyto(row, separate, where=cut)
         np.minimum(row, _NEVER, out=row)
@@ -306,14 +327,14 @@ BYTES_ONLY = 1e9
 """A weight that makes a second of recovery worth less than a byte."""
 ENDLESS = 1 << 60
 """More nanoseconds than any recovery."""
-_SWEPT = 24  # bounds of a sweep
-_PASSES = 3  # rounds over the trees, and over the recipes
+_SWEPT = 24  # how many bounds a sweep tries
+_PASSES = 3  # most rounds over the trees, and over the recipes
 
 
 class Training(Struct, frozen=True):
     """A recipe: ``ns`` of training restore a version from the earlier version ``base``.
 
-    ``stored``: contents of the version that the recipe does not restore. They stay stored.
+    ``stored``: the contents of the version that the recipe does not restore. These stay stored.
     """
 
     base: int
@@ -322,11 +343,12 @@ class Training(Struct, frozen=True):
 
 
 class Priced(Struct, frozen=True):
-    """The graph of ``contents``, and for each version the contents that it has (``holdings``).
+    """The problem: contents, versions, and the price of time.
 
-    ``fixed_ns``: for each version the time of recovery without decoding. ``trainings``: maps a
-    version to its recipe. ``weight``: nanoseconds per byte, the same as seconds per gigabyte.
-    ``bound``: the most nanoseconds of a recovery.
+    ``holdings``: for each version, its contents. ``fixed_ns``: for each version, the time of
+    recovery without decoding. ``trainings``: maps a version to its recipe. ``weight``: nanoseconds
+    per byte, the same as seconds per gigabyte. ``bound``: the largest allowed nanoseconds of a
+    recovery.
     """
 
     contents: Nodes
@@ -340,7 +362,7 @@ class Priced(Struct, frozen=True):
 class PricedLayout(Struct, frozen=True):
     """A ``layout`` of contents, and the versions whose weights are ``dropped``.
 
-    ``ns``: for each version the nanoseconds to recover it. ``price``: in nanoseconds, with one
+    ``ns``: for each version, the nanoseconds to recover it. ``price``: in nanoseconds, with one
     recovery of every version.
     """
 
@@ -356,10 +378,11 @@ class PricedLayout(Struct, frozen=True):
 
 
 class _Needs(Struct, frozen=True):
-    """What recoveries need if the weights of some versions are ``dropped``.
+    """What recoveries need if the weights of the versions ``dropped`` are not stored.
 
-    For each version: the ``contents`` to decode, and ``fixed_ns`` without decoding. For each
-    content: the versions that ``use`` it, and the ``prices`` of a nanosecond of its recovery.
+    ``contents``: for each version, the contents to decode. ``fixed_ns``: for each version, the time
+    without decoding. ``use``: for each content, the versions that use it. ``prices``: for each
+    content, the price of a nanosecond of its recovery.
     """
 
     dropped: frozenset[int]
@@ -370,7 +393,10 @@ class _Needs(Struct, frozen=True):
 
 
 class Solver:
-    """``shortest``: nanoseconds of the worst recovery if everything is stored."""
+    """Finds layouts for a problem.
+
+    ``shortest``: nanoseconds of the longest recovery if everything is stored in full.
+    """
 
     def __init__(self, problem: Priced) -> None:
         self.problem, self._contents = problem, problem.contents
@@ -380,9 +406,10 @@ class Solver:
         self._trees = [
             tree for _, tree in sorted(shares, key=lambda share_and_tree: -share_and_tree[0])
         ]
-        # for each content the part of the bound that its tree gets
+        # for each content, the part of the bound that its tree gets
         self._shares = {node: share for share, tree in shares for node in tree.nodes}
-        self._free: dict[tuple[int, tuple[float, ...]], Selected] = {}  # keys: tree and its prices
+        # Maps the number of a tree and the prices of its contents to the cheapest layout.
+        self._free: dict[tuple[int, tuple[float, ...]], Selected] = {}
 
     def _shortest(self, version: int) -> int:
         """Nanoseconds to recover a version if everything is stored."""
@@ -404,7 +431,8 @@ class Solver:
         return min((f for f in layouts if f is not None), key=lambda f: f.price, default=None)
 
     def sweep(self) -> list[PricedLayout]:
-        """Layouts from the fastest to the smallest, each smaller than the one before.
+        """Layouts from the fastest to the smallest. Each layout is smaller than the previous
+        layout.
 
         The bounds of these layouts grow by a constant ratio.
         """
@@ -421,7 +449,9 @@ class Solver:
     def _improved(
         self, dropped: frozenset[int], candidates: Iterable[int], bound: int
     ) -> PricedLayout | None:
-        """Changes one version at a time, the newest first, while the price falls."""
+        """Drops or restores the weights of one version at a time, newest first, while the price
+        falls.
+        """
         best = self._best(dropped, bound)
         for _ in range(_PASSES):
             before = best
@@ -492,7 +522,7 @@ class Solver:
         return self._free[key]
 
     def _layout(self, tree: Tree, needs: _Needs, limits: Mapping[int, float]) -> Selected:
-        """The cheapest layout of a tree within limits that at least one layout meets."""
+        """The cheapest layout of a tree within ``limits``. Some layout must meet these limits."""
         prices = [needs.prices[node] for node in tree.nodes]
         bounds = [limits.get(node, ENDLESS) for node in tree.nodes]
         layout = cheapest_tree(self._contents, tree, prices, bounds)
@@ -500,7 +530,9 @@ class Solver:
         return layout
 
     def _replanned(self, parts: list[Selected], needs: _Needs, bound: int) -> list[Selected]:
-        """Plans each tree again in the remaining time of its versions, until no layout changes."""
+        """Plans each tree again in the time that its versions have left, until no
+        layout changes.
+        """
         times = [self._contents.recovery(part) for part in parts]
         totals = list(needs.fixed_ns)
         for tree_times in times:
@@ -535,7 +567,7 @@ class Solver:
 
 
 def _raised(times: Mapping[int, int], slack: Sequence[int], needs: _Needs) -> dict[int, float]:
-    """The times of a tree's contents, raised by the time that their versions have left."""
+    """The recovery times of a tree's contents, plus the time that their versions have left."""
     totals: dict[int, int] = defaultdict(int)
     for content, ns in times.items():
         for version in needs.use[content]:
@@ -547,11 +579,11 @@ def _raised(times: Mapping[int, int], slack: Sequence[int], needs: _Needs) -> di
 
 
 def _share(contents: Nodes, tree: Tree) -> float:
-    """The weight of a tree when a bound is divided.
+    """The weight of a tree when a bound is divided among trees.
 
-    With r deltas between reset points a tree of n deltas needs n / r full records. So all trees
-    need the fewest bytes if the time of each is proportional to the square root of (bytes that its
-    deltas save * mean time of a delta).
+    With r deltas between reset points, a tree of n deltas needs n / r full records. So all trees
+    together need the fewest bytes if the time of each tree is proportional to the square root of
+    (bytes that its deltas save * mean time of a delta).
     """
     edges = [contents.edges[link[1]] for link in tree.up if link is not None]
     saved = sum(contents.full_bytes[edge.b] - edge.bytes for edge in edges)
@@ -565,13 +597,16 @@ def _count(totals: list[int], times: Mapping[int, int], needs: _Needs, sign: int
             totals[version] += sign * ns
 
 
-_LOSS = 0.02  # a bundle's delta is forward only if its reverse loses more of the bytes than this
+# A bundle's delta counts as forward (not reversible) if its reverse loses more than this share of
+# the bytes.
+_LOSS = 0.02
 
 
 class _Bundle(Struct, frozen=True):
-    """Contents that the same versions have. ``members`` are coded from members of ``base``.
+    """Contents that exactly the same versions have.
 
-    ``full``: contents that are always stored in full. Without a base all contents are members.
+    ``members``: coded from members of the bundle ``base``. ``full``: contents that are always
+    stored in full. Without a base, all contents are members.
     """
 
     base: int | None
@@ -580,7 +615,7 @@ class _Bundle(Struct, frozen=True):
 
 
 class Bundles:
-    """Joins contents that the same versions have, so that the solver has fewer nodes.
+    """Bundles the contents that exactly the same versions have, so that the solver has fewer nodes.
 
     ``priced``: the problem with bundles in place of contents.
     """
@@ -617,9 +652,9 @@ class Bundles:
         )
 
     def _place_all(self) -> None:
-        """Puts every content in a bundle, those of the largest trees first."""
-        roots: dict[tuple[int, ...], list[int]] = defaultdict(list)  # bundles, by their versions
-        below: dict[tuple[int, tuple[int, ...]], int] = {}  # bundles, by base and versions
+        """Puts every content in a bundle. Begins with the contents of the largest trees."""
+        roots: dict[tuple[int, ...], list[int]] = defaultdict(list)  # maps versions to bundles
+        below: dict[tuple[int, tuple[int, ...]], int] = {}  # maps base and versions to a bundle
         for tree in sorted(self._contents.trees, key=lambda tree: -self._size(tree.nodes)):
             holders = [self._holders[node] for node in tree.nodes]
             for root in roots[holders[0]]:
@@ -652,7 +687,9 @@ class Bundles:
         return [up[1] for up in ups if up is not None]
 
     def _lost(self, bundle: _Bundle) -> Sequence[int]:
-        """The contents of the bundle's base to which no delta leads back."""
+        """The contents of the bundle's base that no reversible delta of the bundle
+        leads back to.
+        """
         edges = [self._contents.edges[number] for number in self._deltas(bundle)]
         back = {edge.a for edge in edges if not edge.forward}
         base = self._bundles[bundle.base or 0]

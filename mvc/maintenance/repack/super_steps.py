@@ -1,12 +1,13 @@
-"""Super-steps: successive approximate (quantised) steps become one payload (LC-Checkpoint).
+"""Super-steps: successive approximate steps become one payload (LC-Checkpoint).
 
-A *run* is ``step`` successive versions. The runs of a line of descent follow each other. One
-payload has the symbols of all steps of a run, so every version of the run can still be recovered,
-by one addition for each step. Eight successive runs may get a *shortcut*, too: a lossless delta
-from the first to the last version, or the last version in full.
+An *approximate step* stores a version as the previous version plus a quantised difference. A *run*
+consists of ``step`` successive versions, and the runs of a line of descent follow each other. One
+payload has the symbols of all steps of a run. So every version of the run can still be recovered,
+by one addition for each step. Eight successive runs may get a *shortcut*, too. A shortcut is a
+lossless delta from the first to the last version, or the last version in full.
 
-The result is never larger than the single steps: a run that would grow stays unchanged, and a
-shortcut may not need more bytes than its runs saved.
+The repository never grows: a run that would need more bytes stays unchanged, and a shortcut may not
+need more bytes than its runs saved.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ Chain: TypeAlias = tuple[tuple[StoredRecord, int], ...]
 
 
 class SuperStep(Struct, frozen=True):
-    """A record to make from stored ones, as part of the entry ``entry_index``.
+    """A record to make from stored records, as part of the journal entry ``entry_index``.
 
-    ``chains``: for each piece the records and members that lead to it, in the order of application.
-    All chains have the same length.
+    ``chains``: for each piece, the records and members that store its steps, in the order of
+    application. All chains have the same length.
     """
 
     entry_index: int
@@ -69,8 +70,8 @@ class SuperStep(Struct, frozen=True):
     def encode(self, packs: PackReader) -> tuple[bytes, Sequence[Bytes]]:
         """The header of the record and the parts of its body. Checks first that the record decodes.
 
-        Raises DamagedData; EncodingFailed if the record decodes to other steps. Then the stored
-        steps stay.
+        Raises DamagedData; EncodingFailed if the record decodes to other steps than the stored
+        ones. After EncodingFailed the stored steps stay.
         """
         decoded: dict[tuple[int, int], list[Addition]] = {}
 
@@ -100,7 +101,7 @@ class SuperStep(Struct, frozen=True):
 
 
 def is_step(member: Member) -> bool:
-    """Whether a member is an approximate step, single or in a super-step."""
+    """Whether a member of a record is an approximate step, alone or in a super-step."""
     return bool(member.base) and member.coding.forward_only and not member.coding.transform
 
 
@@ -110,7 +111,7 @@ def steps_in(record: StoredRecord) -> int:
 
 
 def saved_by(packs: PackReader, record: StoredRecord) -> int:
-    """Bytes that a super-step saves compared with its single steps."""
+    """How many bytes a super-step saves compared with separate steps."""
     count, members = steps_in(record), record.header.members
     pipeline = members[0].coding.pipeline
     steps, size = _decode(packs, record), len(members) // count
@@ -134,9 +135,9 @@ def _decode(packs: PackReader, record: StoredRecord) -> list[Addition]:
 
 
 class SuperSteps(Struct):
-    """``joint``: records to make. ``leave``: the steps that they replace. ``saved``: bytes.
+    """``joint``: records to make. ``leave``: the steps that these records replace.
 
-    ``shortcuts``: deltas to make.
+    ``saved``: how many bytes this saves. ``shortcuts``: deltas to make.
     """
 
     joint: list[SuperStep] = field(default_factory=list)
@@ -159,7 +160,7 @@ class SuperSteps(Struct):
 
 
 def join(store: Store, config: Config, step: int = 8, *, since: int = 0) -> bool:
-    """Makes the super-steps that are due. Returns whether there were any.
+    """Makes the super-steps that are due. Returns whether any were due.
 
     Considers only runs whose last version was published by operation ``since`` or a later one.
     Raises WrongUsage for a ``step`` below 2, and the errors of ``repack``.
@@ -184,14 +185,14 @@ def join(store: Store, config: Config, step: int = 8, *, since: int = 0) -> bool
 
 
 def super_steps(versions: Survey, step: int, since: int = 0) -> SuperSteps:
-    """The super-steps of ``step`` versions that do not exist yet and save bytes.
+    """The super-steps of ``step`` versions that do not exist yet and that save bytes.
 
     Ignores runs that end before operation ``since``. Raises DamagedData if a step cannot be
     decoded.
     """
     result, planner = SuperSteps(), _Planner(versions, step)
-    joined: set[int] = set()  # entries whose steps are joined; another branch may share them
-    saved: dict[int, int] = {}  # bytes, by the last version of a run
+    joined: set[int] = set()  # entries with joined steps; branches may share entries
+    saved: dict[int, int] = {}  # maps the last version of a run to bytes
     for end in planner.ends_of_runs(since):
         entries = planner.entries_of_run(end)
         run = planner.joined(entries) if joined.isdisjoint(entries) else None
@@ -211,8 +212,8 @@ class _Planner:
     def __init__(self, survey_: Survey, step: int) -> None:
         self._survey, self._graph, self._step = survey_, survey_.graph, step
         self._packs = survey_.store.snapshot.packs
-        self._records: dict[int, list[StoredRecord]] = {}  # of steps, by entry
-        self._bases: dict[bytes, bytes] = {}  # of steps, by the object they code
+        self._records: dict[int, list[StoredRecord]] = {}  # maps an entry to its steps
+        self._bases: dict[bytes, bytes] = {}  # maps an object coded as a step to its base
         for record in self._graph.all_records():
             if is_step(record.header.members[0]):
                 self._records.setdefault(record.entry_index, []).append(record)
@@ -222,7 +223,7 @@ class _Planner:
     # -- runs ------------------------------------------------------------------------------
 
     def ends_of_runs(self, since: int) -> Iterator[int]:
-        """The last version of every run that ends with operation ``since`` or a later one."""
+        """The last version of each run that operation ``since`` or a later operation completed."""
         for i in range(len(self._survey.versions) if self._records else 0):
             generation = self._survey.generation(i)
             recent = self._survey.versions[i].sequence >= since
@@ -235,17 +236,17 @@ class _Planner:
         return [self._survey.versions[i].entry_index for i in ancestors if i is not None]
 
     def joined(self, entries: Sequence[int]) -> SuperSteps | None:
-        """The single steps of a run as super-steps; None unless that saves bytes."""
+        """The separate steps of a run as super-steps; None if that does not save bytes."""
         all_records = [record for entry in entries for record in self._records.get(entry, ())]
         records = [record for record in all_records if steps_in(record) == 1]
         numbers = [self._graph.number(m.id) for r in records for m in r.header.members]
         if len(records) < 2 or any(self._graph.shares_prefix[number] for number in numbers):
-            return None  # prefixes of ids must keep their meaning
+            return None  # two ids begin with the same bytes
         lengths: dict[int, list[Chain]] = {}
         for chain in self._chains(records):
             record, member = chain[0]
             if record.header.members[member].nbytes * len(chain) > MOST_JOINT:
-                return None  # more than a reader holds in memory
+                return None  # a reader could not hold it in memory
             lengths.setdefault(len(chain), []).append(tuple(chain))
         pipeline, home = records[-1].header.members[0].coding.pipeline, records[0].entry_index
         super_steps = [
@@ -260,7 +261,9 @@ class _Planner:
         return SuperSteps(super_steps, leave, saved=saved) if saved > 0 else None
 
     def _chains(self, records: Iterable[StoredRecord]) -> list[list[tuple[StoredRecord, int]]]:
-        """The chains of members: each member is coded from the object of the previous one."""
+        """The chains of members. Each member of a chain codes its object from the object of the
+        previous one.
+        """
         chains: dict[tuple[bytes, int], list[tuple[StoredRecord, int]]] = {}
         finished: list[list[tuple[StoredRecord, int]]] = []
         for record in records:
@@ -277,7 +280,7 @@ class _Planner:
     def shortcut(self, end: int, saved: dict[int, int]) -> tuple[list[EncodeRequest], int]:
         """The deltas of a shortcut to the last version of a run, and their bytes.
 
-        Empty if no shortcut ends there, or if it would need more bytes than its runs saved.
+        Empty if no shortcut is due at ``end``, or if it would need more bytes than its runs saved.
         ``saved``: maps the last version of a run to the bytes that joining this run saves now.
         """
         begin = self._survey.ancestor(end, self._step * _RUNS)
@@ -307,14 +310,18 @@ class _Planner:
         return False
 
     def _saved_before(self, end: int) -> int:
-        """Bytes that joining a run saved in an earlier repack; ``end`` is its last version."""
+        """How many bytes an earlier repack saved by joining the run whose last version
+        is ``end``.
+        """
         first = self._survey.ancestor(end, self._step - 1)
         home = -1 if first is None else self._survey.versions[first].entry_index
         records = self._records.get(home, ())
         return sum(saved_by(self._packs, record) for record in records if steps_in(record) > 1)
 
     def _cost(self, id_: bytes, base: bytes) -> float:
-        """Estimated bytes of the smaller of a delta from ``base`` and a full record."""
+        """The estimated bytes of a delta from ``base`` or of a full record, whichever
+        is smaller.
+        """
         survey, spec = self._survey, self._survey.specs[id_]
         recovery, policy = survey.store.recovery, encoding_policy(survey.config)
         return sum(

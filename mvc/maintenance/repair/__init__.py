@@ -1,4 +1,4 @@
-"""repair: restore data from second copies and other paths; put the rest into quarantine.
+"""repair: restore data from second copies and other paths; put damaged bytes into quarantine.
 
 ``mvc.maintenance.fsck`` finds the damage.
 """

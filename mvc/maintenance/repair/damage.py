@@ -1,8 +1,10 @@
 """Repair: read everything stored, separate sound from damaged records, and find paths.
 
-The index does not have an object whose record is damaged. But deltas may still lead to the object,
-and manifests have its id. ``SoundGraph`` has all ids of manifests, and the records in the
-quarantine. Objects recovered with it are compared with their hashes as usual.
+A *record* is a part of a pack file that stores objects (tensors and manifests), in full or as
+deltas. If an object's record is damaged, the index does not list the object. But deltas may still
+lead to the object, and manifests have its id. So ``SoundGraph`` has the ids in all manifests, and
+the records in the quarantine (retained damaged bytes). Objects that are recovered by this graph are
+compared with their hashes, as all objects are.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ def quarantined(record: StoredRecord, why: str) -> DamagedRange:
 def survey_damage(
     snapshot: Snapshot, wrong: Collection[bytes] = (), progress: Progress | None = None
 ) -> PackCheck:
-    """Reads every byte of every record. ``wrong``: objects that decode to other bytes.
+    """Reads every byte of every record. ``wrong``: objects that decode to other bytes than
+    committed.
 
     Bytes count as damaged if they are missing or do not match their checksum. All records of
     ``wrong`` objects count as damaged, too. Raises IoFailed if the disk cannot be read.
@@ -71,7 +74,7 @@ class SoundGraph(MemoryGraph):
         for record in survey.objects.all_records():
             self._add_record(record.pack, record.offset, record.header, survey.damaged)
         for number in self.packs.files:
-            # damage in the quarantine was reported when the bytes were put there
+            # do not report known damage again
             for at, header in self.packs.sound_records(self.packs.region(number), lambda _: None):
                 wrong = damaged_payloads(self.packs, (number, at, header))
                 self._add_record(

@@ -1,8 +1,9 @@
-"""Repairs the files that opening needs: the journal and the file ``format``.
+"""Repairs the files that are needed to open a repository: the journal and the file ``format``.
 
-Each entry is written twice. A damaged copy is rewritten from the other one. If both copies are
-damaged, another copy of the repository may have the entry. That entry is used only if its checksum
-and its position in the hash chain are right.
+The journal has one entry for each operation, and each entry is written twice. A damaged copy is
+rewritten from the other copy. If both copies are damaged, a backup of the repository may have the
+entry. The entry of the backup is used only if its checksum and its position in the hash chain (each
+entry has a hash of all previous entries) are right.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
 
     ``other``: the folder of a copy of the same repository. Raises UnsupportedFormat for a newer
     format. Raises DamagedData if both copies of an entry are lost and ``other`` does not have the
-    entry. Then nothing after this entry is changed.
+    entry. In this case nothing after this entry is changed.
     """
     path = folder / FORMAT
     known = None if fs.stat(path) is None else fs.read_bytes(path, _MAX_FORMAT)
@@ -83,7 +84,7 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
 
 
 def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozenset[str]:
-    """The features that the codings of readable records need."""
+    """The format features that the codings (full records and deltas) of readable records need."""
     packs = PackReader(fs, folder / PACKS)
     texts = {
         member.coding.text
@@ -95,9 +96,10 @@ def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozense
 
 
 def _of_manifests(fs: FileSystem, folder: Path, commits: Iterable[Commit]) -> frozenset[str]:
-    """The features that the readable manifests of these versions need.
+    """The format features that the readable manifests of these versions need.
 
-    If the repository cannot be opened yet, returns all known features: too few would be wrong.
+    If the repository cannot be opened yet, returns all known features: a missing feature would be
+    wrong.
     """
     features = frozenset[str]()
     try:
@@ -160,7 +162,7 @@ class _Journal:
         self._at = recorded.after
 
     def _written(self, frame: bytes) -> Healed:
-        """Writes an entry of the other repository twice, as both copies."""
+        """Writes an entry of the other repository as both copies of a damaged entry."""
         for begin in (self._at.offset, self._at.offset + len(frame)):
             self._file.write_at(begin, frame)
             self._file.sync()
@@ -168,8 +170,9 @@ class _Journal:
         return Healed("journal", f"entry {sequence}", "the other repository")
 
     def _restored(self) -> bytes | None:
-        """The frame (an encoded entry) in the other journal for the break in this chain; None
-        without one.
+        """The entry of the other journal for the break in this hash chain; None without a break.
+
+        The entry is returned as a frame: its encoded bytes.
         """
         frame_, other, at = self._other_frame(), self._other, self._at
         if frame_ is None or other is None:
@@ -177,15 +180,18 @@ class _Journal:
         rest = self._file.read(at.offset, self._file.size() - at.offset)
         for begin, (payload, sequence, _, _) in frames_behind(rest, 1):
             if sequence >= at.sequence:
-                # A frame has the hash of all frames before it. So if the other journal has the next
-                # sound frame of this journal, both journals are equal up to that frame.
+                # A frame (an encoded entry) has the hash of all previous frames. So if the other
+                # journal has the next sound frame of this journal, both journals are equal up to
+                # this frame.
                 follows = rest[begin : begin + OVERHEAD + len(payload)]
                 same = other.read(at.offset + begin, len(follows)) == follows
                 return frame_ if same else None
         return None
 
     def _other_frame(self) -> bytes | None:
-        """The sound frame at the same offset of the other journal, if it continues the chain."""
+        """The sound frame at the same offset of the other journal. None if it does not continue the
+        hash chain.
+        """
         other, at = self._other, self._at
         if other is None or other.size() <= at.offset:
             return None
@@ -198,8 +204,10 @@ class _Journal:
         return None
 
     def _lost_end(self) -> bytes | None:
-        """The other journal's next frame, if this journal ends before its high-water mark; else
-        None.
+        """The next frame of the other journal, if the end of this journal is lost; else None.
+
+        The end is lost if the journal is shorter than its high-water mark, the recorded largest
+        length.
         """
         at, other = self._at, self._other
         if other is None or not at.offset:
@@ -208,6 +216,6 @@ class _Journal:
         reached = read_high_water_mark(self._fs, self._folder, first.check)
         if reached is None or reached.sequence <= at.sequence or other.size() < reached.offset:
             return None
-        # the other journal must have the entry that was the last one here
+        # The other journal must have the last entry that this journal had.
         chain = other.read(reached.offset - len(reached.chain), len(reached.chain))
         return self._other_frame() if chain == reached.chain else None

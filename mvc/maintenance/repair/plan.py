@@ -1,5 +1,6 @@
-"""Repair: decide for every object whether sound records, another source or nothing can recover it.
+"""Repair: decide how to recover each object: from sound records or another source, or not at all.
 
+An *object* is a tensor or a manifest (the list of a version's files). A *record* stores objects.
 This module changes nothing. Its plan lists the records to remove and the objects to store again.
 """
 
@@ -24,9 +25,9 @@ from mvc.store.packs.records import BASE_BYTES, MANIFEST, Member
 
 
 class Need(Struct, frozen=True):
-    """An object that a version has. ``spec`` is None for a manifest.
+    """An object that a version has. ``spec``: dtype and shape; None for a manifest.
 
-    ``entry_index``: the entry of the first version with the object.
+    ``entry_index``: the journal entry of the first version with the object.
     """
 
     spec: TensorSpec | None
@@ -34,10 +35,10 @@ class Need(Struct, frozen=True):
 
 
 class RepairPlan(Struct):
-    """``lost``: objects that versions need and no source has. ``ranges``: bytes to quarantine.
+    """``lost``: objects that versions need and that no source has. ``ranges``: bytes to quarantine.
 
-    A plan that only has damaged ranges is executed, too: the new journal does not name these
-    ranges.
+    Even a plan without objects to store again is executed if it has damaged ranges, because the new
+    journal then does not name these ranges.
     """
 
     rewrite: RewritePlan
@@ -47,7 +48,7 @@ class RepairPlan(Struct):
 
 
 def needs_of(stored: StorageGraph, graph: SoundGraph, sources: ObjectSources) -> dict[bytes, Need]:
-    """Maps the objects of all states to their needs, in the order of versions.
+    """Maps each object of each state to its need, in the order of versions.
 
     Leaves out forgotten states, and the objects of manifests that cannot be recovered. Adds the id
     of every object to ``graph``.
@@ -74,7 +75,9 @@ def needs_of(stored: StorageGraph, graph: SoundGraph, sources: ObjectSources) ->
 def plan_repair(
     survey: PackCheck, graph: SoundGraph, needs: dict[bytes, Need], sources: ObjectSources
 ) -> RepairPlan:
-    """Decides for every object what to do. ``sources`` remembers where each object was found."""
+    """Decides for every object what to do. ``sources`` remembers in which source an object was
+    found.
+    """
     stored = _SoundRecords(survey, graph, needs)
     restored, lost = _settle(stored, sources)
     leave, encode_again, ranges = set(survey.damaged), set[bytes](), list(survey.ranges)
@@ -111,10 +114,10 @@ def plan_repair(
 
 
 def _settle(stored: _SoundRecords, sources: ObjectSources) -> tuple[dict[bytes, str], set[bytes]]:
-    """The source of every object to store again, and the objects that are lost.
+    """Maps each object to store again to the name of its source. Also returns the lost objects.
 
-    If an object is lost, paths through this object are lost, too. So rounds are repeated until no
-    more objects are lost.
+    If an object is lost, the paths through this object are lost, too. So rounds are repeated until
+    no more objects are lost.
     """
     restored: dict[bytes, str] = {}
     lost: set[bytes] = set()
@@ -130,11 +133,12 @@ def _settle(stored: _SoundRecords, sources: ObjectSources) -> tuple[dict[bytes, 
 def _restore_round(
     stored: _SoundRecords, sources: ObjectSources, restored: dict[bytes, str], lost: set[bytes]
 ) -> tuple[dict[bytes, str], set[bytes]]:
-    """Finds sources of the objects that cannot be recovered, and the objects without a source.
+    """One round: finds sources of the objects that cannot be recovered.
 
-    The oldest object comes first, because a restored object may be the base of later ones. An
-    object in ``encoded_again`` must be readable from sound records without restored objects. It may
-    count as missing until the next round, which finds its record in the quarantine.
+    Also returns the objects without a source. The oldest objects come first, because a restored
+    object may be the base of later objects. An object in ``encoded_again`` must be readable from
+    sound records without restored objects. It may count as missing until the next round, which
+    finds its record in the quarantine.
     """
     restored_now: dict[bytes, str] = {}
     missing: set[bytes] = set()
@@ -161,7 +165,8 @@ class _SoundRecords:
 
     ``pieces``: maps an object to the offsets of its pieces. ``encoded_again``: objects whose record
     cannot be copied in part, because its members share one payload, or because it has a manifest
-    and blobs. ``oldest_first``: all objects, sorted by the entry for a new record.
+    and blobs (tensors). ``oldest_first``: all objects, sorted by the entry to which a new record
+    would be added.
     """
 
     def __init__(self, survey: PackCheck, graph: SoundGraph, needs: dict[bytes, Need]) -> None:
@@ -192,8 +197,9 @@ class _SoundRecords:
         return [(id_, start) for id_ in ids for start in self.pieces[id_]]
 
     def entry_for(self, id_: bytes) -> int:
-        """The entry to which a new record of an object is added. No earlier entry has a delta from
-        it.
+        """The entry to which a new record of an object is added.
+
+        No earlier entry has a delta from the object.
         """
         last = len(self._survey.objects.entries) - 1
         need = self.needs.get(id_)
@@ -201,14 +207,17 @@ class _SoundRecords:
         return first if need is None else min(first, need.entry_index)
 
     def base_of(self, prefix: bytes, lost: set[bytes]) -> bytes | None:
-        """The id of the base with this prefix. None if it is lost or unknown, or for an empty
-        prefix.
+        """The id of the base that begins with ``prefix``.
+
+        None if the base is lost or unknown, or if the prefix is empty.
         """
         base = self._graph.resolve_prefix(prefix) if prefix else None
         return None if base in lost else base
 
     def has_needs(self, member: Member, lost: set[bytes]) -> bool:
-        """Whether no base or input of a record's member is lost or unknown."""
+        """Whether all objects that a record's member needs (base and inputs) are known and not
+        lost.
+        """
         return all(self.base_of(prefix, lost) is not None for prefix in member.needs)
 
     def earlier_base(self, id_: bytes, lost: set[bytes]) -> bytes | None:
@@ -223,8 +232,8 @@ class _SoundRecords:
     def readable(self, lost: set[bytes]) -> Reachability:
         """The pieces that sound records can recover without lost objects.
 
-        A delta leads back to its base only if the base has a retained record: only this record has
-        the full id of the base.
+        A delta leads back to its base only if the base has a retained record. A delta names its
+        base by the first bytes of the id, and only a record of the base has the full id.
         """
         members = [member for member in self._sound if member.id not in lost]
         named = {member.id for member in members}
@@ -239,9 +248,10 @@ class _SoundRecords:
         return reached
 
     def stranded(self, lost: set[bytes]) -> set[bytes]:
-        """Objects that no version needs, in groups from which other members are dropped.
+        """Objects that no version needs, but that share a payload with members to drop.
 
-        Such an object would have to be encoded again, but only versions have its dtype and shape.
+        Such an object would have to be encoded again. But its dtype and shape are unknown, because
+        only the manifests of versions have them.
         """
         stranded_: set[bytes] = set()
         for record in self._survey.objects.all_records():

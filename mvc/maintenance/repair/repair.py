@@ -1,9 +1,10 @@
-"""Repair: restore data from other copies and paths, put the rest into quarantine.
+"""Repair: restore data from other copies and paths, put damaged bytes into quarantine.
 
-The module ``journal`` first repairs the files that opening needs: the journal and ``format``. Then
-one rewrite of the packs retains only sound records. If it is interrupted, the repository is
-unchanged. After the rewrite every record in the packs can be decoded. No part of an unrecoverable
-object remains, so that a commit of the same content stores it again.
+The module ``journal`` first repairs the files that are needed to open the repository: the journal
+and ``format``. Then the packs, the files with the stored data, are rewritten. The new packs have
+only sound records. If the rewrite is interrupted, the repository is unchanged. After the rewrite,
+every record in the packs can be decoded. Nothing is left of an object (tensor or manifest) that
+cannot be recovered. So a later commit of the same content stores the object again.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def repair(
     """Repairs an open repository and checks it again.
 
     ``other``: the folder (see ``folder_of``) of another repository that may have the lost objects.
-    It is only read. ``full``: finds and repairs objects that decode to wrong bytes, too. Raises
-    ReadOnly, Busy, IoFailed. After IoFailed nothing was put into quarantine.
+    This repository is only read. ``full``: finds and repairs objects that decode to wrong bytes,
+    too. Raises ReadOnly, Busy, IoFailed. After IoFailed nothing was put into quarantine.
     """
     store.check_writable("repaired")
     store.fresh()
@@ -76,7 +77,7 @@ def repair(
 
 
 def _pack_heads(store: Store) -> Iterator[Healed]:
-    """Rewrites damaged headers of packs, which are the same in every pack."""
+    """Rewrites damaged headers of packs. All packs have the same header."""
     regions = (region for recorded in store.snapshot.entries() for region in recorded.entry.regions)
     for pack in sorted({region.pack for region in regions if region.length}):
         path = pack_path(store.folder / PACKS, pack)
@@ -91,7 +92,10 @@ def _pack_heads(store: Store) -> Iterator[Healed]:
 
 
 def _relink(store: Store, policy: Policy, relinks: Relinks) -> list[Healed]:
-    """Rewrites the journal with the right predecessors of statements, by its order."""
+    """Rewrites the journal so that each statement names its right predecessor.
+
+    The predecessor is the previous statement on the same topic, in the order of the journal.
+    """
     graph = read_records(store.snapshot)
     edits: dict[int, Entry | None] = {}
     for position, recorded in enumerate(graph.entries):
@@ -113,9 +117,10 @@ def _heal_objects(
     wrong: Collection[bytes] = (),
     progress: Progress | None = None,
 ) -> tuple[list[Healed], list[Quarantined]]:
-    """Heals objects in rounds: a round may restore a base, or quarantine a record, for the next.
+    """Heals objects in rounds.
 
-    ``wrong``: objects that decode to other bytes.
+    A round may restore a base or quarantine a record that the next round uses. ``wrong``: objects
+    that decode to other bytes than were committed.
     """
     healed: list[Healed] = []
     quarantined: list[Quarantined] = []

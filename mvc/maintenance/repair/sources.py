@@ -1,6 +1,7 @@
 """Repair: sources for the bytes of an object that cannot be recovered normally.
 
-The sources are tried in this order: another path through the storage graph, the object's damaged
+An *object* is a tensor or a manifest (the list of a version's files). These sources are tried in
+order: another path through the storage graph (a series of stored deltas), the object's damaged
 record (it may still decode to the right bytes), another repository such as a backup, and the files
 of the working folder. Bytes are accepted only if they have the object's hash.
 """
@@ -33,7 +34,7 @@ from mvc.store.store import Store
 
 
 def folder_of(fs: FileSystem, path: Path) -> Path:
-    """The folder with journal and packs: ``path`` itself, or the ``.mvc`` in it.
+    """The folder with journal and packs: ``path`` itself, or the folder ``.mvc`` in ``path``.
 
     Raises NotARepository if neither folder has a journal, and DubiousOwnership if the folder
     belongs to another user.
@@ -50,7 +51,7 @@ def folder_of(fs: FileSystem, path: Path) -> Path:
 
 
 class Untouched(FileSystem):
-    """Reports every folder as read-only, so that the other repository is opened without changes."""
+    """Reports every folder as read-only, so that opening the other repository changes nothing."""
 
     def is_writable_dir(self, path: Path) -> bool:  # noqa: ARG002
         return False
@@ -58,7 +59,7 @@ class Untouched(FileSystem):
 
 @contextmanager
 def object_sources(store: Store, graph: SoundGraph, other: Path | None) -> Iterator[ObjectSources]:
-    """Every source of objects while the block runs; ``other``: another repository's folder."""
+    """All sources of objects, open while the block runs. ``other``: another repository's folder."""
     own = Recovery(graph.packs, graph, store.pool)
     with ExitStack() as stack:
         stack.callback(graph.packs.close)
@@ -115,8 +116,9 @@ class _WorkingFiles:
         return printable(self._locate(id_)[0])
 
     def _locate(self, id_: bytes) -> tuple[str, int]:
-        """The path of the file with an object, and the object's number in the file; -1 for the
-        skeleton.
+        """The path of the file with an object, and the object's number in the file.
+
+        The number is -1 for the skeleton, the bytes outside the file's tensors.
         """
         if self._locations is None:
             self._locations = {}
@@ -145,8 +147,8 @@ class _WorkingFiles:
 class _DamagedRecords:
     """Objects that can still be recovered from records with a wrong checksum.
 
-    The flipped bit may be in another member of the record, or decoding may ignore the bit.
-    ``specs``: maps each blob to search to its dtype and shape.
+    The damaged bit may be in another object of the record, or decoding may ignore the bit.
+    ``specs``: maps each blob (tensor) to search to its dtype and shape.
     """
 
     def __init__(self, recovery: Recovery) -> None:
@@ -163,7 +165,10 @@ class _DamagedRecords:
 
 
 class ObjectSources:
-    """All sources as one. Each object is read from the source in which its hash was right."""
+    """All sources as one.
+
+    Each object is read from the first source whose bytes had the object's hash.
+    """
 
     def __init__(
         self, own: ObjectSource, readers: Recovery, working: _WorkingFiles, other: Store | None
@@ -207,10 +212,9 @@ class ObjectSources:
         return True
 
     def load(self, id_: ManifestId) -> Manifest | None:
-        """A manifest from the first source that has it; None if it is lost.
+        """A manifest from the first source that has it; None if the manifest is lost.
 
-        Adds the files that the manifest names to the working files in which objects are searched
-        later.
+        The files that the manifest names are added to the working files that later searches read.
         """
         if self.find(id_, None) is None:
             return None
