@@ -47,9 +47,10 @@ def right_of(
 ) -> NDArray[np.bool_]:
     """Which samples of a batch the weights classify correctly.
 
-    If ``evaluate`` returns accuracies, it is called for each label. Then the first samples of a
-    label count as correct; with ``last``, the last samples. So two sets of weights, one of which is
-    evaluated with ``last``, differ in as many samples as possible.
+    If ``evaluate`` returns accuracies, it is called for each label. Then nobody knows which samples
+    are correct, and the first samples of each label count as correct. With ``last``, the last
+    samples count as correct. So if one of two sets of weights is evaluated with ``last``, their
+    results differ in as many samples as possible.
     """
     if not len(batch):
         return np.zeros(0, np.bool_)
@@ -72,7 +73,9 @@ class LabelledBatch:
     """Inputs with one label each: tensors, arrays or lists. ``keys``: the labels as text."""
 
     def __init__(self, inputs: Any, labels: Any) -> None:
-        """Raises WrongUsage unless inputs and labels have one length, and labels one dimension."""
+        """Raises WrongUsage if inputs and labels differ in length, or labels have several
+        dimensions.
+        """
         self.inputs, self.labels = inputs, labels
         values = labels.tolist() if hasattr(labels, "tolist") else labels
         plain = isinstance(values, list | tuple) and not any(
@@ -98,14 +101,14 @@ class LabelledBatch:
         return len(self.keys)
 
     def by_label(self) -> dict[str, NDArray[np.int64]]:
-        """The rows of each label."""
+        """Maps each label to the positions of its samples."""
         groups: dict[str, list[int]] = {}
         for row, key in enumerate(self.keys):
             groups.setdefault(key, []).append(row)
         return {key: np.array(rows, np.int64) for key, rows in groups.items()}
 
     def rows(self, rows: NDArray[np.integer]) -> LabelledBatch:
-        """A copy of these samples; a row may occur more than once."""
+        """A copy of the samples at the positions ``rows``. A position may occur more than once."""
         return LabelledBatch(_rows(self.inputs, rows), _rows(self.labels, rows))
 
     def followed_by(self, other: LabelledBatch) -> LabelledBatch:
@@ -131,7 +134,7 @@ def _has_rows(values: Any) -> bool:
 def _rows(values: Any, rows: NDArray[np.integer]) -> Any:
     if isinstance(values, list | tuple):
         return [values[row] for row in rows]
-    # detached: a stored tensor must not retain its computation graph
+    # detach: do not retain the computation graph
     return values.detach()[rows] if hasattr(values, "detach") else values[rows]
 
 
@@ -183,7 +186,7 @@ def sample_count(data: Any) -> int:
 
 
 def is_sequence(data: Any) -> bool:
-    """Whether ``data`` is a sequence other than text."""
+    """Whether ``data`` is a sequence, but not a text."""
     return isinstance(data, Sequence) and not isinstance(data, str | bytes)
 
 

@@ -11,16 +11,17 @@ from mvc.codecs.stage import Kind, Stage, read_options, whole_number
 from mvc.codecs.words import word_type
 from mvc.lossy.weights import LossyStage, Moving
 
-FRACTION = 23  # bits of a float32's fraction; the parameters N and M refer to float32
-_FINER = 4  # the next finer stage resets so many bits fewer
+FRACTION = 23  # bits of a float32's fraction; N and M are for float32
+_FINER = 4  # how many fewer bits the next finer stage resets
 
 
 class ResetBits(LossyStage, frozen=True):
     """lossy: resets the N lowest bits of a change (msb: of changes in the M highest bits)
 
-    ``high``: resets only entries that changed in one of the ``high`` highest bits of the fraction.
-    A change is the xor of new weights and previous production weights. A bit that is reset does not
-    change. So after any number of versions, the low bits are those of the first weights.
+    ``low``: N. ``high``: M; resets only entries that changed in one of the ``high`` highest bits of
+    the fraction (0: all entries). A change is the xor of new weights and previous production
+    weights. A bit of the weights that is reset in the change keeps its previous value. So if every
+    version resets them, the low bits are always those of the first weights.
     """
 
     low: int
@@ -57,14 +58,13 @@ class ResetBits(LossyStage, frozen=True):
 
 
 def low_mask(kind: Format, low: int) -> int:
-    """The bits to reset: for float32 the ``low`` lowest.
+    """The bits to reset. For float32, these are the ``low`` lowest bits.
 
-    Other formats retain ``23 - low`` bits of their fraction. If a fraction has fewer bits, it
-    retains all.
+    Other formats retain ``23 - low`` bits of their fraction, or all if the fraction has fewer.
     """
     return (1 << kind.fraction - min(kind.fraction, FRACTION - low)) - 1
 
 
 def high_mask(kind: Format, high: int) -> int:
-    """The ``high`` highest bits of the fraction, or all if it has fewer."""
+    """The ``high`` highest bits of the fraction, or all bits if the fraction has fewer."""
     return (1 << kind.fraction) - (1 << kind.fraction - min(high, kind.fraction))

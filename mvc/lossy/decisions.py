@@ -1,8 +1,9 @@
 """Stages that decide whether a version is saved. They change no weights and are not stored.
 
 docs/production.md, "Decisions", describes each stage (thesis §3.2.1, §3.2.5, chapter 6). ``dsed``
-computes with exact fractions, so that equal accuracies are equal. ``drift`` uses detectors of the
-package river. They read one number per sample, and reset themselves when they detect a drift.
+computes with exact fractions, so that rounding cannot make equal accuracies unequal. ``drift`` uses
+detectors of the Python package river. A detector reads one number per sample, and starts again when
+it detects a drift of these numbers.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ class OnNewWeights(Stage, frozen=True):
 class Dsed(OnNewWeights, frozen=True):
     """decision: skips while the deployed version is within E of the new one's accuracy
 
-    ``bound`` is a share of accuracy (0.01 is one per cent). ``last_only``: evaluate the new version
-    only on the newest batch.
+    ``bound``: E, a share of accuracy (0.01 is one per cent). ``last_only``: evaluate the new
+    version only on the newest batch.
     """
 
     bound: Decimal
@@ -100,14 +101,14 @@ class Dsed(OnNewWeights, frozen=True):
 
 
 def _is_batch(pair: object) -> bool:
-    """Whether ``pair`` is data and the number of its samples."""
+    """Whether ``pair`` has the form (data, number of samples)."""
     return (
         isinstance(pair, list | tuple) and len(pair) == 2 and type(pair[1]) is int and pair[1] > 0
     )
 
 
 class ErrorDecay:
-    """Compares accuracies for ``dsed``, on the batches since the last save.
+    """Compares accuracies for ``dsed``, on the batches since a version was saved.
 
     With ``last``, only the newest batch is stored. Raises WrongUsage without ``evaluate``.
     """
@@ -140,7 +141,9 @@ class ErrorDecay:
         self._batches.append((data, count))
 
     def memory(self) -> dict[str, Any]:
-        """The argument of ``restore`` in another process; empty right after a save."""
+        """The argument of ``restore`` in another process. Empty if no batch came since a version
+        was saved.
+        """
         if not self._seen:
             return {}
         return {"batches": self._batches, "seen": self._seen, "accuracy": str(self._old)}
@@ -159,12 +162,12 @@ class ErrorDecay:
     def good_enough(self, weights: Mapping[str, NDArray[Any]]) -> str | None:
         """The reason why the deployed weights suffice; None if the new weights must be saved.
 
-        The new weights are evaluated on the newest batch first, then on older ones. This stops as
-        soon as no other batch can change the decision.
+        The new weights are evaluated on the newest batch first, then on older batches. This stops
+        as soon as the remaining batches cannot change the decision.
         """
         old = self._old / self._seen
         total = sum(count for _, count in self._batches)
-        limit = old * total + round(self._bound * total)  # saved if more answers are correct
+        limit = old * total + round(self._bound * total)  # more correct answers: save
         right, unknown = Fraction(0), total
         for data, count in reversed(self._batches):
             if right > limit or right + unknown <= limit:
@@ -181,7 +184,10 @@ class ErrorDecay:
 
 
 class DriftDetector:
-    """A detector that must read every batch, in order. Raises NotInstalled without river."""
+    """A detector of drifts.
+
+    It must read every batch, in order. Raises NotInstalled without river.
+    """
 
     def __init__(self, stage: DriftStage, monitor: Monitor | None) -> None:
         try:
@@ -194,10 +200,13 @@ class DriftDetector:
         self.text = stage.text
         self._detector: Any = kinds[stage.detector]()
         self._monitor = monitor or _input_means
-        self._seen = array("d")  # since the last drift, when the detector was reset
+        self._seen = array("d")  # the numbers read since the last drift
 
     def memory(self) -> dict[str, Any]:
-        """The argument of ``restore`` in another process, in parts that rarely change."""
+        """The argument of ``restore`` in another process.
+
+        It is a list of parts; most parts do not change from one call to the next.
+        """
         seen = np.array(self._seen)
         return {f"watched.{i}": seen[i : i + _PART] for i in range(0, len(seen), _PART)}
 
@@ -218,7 +227,10 @@ class DriftDetector:
         return is_drift
 
     def drifted(self, data: Any) -> bool:
-        """Whether a drift was detected in the batch. Raises WrongUsage for a bad monitor."""
+        """Whether a drift was detected in the batch.
+
+        Raises WrongUsage if ``monitor`` does not return numbers.
+        """
         watched: Any = self._monitor(data)
         # A tensor or array without dimensions is one number.
         several = isinstance(watched, Iterable) and not isinstance(watched, str | bytes)
@@ -238,7 +250,7 @@ class DriftDetector:
 def _input_means(data: Any) -> list[float]:
     """The mean of each input of a pair (inputs, labels), or of an array of inputs.
 
-    Raises WrongUsage if inputs are not numbers, or missing.
+    Raises WrongUsage if the inputs are missing or are not numbers.
     """
     try:
         inputs = np.asarray(data[0] if is_sequence(data) else data, np.float64)

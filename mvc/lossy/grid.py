@@ -1,16 +1,16 @@
 """The grid: rounds each tensor to whole multiples of its step, a power of two.
 
 *Production weights* are the rounded weights, which are stored and deployed. *Training weights* are
-the optimizer's, which stay unrounded (``mvc.lossy.reducer``). docs/pipelines.md describes the size
-of the step, and when it changes. Training weights fluctuate. So a weight stays at its multiple
-until it is more than ``hold`` steps away. Without ``hold``, a weight half-way between two multiples
-would change with every batch.
+the optimizer's weights, which stay unrounded (``mvc.lossy.reducer``). docs/pipelines.md describes
+the size of the step, and when it changes. Training weights fluctuate from batch to batch. Without a
+margin, a weight half-way between two multiples would change with every batch. So a weight stays at
+its multiple until it is more than ``hold`` steps away.
 
 Rounding needs no dither (added noise), because weights are spread evenly between multiples. If all
 entries of a tensor change by a tenth of a step, about a tenth of the rounded entries change by one
-step. A larger ``hold`` would lose such small changes. Rounding errors do not add up, since each
-version is rounded from its training weights. The step is not stored; it is derived from the
-previous production weights.
+step. If ``hold`` were larger, such small changes would be lost. Rounding errors do not add up,
+since each version is rounded from its training weights. The step is not stored, because it can be
+derived from the previous production weights.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mvc.lossy.weights import ChoosingStage, LossyStage, Moving
 
 _HOLD, _FINE = "0.52", "0.5"
 _FINEST = Decimal("0.03")  # with a smaller C, deltas are hardly smaller than exact deltas
-_SMALLEST = -126  # exponent; smaller float32 numbers are subnormal, with fewer bits
+_SMALLEST = -126  # exponent; numbers below 2^-126 have fewer bits in float32
 
 
 class Grid(ChoosingStage, frozen=True):
@@ -70,7 +70,7 @@ class Grid(ChoosingStage, frozen=True):
             wanted = wanted_exponent(_finite(after, tensor), coarse, longest, fine)
             if wanted is None:
                 continue
-            # The previous step is reused, unless a finer or coarser level of this stage chose it.
+            # The previous step is reused, unless another level (finer or coarser) chose it.
             exponent = (
                 wanted if tensor.has_new_level else _exponent(_finite(before, tensor), wanted)
             )
@@ -81,9 +81,9 @@ class Grid(ChoosingStage, frozen=True):
 
 
 def wanted_exponent(values: Numbers, coarse: float, longest: int, fine: float) -> int | None:
-    """The exponent of a tensor's step, from the spread of its entries; None without a spread.
+    """The exponent of a tensor's step, from the spread of its entries.
 
-    ``longest``: the number of entries of the largest tensor.
+    None if all entries are equal. ``longest``: the number of entries of the largest tensor.
     """
     with np.errstate(all="ignore"):  # a spread beyond float64 is infinite
         spread = float(np.std(values, dtype=np.float64)) if len(values) else 0.0
@@ -98,7 +98,10 @@ def _finite(values: Numbers, tensor: Moving) -> Numbers:
 
 
 def _exponent(before: Numbers, wanted: int) -> int:
-    """The exponent of the step of ``before``, if it differs from ``wanted`` by at most one."""
+    """The exponent of the step of ``before`` if it differs from ``wanted`` by at most one.
+
+    Otherwise, or if ``before`` has only zeros, returns ``wanted``.
+    """
     near = (e for e in (wanted + 1, wanted, wanted - 1) if _on_grid(before, e))
     return next(near, wanted) if before.any() else wanted
 
@@ -106,7 +109,8 @@ def _exponent(before: Numbers, wanted: int) -> int:
 def _on_grid(values: Numbers, exponent: int) -> bool:
     """Whether all values are multiples of the step.
 
-    Checks a few values first, since most tensors off the grid fail there.
+    Checks a few values first. If a tensor is not on the grid, most of its values are not, so this
+    is fast.
     """
     for part in (values[:256], values):
         with np.errstate(all="ignore"):
@@ -119,7 +123,7 @@ def _on_grid(values: Numbers, exponent: int) -> bool:
 def _rounded(
     before: Numbers, after: Numbers, exponent: int, *, hold: float, largest: float
 ) -> Numbers:
-    """``after`` rounded to multiples of the step. Small changes are undone.
+    """``after`` rounded to multiples of the step. Where the change is small, ``before`` stays.
 
     ``largest``: the largest finite number of the format. Scaling by a power of two is exact, so
     every multiple is exact, too.

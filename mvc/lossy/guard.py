@@ -1,19 +1,22 @@
 """The guard: production weights may lose at most a share E of the accuracy of the training weights.
 
-docs/production.md, "Decisions", describes the comparisons and the levels. An *account* counts the
-samples on which production weights lost or won against training weights. There are accounts of all
-samples and of each label. They count all batches, and the batches since the level changed. The
-*reservoir* has the K newest samples of every label, of earlier batches. Level 0 uses the stages as
-written. Each next level changes weights about half as much as the level before, and the last level
-is exact.
+docs/production.md, "Decisions", describes the comparisons and the levels. *Training weights* are
+the weights that the optimizer computes. *Production weights* are the weights that the lossy stages
+of a pipeline make from these. An *account* counts the samples on which production weights lost or
+won against training weights. There is an account of all samples, and an account of each label. Each
+account is kept twice: over all batches, and over the batches since the level changed. The
+*reservoir* has the K newest samples of every label from earlier batches. Level 0 uses the stages as
+written. Each finer level changes weights about half as much as the level before. The finest level
+stores the training weights exactly.
 
-The tests are valid at every moment. The evidence of an account is the capital of a gambler who bets
-on losses, a mixture over stakes (Waudby-Smith and Ramdas, "Estimating means of bounded random
-variables by betting", J. R. Stat. Soc. B 86, 2024). If the mean drop of the accuracy is at most E,
-the expected capital is at most 1. So the capital ever reaches 1 / x with a probability of at most x
-(Ville). With E = 0 the capital is Robbins' mixture of likelihood ratios of a binomial. A level is
-tested only after all coarser levels were rejected. So the tests of all levels have the error of one
-test. Every return to a coarser level starts another test.
+The tests are valid at every moment, although they are repeated with each batch. The evidence of an
+account is the capital of a gambler who bets on losses, a mixture over stakes (Waudby-Smith and
+Ramdas, "Estimating means of bounded random variables by betting", J. R. Stat. Soc. B 86, 2024). If
+the mean drop of the accuracy is at most E, the expected capital is at most 1. So the capital ever
+reaches 1 / x with a probability of at most x (Ville). With E = 0 the capital is Robbins' mixture of
+likelihood ratios of a binomial. A level is tested only after all coarser levels were rejected. So
+the tests of all levels together have the error of one test. Every return to a coarser level starts
+another test.
 """
 
 from __future__ import annotations
@@ -37,12 +40,12 @@ from mvc.lossy.decisions import OnNewWeights
 _KEEP = 8
 _MOST_LABELS = 256
 """Labels with an account and samples in the reservoir. Others count only in the account of all."""
-_PATIENCE, _MOST_PATIENCE = 10, 1_000_000  # versions with small drops before a return
+_PATIENCE, _MOST_PATIENCE = 10, 1_000_000  # versions with small drops before the level is coarser
 _ERROR = 0.0475  # chance that the accounts ever refine versions by mistake
 _ERROR_ONCE = 0.0025  # chance that a version is ever refused by mistake, on the reservoir
-_DESCENTS = 1.0824  # at least 1 + 1/16 + 1/81 + ...: descent n has the n^-4 part of the error
+_DESCENTS = 1.0824  # >= 1 + 1/16 + 1/81 + ...: descent n gets n^-4 of the error
 _ALL = 0.6  # share of the capital bet on all samples together
-_MOST_SHARE = 0.1  # share of the rest that is bet on each of the first ten labels
+_MOST_SHARE = 0.1  # of the rest, bet on each of the first ten labels
 _STEPS = np.arange(20)
 _STAKES = 0.99 * 2.0 ** (-_STEPS / 2)  # shares of the largest stake
 _WEIGHTS = 1 / (_STEPS + 8) - 1 / (_STEPS + 9)
@@ -56,8 +59,8 @@ Right: TypeAlias = NDArray[np.bool_]
 class GuardStage(OnNewWeights, frozen=True):
     """decision: stores versions finer while they lose more than E of the accuracy
 
-    ``bound`` is a share of accuracy (0.001 is a tenth of a per cent), ``keep`` the number of
-    samples of every label in the reservoir.
+    ``bound``: E, a share of accuracy (0.001 is a tenth of a per cent). ``keep``: how many samples
+    of every label are in the reservoir (samples of earlier batches).
     """
 
     bound: Decimal
@@ -81,18 +84,26 @@ class Paired(Struct):
     won: int = 0
 
     def add(self, before: Right, after: Right) -> None:
-        """``before``: results of training weights; ``after``: of production weights."""
+        """Adds the results of one batch.
+
+        ``before``: which samples the training weights classify correctly. ``after``: the same for
+        the production weights.
+        """
         self.samples += len(before)
         self.lost += int(np.count_nonzero(before & ~after))
         self.won += int(np.count_nonzero(after & ~before))
 
     @property
     def drop(self) -> float:
-        """The mean drop, a share of the samples."""
+        """The mean drop of the accuracy: (lost - won) / samples."""
         return (self.lost - self.won) / self.samples if self.samples else 0.0
 
     def evidence(self, bound: float) -> float:
-        """The logarithm of the capital, an e-value against a mean drop of at most ``bound``."""
+        """The logarithm of the capital of a gambler who bets on a mean drop above ``bound``.
+
+        The capital is an e-value: its expectation is at most 1 if the mean drop is at most
+        ``bound``.
+        """
         stakes = _STAKES / (1 + bound)
         capital = (
             self.lost * np.log1p(stakes * (1 - bound))
@@ -110,7 +121,7 @@ class Reservoir:
         self._samples: LabelledBatch | None = None
 
     def add(self, batch: LabelledBatch) -> None:
-        """Adds the samples. First empties the reservoir if its samples have another form."""
+        """Adds the samples. If the stored samples have another form, deletes these first."""
         if not len(batch):
             return
         if self._samples is not None and self._samples.like(batch):
@@ -119,7 +130,7 @@ class Reservoir:
         self._samples = batch.rows(np.concatenate([rows[-self.keep :] for rows in labels]))
 
     def samples(self, like: LabelledBatch | None = None) -> LabelledBatch | None:
-        """All samples, on the device of ``like``; None if there are none."""
+        """All samples, on the device of ``like``; None if the reservoir is empty."""
         if self._samples is not None and like is not None and len(like):
             self._samples = self._samples.on_device_of(like)
         return self._samples
@@ -128,8 +139,8 @@ class Reservoir:
 class AccuracyGuard:
     """Compares production with training weights, and decides how fine versions must be.
 
-    Level 0 is the pipeline as written, ``finest`` the exact training weights. Raises WrongUsage
-    without ``evaluate``.
+    Level 0 is the pipeline as written. The level ``finest`` stores the exact training weights.
+    Raises WrongUsage without ``evaluate``.
     """
 
     def __init__(self, stage: GuardStage, finest: int, evaluate: Evaluate | None) -> None:
@@ -147,15 +158,19 @@ class AccuracyGuard:
         self._accounts: dict[str, Paired] = {}
         self._recent: dict[str, Paired] = {}  # since the level changed
         self._calm, self._patience, self._descent = 0, _PATIENCE, 1
-        self._versions = 0  # compared on the reservoir
-        self._refined = self._returned = False  # in this offer
-        self._trained: Arrays | None = None  # the training weights of the last offer
+        self._versions = 0  # versions that were compared on the reservoir
+        self._refined = self._returned = False  # since the last ``add_batch``
+        self._trained: Arrays | None = None  # of the last ``add_batch``
         self._compared: _ReservoirResult | None = (
-            None  # samples that versions of this offer are compared on
+            None  # samples for comparisons until the next ``add_batch``
         )
 
     def add_batch(self, live: Arrays | None, training: Arrays, data: Any) -> None:
-        """Starts an offer: a new batch, and training weights that have learned from it."""
+        """Counts the results of a new batch, and may change the level.
+
+        ``live``: the deployed production weights. ``training``: training weights that have learned
+        from the batch. All comparisons until the next call use these training weights.
+        """
         batch = None if data is None else LabelledBatch.of(data)
         self._refined = self._returned = False
         if batch is not None and live is not None and self._trained is not None:
@@ -175,8 +190,8 @@ class AccuracyGuard:
     def refuses(self, weights: Arrays) -> bool:
         """Whether these production weights lose too much.
 
-        The first weights after a return to a coarser level are refused sooner. This only delays the
-        return.
+        The first weights after a return to a coarser level are refused at weaker evidence. A wrong
+        refusal only delays the return.
         """
         error_ = _ERROR_ONCE / max(1, self._versions * (self._versions + 1))
         return self._loses(weights, _ERROR if self._returned else error_)
@@ -186,7 +201,10 @@ class AccuracyGuard:
         return not self._refined and not self._loses(live, _ERROR)
 
     def _loses(self, weights: Arrays, error: float) -> bool:
-        """Whether ``weights`` lose on the reservoir. ``error``: the false alarm rate."""
+        """Whether ``weights`` lose too much on the reservoir.
+
+        ``error``: the probability of the answer True if they do not.
+        """
         if self._compared is None:
             return False
         samples, before = self._compared.samples, self._compared.right
@@ -197,7 +215,7 @@ class AccuracyGuard:
         return _evidence(accounts, self._bound) >= -math.log(error)
 
     def refine(self) -> bool:
-        """Goes one level finer; False if the weights are exact already."""
+        """Goes one level finer. Returns False if the weights are exact already."""
         if self.level == self._finest:
             return False
         if not self._refined:
@@ -213,7 +231,9 @@ class AccuracyGuard:
                     accounts.setdefault(key, Paired()).add(before[rows], after[rows])
 
     def _adjust(self) -> None:
-        """Goes one level finer, or returns one level, depending on the accounts."""
+        """Goes one level finer, returns to the next coarser level, or stays, depending on the
+        accounts.
+        """
         error = _ERROR / (_DESCENTS * self._descent**4)
         if _evidence(self._recent, self._bound) >= -math.log(error):
             self.refine()
@@ -230,7 +250,10 @@ class AccuracyGuard:
         self._calm, self._recent = 0, {key: Paired() for key in self._accounts}
 
     def memory(self, *, samples: bool) -> dict[str, Any]:
-        """The argument of ``restore`` in another process; with the reservoir if ``samples``."""
+        """The argument of ``restore`` in another process.
+
+        With ``samples``, includes the reservoir.
+        """
         rows = [
             [*astuple(account), *astuple(self._recent[key])]
             for key, account in self._accounts.items()
@@ -248,7 +271,7 @@ class AccuracyGuard:
         )
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the result of ``memory``; ignores anything else."""
+        """Restores the result of ``memory``. Ignores a value that is not such a result."""
         labels, level = state.get("guard.labels"), state.get("guard.level")
         table = np.asarray(state.get("guard.accounts", ()))
         if (
@@ -287,9 +310,9 @@ class _ReservoirResult(Struct):
 def _evidence(accounts: Mapping[str, Paired], bound: float) -> float:
     """The logarithm of an e-value: evidence that an account has a mean drop above ``bound``.
 
-    A part of the capital is bet on all samples together, the rest on the labels. The samples of
-    labels are disjoint, so each label, in order of appearance, bets its share of the remaining
-    capital.
+    The gambler divides the capital. A part is bet on all samples together, the rest on the labels.
+    The samples of different labels are disjoint. So the labels bet in turn, in order of appearance:
+    each label bets its share of the capital that the labels before it left.
     """
     labels = [account.evidence(bound) for key, account in accounts.items() if key != _TOGETHER]
     shares = np.minimum(_MOST_SHARE, 1 / np.arange(1, len(labels) + 1))
@@ -299,7 +322,7 @@ def _evidence(accounts: Mapping[str, Paired], bound: float) -> float:
 
 
 def _groups(batch: LabelledBatch) -> dict[str, NDArray[np.int64]]:
-    """The rows of each label, and all rows."""
+    """Maps each label to the positions of its samples; also has the positions of all samples."""
     by_label = {_LABEL + key: rows for key, rows in batch.by_label().items()}
     return {_TOGETHER: np.arange(len(batch)), **by_label}
 

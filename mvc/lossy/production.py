@@ -1,8 +1,8 @@
 """Applies the lossy stages and decisions of a pipeline, version by version.
 
-The training weights are not changed. A lossy pipeline makes production weights from training
-weights and the previous production weights (thesis §3.2). Production weights are deployed and
-stored. After a skipped version, the next version starts from the deployed one.
+A lossy pipeline makes *production weights* from training weights and the previous production
+weights (thesis §3.2). Production weights are deployed and stored. The training weights are not
+changed. If a version is skipped, the deployed production weights stay the previous ones.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mvc.lossy.topk import TopKOfEach
 class Decision(Struct, frozen=True):
     """Whether offered training weights became a version.
 
-    ``production``: the weights that are live from now on. These are the new weights if ``saved``,
-    else the previous ones. Do not write to the arrays. ``reason``: text for people.
+    ``production``: the weights that are live from now on: the new weights if ``saved``, else the
+    previous weights. Do not write to the arrays. ``reason``: text for people.
     """
 
     saved: bool
@@ -39,10 +39,11 @@ class Production:
 
     ``evaluate(weights, data)``, for ``dsed`` and ``guard``: returns the accuracy on labelled data,
     from 0 to 1, or (accuracy, number of samples). ``monitor(data)``, for ``drift``: returns a
-    number, or a number for each sample; None: the mean of each input. ``previous``: production
-    weights that are live already. ``exact``: tensors that must not change, such as buffers.
-    ``dtypes``: maps an array of words to the dtype of its numbers (``bfloat16`` for uint16). Raises
-    WrongUsage without a needed ``evaluate``, and NotInstalled without river.
+    number, or a number for each sample. ``monitor`` None: the detector reads the mean of each
+    input. ``previous``: production weights that are live already. ``exact``: tensors that must not
+    change, such as buffers. ``dtypes``: maps the name of an integer array to the dtype of the
+    numbers in it (``bfloat16`` for uint16). Raises WrongUsage without a needed ``evaluate``, and
+    NotInstalled without river.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Production:
         self.live = previous
         self.dtypes = dtypes
         self._reducers = [Reducer(pipeline, exact)]
-        self._level = 0  # of the live weights
+        self._level = 0  # the guard's level that made the live weights
         self._every: Every | None = None
         self._drift: DriftDetector | None = None
         self._decay: ErrorDecay | None = None
@@ -80,7 +81,8 @@ class Production:
         self._needs_loss = next((s.text for s in adaptive), None)
         self._offers = 0
         self._drifted = False
-        # before the last save: live weights, whether a drift was detected, batches, level
+        # The state before the last save: live weights, whether a drift was detected, batches,
+        # level.
         self._undo: tuple[Arrays | None, bool, ErrorDecay | None, int] | None = None
 
     def check(self, *, loss: float | None, data: Any) -> None:
@@ -96,11 +98,11 @@ class Production:
     def offer(self, training: Arrays, *, loss: float | None = None, data: Any = None) -> Decision:
         """Decides whether the training weights after a batch become a version.
 
-        ``training`` may be changed after the call, ``data`` must not. ``data``: the labelled
-        samples of the batch, in the form that ``evaluate`` expects. It is a pair (inputs, labels),
-        unless ``evaluate`` returns the number of samples and ``monitor`` is set. The first version
-        is always saved, and only ``grid`` changes its weights. Raises WrongUsage as ``check`` does,
-        and for bad callback results.
+        ``training``: you may change these arrays after the call. ``data``: the labelled samples of
+        the batch, in the form that ``evaluate`` expects; do not change them. They must be a pair
+        (inputs, labels), unless ``evaluate`` returns the number of samples and ``monitor`` is set.
+        The first version is always saved, and only ``grid`` changes its weights. Raises WrongUsage
+        as ``check`` does, and for wrong results of callbacks.
         """
         self.check(loss=loss, data=data)
         live = self.live
@@ -125,7 +127,7 @@ class Production:
         return Decision(True, weights, "the first version" if live is None else "saved")
 
     def _produced(self, live: Arrays | None, training: Arrays, loss: float | None) -> Arrays:
-        """Production weights, as fine as the guard requires."""
+        """Production weights at the level (of exactness) that the guard requires."""
         while True:
             level = 0 if self._guard is None else self._guard.level
             weights = self._reducers[level].produce(
@@ -146,7 +148,8 @@ class Production:
     def memory(self, *, samples: bool = False) -> dict[str, Any]:
         """The state of the decisions, without the weights; often empty.
 
-        ``samples``: include the labelled samples of ``guard``; new samples soon replace these.
+        ``samples``: include the labelled samples of ``guard``. Without them, ``guard`` collects new
+        samples.
         """
         if not self.pipeline.decisions:
             return {}
@@ -160,7 +163,7 @@ class Production:
         return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from the result of ``memory``; ignores the memory of another pipeline."""
+        """Continues from the result of ``memory``. Ignores the memory of another pipeline."""
         if state.get("pipeline") != self.pipeline.text:
             return
         offers, drifted = state.get("offers"), state.get("drifted")
@@ -173,9 +176,9 @@ class Production:
         self._level = 0 if self._guard is None else self._guard.level
 
     def _before(self, data: Any) -> str | None:
-        """The first reason to skip the version before it is made; None: no reason.
+        """The reason to skip the version before its weights are computed; None if there is none.
 
-        Every decision is evaluated, because detectors must read all data.
+        Evaluates every decision even after one skips, because detectors must read all data.
         """
         reasons = []
         if self._every is not None:
@@ -184,7 +187,7 @@ class Production:
                 reasons.append(f"{self._every.text} skips it")
         self._offers += 1
         if self._drift is not None:
-            # A drift counts until a version is saved, which another decision may delay.
+            # Another decision may delay the save. Until then the drift is remembered.
             self._drifted = self._drift.drifted(data) or self._drifted
             if not self._drifted:
                 reasons.append(f"{self._drift.text} detected no drift")

@@ -1,11 +1,11 @@
-"""A ``Reducer`` turns the weights of a training into those that are deployed and stored.
+"""A ``Reducer`` turns the weights of a training into the weights that are deployed and stored.
 
 The stages ``topk``, ``grid`` and ``lsb`` make *production weights*: they change the training
 weights one after another, and the result is stored exactly (docs/pipelines.md lists the
-exceptions). The stages of ``mvc.lossy.lc`` make *approximations*: the previous version plus a coded
-step. The step starts from the previous version, not from the training's previous state. So the next
-step contains the error of the step before, and errors do not add up (docs/lc.md lists the
-exceptions).
+exceptions). The stages of ``mvc.lossy.lc`` make *approximations* instead. An approximation is the
+previous version plus a coded step. The step starts from the stored previous version, not from the
+training's previous state. So each step corrects the error of the step before, and errors do not add
+up (docs/lc.md lists the exceptions).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _STATISTICS = {"running_mean", "running_var"}
 
 
 def is_optimizer(name: str) -> bool:
-    """Whether a tensor is optimizer or other training state, by its name."""
+    """Whether a tensor belongs to the optimizer or other training state, judged by its name."""
     parts = name.lower().split(".")
     return not _OF_TRAINING.isdisjoint(parts) or parts[-1] in _OF_OPTIMIZERS
 
@@ -72,7 +72,7 @@ def kind_of(name: str) -> str | None:
 class Reduced(Struct, frozen=True):
     """The tensors of a version, with the order, dtypes and shapes of the training state.
 
-    ``steps``: the steps from the previous version to the tensors that are approximated.
+    ``steps``: maps each approximated tensor to the step from the previous version.
     """
 
     arrays: dict[str, Array]
@@ -80,13 +80,13 @@ class Reduced(Struct, frozen=True):
 
 
 class Reducer(Struct, frozen=True):
-    """Reduces a state by ``pipeline``; ``exact`` names tensors that do not change."""
+    """Reduces a state by ``pipeline``. ``exact``: names of tensors that must not change."""
 
     pipeline: LossyPipeline
     exact: Container[str] = ()
 
     def may_change(self, name: str, dtype: str) -> bool:
-        """Whether a tensor of a file with weights and training state may be changed at all."""
+        """Whether a tensor of a file with weights and training state may be changed."""
         if name in self.exact or dtype not in FORMATS:
             return False
         return kind_of(name) is not None if self.pipeline.forward_only else not is_optimizer(name)
@@ -99,12 +99,13 @@ class Reducer(Struct, frozen=True):
         loss: float | None = None,
         dtypes: Mapping[str, str] | None = None,
     ) -> Reduced:
-        """A version of the state ``training``, after the version ``before`` (None: the first).
+        """A version of the state ``training``, after the version ``before`` (None: the first
+        version).
 
-        numpy has no bfloat16: such a tensor is an array of uint16 words named in ``dtypes``, or has
-        a dtype of 2 bytes with the name bfloat16 (ml_dtypes). ``loss``: the loss of the batch, for
-        a stage that depends on it. In an approximation, arrays that stay exact are not copied.
-        Production weights are new arrays. Raises WrongUsage.
+        numpy has no bfloat16. Such a tensor is an array of uint16 integers and named in ``dtypes``,
+        or it has a dtype of 2 bytes with the name bfloat16 (ml_dtypes). ``loss``: the loss of the
+        batch, for a stage that depends on it. An approximation shares arrays that stay exact with
+        ``training``. Production weights are new arrays. Raises WrongUsage.
         """
         if self.pipeline.forward_only:
             return self._approximated(before or {}, training, dtypes or {})
@@ -119,10 +120,11 @@ class Reducer(Struct, frozen=True):
         dtypes: Mapping[str, str] | None = None,
         new_level: bool = False,
     ) -> dict[str, Array]:
-        """Production weights, see ``reduce``. Arrays that share memory (tied weights) stay equal.
+        """Production weights, see ``reduce``.
 
-        Without lossy stages the result is a copy. ``new_level``: stages of another level made
-        ``before``.
+        If arrays of ``training`` share memory (tied weights), the results share memory, too.
+        Without lossy stages the result is a copy. ``new_level``: the stages of another level (of
+        exactness) made ``before``.
         """
         firsts: dict[object, str] = {}
         first_of = {name: firsts.setdefault(_memory(a), name) for name, a in training.items()}
@@ -172,14 +174,20 @@ class Reducer(Struct, frozen=True):
 
 
 def _memory(array: Array) -> object:
-    """A key that is equal for arrays with the same memory, dtype, shape and strides."""
+    """A key for the array's memory.
+
+    Two arrays have equal keys if they have the same memory, dtype, shape and strides.
+    """
     if not array.size:
         return id(array)
     return array.__array_interface__["data"][0], array.dtype, array.shape, array.strides
 
 
 def _alike(arrays: Arrays, name: str, array: Array) -> Array | None:
-    """The array of this name, if it has the same dtype and shape."""
+    """The array with this name in ``arrays``.
+
+    None if it has another dtype or shape than ``array``.
+    """
     array_ = arrays.get(name)
     same = array_ is not None and (array_.dtype, array_.shape) == (array.dtype, array.shape)
     return array_ if same else None

@@ -30,7 +30,7 @@ LOUB = Decimal("0.5")
 """The loss upper bound of the thesis: from this loss on, the full share P is stored."""
 
 _SAMPLE = 1 << 13
-_MARGIN = 5  # standard deviations of the sample's quantile
+_MARGIN = 5  # margin of a sampled quantile, in standard deviations
 
 
 class _TopK(ChoosingStage, frozen=True):
@@ -47,8 +47,9 @@ class _TopK(ChoosingStage, frozen=True):
 class TopKOfEach(_TopK, frozen=True):
     """lossy: per tensor, stores only the share P of entries that changed most
 
-    ``share`` and ``least`` are shares of entries. ``curve``: None if the share does not depend on
-    the loss, else the l of the curve (0 for linear). ``loub``: see ``LOUB``.
+    ``share`` and ``least``: the largest and the smallest share of entries to store. ``curve``: how
+    the share depends on the loss: the parameter l of the curve (0 for linear), or None if the share
+    is fixed. ``loub``: the loss from which on the share is largest.
     """
 
     curve: Decimal | None
@@ -90,9 +91,9 @@ class TopKOfEach(_TopK, frozen=True):
 class TopKOfAll(_TopK, frozen=True):
     """lossy: of all tensors together, stores only the share P that changed most
 
-    Each tensor stores at least (``least`` times the size of the largest tensor) entries, those that
-    changed most in this tensor. So small tensors change, too. If distances are equal, the earlier
-    tensor and index come first.
+    Each tensor stores at least (``least`` times the size of the largest tensor) entries: those that
+    changed most in this tensor. So small tensors change, too. If two entries changed equally, the
+    earlier tensor and index come first.
     """
 
     usage = "topk-all:P[,min=M]"
@@ -126,10 +127,11 @@ def _shares(name: str, first: str, options: dict[str, str]) -> tuple[Decimal, De
 
 
 def counts(sizes: Sequence[int], share: Decimal | Fraction, least: Decimal | Fraction) -> list[int]:
-    """The number of changed entries of every tensor.
+    """For each tensor, the number of entries that change.
 
     It is min(size, max(ceil(share * size), floor(largest size * least))). Eq. 3.1 of the thesis has
-    min in place of this max. Shares are exact fractions: 0.1 of 10 is 1, not 2.
+    min in place of this max. Shares are exact fractions, so that a share of 0.1 of 10 entries is 1,
+    not 2.
     """
     floor = math.floor(Fraction(least) * max(sizes, default=0))
     exact = Fraction(share)
@@ -137,7 +139,9 @@ def counts(sizes: Sequence[int], share: Decimal | Fraction, least: Decimal | Fra
 
 
 def largest(distance: NDArray[Any], k: int) -> NDArray[np.bool_]:
-    """Marks the ``k`` largest of ``distance``. If several are equal, the first are marked."""
+    """Marks the ``k`` largest entries of ``distance``. If entries are equal, marks the first of
+    these.
+    """
     if not 0 < k < len(distance):
         return np.full(len(distance), k > 0)
     bound = _bound(distance, k)
@@ -148,7 +152,10 @@ def largest(distance: NDArray[Any], k: int) -> NDArray[np.bool_]:
 
 
 def _bound(distance: NDArray[Any], k: int) -> Any:
-    """The k-th largest. A sample gives a lower bound, so that fewer entries are partitioned."""
+    """The k-th largest entry.
+
+    A sample gives a lower bound of the result, so that fewer entries must be partitioned.
+    """
     if len(distance) > 4 * _SAMPLE:
         sample = np.sort(distance[:: len(distance) // _SAMPLE])
         below = len(sample) * (1 - k / len(distance))
@@ -160,13 +167,13 @@ def _bound(distance: NDArray[Any], k: int) -> Any:
 
 
 def offset(bend: float) -> float:
-    """m, the root of |bend| m (1 + m) = 1; ``bend`` is not 0."""
+    """m, the positive root of |bend| m (1 + m) = 1. ``bend`` must not be 0."""
     b = abs(bend)
     return 2 / (b * (math.sqrt(1 + 4 / b) + 1))
 
 
 def curve(x: float, bend: float) -> float:
-    """f(x) for x from 0 to 1: 0 at 0, 1 at 1, increasing."""
+    """The curve for x from 0 to 1. It increases from 0 to 1."""
     if bend == 0:
         return x
     m = offset(bend)
@@ -178,13 +185,13 @@ def curve(x: float, bend: float) -> float:
 def share_at(
     loss: float, share: Decimal, least: Decimal, bend: Decimal, *, loub: Decimal = LOUB
 ) -> Fraction:
-    """The share of entries to store: ``least`` at a loss of 0, ``share`` from ``loub`` on.
+    """The share of entries to store: ``least`` at a loss of 0, ``share`` from the loss ``loub`` on.
 
-    A loss that is not a number counts as high. Seven digits of the loss and of the curve count, as
-    many as a float32 has, so that a loss of 0.1 counts as exactly a tenth.
+    A loss that is not a number counts as high. The loss and the curve are rounded to seven digits,
+    the precision of a float32. So a loss of 0.1 in float32 counts as exactly a tenth.
     """
     top, x = Fraction(loub), Fraction(1)
-    if loss < top:  # false if the loss is not a number
+    if loss < top:  # False for NaN
         x = min(_decimal(max(loss, 0.0)) / top, x)
     y = _decimal(curve(float(x), float(bend))) if bend else x
     low = Fraction(least)

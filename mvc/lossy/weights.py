@@ -1,6 +1,7 @@
-"""Tensors that change from training weights to production weights, and the stages that change them.
+"""The stages that change training weights to production weights, and the tensors that they change.
 
-These stages act when a version is made. The result is stored exactly.
+*Production weights* are near the training weights, but need fewer bytes as deltas. These stages act
+when a version is made. The result is stored exactly.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from mvc.codecs.words import Words
 
 
 class Moving(Struct):
-    """One tensor that changes from training to production weights. All arrays are flat.
+    """One tensor on its way from training weights to production weights. All arrays are flat.
 
-    *Words* are numbers as unsigned integers. ``before``: words of the previous production weights;
-    do not write to them. ``after``: words of the new weights, changed in place. ``exact``: entries
-    that stages must not change, because the old or new number is infinite or not a number; None if
-    there are none. ``has_new_level``: stages with another step (``LossyStage.finer``) computed
-    ``before``, so its step must not be reused.
+    *Words* are the bits of numbers, as unsigned integers. ``before``: words of the previous
+    production weights; do not write to them. ``after``: words of the new weights, changed in place.
+    ``exact``: entries that stages must not change, because the old or new number is infinite or not
+    a number; None if there are no such entries. ``has_new_level``: stages with another step
+    (``LossyStage.finer``) computed ``before``, so the step of ``before`` must not be reused.
     """
 
     format: Format
@@ -42,7 +43,10 @@ class Moving(Struct):
         return cls(kind, before, after, exact, has_new_level=new_level)
 
     def distance(self) -> NDArray[Any]:
-        """|before - after| of each entry (float32, or float64 for float64); -1 at ``exact``."""
+        """|before - after| of each entry; -1 at ``exact``.
+
+        The dtype is float64 for tensors of float64, else float32.
+        """
         with np.errstate(all="ignore"):
             distance_: NDArray[Any] = np.subtract(
                 values_of(self.before, self.format), values_of(self.after, self.format)
@@ -63,15 +67,15 @@ class LossyStage(Stage, frozen=True):
     """Makes production weights from training weights and the previous production weights."""
 
     lossy = True
-    rounds_first: ClassVar[bool] = False  # changes tensors without a predecessor, too
+    rounds_first: ClassVar[bool] = False  # whether it changes tensors without a predecessor, too
 
     @abstractmethod
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:
-        """Changes every ``after`` in place. ``loss``: of the batch; None if unknown."""
+        """Changes every ``after`` in place. ``loss``: the loss of the batch; None if unknown."""
 
     @abstractmethod
     def finer(self) -> LossyStage | None:
-        """The stage that changes weights about half as much; None if it would change none."""
+        """A stage that changes weights about half as much; None if it would not change any."""
 
 
 class ChoosingStage(LossyStage, frozen=True):

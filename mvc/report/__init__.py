@@ -1,5 +1,5 @@
 """report: the history as one page.
 
-This package only collects and draws. Storage figures come from ``mvc.maintenance.stats``, distances
-from ``mvc.repo.diff``.
+This package only collects figures and draws them. ``mvc.maintenance.stats`` computes the figures of
+storage, and ``mvc.repo.diff`` the distances between versions.
 """

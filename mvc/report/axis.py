@@ -1,4 +1,7 @@
-"""The x axis of charts: time, or version numbers. It ends with the data."""
+"""The x axis of charts: time, or version numbers.
+
+The axis ends at the last version or deployment.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def check_by(by: str | None) -> By | None:
 
 
 class Axis(Struct, frozen=True):
-    """The positions from ``low`` to ``high``: ns since 1970, or version numbers."""
+    """The axis from the position ``low`` to ``high``.
+
+    Positions are times in ns since 1970, or version numbers.
+    """
 
     low: int
     high: int
@@ -47,13 +53,15 @@ class Axis(Struct, frozen=True):
         return min(1.0, max(0.0, (position - self.low) / (length + length / _MARGIN)))
 
     def ticks(self, count: int) -> list[tuple[float, str]]:
-        """Relative position and label of evenly spaced ticks."""
+        """Relative position and label of ``count`` evenly spaced ticks."""
         span = self.high - self.low
         positions = [self.low + round(span * i / (count - 1)) for i in range(count)]
         return [(self.share(position), self.label(position)) for position in positions]
 
     def label(self, position: int) -> str:
-        """A version number; a time with the precision that the axis needs."""
+        """The text for a position: a version number, or a time with the precision that the axis
+        needs.
+        """
         if self.by == "version":
             return f"{position:,}"
         span = self.high - self.low
@@ -64,7 +72,7 @@ class Axis(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The date if labels are times of day, else empty."""
+        """The date if the labels are times of day; otherwise empty."""
         if self.by == "version":
             return "version number"
         if self.high - self.low > 5 * _DAY:
@@ -72,9 +80,10 @@ class Axis(Struct, frozen=True):
         return format_time(self.low, precise=False)[:10]
 
     def bins(self, points: Iterable[Point], count: int) -> dict[int, list[float]]:
-        """The finite values in each of ``count`` equal parts of the axis, in order.
+        """Divides the axis into ``count`` equal parts. Maps each part with points to its finite
+        values.
 
-        A part that has values, but no finite ones, has an empty list.
+        A part whose points all are infinite or not numbers has an empty list.
         """
         bins: dict[int, list[float]] = {}
         for position, value in points:
@@ -86,7 +95,7 @@ class Axis(Struct, frozen=True):
 
 
 class ByteAxis(Axis, frozen=True):
-    """The positions are numbers of bytes."""
+    """An axis whose positions are numbers of bytes."""
 
     title = "bytes of all packs"
 

@@ -20,8 +20,8 @@ Predict = Callable[[Any, Any], Any]
 class FirstChange(Struct, frozen=True):
     """The first version whose label differs from the previous version's.
 
-    ``time_ns``: when it went live on the target, or without a target when it was committed.
-    ``previous``: the previous version, with the label ``before``. ``evaluated``: how many versions
+    ``time_ns``: when the version went live on the target; without a target, when it was committed.
+    ``previous``: the previous version, whose label is ``before``. ``evaluated``: how many versions
     were evaluated.
     """
 
@@ -45,13 +45,14 @@ def first_change(
     """The first version that labels a sample differently; None if the label never changes.
 
     ``predict(state, sample)`` returns a label: a comparable value, or an array or tensor of one
-    element. With ``target``, the versions are those that were live there, including the version
-    that was live at ``since``. Without ``target``, they are HEAD and its ancestors, by commit time.
-    Each version is decoded once. Raises NoDeployment (with ``target``) or UnknownRevision if there
-    is no version in that time, and errors of ``predict``.
+    element. With ``target``, the versions are those that were live on the target, including the
+    version that was live at ``since``. Without ``target``, they are HEAD and its ancestors, by
+    commit time. Each version is decoded once. Raises NoDeployment (with ``target``) or
+    UnknownRevision if there is no version between ``since`` and ``until``, and the errors of
+    ``predict``.
     """
     if target is not None and since is not None:
-        with suppress(NoDeployment):  # nothing was live then
+        with suppress(NoDeployment):  # no version was live at ``since``
             since = repo.live(target, at=since).since_ns
     before: Any = None
     previous: CommitId | None = None

@@ -29,14 +29,16 @@ _PLACES, _FEW, _CROWDED = 400, 5, 4  # _CROWDED versions for each used position 
 
 
 class Charts(Struct, frozen=True, dict=True):
-    """Draws the charts of ``shown``. ``links``: versions with an anchor on the page."""
+    """Draws the charts of ``shown``. ``links``: versions that have an anchor on the page."""
 
     shown: Overview
     links: Collection[CommitId] = ()
 
     @cached_property
     def by(self) -> By:
-        """The chosen axis; by default time, unless too many versions share a position."""
+        """The chosen axis. By default time, or version numbers if too many versions share a
+        position.
+        """
         return self.shown.view.by or ("version" if self._crowded() else "time")
 
     @cached_property
@@ -48,7 +50,7 @@ class Charts(Struct, frozen=True, dict=True):
 
     @property
     def note(self) -> str | None:
-        """Names the axis, if it was selected automatically and is not time."""
+        """A sentence with the name of the axis, if mvc selected it and it is not time."""
         if self.by == "time" or self.shown.view.by is not None:
             return None
         return (
@@ -74,11 +76,14 @@ class Charts(Struct, frozen=True, dict=True):
         value: Callable[[Commit], float | None],
         unit: Callable[[float], str] = number,
     ) -> Line:
-        """A value of all versions that have it, with a curve for every branch and run."""
+        """The chart of a value over all versions that have this value.
+
+        There is a curve for every branch and every training run.
+        """
         return Line(title, self._curves(value), unit, links=self.links)
 
     def metric(self, name: str) -> Line:
-        """A metric of all versions that have it, with its best version."""
+        """The chart of a metric over all versions that have it. Marks the best version."""
         curves = self._curves(lambda commit: self.shown.history.metrics[commit.id].get(name))
         return Line(printable(name), curves, best=self._best(name), links=self.links)
 
@@ -124,10 +129,10 @@ class Charts(Struct, frozen=True, dict=True):
         return commit.time_ns if self.by == "time" else self._numbers[commit.id]
 
     def _moment(self, time_ns: int) -> int:
-        """The position of a time.
+        """The position of a time on the axis.
 
-        With version numbers, it is the number of the last version until that time. The present is
-        after the last version.
+        On an axis of version numbers, this is the number of the last version until this time. The
+        present is after the last version.
         """
         if self.by == "time":
             return time_ns
@@ -145,7 +150,9 @@ class Charts(Struct, frozen=True, dict=True):
 
     @cached_property
     def _colours(self) -> dict[str, int]:
-        """The colour of each line. The lines with the newest versions have their own colours."""
+        """Maps each line to its colour. The lines with the newest versions have colours of their
+        own.
+        """
         names = [self.shown.lines[c.id] for c in reversed(self.shown.versions)]
         head = self.shown.history.head.commit
         first = None if head is None else self.shown.lines.get(head)
@@ -167,7 +174,9 @@ class Charts(Struct, frozen=True, dict=True):
         return sorted(curves, key=lambda curve: curve.colour)
 
     def _fork(self, commit: Commit, value: Callable[[Commit], float | None]) -> list[Point]:
-        """The first point of a branch: the value of the version at which it forks."""
+        """The value of the version at which a branch forks, as the first point of the branch's
+        curve.
+        """
         parent = self.shown.history.versions.get(commit.parents[0]) if commit.parents else None
         if parent is None or commit.run or parent.run or not self.shown.view.shows(parent):
             return []
@@ -182,14 +191,14 @@ class Charts(Struct, frozen=True, dict=True):
             return None
         lowest = less_is_better(name)
         choose = min if lowest else max
-        best = choose(reversed(having), key=lambda c: values[c.id])  # the newest of equal ones
+        best = choose(reversed(having), key=lambda c: values[c.id])  # of equal values, the newest
         return BestVersion(
             "lowest" if lowest else "highest", self._place(best), values[best.id], best.id
         )
 
 
 def less_is_better(name: str) -> bool:
-    """Whether lower values of a metric are better, by its name: ``val_loss``."""
+    """Whether lower values of a metric are better, judged by its name (``val_loss``)."""
     words = re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
     return not _LESS_IS_BETTER.isdisjoint(words)
 

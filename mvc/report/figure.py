@@ -16,12 +16,12 @@ from mvc.report.axis import Axis, Point
 from mvc.text import number
 from mvc.times import format_time, whole_second
 
-_WIDTH, _LEFT, _RIGHT = 960, 170, 14  # of a drawing and its margins; labels are left
+_WIDTH, _LEFT, _RIGHT = 960, 170, 14  # width of a drawing and of its margins; labels are left
 _PLOT = _WIDTH - _LEFT - _RIGHT
 _PANEL, _LANE, _GAP = 84, 20, 16  # heights
-_COLUMNS, _BARS = 400, 120  # parts of the axis in lines (with extremes) and bars (with sums)
+_COLUMNS, _BARS = 400, 120  # parts of the axis in line charts and bar charts
 _LETTER = 6.6  # width of a letter
-_NOISE = 0.01  # the shortest scale, as a share of its values
+_NOISE = 0.01  # the least height of a scale, as a share of its values
 NAMED = 7
 """How many lines have their own colour and name. All other lines share the last colour."""
 
@@ -43,8 +43,10 @@ svg .r{stroke:var(--c1);stroke-width:3}
 
 
 class Curve(Struct, frozen=True):
-    """The values of one branch or run. ``colour``: from 0 to ``NAMED``; unnamed lines have
-    ``NAMED``.
+    """The values of one branch or run.
+
+    ``colour``: the number of the colour, from 0 to ``NAMED``. All lines without a colour of their
+    own have the number ``NAMED``.
     """
 
     name: str
@@ -62,9 +64,9 @@ class BestVersion(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """A chart of a value, with gaps for infinite and missing numbers. ``unit`` formats the value.
+    """A chart of a value, with gaps for infinite and missing numbers.
 
-    ``links``: versions with an anchor on the page.
+    ``unit``: formats the value as text. ``links``: versions with an anchor on the page.
     """
 
     title: str
@@ -111,7 +113,9 @@ class Line(Struct, frozen=True):
 
 
 class Bars(Struct, frozen=True):
-    """A chart of amounts by kind, summed over parts of the axis, and stacked."""
+    """A chart of amounts by kind. The amounts are summed over parts of the axis, and kinds are
+    stacked.
+    """
 
     title: str
     kinds: Mapping[str, Sequence[Point]]
@@ -151,9 +155,9 @@ class Bars(Struct, frozen=True):
 
 
 class Lane(Struct, frozen=True):
-    """A live version between two positions of the axis.
+    """A time in which a version was live, as two positions of the axis.
 
-    ``since_ns``: time of its deployment. ``rollback``: whether this was a rollback.
+    ``since_ns``: the time of its deployment. ``rollback``: whether the deployment was a rollback.
     """
 
     start: int
@@ -164,7 +168,10 @@ class Lane(Struct, frozen=True):
 
 
 class Lanes(Struct, frozen=True):
-    """The live versions over time, one row per target. ``links``: versions with an anchor."""
+    """The live versions over time, one row per target.
+
+    ``links``: versions with an anchor on the page.
+    """
 
     title: str
     targets: Mapping[str, Sequence[Lane]]
@@ -244,7 +251,7 @@ def svg(axis: Axis, panels: Sequence[Panel], title: str) -> str:
 
 
 def _drawn(curve: Curve, axis: Axis, y_of: Callable[[float], float]) -> str:
-    """The line of a curve, and its points if there are few."""
+    """The line of a curve. If there are few points, draws these, too."""
     path: list[str] = []
     dots: list[str] = []
     bins = axis.bins(curve.points, _COLUMNS)
@@ -266,7 +273,7 @@ def _drawn(curve: Curve, axis: Axis, y_of: Callable[[float], float]) -> str:
 
 
 def _groups(axis: Axis, lanes: Iterable[Lane]) -> list[list[Lane]]:
-    """Groups lanes: a wide lane is a group of its own, adjacent narrow lanes are one group."""
+    """Groups narrow adjacent lanes. A wide lane is a group of its own."""
 
     def place(lane: Lane) -> tuple[bool, float]:
         start = _x(axis, lane.start)
@@ -289,8 +296,9 @@ def _linked(drawn: str, commit: CommitId, links: Collection[CommitId]) -> str:
 
 
 def _part(value: float, low: float, high: float) -> float:
-    """The position of a value on a scale, from 0 to 1. Values that hardly differ do not fill the
-    scale.
+    """The position of a value on a scale, from 0 to 1.
+
+    If values hardly differ, the scale is longer than their range.
     """
     half = max(high / 2 - low / 2, _NOISE / 2 * max(abs(low), abs(high)))
     return 0.5 + (value / 2 - (low / 4 + high / 4)) / half if half else 0.5
@@ -305,10 +313,10 @@ def _frame(top: int, labels: Sequence[str]) -> str:
 
 
 def cut(shown: str, most: int = 60) -> str:
-    """A text, truncated after ``most`` characters."""
+    """The text, truncated after ``most`` characters."""
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def clipped(value: str, most: int = 24) -> str:
-    """An escaped text, truncated after ``most`` characters."""
+    """The text, escaped for HTML and truncated after ``most`` characters."""
     return escape(cut(printable(value), most))

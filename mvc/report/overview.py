@@ -19,7 +19,7 @@ from mvc.types import Counted, Progress
 class Excerpt(Struct, frozen=True):
     """The selected period, from ``since`` to ``until`` inclusive, in ns since 1970.
 
-    ``by``: the axis, time or version numbers. None selects the axis that shows more.
+    ``by``: the axis, time or version numbers. None: the report selects the axis that shows more.
     """
 
     since: int | None = None
@@ -32,10 +32,10 @@ class Excerpt(Struct, frozen=True):
 
 
 class Overview(Struct, frozen=True):
-    """``versions``: the versions in the period.
+    """The versions in a period.
 
-    ``lines``: maps each version to the name of its training (run), else of its branch, else of a
-    tag.
+    ``lines``: maps each version to the name of its training run. A version without a run has the
+    name of its branch, and without a branch the name of a tag.
     """
 
     history: History
@@ -44,13 +44,13 @@ class Overview(Struct, frozen=True):
     lines: Mapping[CommitId, str]
 
     def end(self, span: Live) -> int:
-        """Until when a version was live, at most now, in ns since 1970."""
+        """The time until which a version was live, at most now, in ns since 1970."""
         now = self.history.now_ns
         return now if span.until_ns is None else min(span.until_ns, now)
 
 
 def overview(repo: Repository, view: Excerpt) -> Overview:
-    """Raises DamagedData if entries of the journal are lost."""
+    """Reads the history for the page. Raises DamagedData if entries of the journal are lost."""
     history = repo.history(view.since, view.until)
     remote = {ref.name for ref in repo.refs("remote")}
     shown = tuple(filter(view.shows, history.versions.values()))
@@ -58,9 +58,11 @@ def overview(repo: Repository, view: Excerpt) -> Overview:
 
 
 def _lines(history: History, remote: Collection[str]) -> dict[CommitId, str]:
-    """Maps a version to its run, else to the branch whose first parents include it, else to a tag.
+    """Maps each version to its run, else to the branch whose first parents include it, else to a
+    tag.
 
-    The current branch has priority. ``remote``: names of tracking refs, which come last.
+    If several refs include a version, the current branch has priority. ``remote``: the tracking
+    refs (branches of other repositories), which are used last.
     """
     known, branch = history.versions, history.head.branch
     tips = sorted((name, id_) for id_, names in history.names.items() for name in names)
@@ -88,7 +90,7 @@ class VersionChange(Struct, frozen=True):
 
 
 class _TimeIsUp(Exception):
-    """The time for distances is used up."""
+    """The time for computing distances is used up."""
 
 
 def changes(
@@ -101,8 +103,8 @@ def changes(
 ) -> tuple[list[VersionChange], int]:
     """The changes along first parents from HEAD, within ``seconds``, and the number of all changes.
 
-    The changes are those in the period, oldest first. A version is left out if its state or that of
-    its parent is forgotten, dropped or damaged.
+    The changes are those in the period, oldest first. A version is left out if its state or the
+    state of its parent is forgotten, dropped or damaged.
     """
     deadline, known = time.monotonic() + seconds, shown.history.versions
     missing = shown.history.forgotten | shown.history.absent  # their states are not fetched
@@ -132,7 +134,7 @@ def changes(
 
 
 def _change(repo: Repository, commit: Commit, check: Progress) -> VersionChange | None:
-    """The distances by layer; None if weights were dropped."""
+    """The distances by layer; None if the weights of one of the two versions were dropped."""
     difference = repo.diff(commit.parents[0], commit.id, progress=check)
     if difference.unmeasured:
         return None

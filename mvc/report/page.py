@@ -1,7 +1,7 @@
 """report: the history as one HTML file, without scripts or network access.
 
-Parts that grow with the history are truncated or summed, and the page says so. The limits are
-below.
+Parts of the page that grow with the history are truncated or summed, and the page says so. The
+constants below are the limits.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from mvc.types import PathName, Progress
 _ROWS, _DEPLOYMENTS = 1000, 500  # rows of the two tables
 _LANES, _METRICS, _COLUMNS = 20, 12, 4  # targets, charts of metrics, columns of metrics
 _LAYERS, _CHANGES = 48, 120  # rows and columns of the heat map
-_SHADES, _LEAST = 9, math.log(10) / 2  # the shades span at least a factor of ten
-_CURVE = 1000  # versions; planning for more takes seconds
+_SHADES, _LEAST = 9, math.log(10) / 2  # the scale of shades spans at least a factor of ten
+_CURVE = 1000  # versions; for more, planning takes seconds
 _DEPLOYED = ("version", "target", "kind", "from", "until", "by", "why")
 
 _HEAD = (
@@ -66,11 +66,12 @@ def write_report(
     layer_seconds: float = 2.0,
     progress: Progress | None = None,
 ) -> str:
-    """The history as one HTML page, written atomically to ``path`` if one is named.
+    """The history as one HTML page, written atomically to ``path`` if a path is given.
 
-    Charts go from ``since`` to ``until``, inclusive. ``by="version"`` places versions by number;
-    ``by=None`` does so if too many versions would share a position in time. Computing distances
-    between layers takes at most about ``layer_seconds``; ``progress`` counts the versions.
+    Charts go from ``since`` to ``until``, inclusive. ``by="version"``: the x axis has version
+    numbers. ``by=None``: it has times, or version numbers if too many versions would share a
+    position in time. Computing distances between layers takes at most about ``layer_seconds``.
+    ``progress`` counts the versions.
     """
     fs = FileSystem()
     if path is not None:
@@ -85,7 +86,7 @@ def write_report(
 def page(
     repo: Repository, view: Excerpt, *, seconds: float, progress: Progress | None = None
 ) -> str:
-    """The document; distances between layers take at most ``seconds``."""
+    """The HTML document. Computing distances between layers takes at most ``seconds``."""
     check_seconds("layer_seconds", seconds)
     shown, (total, stats) = overview(repo, view), repo.storage.by_version()
     history = shown.history
@@ -160,7 +161,10 @@ def _counts(overview_: Overview, stats: Mapping[CommitId, VersionStats]) -> str:
 
 
 def _listed(shown: Overview) -> list[Commit]:
-    """The versions of the table, newest first: the newest ``_ROWS``, and all that have a name."""
+    """The versions of the table, newest first.
+
+    These are the ``_ROWS`` newest versions, and all versions that have a name.
+    """
     newest = shown.versions[::-1]
     named = shown.history.names.keys() | shown.history.live.keys()
     return [c for i, c in enumerate(newest) if i < _ROWS or c.id in named]
@@ -232,7 +236,7 @@ def _deployments(shown: Overview, anchors: Collection[CommitId]) -> str:
 
 
 def _storage_curve(repo: Repository, versions: int) -> str:
-    """The worst recovery time of each layout that ``mvc repack`` can choose."""
+    """A chart of the layouts that ``mvc repack`` can choose: size and worst recovery time."""
     if versions > _CURVE:
         return _left_out(1, f"storage curve, because of more than {_CURVE:,} versions")
     curve = repo.storage.curve()
@@ -285,7 +289,10 @@ def _folded(measured: Sequence[VersionChange]) -> str:
 
 
 def _groups(keys: Iterable[str]) -> dict[str, str]:
-    """The row of each tensor: its name, or the longest prefix that gives few enough rows."""
+    """The row of each tensor: its name, or a prefix of the name.
+
+    The prefix is the longest with which there are few enough rows.
+    """
     names = list(dict.fromkeys(keys))
     for depth in range(max((name.count(".") for name in names), default=0) + 1, 0, -1):
         groups = {name: ".".join(name.split(".")[:depth]) for name in names}

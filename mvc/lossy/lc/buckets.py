@@ -1,9 +1,10 @@
 """The stages ``expq`` (buckets by sign and exponent) and ``promote`` (stored buckets).
 
-docs/lc.md describes these stages. The number that a bucket adds is computed in float64 and rounded
-to the tensor's dtype. Exact zeros, subnormal changes and changes in dropped buckets have symbol 0.
-Such changes are part of the next delta. The buckets have the symbols 1, 2, ..., those with the
-largest exponents first.
+docs/lc.md describes these stages. A *bucket* has all changes with the same sign and exponent. For
+all of these, the decoder adds the same number, which is computed in float64 and rounded to the
+tensor's dtype. The stored buckets have the symbols 1, 2, ..., beginning with the largest exponent.
+Exact zeros, subnormal changes and changes in buckets that are not stored have symbol 0. What symbol
+0 loses becomes part of the next delta.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 class ExpQ(Quantiser, frozen=True):
     """lossy delta: one value for all changes of one sign and exponent
 
-    ``mean``: that value is the bucket's mean.
+    ``mean``: the value is the mean of the bucket's changes, not the middle of their range.
     """
 
     mean: bool
@@ -55,7 +56,7 @@ class ExpQ(Quantiser, frozen=True):
 
 
 class _Ranked:
-    """A group's buckets in the order of their symbols; the symbol of every entry."""
+    """A group's buckets in the order of their symbols, and the symbol of every entry."""
 
     def __init__(self, group: Group, bits: int, *, mean: bool, errors: bool) -> None:
         self.group = group
@@ -92,7 +93,10 @@ class _Ranked:
         return self.group.steps(rows, self.table[: count + 1])
 
     def sizes(self, most: int) -> NDArray[np.float64]:
-        """Estimated bytes for 1, 2, ... ``most`` buckets: entropy of the symbols, and table."""
+        """Estimated bytes for 1, 2, ... ``most`` buckets.
+
+        The estimate is the entropy of the symbols plus the size of the table.
+        """
         counts = self.counts.astype(np.float64)
         if not len(counts):  # nothing has changed
             return np.zeros(most)
@@ -104,10 +108,10 @@ class _Ranked:
         return filled
 
     def least(self, error: float) -> int:
-        """The least number of buckets that keeps the group's relative error within ``error``.
+        """The smallest number of buckets whose relative error is at most ``error`` in this group.
 
         The relative error is the norm of the lost part of the delta, divided by the norm of the
-        delta. If even all buckets lose more, returns the number of all.
+        delta. If the error with all buckets is larger, returns the number of all buckets.
         """
         lost = self.numbers.squares - np.cumsum(self.numbers.explained(self.table, self.counts))
         within = np.flatnonzero(lost <= error**2 * self.numbers.squares)
@@ -121,7 +125,10 @@ def _steps(ranked: Sequence[_Ranked], count: int) -> list[tuple[TensorChange, Ad
 def _within_budget(
     pipeline: LossyPipeline, ranked: Sequence[_Ranked], allowed: int
 ) -> list[tuple[TensorChange, Addition]]:
-    """As many buckets as fit into ``allowed`` bytes, at least one. First guess: by entropy."""
+    """As many buckets as fit into ``allowed`` bytes, at least one.
+
+    The first guess is an estimate from the entropy. Then a bisection encodes the symbols.
+    """
     count = max((len(ranking.counts) for ranking in ranked), default=0)
     if not count:
         return _steps(ranked, 0)

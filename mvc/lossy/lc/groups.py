@@ -1,8 +1,8 @@
 """Tensors that are quantised together, and statistics of their changes.
 
-Changes are used as numbers, and as *patterns*: the bits of these numbers, as unsigned words of 4 or
-8 bytes (2 for float16). A pattern's *key* is its high bits: sign, exponent, and ``finer`` bits of
-the fraction.
+Changes are used as numbers and as *patterns*. A pattern is the bits of a change as an unsigned
+integer of 4 or 8 bytes (2 for float16). A pattern's *key* is its high bits: sign, exponent, and the
+first ``finer`` bits of the fraction.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ float64 it is so small that a sum of squares fits into a float64.
 
 
 class TensorChange(Struct, frozen=True):
-    """The change of one tensor. ``before``, ``after``: its numbers as unsigned integers, flat."""
+    """The change of one tensor. ``before``, ``after``: its numbers as unsigned integers, flat.
+
+    ``index``: the tensor's position. ``root``: the change is on the scale of the square root.
+    """
 
     index: int
     kind: Format
@@ -40,7 +43,10 @@ class TensorChange(Struct, frozen=True):
     def between(
         cls, index: int, old: tuple[Data, str], new: tuple[Data, str], *, root: bool
     ) -> TensorChange | None:
-        """None for a dtype that has no step. Both states have the same size and dtype."""
+        """The change between two states of a tensor, which have the same size and dtype.
+
+        None for a dtype that cannot be quantised.
+        """
         (before, dtype), (after, _) = old, new
         kind = FORMATS.get(dtype)
         if kind is None:
@@ -52,9 +58,9 @@ class TensorChange(Struct, frozen=True):
         return len(self.before)
 
     def blocks(self) -> Iterator[tuple[int, Numbers, NDArray[Any]]]:
-        """The first element of each block, its changes, and their patterns.
+        """Yields the first element of each block, the block's changes, and their patterns.
 
-        Changes are in the format's ``number_type``, after rounding to float16 for float16.
+        Changes are in the format's ``number_type``. For float16 they are rounded to float16 first.
         """
         for at in range(0, len(self), BLOCK):
             new = values_of(self.after[at : at + BLOCK], self.kind)
@@ -68,9 +74,12 @@ class TensorChange(Struct, frozen=True):
             yield at, change, change.view(f"<u{change.itemsize}")
 
     def stays_finite(self, step: Addition) -> bool:
-        """Whether no sum overflows; computes the sums only if a number is large enough."""
+        """Whether no sum of a number and its step overflows.
+
+        Computes the sums only if a number is large enough for an overflow.
+        """
         largest = float(np.abs(values_of(step.table, self.kind)).max())
-        # adding less than half the distance of the two largest numbers does not overflow
+        # less than half the distance of the two largest numbers: no overflow
         if not self.root and largest < self.kind.largest * 2.0 ** -(self.kind.fraction + 2):
             return True
         state = bytearray(self.before.tobytes())
@@ -79,24 +88,28 @@ class TensorChange(Struct, frozen=True):
 
 
 class Group:
-    """Tensors that share a table, and how often each key occurs among their changes.
+    """Tensors that share a table of values, and how often each key occurs among their changes.
 
-    With these counts, the least and the largest number of a bucket are searched among few entries,
-    and the sizes of equal steps can be estimated.
+    With these counts, the smallest and the largest change of a bucket are searched among few
+    entries, and the sizes of uniform steps can be estimated.
     """
 
     def __init__(self, kind: Format) -> None:
         self.kind = kind
-        single = kind.name == "bfloat16"  # its changes are computed as float32
+        single = kind.name == "bfloat16"  # bfloat16 changes are computed in float32
         self.pattern_width = 4 if single else kind.width
         self._fraction = 23 if single else kind.fraction
         self.finer = 4 if kind.width == 8 else 5
-        self.shift = self._fraction - self.finer  # from a pattern to its key
+        self.shift = self._fraction - self.finer  # right shift from a pattern to its key
         self.changes: list[TensorChange] = []
         self.counts = np.zeros(1 << 8 * self.pattern_width - self.shift, np.int64)
 
     def add(self, change: TensorChange) -> None:
-        """Adds a tensor, unless a change is infinite, not a number, or almost as large."""
+        """Adds a tensor.
+
+        Ignores a tensor with a change that is infinite, not a number, or so large that a sum could
+        overflow.
+        """
         counts = np.zeros_like(self.counts)
         for _, _, patterns in change.blocks():
             counts += np.bincount(patterns >> self.shift, minlength=len(counts))
@@ -119,8 +132,9 @@ class Group:
         return exponents
 
     def steps(self, rows: Sequence[Symbols], table: Numbers) -> list[tuple[TensorChange, Addition]]:
-        """Every change with its step. ``rows``: the symbols of each change. ``table``: their
-        numbers.
+        """Every change with its step.
+
+        ``rows``: the symbols of each change. ``table``: the value of each symbol.
         """
         words = words_of_values(table.astype(self.kind.number_type), self.kind)
         words = words.view(self.kind.table_type)
@@ -131,20 +145,21 @@ class Group:
 
 
 def self_information(counts: Any) -> Any:
-    """The number n times log2 n; 0 for 0."""
+    """Returns n log2 n for each count n; 0 for n = 0."""
     return counts * np.log2(np.maximum(counts, 1))
 
 
 class Representatives:
-    """The number of each symbol: the middle between the least and the largest change, or the mean.
+    """The value of each symbol: the middle between the smallest and the largest change, or the
+    mean.
 
-    For the middle, the symbols of entries that may be the least or the largest are flagged in their
-    highest bit.
+    For the middle, only entries that may be the smallest or the largest are compared. The symbols
+    of these entries are flagged in their highest bit.
     """
 
     def __init__(self, symbols: int, kind: Format, *, mean: bool, errors: bool) -> None:
         self.mean, self.errors = mean, errors
-        self.squares = 0.0  # of all entries, including symbol 0
+        self.squares = 0.0  # sum of squares of all entries, including symbol 0
         self.sums = np.zeros(symbols, np.float64)
         self.low = np.full(symbols, np.inf, kind.number_type)
         self.high = np.full(symbols, -np.inf, kind.number_type)
@@ -154,7 +169,7 @@ class Representatives:
         return 1 << 8 * kind.itemsize - 1
 
     def add(self, symbols: Symbols, values: Numbers) -> None:
-        """Adds a block, and clears the flags of its symbols."""
+        """Adds a block of changes with their symbols. Clears the flags of the symbols."""
         if not self.mean:
             flag = self.flag(symbols.dtype)
             at = np.flatnonzero(symbols >= flag)
@@ -169,8 +184,9 @@ class Representatives:
             self.squares += float(wide @ wide)
 
     def table(self, counts: NDArray[Any]) -> Numbers:
-        """A float64 for each symbol, 0 for symbol 0. ``counts``: how often each other symbol
-        occurs.
+        """The value of each symbol, as float64; 0 for symbol 0.
+
+        ``counts``: how often each symbol except symbol 0 occurs.
         """
         if self.mean:
             numbers_of = self.sums[1:] / counts
@@ -180,6 +196,6 @@ class Representatives:
         return np.append(0.0, numbers_of)
 
     def explained(self, table: Numbers, counts: NDArray[Any]) -> NDArray[np.float64]:
-        """How much the number of each symbol except symbol 0 reduces the sum of squares."""
+        """By how much the value of each symbol except symbol 0 reduces the sum of squares."""
         explained: NDArray[np.float64] = table[1:] * (2 * self.sums[1:] - table[1:] * counts)
         return explained

@@ -1,7 +1,9 @@
-"""The stage ``uniform`` (docs/lc.md): equal steps around zero. The level of zero is two steps wide.
+"""The stage ``uniform`` (docs/lc.md): rounds changes to levels with equal distances.
 
-The number of a level is the mean of its entries. For float32 and float64, the mean is rounded to
-the upper half of its bits, and only these bits are stored.
+The distance of levels is the *step*. The level of zero has all changes smaller than a step, so it
+is two steps wide. The decoder adds the same number for all entries of a level, the mean of their
+changes. For float32 and float64, the mean is rounded to the upper half of its bits, and only these
+bits are stored.
 """
 
 from __future__ import annotations
@@ -25,16 +27,17 @@ from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 
 _COARSEST, _FINEST = -10.0, 14.0  # log2 of (root mean square / step)
 _TRIES = 8
-_NEAR = 0.97  # a size from this share of the budget on is good enough
+_NEAR = 0.97  # a size of at least this share of the budget is good enough
 _MOST_LEVEL = 16383
-_FREQUENCY = 1.5  # bytes of a coder for one more symbol
+_FREQUENCY = 1.5  # bytes that a coder needs for one more symbol
 _NARROWER = 0.05
 
 
 class Uniform(Quantiser, frozen=True):
     """lossy delta: equal steps around zero, as fine as a bound allows
 
-    The step is the smallest that fits ``budget``, or the largest within ``error``.
+    The step is the smallest whose delta fits ``budget``, or the largest whose error is at most
+    ``error``.
     """
 
     budget: Decimal | None
@@ -69,7 +72,7 @@ class Uniform(Quantiser, frozen=True):
 class _Levels:
     """A group's changes in equal steps. Sizes and errors are first estimated from counts.
 
-    The fineness of a step is log2 of (root mean square of the changes / step).
+    The *fineness* of a step is log2 of (root mean square of the changes / step).
     """
 
     def __init__(self, group: Group) -> None:
@@ -83,8 +86,8 @@ class _Levels:
         self.values = middle.astype(pattern).view(form).astype(np.float64)
         self.squares = float(self.counts @ self.values**2)
         self.deviation = float(np.sqrt(self.squares / max(group.entries, 1)))
-        # A step is at most the largest change, every subnormal change is below a step, and no
-        # change is beyond the last level.
+        # The largest possible step is the largest change. A step is larger than every subnormal
+        # change, and so large that no change is beyond the last level.
         largest = float(np.abs(lowest.astype(pattern).view(form)).max(initial=0))
         self.most = largest * (1 - 2.0**-20)  # the quotient is rounded
         least = largest * (1 + 2.0**-group.finer) / _MOST_LEVEL
@@ -94,7 +97,7 @@ class _Levels:
         return max(min(self.deviation * float(2.0**-fineness), self.most), self.least)
 
     def size(self, fineness: float) -> float:
-        """Estimated bytes of the symbols and their numbers."""
+        """Estimated bytes of the symbols and of the table with their values."""
         counts, _ = self._estimated(fineness)
         counts[0] += self.group.entries - self.counts.sum()
         bits = self_information(self.group.entries) - self_information(counts).sum()
@@ -102,13 +105,15 @@ class _Levels:
         return float(bits) / 8 + (width + _FREQUENCY) * int(np.count_nonzero(counts[1:]))
 
     def _lost(self, fineness: float) -> float:
-        """Estimated relative error, squared."""
+        """The square of the estimated relative error."""
         counts, sums = self._estimated(fineness)
         explained = (sums[1:] ** 2 / np.maximum(counts[1:], 1)).sum()
         return 1 - float(explained) / self.squares if self.squares else 0.0
 
     def _estimated(self, fineness: float) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Estimated number of entries of each level, and their sums; zero's level is first."""
+        """For each level, the estimated number of entries and their sum. The level of zero is
+        first.
+        """
         levels = np.trunc(self.values / self.step(fineness)).clip(-_MOST_LEVEL, _MOST_LEVEL)
         levels_, place = np.unique(np.append(0, levels), return_inverse=True)
         zero, place = int(place[0]), place[1:]
@@ -118,7 +123,10 @@ class _Levels:
         return counts[front], sums[front]
 
     def within(self, error: float) -> list[tuple[TensorChange, Addition]]:
-        """Steps whose relative error is at most ``error``, or as small as possible."""
+        """Steps whose relative error is at most ``error``.
+
+        If that is impossible, the finest steps.
+        """
         allowed = error**2
         coarse = _bisect(lambda c: self._lost(-c) <= allowed, -_FINEST, -_COARSEST)
         rows, table, lost = self._quantised(-coarse, errors=True)
@@ -132,7 +140,7 @@ class _Levels:
         return self.group.steps(rows, table)
 
     def _quantised(self, fineness: float, *, errors: bool) -> tuple[list[Symbols], Numbers, float]:
-        """Symbols, their numbers, and (with ``errors``) the relative error, squared.
+        """Symbols, their values, and (with ``errors``) the square of the relative error.
 
         The levels that occur are numbered outwards: 0, 1, -1, 2, -2, ...
         """
@@ -167,13 +175,13 @@ class _Levels:
 def _within_budget(
     pipeline: LossyPipeline, levels: Sequence[_Levels], allowed: int
 ) -> list[tuple[TensorChange, Addition]]:
-    """The finest steps that fit into ``allowed`` bytes, or the coarsest ones."""
+    """The finest steps that fit into ``allowed`` bytes. If none fit, the coarsest steps."""
 
     def estimate(fineness: float) -> float:
         return sum(group_levels.size(fineness) for group_levels in levels)
 
     best, target = None, float(allowed)
-    low, high = _COARSEST, _FINEST  # ``low`` fits, or is the coarsest
+    low, high = _COARSEST, _FINEST  # ``low`` fits, or it is the coarsest fineness
     for _ in range(_TRIES):
         fineness = _bisect(lambda f: estimate(f) <= target, low, high)  # noqa: B023
         if best is not None and fineness - low < _NARROWER / 4:
@@ -195,7 +203,9 @@ def _within_budget(
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """The largest number up to which ``holds`` is true; ``low`` if there is none."""
+    """The largest number between ``low`` and ``high`` for which ``holds``; ``low`` if there is
+    none.
+    """
     if holds(high):
         return high
     for _ in range(24):
@@ -207,13 +217,13 @@ def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
 def _shortened(values: NDArray[np.float64], kind: Format) -> NDArray[np.float64]:
     """The nearest finite numbers that need only half the bytes of a float32 or float64.
 
-    ``quantise`` excludes float64 numbers that would be rounded to infinity.
+    ``quantise`` excludes float64 tensors in which a number would be rounded to infinity.
     """
     if kind.name == "float64":
         bits = values.view(np.uint64) + np.uint64(1 << 31)
         return (bits >> np.uint64(32) << np.uint64(32)).view(np.float64)
     if kind.name == "float32":
         short = round_bfloat16(values.astype("<f4").view("<u4"))
-        short -= short & 0x7FFF == 0x7F80  # the largest number instead of infinity
+        short -= short & 0x7FFF == 0x7F80  # the largest finite number instead of infinity
         return (short << np.uint32(16)).view("<f4").astype(np.float64)
     return values

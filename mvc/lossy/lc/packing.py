@@ -1,6 +1,7 @@
-"""Functions that several coders share: type and bound of symbols, several symbols in a byte.
+"""Functions that several coders share. They choose types, check symbols, and pack symbols into
+bytes.
 
-Symbols are integers from 0; ``alphabet`` is the number of different symbols.
+Symbols are integers from 0. ``alphabet`` is the number of different symbols.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _FACTORS = {
 
 
 def symbol_type(alphabet: int) -> Any:
-    """The type of symbols below ``alphabet``."""
+    """The smallest unsigned integer type for symbols below ``alphabet``."""
     return np.uint8 if alphabet <= 256 else np.uint16
 
 
@@ -48,8 +49,8 @@ def per_byte(alphabet: int) -> int:
 def index_of(symbols: Bytes, count: int) -> NDArray[Any]:
     """Packs each ``count`` symbols (2 or 4) into one byte, the first symbol in the lowest bits.
 
-    Each symbol has at most 8 / count bits. ``symbols`` is contiguous, and its length a multiple of
-    ``count``. One multiplication moves all symbols of a word into its highest byte.
+    Each symbol has at most 8 / count bits. ``symbols`` is contiguous, and its length is a multiple
+    of ``count``. One multiplication moves all symbols of an integer into its highest byte.
     """
     words: NDArray[Any] = symbols.view(f"<u{count}") * _FACTORS[count]
     words >>= words.dtype.type(8 * (count - 1))
@@ -57,7 +58,10 @@ def index_of(symbols: Bytes, count: int) -> NDArray[Any]:
 
 
 def occurrences(symbols: NDArray[Any]) -> NDArray[np.int64]:
-    """How often each symbol from 0 to the largest one occurs. Counts blocks that fit the cache."""
+    """How often each symbol from 0 to the largest symbol occurs.
+
+    Counts one block after another, so that a block fits the CPU's cache.
+    """
     counts = np.zeros(int(symbols.max(initial=0)) + 1, np.int64)
     for at in range(0, len(symbols), _BLOCK):
         counts += np.bincount(symbols[at : at + _BLOCK], minlength=len(counts))

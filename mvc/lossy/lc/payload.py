@@ -1,10 +1,12 @@
 """Encodes and decodes the steps of many tensors, of one or several times.
 
-docs/format.md, "Payload of steps" and "Payload of joint steps", describes the bytes. A *joint*
-payload (a super-step) has the steps of several times, and decodes to each of these steps. So every
-state in between is recovered, bit for bit. It is smaller than single steps, because a weight that
-changes much at one time often does so again. The symbols of a weight at several times form one
-*letter*, which has its own frequency.
+A *step* is the lossy delta of one tensor. It has a symbol (a small integer) for each element, and a
+table with the value that each symbol adds. docs/format.md, "Payload of steps" and "Payload of joint
+steps", describes the bytes. A *joint* payload (a super-step) has the steps of several successive
+times, and decodes to each of these steps. So every state in between can be recovered, bit for bit.
+A joint payload is smaller than separate payloads, because a weight that changes much at one time
+often does so again. The symbols of a weight at several times form one *letter*, which has its own
+frequency.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ _MOST_SYMBOLS = 1 << 16
 def encode_steps(pipeline: LossyPipeline, steps: Sequence[Addition]) -> list[bytes | memoryview]:
     """One payload of all steps, as parts to join.
 
-    The pipeline names the coder. A table is stored with all its numbers, so a step that uses few
-    symbols should have a smaller table.
+    The pipeline names the coder. A table is stored with all its values, so a step that uses few
+    symbols should have a small table.
     """
     return _encode(_coding_of(pipeline), [steps], joint=False)
 
@@ -48,8 +50,8 @@ def encode_joint(
 ) -> list[bytes | memoryview]:
     """One payload of consecutive steps: ``steps[t][i]`` is added to tensor i at time t.
 
-    Returns parts to join. Raises WrongUsage unless there are 1 to ``MAX_JOINT`` times, all with the
-    same tensors.
+    Returns parts to join. Raises WrongUsage if the number of times is not from 1 to ``MAX_JOINT``,
+    or if the times have different tensors.
     """
     shapes = [[(step.dtype, step.nbytes) for step in at] for at in steps]
     if any(shape != shapes[0] for shape in shapes) or not 0 < len(steps) <= MAX_JOINT:
@@ -58,9 +60,9 @@ def encode_joint(
 
 
 def decode_steps(pipeline: LossyPipeline, data: memoryview, sizes: Sequence[int]) -> list[Addition]:
-    """The steps of a payload. ``sizes``: the raw bytes of its members, in order.
+    """The steps of a payload. ``sizes``: the raw bytes of its tensors, in order.
 
-    Raises DamagedData unless every byte fits. Allocates at most a fixed multiple of the members'
+    Raises DamagedData if a byte does not fit. Allocates at most a fixed multiple of the tensors'
     raw bytes and of the data.
     """
     (steps,) = _decode(_coding_of(pipeline), Cursor(data), sizes, times=1, joint=False)
@@ -70,9 +72,9 @@ def decode_steps(pipeline: LossyPipeline, data: memoryview, sizes: Sequence[int]
 def decode_joint(
     pipeline: LossyPipeline, data: memoryview, sizes: Sequence[int]
 ) -> list[list[Addition]]:
-    """For each time of a joint payload its steps, see ``decode_steps``.
+    """For each time of a joint payload, its steps.
 
-    A step has one or two bytes for each element.
+    See ``decode_steps``. A step takes one or two bytes of memory for each element.
     """
     cursor = Cursor(data)
     times = cursor.varint()
@@ -132,7 +134,10 @@ def _decode(
 
 
 class CodeTable(Struct, frozen=True):
-    """The common properties of a class (members with equal tables): dtype, scale, and the table."""
+    """What all members (tensors) of a class have in common: dtype, scale, and the table of values.
+
+    ``root``: the scale is that of the square root. ``data``: the bytes of the table.
+    """
 
     dtype: str
     root: bool
@@ -155,12 +160,15 @@ class CodeTable(Struct, frozen=True):
 
 
 def _row(rows: Sequence[Symbols]) -> Symbols:
-    """Rows of symbols as one, in the smallest common type."""
+    """Joins rows of symbols to one row, in the smallest type that fits all."""
     return np.ascontiguousarray(rows[0]) if len(rows) == 1 else np.concatenate(rows)
 
 
 def encode_table(table: CodeTable) -> bytes:
-    """The stored form of a table. Raises WrongUsage for a table that readers refuse."""
+    """The stored form of a table.
+
+    Raises WrongUsage for a table that ``decode_steps`` would refuse.
+    """
     width = table.format.width
     if len(table) > _MOST_SYMBOLS or any(table.data[:width]):
         raise WrongUsage("a table has up to 65,536 numbers, and the first is +0.0")
@@ -193,15 +201,16 @@ def _decode_table(cursor: Cursor) -> CodeTable:
 
 
 def encode_runs(members: Sequence[int]) -> bytes:
-    """The numbers as runs of equal ones: length and number, each a varint."""
+    """The numbers as runs of equal numbers. A run is its length and the number, each a varint."""
     runs = ((len(list(run)), member) for member, run in groupby(members))
     return b"".join(varint(length) + varint(member) for length, member in runs)
 
 
 class _Members(Struct, frozen=True):
-    """``parts``: for each member its class, and its slice of the class's row of symbols.
+    """Which symbols belong to which member (tensor).
 
-    ``totals``: for each class the length of its row.
+    ``parts``: for each member its class (the members with the same table), and its slice of the
+    class's row of symbols. ``totals``: for each class the length of its row.
     """
 
     parts: list[tuple[int, slice]]
@@ -227,8 +236,9 @@ class _Members(Struct, frozen=True):
 
 
 def _smallest(coding: SymbolCoding, rows: Sequence[Symbols], alphabets: Sequence[int]) -> Parts:
-    """Encodes the symbols of a class at all times, with the limit of letters that needs fewest
-    bytes.
+    """Encodes the symbols of a class at all times.
+
+    Tries several limits for the size of letters, and returns the encoding with the fewest bytes.
     """
     best: Parts = []
     tried: list[list[list[int]]] = []
@@ -248,7 +258,9 @@ def _smallest(coding: SymbolCoding, rows: Sequence[Symbols], alphabets: Sequence
 
 
 def _letters(alphabets: Sequence[int], limit: int) -> Iterator[list[int]]:
-    """Divides the times into letters. Yields the numbers of symbols of the times in each letter."""
+    """Divides the times into letters. Yields the sizes of the alphabets of the times in each
+    letter.
+    """
     run: list[int] = []
     for alphabet in alphabets:
         if run and prod(run) * alphabet > limit:
@@ -260,7 +272,10 @@ def _letters(alphabets: Sequence[int], limit: int) -> Iterator[list[int]]:
 
 
 def _together(rows: Sequence[Symbols], run: Sequence[int]) -> Symbols:
-    """Letters whose digits are the symbols in ``rows``."""
+    """Combines the symbols of several times to letters.
+
+    The symbols are the digits of the letter.
+    """
     if len(rows) == 1:
         return rows[0]
     letters: Symbols = rows[-1].astype(symbol_type(prod(run)))
@@ -271,7 +286,7 @@ def _together(rows: Sequence[Symbols], run: Sequence[int]) -> Symbols:
 
 
 def _digits(letters: Symbols, run: Sequence[int]) -> list[Symbols]:
-    """The digits of letters, the lowest first, by table lookup."""
+    """The symbols (digits) of letters, the lowest digit first, by table lookup."""
     if len(run) == 1:
         return [letters]
     rows, rest = [], np.arange(prod(run))

@@ -1,9 +1,10 @@
-"""Makes steps from two states of a model: by buckets of exponents, or equal steps around zero.
+"""Makes steps (lossy deltas of tensors) from two states of a model.
 
-Tensors of one dtype and one kind share a table (the paper's flattened vector), unless the pipeline
-has the flag ``tensor``. Weights and an optimizer's moments differ by orders of magnitude, so they
-have different kinds. ``quantise`` returns None for a tensor that no step can express (docs/lc.md,
-"What is not promised"). The caller stores such a tensor exactly.
+The numbers of a step are chosen by buckets of exponents, or by levels with equal distances. Tensors
+of the same dtype and the same kind share a table of these numbers (the paper's flattened vector),
+unless the pipeline has the flag ``tensor``. Weights and an optimizer's moments differ by orders of
+magnitude, so they have different kinds. ``quantise`` returns None for a tensor whose change no step
+can express (docs/lc.md, "What is not promised"). The caller stores such a tensor exactly.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ def quantise(
 ) -> list[Addition | None]:
     """A step for each tensor of a model; None for a tensor that must be stored exactly.
 
-    ``before``: raw bytes and dtypes of the decoder's state. ``after``: those of the training's
-    state, in the same order. ``kinds``: empty for weights, or the name of an optimizer's slot;
-    ``exp_avg_sq`` and ``max_exp_avg_sq`` are quantised on the scale of their square root, and never
-    become negative. Changes nothing: the caller applies the steps to ``before``.
+    ``before``: raw bytes and dtypes of the tensors in the state that the decoder has. ``after``:
+    the same for the training's state, in the same order. ``kinds``: for each tensor, empty for
+    weights, or the name of an optimizer's slot. ``exp_avg_sq`` and ``max_exp_avg_sq`` are quantised
+    on the scale of their square root, and never become negative. Changes nothing: the caller
+    applies the steps to ``before``.
 
     A budget limits the bytes of ``encode_steps`` to a share of the raw bytes of the tensors that
-    get a step. It is exceeded only if not even one bucket fits, or one level on each side of zero.
-    Raises MvcError if this thread cannot compute with subnormal numbers.
+    get a step. At least one bucket, or one level on each side of zero, is stored, even if this
+    exceeds the budget. Raises MvcError if this thread cannot compute with subnormal numbers.
     """
     kinds = kinds or [""] * len(before)
     quantiser = pipeline.quantiser

@@ -1,7 +1,8 @@
 """Base classes of the stages of LC-Checkpoint, the coders, and the short form of a pipeline.
 
-A delta of such a pipeline leads from a state to a later one and never back. The stored version is
-the encoder's state after the addition, not the training's state (docs/lc.md).
+A delta of such a pipeline leads from a state to a later state. The earlier state cannot be
+recovered from the later one. The stored version is the encoder's state after the addition of the
+delta, not the training's state (docs/lc.md).
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _LEAST_SHARE = "0.0001"
 
 
 class Quantiser(Stage, frozen=True):
-    """Turns a model's changes into symbols. ``own``: every tensor has its own table."""
+    """Turns a model's changes into symbols (small integers). ``own``: every tensor has its own
+    table.
+    """
 
     accepts = frozenset({Kind.PAIR})
     needs = "to be first"
@@ -44,7 +47,7 @@ class Quantiser(Stage, frozen=True):
     own: bool
 
     def full(self) -> Stage:
-        """The stage of full records, which are exact."""
+        """The stage for full records, which are exact."""
         return Planes("planes")
 
     @abstractmethod
@@ -73,16 +76,16 @@ class Coder(Stage, frozen=True):
     coding: ClassVar[SymbolCoding]
 
     def full(self) -> Stage:
-        """The coder of full records, for their byte planes."""
+        """The stage that codes the byte planes of full records."""
         return HUFFMAN
 
 
 class Promote(Stage, frozen=True):
     """lossy: keeps the 2^X - 1 largest exponents, or as many as a bound allows
 
-    Exactly one number is set. ``bits``: 2^bits - 1 buckets. ``budget``: as many buckets as fit into
-    this share of the raw bytes. ``error``: as few buckets as keep the delta's relative error within
-    this number.
+    A *bucket* has the changes of one sign and exponent. Exactly one number is set. ``bits``: X.
+    ``budget``: as many buckets as fit into this share of the raw bytes. ``error``: as few buckets
+    as possible, with a relative error of the delta of at most this number.
     """
 
     bits: int
@@ -110,8 +113,8 @@ class Promote(Stage, frozen=True):
 class LossyPipeline(Struct, frozen=True):
     """The part of a pipeline that decides about a version and changes its weights.
 
-    ``quantiser``, ``promote`` and ``coder`` make and store the steps of a pipeline that is
-    ``forward_only``.
+    If the pipeline is ``forward_only``, ``quantiser``, ``promote`` and ``coder`` make and store its
+    steps (lossy deltas of tensors).
     """
 
     text: str
@@ -127,13 +130,16 @@ class LossyPipeline(Struct, frozen=True):
         """Whether deltas are added to a state, and cannot be undone (``mvc.lossy.lc``).
 
         Such deltas are lossy: the stored version is the state after the addition. They are encoded
-        by ``mvc.lossy.lc.payload``, not chunk by chunk.
+        for all tensors together, by ``mvc.lossy.lc.payload``.
         """
         return self.operator == "add"
 
     @abstractmethod
     def levels(self) -> Sequence[LossyPipeline]:
-        """The pipeline without decisions, then finer and finer forms; the last form is exact."""
+        """The pipeline without decisions, then finer and finer forms of it.
+
+        The last form is exact.
+        """
 
 
 class Huffman(Coder, frozen=True):
@@ -199,7 +205,10 @@ def with_flags(stage: str, flags: Sequence[str]) -> str:
 
 
 def bound_of(name: str, parameter: str) -> tuple[str, Decimal, str]:
-    """``budget=B`` or ``error=E``: its name, its value, and both as text."""
+    """Parses ``budget=B`` or ``error=E``.
+
+    Returns the name, the value, and the text of the option.
+    """
     key, _, value = (part.strip() for part in parameter.partition("="))
     if key not in ("budget", "error"):
         raise InvalidPipeline(

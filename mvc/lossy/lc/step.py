@@ -1,9 +1,9 @@
 """One tensor's step: a symbol for each element, and for each symbol the number that is added.
 
-Every element gets an addition, even of zero: a decoder that skips zeros would get other bits
-(docs/format.md, "Payload of steps"). With ``root`` a step adds on the scale of the square root.
-This is for Adam's second moment, which spans many orders of magnitude and must not become negative.
-The optimizer divides by its root.
+Every element gets an addition, even of zero. A decoder that skips zeros could get other bits, for
+example for -0.0 (docs/format.md, "Payload of steps"). With ``root``, a step is added on the scale
+of the square root. This is for Adam's second moment, which spans many orders of magnitude and must
+not become negative. The optimizer divides by the moment's square root.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mvc.lossy.lc.packing import check_below, index_of
 
 Symbols = NDArray[Any]  # uint8 or uint16
 
-BLOCK = 1 << 16  # elements that are computed at once, to fit into the CPU's cache
+BLOCK = 1 << 16  # elements of a block, which fits into the CPU's cache
 
 
 class Addition(Struct, frozen=True):
@@ -46,8 +46,8 @@ class Addition(Struct, frozen=True):
         """Adds the step to a tensor's raw bytes, in place, in every element.
 
         Encoder and decoder call this on equal states and get equal bits. Raises WrongUsage if the
-        state has another length; DamagedData if a symbol has no number; MvcError if this thread
-        cannot compute with subnormal numbers, because it would get other bits.
+        state has another length; DamagedData if a symbol has no number. Raises MvcError if this
+        thread cannot compute with subnormal numbers, because the bits would differ.
         """
         kind = FORMATS[self.dtype]
         if state.nbytes != self.nbytes:
@@ -71,12 +71,14 @@ def _add(words: NDArray[Any], values: Numbers, kind: Format, *, root: bool) -> N
         np.multiply(values, values, out=state)
     else:
         np.add(state, values, out=state)
-    if kind.width < 4:  # else the numbers are the words
+    if kind.width < 4:  # else ``state`` shares the memory of ``words``
         words[:] = words_of_values(state, kind)
 
 
 class _LookUp:
-    """Looks up the numbers of symbols, two or four symbols at a time if the table is small."""
+    """Looks up the numbers of symbols. If the table is small, looks up two or four symbols at a
+    time.
+    """
 
     def __init__(self, table: Numbers) -> None:
         self.table, self.width = table, table.itemsize
@@ -87,7 +89,7 @@ class _LookUp:
             self.rows = _combinations(table, self.together)
 
     def values(self, symbols: Symbols) -> Numbers:
-        """One number for each symbol, in scratch memory."""
+        """One number for each symbol, in memory that the next call overwrites."""
         out = scratch_bytes("lc values", len(symbols) * self.width).view(self.table.dtype)
         whole = len(symbols) // self.together * self.together if self.together > 1 else 0
         if symbols.itemsize > 1 or not symbols.flags.c_contiguous:
@@ -100,7 +102,9 @@ class _LookUp:
 
 
 def _combinations(table: Numbers, count: int) -> NDArray[Any]:
-    """Row i has the numbers of the ``count`` symbols whose bits form i, as one wide item."""
+    """Row i has the numbers of the ``count`` symbols that are packed in the index i, as
+    one item.
+    """
     bits = 8 // count if count == 4 else 4
     full = np.zeros(1 << bits, table.dtype)
     full[: len(table)] = table

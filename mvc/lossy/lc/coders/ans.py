@@ -1,11 +1,12 @@
 """Asymmetric numeral systems (Duda 2013; the range variant): nearly the entropy of the symbols.
 
 docs/format.md, "Payload of steps", describes the bytes and how they are read. Letters are coded
-from the last to the first. With one state this would be a loop over letters. So there are many
-states, *lanes*, and a row of letters, one for each lane, takes a few array operations. Each lane
-costs about 3 bytes, which limits their number. If there are few symbols, there are few lanes, and
-coding is slow. A letter is one symbol, or a byte of 2, 4 or 8 symbols if that costs no more bytes.
-A letter of several symbols is faster, and uses correlations of neighbours.
+from the last to the first. A *letter* is one symbol, or a byte of 2, 4 or 8 symbols if that needs
+no more bytes. A letter of several symbols is faster, and uses correlations of neighbours. The coder
+has a state, and with a single state it would need a Python loop over letters. So there are many
+states, called *lanes*. A row of letters, one letter for each lane, takes a few array operations.
+Each lane costs about 3 bytes, which limits the number of lanes. If there are few symbols, there are
+few lanes, and coding is slow.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ Letters = NDArray[Any]
 
 CONSTANT, RAW, CODED, PACKED = range(4)
 _WORD = 16  # bits
-_SPARE = 4  # bits of a state above the precision: the loss is below a tenth of a per cent
+_SPARE = 4  # bits of a state above the precision: the loss is below 0.1 %
 _PRECISION = (12, 16)
-_LANE_SHARE = 0.0125  # of the bytes, for the states of lanes
-_ROWS = (256, 8192)  # letters of a lane, if the number of lanes is free
-_LANES = (4, 2048)  # at least 4; at most 2048, unless a lane would have too many letters
-_WORTH = 1.005  # of the least bytes: letters of several symbols may cost so much
-_DEAR = 1.05  # of the bytes without lanes: if lanes cost more, another coder may be smaller
+_LANE_SHARE = 0.0125  # at most this share of the bytes is for the states of lanes
+_ROWS = (256, 8192)  # letters of a lane, unless _LANES requires another number
+_LANES = (4, 2048)  # least and most lanes; more if lanes would be too long
+_WORTH = 1.005  # letters of several symbols may need this multiple of the least bytes
+_DEAR = 1.05  # if lanes cost more than this factor, another coder is tried
 
 
 def encode(symbols: Symbols, alphabet: int) -> Parts:
-    """Parts to join. ``alphabet`` bounds the symbols."""
+    """Encodes the symbols, which are below ``alphabet``; returns parts to join."""
     if not len(symbols):
         return []
     if bool((symbols == symbols[0]).all()):
@@ -96,7 +97,10 @@ def _width(alphabet: int) -> int:
 
 
 def _letters(symbols: Symbols, alphabet: int) -> tuple[int, Letters, NDArray[Any], float]:
-    """Symbols per letter, the letters, how often each occurs, and the estimated bytes."""
+    """The letters.
+
+    Returns symbols per letter, letters, count of each letter, and estimated bytes.
+    """
     counts = occurrences(symbols)
     size = _size(counts)
     together = per_byte(alphabet)
@@ -109,7 +113,7 @@ def _letters(symbols: Symbols, alphabet: int) -> tuple[int, Letters, NDArray[Any
 
 
 def _size(counts: NDArray[Any]) -> float:
-    """Bytes of the letters and of their frequencies, without lanes."""
+    """Estimated bytes of the letters and of their frequencies, without the states of lanes."""
     total = int(counts.sum())
     precision = _precision(total)
     frequencies = _frequencies(counts, precision)
@@ -128,7 +132,10 @@ def _state_bytes(precision: int) -> int:
 
 
 def _frequencies(counts: NDArray[Any], precision: int) -> NDArray[np.int64]:
-    """Whole numbers near the shares, at least 1 for letters that occur; the sum is 2^precision."""
+    """Whole numbers in proportion to ``counts``, whose sum is 2^precision.
+
+    A letter that occurs gets at least 1.
+    """
     exact = counts * ((1 << precision) / int(counts.sum()))
     frequencies = np.maximum(np.rint(exact), counts > 0).astype(np.int64)
     while excess := int(frequencies.sum()) - (1 << precision):
@@ -142,8 +149,8 @@ def _encode(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Final states, and words in the order in which the decoder reads them.
 
-    States are float64: they stay below 2^36, so that every operation is exact, and the quotient
-    differs from a whole number by more than the rounding.
+    States are float64 numbers below 2^36, so every operation is exact. A quotient that is not whole
+    differs from a whole number by more than the rounding error.
     """
     share = frequencies.astype(np.float64)
     before = (np.cumsum(frequencies) - frequencies).astype(np.float64)

@@ -1,10 +1,10 @@
-"""A canonical Huffman code of single symbols: at least one bit for each.
+"""A canonical Huffman code of single symbols: at least one bit for each symbol.
 
-docs/format.md, "Payload of steps", describes the bytes. A code word begins at the end of the
-previous word, so words are found one after another. But a table gives, for all bits of a block at
-once, the end of a word that would begin at a bit: a *jump*. From one known word, the jumps give two
-words, then four, and so on. So a block of bits takes a few array operations, without an index in
-the data.
+docs/format.md, "Payload of steps", describes the bytes. A code word begins where the previous word
+ends, so a simple decoder finds one word after another. Here a *jump* is a table for a block of
+bits: for each bit, it has the end of a word that would begin at this bit. From one known beginning
+of a word, the jumps give the next one, then two more, then four, and so on. So a block of bits
+takes a few array operations, and the data needs no index.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mvc.lossy.lc.step import BLOCK, Symbols
 
 CONSTANT, CODED = range(2)
 MOST_BITS = 15
-_READ = 1 << 12  # bytes read at once
+_READ = 1 << 12  # bytes of a block
 
 Lengths = NDArray[np.uint8]
 
@@ -33,7 +33,7 @@ Lengths = NDArray[np.uint8]
 def lengths_of(counts: Sequence[int] | NDArray[Any]) -> Lengths:
     """The lengths of a Huffman code's words, at most 15; 0 for symbols that do not occur.
 
-    A single symbol has a word of one bit.
+    If only one symbol occurs, its word has one bit.
 
     >>> lengths_of([6, 1, 1, 2]).tolist()
     [1, 3, 3, 2]
@@ -48,7 +48,7 @@ def lengths_of(counts: Sequence[int] | NDArray[Any]) -> Lengths:
         if max(depths) <= MOST_BITS:
             lengths[used] = depths
             break
-        weights = (weights + 1) // 2  # flatter, so that no word is as long
+        weights = (weights + 1) // 2  # more equal weights make the longest word shorter
     return lengths
 
 
@@ -67,7 +67,7 @@ def _depths(weights: list[int]) -> list[int]:
 
 
 def encode(symbols: Symbols, alphabet: int) -> Parts:
-    """Parts to join. ``alphabet`` bounds the symbols."""
+    """Encodes the symbols, which are below ``alphabet``; returns parts to join."""
     if not len(symbols):
         return []
     if bool((symbols == symbols[0]).all()):
@@ -116,7 +116,7 @@ def _in_order(lengths: Lengths) -> NDArray[np.intp]:
 
 
 def _codes(lengths: Lengths) -> NDArray[np.int64]:
-    """The words, as numbers of ``lengths`` bits."""
+    """The code words, as numbers of ``lengths`` bits each."""
     order = _in_order(lengths)
     sizes = 1 << MOST_BITS - lengths[order].astype(np.int64)
     codes = np.zeros(len(lengths), np.int64)
@@ -125,7 +125,10 @@ def _codes(lengths: Lengths) -> NDArray[np.int64]:
 
 
 def _write(symbols: Symbols, lengths: Lengths, alphabet: int, total: int) -> bytes:
-    """The words of all symbols, joined. A table has the joined words of each byte of symbols."""
+    """The code words of all symbols, joined.
+
+    If several symbols are packed into a byte, a table has the joined words for each such byte.
+    """
     together = {8: 4, 4: 4, 2: 2}.get(per_byte(alphabet), 1)
     codes, sizes = _codes(lengths), lengths.astype(np.int64)
     rest = len(symbols) % together
@@ -150,7 +153,7 @@ def _write(symbols: Symbols, lengths: Lengths, alphabet: int, total: int) -> byt
 def _place(
     letters: Symbols, codes: NDArray[np.int64], sizes: NDArray[np.int64], out: Any, *, at: int
 ) -> int:
-    """Writes the letters' words from bit ``at`` on. Returns the end.
+    """Writes the letters' words from bit ``at`` on. Returns the bit after the last word.
 
     A word of up to 30 bits is in at most two units of 32 bits. Words that begin in the same unit
     are joined first.
@@ -207,7 +210,7 @@ def _follow(sizes: NDArray[np.int64], start: int, most: int) -> tuple[NDArray[np
         starts = np.concatenate((starts, following[:inside]))
         if inside < len(following):
             break
-        # a jump out of the block does not move further: no word begins there
+        # an end outside the block is not followed
         jump = np.where(jump <= last, jump.take(jump, mode="clip"), jump)
     starts = starts[:most]
     return starts, int(starts[-1] + sizes[starts[-1]])

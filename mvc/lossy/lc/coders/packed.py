@@ -1,9 +1,10 @@
-"""Packs eight, four or two symbols into a byte, under Huffman codes of zlib or zstd.
+"""Packs eight, four or two symbols into a byte, and codes the bytes by Huffman codes.
 
-A Huffman code needs at least one bit for each letter. If a letter is a byte of four symbols, that
-is a quarter of a bit per symbol. Both libraries code bytes faster than single symbols. zlib does
-not search repetitions here, and has a code for every 32,768 bytes. zstd finds runs of zeros, too.
-The smaller result is stored. docs/format.md, "Payload of steps", describes the bytes.
+A Huffman code needs at least one bit for each letter. If a letter is a byte of four symbols, this
+is a quarter of a bit per symbol. The Huffman codes are those of zlib and zstd, which are faster for
+bytes than a code of single symbols. Here zlib does not search repetitions, and makes a new code for
+every 32,768 bytes. zstd finds runs of zeros, too. The smaller result is stored. docs/format.md,
+"Payload of steps", describes the bytes.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from mvc.lossy.lc.step import Symbols
 
 CONSTANT, RAW, ZLIB, ZSTD = range(4)
 _ZLIB = Zlib("zlib:1")
-_SMALL = 16  # bytes; a frame's header costs more than it could save
+_SMALL = 16  # bytes; a zstd or zlib header would cost more than coding saves
 
 
 def encode(symbols: Symbols, alphabet: int) -> Parts:
-    """Parts to join."""
+    """Encodes the symbols, which are below ``alphabet``; returns parts to join."""
     if not len(symbols):
         return []
     count = per_byte(alphabet)
@@ -56,7 +57,7 @@ def _encode(data: Bytes) -> Parts:
     if len(data) < _SMALL:
         return [bytes((RAW,)), data.tobytes()]
     frames = {ZSTD: HUFFMAN.compress(data)}
-    if len(frames[ZSTD]) > len(data) // 8:  # from a bit per byte on, zlib may be smaller
+    if len(frames[ZSTD]) > len(data) // 8:  # above one bit per byte, zlib may be smaller
         code = zlib.compressobj(1, zlib.DEFLATED, memLevel=9, strategy=zlib.Z_HUFFMAN_ONLY)
         frames[ZLIB] = code.compress(data.data) + code.flush()
     form = min(frames, key=lambda f: len(frames[f]))
