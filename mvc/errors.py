@@ -16,7 +16,8 @@ def how_to_install(extra: str) -> str:
 def need_torch(feature: str, *packages: str) -> None:
     """Raises NotInstalled if torch, or one of ``packages``, is not installed.
 
-    ``feature``: what needs torch, for the message. ``packages``: packages of the same extra.
+    ``feature``: what needs torch, for the message. ``packages``: other packages that the feature
+    needs. The extra ``torch`` installs them, too.
     """
     from importlib.util import find_spec
 
@@ -26,7 +27,7 @@ def need_torch(feature: str, *packages: str) -> None:
 
 
 class MvcError(Exception):
-    """Base class of all errors of mvc. The message is one line. The exit code is 3.
+    """Base class of all errors of mvc. The message is one line. Most subclasses have exit code 3.
 
     The hint is added to the exception as a note, so that tracebacks show the hint, too.
     """
@@ -62,7 +63,7 @@ class WrongUsage(MvcError):
 
 
 class NotARepository(MvcError):
-    """Neither this folder nor its parents contain ``.mvc``."""
+    """Neither the given folder nor its parents contain ``.mvc``."""
 
 
 class AlreadyARepository(MvcError):
@@ -78,29 +79,29 @@ class UnsupportedFormat(MvcError):
 
 
 class UnknownRevision(MvcError):
-    """No commit has this name."""
+    """No commit has the given name or id."""
 
 
 class AmbiguousRevision(MvcError):
-    """The ids of several commits begin with this short id."""
+    """The ids of several commits begin with the given short id."""
 
 
 class StateForgotten(MvcError):
-    """The state of a version was forgotten or never fetched. Only its commit is stored here.
+    """The state of a version was forgotten or never fetched. Only the commit is stored.
 
-    ``absent``: the version's id if another repository may have the state, because a retention rule
-    forgot the state here or the state was never fetched. Otherwise None.
+    ``absent``: the version's id if another repository may have the state. This is the case if a
+    retention rule forgot the state here, or if the state was never fetched. Otherwise None.
     """
 
     absent: bytes | None = None
 
 
 class UnknownOperation(MvcError):
-    """The operation log has no operation with this number."""
+    """The operation log has no operation with the given number."""
 
 
 class UnknownTarget(MvcError):
-    """No target has this name, or several targets exist and the call did not name one."""
+    """No target has the given name, or several targets exist and the call names no target."""
 
 
 class TargetProtected(MvcError):
@@ -108,15 +109,15 @@ class TargetProtected(MvcError):
 
 
 class UnknownMetric(MvcError):
-    """No version has a metric with this name."""
+    """No version has a metric with the given name."""
 
 
 class NoDeployment(MvcError):
-    """Nothing was deployed at or before this moment."""
+    """No version was live at the given moment, or there is no such deployment."""
 
 
 class UnknownPath(MvcError):
-    """The version has no such path or tensor."""
+    """The version has no file at the given path, or no tensor with the given name."""
 
 
 class InvalidName(MvcError):
@@ -170,7 +171,7 @@ class BadMessage(MvcError):
 class CannotDistribute(MvcError):
     """A training with several processes cannot start or continue.
 
-    The global models that were made until then are stored.
+    The global models that were computed before the error are stored.
     """
 
 
@@ -269,7 +270,7 @@ class Busy(MvcError):
 
 
 class CommandFailed(MvcError):
-    """A command failed or timed out. A follower serves a version only if this command succeeds."""
+    """A user's command failed or timed out."""
 
 
 class RemoteUnreachable(MvcError):

@@ -34,26 +34,26 @@ MAX_CODE_FILES = 500  # source files attached to a version
 MAX_CODE_BYTES = 16 * MIB  # all source files of a version
 MAX_ARGUMENTS = MIB  # a model's constructor arguments as JSON
 
-MAX_SKELETON = 256 * MIB  # bytes of a file outside its contents
-MAX_UNFOLDED = (16, 256 * MIB)  # sum over all views of a file: 16 times its size, plus 256 MiB
+MAX_SKELETON = 256 * MIB  # bytes of one file besides its contents (the data of tensors)
+MAX_UNFOLDED = (16, 256 * MIB)  # bytes of all strided tensors of a file: 16 * file size + 256 MiB
 
-# codecs: threads work on one chunk at a time; memory has room for one piece at a time
+# codecs: a thread works on one chunk at a time; one piece at a time is in memory
 CHUNK = MIB  # raw bytes
 PIECE = 32 * MIB  # raw bytes of a tensor that are encoded as one payload; a multiple of CHUNK
 MAX_PIPELINE_TEXT = 400
 ZSTD_MAX_WINDOW = 8 * MIB
 
 # store
-RECORD = 8 * MIB  # raw bytes collected in one record, unless one piece is larger
+RECORD = 8 * MIB  # raw bytes collected in one record of a pack; one piece may be larger
 RECORD_TEXTS = 250  # distinct pipelines per record; the header of a record has room for 256
 RECORD_MEMBERS = 1 << 14  # contents per record; each content needs memory in addition to its bytes
 PACK_TARGET = 128 * MIB  # a larger pack gets no more records
 MAX_RECORD_HEADER = 64 * MIB
 MAX_ENTRY = 16 * MIB  # one journal entry's payload
-INDEX_BATCH = 512  # journal entries in memory that are not indexed yet
+INDEX_BATCH = 512  # journal entries that are in memory before they are added to the index
 
 # remote
-BUCKET_DAYS = 14  # how long unreferenced objects stay, because other clients may still use them
+BUCKET_DAYS = 14  # days before unreferenced objects are deleted: clients may use them
 
 # adapters
 MAX_SAFETENSORS_HEADER = 100_000_000

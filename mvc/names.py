@@ -18,19 +18,19 @@ FOLDER = ".mvc"
 """The folder of a repository's store, inside its working folder."""
 
 DEFAULT_STATE = "model.safetensors"
-"""The path of a Python state that was committed without a path."""
+"""The path of a state (a mapping of tensors) that is committed from Python without a path."""
 
 ATTACHED = ".mvc/"
-"""Path prefix of attachments; no file of a version can have such a path."""
+"""The prefix of the paths of attachments, which are stored with a version but are not its files."""
 
 SCRATCH = "retraining"
 """The folder of ``.mvc`` with the scratch folders of processes."""
 
 PATCH = "code.patch"
-"""Attachment with the uncommitted changes of a version's code, relative to its git commit."""
+"""The attachment with the uncommitted changes of the code, as a patch of the code's git commit."""
 
 RECIPE = "recipe.json"
-"""Attachment that describes how to replay a training.
+"""The attachment that describes how to replay a training.
 
 mvc drops the weights of a version only if the version has this attachment.
 """
@@ -39,14 +39,14 @@ DATA = "data/"
 """Prefix of the tags of data sets."""
 
 DATA_SET = "mvc.data"
-"""Param of a data set's version: whether the version stores the files or only references them."""
+"""The param that says whether the version of a data set stores or only references the files."""
 BY_VALUE, BY_REFERENCE = "stored", "reference"
 
 REMOTE = "remotes/"
 """Prefix of the full names of tracking refs."""
 
 NODES = "nodes/"
-"""Prefix of targets for node reports: ``nodes/NAME/TARGET``."""
+"""Prefix of the targets ``nodes/NAME/TARGET``, where nodes (serving machines) report."""
 
 _RESERVED = {"con", "prn", "aux", "nul", "conin$", "conout$"}
 _RESERVED |= {port + digit for port in ("com", "lpt") for digit in "123456789¹²³"}
@@ -72,7 +72,7 @@ def printable(text: str) -> str:
 def encode_text(value: str) -> bytes:
     """``value`` in UTF-8. Bytes that could not be decoded (surrogateescape) are restored.
 
-    Raises WrongUsage for other surrogates.
+    Raises WrongUsage for a surrogate that does not stand for such a byte.
     """
     try:
         return value.encode("utf-8", "surrogateescape")
@@ -159,8 +159,9 @@ def check_path(path: str) -> str:
     """Returns ``path`` if it is a valid tracked path; otherwise raises InvalidName.
 
     A valid path is relative, has '/' between its parts, and names the same file on every system.
-    Parts may begin with '-' or '.', and contain characters that only Windows refuses. Paths may
-    differ only in case: checkout checks whether the file system distinguishes such paths.
+    Parts may begin with '-' or '.'. Characters such as '?' are valid, although Windows refuses
+    them. Two valid paths may differ only in upper and lower case: checkout checks whether the file
+    system distinguishes these paths.
     """
     if not path or len(path.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         raise InvalidName(f"a path must have 1 to {MAX_NAME_BYTES} bytes")
@@ -255,7 +256,7 @@ def check_node(name: str) -> str:
 
 
 def is_report(target: str) -> bool:
-    """Whether deployments on a target are reports of a node."""
+    """Whether deployments on a target are reports of a node (``NODES``)."""
     return target.startswith(NODES)
 
 

@@ -86,7 +86,8 @@ def encode(value: Mapping[Any, Any], leaf: Leaf) -> str:
     """``value`` as ASCII JSON.
 
     ``leaf(location, x)`` is called for each value x that is not a number, text or bytes. ``leaf``
-    returns (tag, name) if x is a tensor, else None. Raises UnsupportedTensor.
+    returns (tag, name) if x is a tensor, else None. Raises UnsupportedTensor for a value that a
+    state cannot contain.
     """
     node = as_node(value, leaf)
     return json.dumps({"version": _VERSION, "state": node}, separators=(",", ":"))
@@ -118,7 +119,7 @@ def _encode(leaf: Leaf, value: Any, path: str | None, depth: int) -> Any:
             f"{_location(path)} is of type {kind}, which a state cannot contain",
             hint="use tensors, arrays, dictionaries, lists, tuples, numbers, texts and bytes",
         )
-    # Training histories are long lists of plain numbers: build no name for each number.
+    # No name is built for a plain number, because training histories are long lists of numbers.
     items = [
         plain
         if (plain := _plain(v)) is not None
@@ -153,7 +154,7 @@ def _location(path: str | None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The node of a plain value, or None."""
+    """The node of a truth value, number, text or bytes; None for all other values."""
     kind = type(value)
     if kind in {bool, str}:
         return value
@@ -183,7 +184,7 @@ def decode(text: str, lookup: Lookup) -> Any:
 
 
 def of_node(node: Any, lookup: Lookup) -> Any:
-    """As ``decode``, from the node instead of its text."""
+    """As ``decode``, but takes the node instead of its text."""
     try:
         return _decode(lookup, node, None, 0)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error) as error:

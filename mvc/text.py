@@ -37,7 +37,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def parse_size(text: str) -> int | None:
-    """Bytes of ``40MB``, ``1.5 GiB`` (units of 1000 or 1024) or ``123456``; None if invalid."""
+    """The number of bytes in ``40MB``, ``1.5 GiB`` or ``123456``; None if invalid."""
     match = re.fullmatch(SIZE, text.strip())
     if not match:
         return None
@@ -113,7 +113,7 @@ def number(value: float) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """A share: ``28.7 %``. ``0 %`` and ``100 %`` mean exactly nothing and exactly all."""
+    """``part`` of ``whole``: ``28.7 %``. Only exact values are ``0 %`` and ``100 %``."""
     if not whole:
         return "0 %"
     share = 100 * part / whole
@@ -141,7 +141,7 @@ def count(n: int, noun: str, plural: str | None = None) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
-    """A hint for an unknown name: similar ``names``, or ``otherwise``."""
+    """A hint for an unknown name: the most similar ``names``. If there are none, ``otherwise``."""
     from difflib import get_close_matches  # rarely needed
 
     close = get_close_matches(name, [*names], n=3, cutoff=0.5)

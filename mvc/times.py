@@ -38,7 +38,7 @@ _ISO = (  # patterns are compiled on first use: few commands parse a time
     r"\s?(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?|[a-z_]+/[a-z0-9_/+-]+)?)?"
 )
 _COMPACT = r"(?ai)(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)?(.*))?"
-_PARTS = {  # parts of 'Sat, 28 Nov 2026 19:03:50 +0000' that are no names of days or months
+_PARTS = {  # parts of 'Sat, 28 Nov 2026 19:03:50 +0000' besides the names of the day and the month
     "day": r"(?a)\d\d?",
     "year": r"(?a)\d{4}",
     "time": r"(?a)\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?",
@@ -72,7 +72,7 @@ FORMS = {
     "1763632800": "up to 11 other digits are seconds since 1970, up to 14 milliseconds, and more "
     "nanoseconds",
 }
-"""Accepted forms of a moment, with their meanings; the help and the documentation list them."""
+"""Maps each accepted form of a moment to its meaning. Help and documentation list these forms."""
 _FORMS = (
     "write 2026-11-20T10:00, 2026-11-20T10:00:00Z, '20 Nov 2026 10:00', 10:00, 'yesterday 10:00', "
     "'last tuesday 10:00', '2 hours ago' or now"
@@ -132,7 +132,7 @@ def moment_of(value: int | str | datetime, *, now_ns: int) -> int:
 
 
 def within(time_ns: int, since: int | None, until: int | None) -> bool:
-    """Whether a moment is between two bounds, inclusive; None means unbounded."""
+    """Whether a moment is from ``since`` to ``until``. A bound that is None has no effect."""
     return (since is None or since <= time_ns) and (until is None or time_ns <= until)
 
 
@@ -238,7 +238,7 @@ def _span(text: str) -> Fraction | None:
 def _written(text: str, now_ns: int, zone: tzinfo | None) -> int:
     """The moment of a date with the name of its month.
 
-    Without a year, the newest such date that is not in the future.
+    If ``text`` has no year, it means the newest such date that is not in the future.
     """
     parts: dict[str, Any] = {}
     for word in text.replace(",", " ").split():
@@ -299,7 +299,7 @@ def _iso(match: re.Match[str], text: str, zone: tzinfo | None) -> int:
 def _on_day(match: re.Match[str], text: str, now_ns: int, zone: tzinfo | None) -> int:
     """The moment of ``yesterday`` or ``last tuesday``, with or without a time of day.
 
-    Without a time of day, it is one or several times 24 hours ago.
+    Without a time of day, the moment is N times 24 hours before now.
     """
     day, hour, *rest = match.groups()
     try:
@@ -336,7 +336,7 @@ def _zone(name: str, text: str) -> tzinfo:
 
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # OSError: the name of a folder of the database
+    except (KeyError, ValueError, OSError):  # OSError: ``name`` is a folder of the zone database
         raise InvalidTime(
             f"there is no time zone {printable(name)}: {printable(text)}",
             hint="write it as Europe/Berlin, or an offset from UTC: +01:00",
@@ -365,7 +365,7 @@ def _unambiguous(wall: datetime, zone: tzinfo | None, text: str) -> int:
     if first == second:
         return first
     utc = _seconds(wall)
-    # In a gap, each offset gives a moment at which the other offset is in force.
+    # If the clocks skip ``wall``, each offset gives a moment at which the other offset is in force.
     shown = (first, second) if first > second else (second, first)
     readings = [
         format_time((utc - used) * _SECOND, in_force // 60)

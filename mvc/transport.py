@@ -1,4 +1,4 @@
-"""Public names for transports: connections to other repositories, and serving one.
+"""Public names for transports, which connect to other repositories or serve this repository.
 
 Each name is imported on first use, so that commands start fast.
 """

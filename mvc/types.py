@@ -21,9 +21,9 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 PathName: TypeAlias = str | PathLike[str]
 
 FIRST_RELEASE = ""
-"""The ``feature`` of pipeline stages, dtypes and formats that every release of mvc supports.
+"""The ``feature`` of a pipeline stage, dtype or format that every release of mvc supports.
 
-The repository's file ``format`` lists only other features.
+The repository's file ``format`` lists the features that are not in every release.
 """
 
 Reason: TypeAlias = str
@@ -31,7 +31,7 @@ Reason: TypeAlias = str
 
 
 class Counted(Struct):
-    """Counts progress, and reports it to ``progress`` if that is not None."""
+    """Counts progress. Calls ``progress``, unless it is None, with the new count."""
 
     progress: Progress | None
     total: int
@@ -67,7 +67,7 @@ class Closing:
 class Unpicklable:
     """Base of classes whose objects have open files or threads.
 
-    Such an object would not work in another process.
+    An object with open files or threads would not work in another process.
     """
 
     def __reduce_ex__(self, _: object) -> NoReturn:

@@ -1,7 +1,7 @@
-"""Fetches absent states: a retention rule forgot them here, or they were never fetched.
+"""Fetches absent states, which a retention rule forgot in this repository or which never arrived.
 
-Methods that read states call ``with_states``. Functions of lower layers never fetch, so that
-methods that need no state, such as reports, fetch none.
+The methods of ``Repository`` that read states call ``with_states``. Functions of lower layers never
+fetch. So a method that needs no state, such as ``history``, fetches nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _T = TypeVar("_T")
 
 
 def with_states(store: Store, config: Config, act: Callable[[], _T]) -> _T:
-    """Calls ``act``. If a state is absent, fetches it from a lazy remote and calls ``act`` again.
+    """Calls ``act``. If a state is absent, fetches the state and calls ``act`` again.
 
-    Each state is fetched at most once. If no remote has the option ``lazy``, raises StateForgotten.
-    Its hint has the command that fetches the state.
+    Each state is fetched at most once, from a remote with the option ``lazy``. If no remote has
+    this option, raises StateForgotten with a hint, which has the command that fetches the state.
     """
     fetched = set[bytes]()
     while True:
@@ -37,10 +37,11 @@ def with_states(store: Store, config: Config, act: Callable[[], _T]) -> _T:
 
 
 def fetch_absent(store: Store, config: Config, error: StateForgotten) -> None:
-    """Fetches the state that ``error`` names, from the first lazy remote that has this state.
+    """Fetches the state that ``error`` names, from the first remote that is lazy and has the state.
 
-    If all lazy remotes fail, raises the error of the first one. If no remote is lazy, raises
-    StateForgotten with the message of ``error``. The hint has the command that fetches the state.
+    If all lazy remotes fail, raises the error of the first lazy remote. If no remote is lazy,
+    raises StateForgotten with the message of ``error``. The hint has the command that fetches the
+    state.
     """
     assert error.absent is not None
     version, failed = CommitId(error.absent), list[MvcError]()

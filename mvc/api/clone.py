@@ -30,7 +30,8 @@ def clone(
     part of the URL. ``branch``: the branch to check out. ``states``: the versions whose states are
     copied (``all``, ``none``, ``live``, ``last:N``). ``options``: fields of ``Remote``. With
     ``lazy=True``, absent states are fetched when they are used. After a crash, the same call
-    continues. Raises RemoteUnreachable, RemoteRefused; WouldOverwrite if the folder is not empty.
+    continues the copy. Raises RemoteUnreachable, RemoteRefused; WouldOverwrite if the folder is not
+    empty.
     """
     chosen = CloneOptions(branch=branch, states=states, bare=bare, options=options)
     destination = None if folder is None else Path(folder)
@@ -50,8 +51,8 @@ def visit(
     """A temporary read-only view of the repository at a URL: ``with mvc.visit(URL) as repo``.
 
     Copies the history into a temporary folder, which is deleted at the end of the block. States are
-    fetched and verified when they are used. ``nodes``: fetch the reports of nodes, too.
-    ``options``: fields of ``Remote``. Raises the errors of ``clone``.
+    fetched and verified when they are used. ``nodes``: fetch the reports of nodes (serving
+    machines), too. ``options``: fields of ``Remote``. Raises the errors of ``clone``.
     """
     with FileSystem().temporary_folder() as folder:
         options |= {"lazy": True, "nodes": nodes}

@@ -17,19 +17,19 @@ from mvc.repo.statements.live import check_target, deployment_with, live_among, 
 from mvc.times import datetime_of, nearest
 
 CLOCK_MS = 10_000
-"""A clock that differs by more counts as wrong. (A report takes some seconds to arrive.)"""
+"""A node's clock counts as wrong if it differs by more milliseconds than this."""
 SILENT_NS = 600 * 10**9
 """A node that does not serve the live version is silent if it has not reported for this time."""
 _FARTHEST = 1000  # how many deployments are searched for a node's version
 
 
 class NodeStatus(Struct, frozen=True):
-    """The newest report of one node for one target, and how it compares at ``now_ns``.
+    """The newest report of one node for one target, compared with the live version at ``now_ns``.
 
     ``since_ns``: since when the node has served ``commit``, by the node's clock. ``reported_ns``:
     when the report arrived, by the remote's clock. ``ahead_ms``: how far the node's clock was
-    ahead; None if unknown. ``live``, ``live_ns``: the target's live version and since when it has
-    been live, or None. ``behind``: number of deployments from ``commit`` to ``live``; None if
+    ahead; None if unknown. ``live``, ``live_ns``: the target's live version and when it went live;
+    None if there is none. ``behind``: number of deployments from ``commit`` to ``live``; None if
     ``commit`` is not among the newest 1,000 deployments.
     """
 
@@ -54,7 +54,7 @@ class NodeStatus(Struct, frozen=True):
 
     @property
     def behind_seconds(self) -> float:
-        """For how many seconds a version that the node does not serve has been live."""
+        """For how many seconds the live version has been live; 0 if the node serves it."""
         if not self.is_behind or self.live_ns is None:
             return 0.0
         return max(0, self.now_ns - self.live_ns) / 1e9
@@ -119,5 +119,5 @@ def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]
 
 
 def _natural(name: str) -> tuple[int, str]:
-    """Sort key: numeric names are sorted by value (9 before 10), after all other names."""
+    """Sort key: numeric names are sorted by value (9 before 10). They follow all other names."""
     return int(name) if name.isascii() and name.isdecimal() else -1, name

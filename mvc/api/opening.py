@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def opened(repository: Repository | PathName) -> tuple[Repository, bool]:
-    """An open repository, and whether this call opened it. If so, the caller must close it.
+    """An open repository, and whether this call opened the repository.
 
-    Raises WrongUsage if ``repository`` is closed or has another type; NotARepository if the folder
-    has no repository.
+    If this call opened the repository, the caller must close the repository. Raises WrongUsage if
+    ``repository`` is closed or has another type; NotARepository if the folder has no repository.
     """
     if isinstance(repository, Repository):
         if repository.closed:
@@ -48,7 +48,7 @@ def opened(repository: Repository | PathName) -> tuple[Repository, bool]:
 def serve(
     repo: Repository, scopes: tuple[str, ...] = (), *, sender: str | None = None
 ) -> FolderTransport:
-    """A transport to an open repository.
+    """A transport (through which fetch and push exchange data) to an open repository.
 
     ``scopes``: the rights of the transport; without scopes, everything is allowed. ``sender``: the
     token or account that is recorded with received changes (default: the account of this process).

@@ -127,7 +127,8 @@ class Remotes(Generic[_R]):
 
         If another process changed a bucket meanwhile, ``act`` runs again. ``changes``: False if
         ``act`` only reads; then nothing is written to a bucket. Raises RemoteRefused if the remote
-        is no folder and no bucket, because the owner of such a remote maintains it.
+        is no folder and no bucket, because only the owner of another kind of remote can maintain
+        the remote.
         """
         remote = self.find(name)
         if (folder := self.folder(name)) is not None:
@@ -178,7 +179,10 @@ class Remotes(Generic[_R]):
 def refs_of(
     remote: Remote | str, store: Store | None = None, config: Config | None = None
 ) -> RemoteRefs:
-    """As ``Remotes.show``, but a local repository is optional."""
+    """The branches and tags of a remote, as ``Remotes.show`` returns them.
+
+    The local repository (``store``, ``config``) is optional.
+    """
     with closing(open_transport(remote, store, config)) as transport:
         answer = (
             ask(transport, store, remote).head

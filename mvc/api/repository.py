@@ -88,8 +88,9 @@ Paths: TypeAlias = PathName | Sequence[PathName]
 class Repository(Closing, Unpicklable):
     """An open repository. Close it, or use it as a context manager.
 
-    It works in several threads and after a fork. Methods raise subclasses of ``mvc.MvcError``.
-    ``storage`` has methods for maintenance, ``remotes`` methods for remote repositories.
+    The object works in several threads and after a fork. Methods raise subclasses of
+    ``mvc.MvcError``. ``storage`` has methods for maintenance, ``remotes`` methods for remote
+    repositories.
     """
 
     def __init__(self, handle: Handle) -> None:
@@ -250,7 +251,7 @@ class Repository(Closing, Unpicklable):
     def before_close(self, act: Callable[[], object]) -> Callable[[], None]:
         """Makes ``close`` call ``act`` first, so that a background writer can finish.
 
-        Returns a function after whose call ``close`` no longer calls ``act``.
+        Returns a function. When that function is called, ``close`` will no longer call ``act``.
         """
         self._closing[act] = None
         return partial(self._closing.pop, act, None)
@@ -294,9 +295,9 @@ class Repository(Closing, Unpicklable):
         ``pipeline``: a text, or Requirements; their ``max_recovery`` bounds the recovery time. A
         lossy pipeline changes the state at ``path``, or the files, so that the delta from the
         branch's newest version becomes small. The changed weights (production weights) are stored
-        and returned in the result's ``state``. Other ``states`` remain exact. If a stage of the
-        pipeline needs the loss, it reads the metric ``loss``. A pipeline such as ``lc`` stores an
-        approximation of the state instead (docs/lc.md) and leaves files on disk unchanged. By
+        and returned in the result's ``state``. The files in ``states`` remain exact. If a stage of
+        the pipeline needs the loss, it reads the metric ``loss``. A pipeline such as ``lc`` stores
+        an approximation of the state instead (docs/lc.md) and leaves files on disk unchanged. By
         default, the setting ``commit.pipeline`` selects the pipeline.
 
         Raises WrongUsage, InvalidName, InvalidTime, InvalidPipeline, UnsupportedTensor,
@@ -1081,14 +1082,13 @@ class Repository(Closing, Unpicklable):
     ) -> Pushed:
         """Sends branches and tags with their versions. By default, sends the current branch.
 
-        Tags, data sets, deployments and annotations of these versions are sent, too. Either all
-        refs move in the remote, or none. ``every``: send all branches and tags. ``force``: a ref
-        need not be fast-forwarded, if it has not moved in the remote since the last fetch or push.
-        ``delete``: refs to delete in the remote. ``states``: send only the states of these
-        versions. ``partial``: send a version even if neither repository has its state.
-        ``dry_run``: send nothing. Raises RefConflict if a ref cannot be fast-forwarded or has moved
-        in the remote; UnknownRevision, StateForgotten, WeightsDropped, RemoteUnreachable,
-        RemoteRefused.
+        Tags, data sets, deployments and annotations of these versions are sent, too. In the remote,
+        either all refs move or no ref moves. ``every``: send all branches and tags. ``force``: a
+        ref need not be fast-forwarded, if it has not moved in the remote since the last fetch or
+        push. ``delete``: refs to delete in the remote. ``states``: send only the states of these
+        versions. ``partial``: send a version even if neither repository has its state. ``dry_run``:
+        send nothing. Raises RefConflict if a ref cannot be fast-forwarded or has moved in the
+        remote; UnknownRevision, StateForgotten, WeightsDropped, RemoteUnreachable, RemoteRefused.
         """
         destination = self.remotes.find(remote)
         if states:

@@ -43,7 +43,7 @@ class Storage:
         self._store, self._config = handle.store, handle.config
 
     def stats(self, *, calibrate: bool = False, progress: Progress | None = None) -> Stats:
-        """Numbers of versions, reset points and deltas, bytes by kind, and recovery times.
+        """Counts versions, reset points, deltas and bytes by kind, and estimates recovery times.
 
         ``calibrate``: measure how fast this machine decodes, and save the rates in the user's
         cache. Statistics and reports use these rates. How versions are stored does not depend on
@@ -60,9 +60,9 @@ class Storage:
         return lazy.stats.by_version(self._store, self._config, progress)
 
     def predicted(self, rev: Rev = "HEAD") -> dict[str, tuple[str, ...]]:
-        """Maps each path of a version to those of its tensors that are stored as an optimizer step.
+        """Maps each path of a version to the names of tensors that are stored as an optimizer step.
 
-        The step starts at the tensor of another version.
+        To decode such a tensor, mvc computes the step from the tensor of another version.
         """
         return lazy.log.predicted_tensors(self._store, resolve(self._store, rev))
 
@@ -78,18 +78,19 @@ class Storage:
         """Copies the repository to a folder, or updates the copy there.
 
         Other processes may commit meanwhile. The copy becomes valid after its new bytes were read
-        back and verified. After an interruption, the same call continues. ``mvc.api.restore`` turns
-        a copy into a repository. Raises WouldOverwrite, DamagedData, StorageFull, Busy.
+        back and verified. After an interruption, the same call continues the copy.
+        ``mvc.api.restore`` turns a copy into a repository. Raises WouldOverwrite, DamagedData,
+        StorageFull, Busy.
         """
         return lazy.backup.backup(self._store, Path(folder), progress=progress)
 
     def repair(
         self, *, full: bool = False, other: PathName | None = None, progress: Progress | None = None
     ) -> Repaired:
-        """Replaces damaged data by equal data.
+        """Replaces damaged data by intact data with the same content.
 
-        Sources are other deltas of this repository, the repository ``other``, and the files of the
-        working folder.
+        The intact data come from other deltas of this repository, from the repository ``other``,
+        and from the files of the working folder.
         """
         source = None if other is None else lazy.repair.folder_of(self._store.fs, Path(other))
         return lazy.repair.repair(
@@ -104,10 +105,10 @@ class Storage:
         reason: Reason = "",
         progress: Progress | None = None,
     ) -> Collected:
-        """Deletes unreachable data and frees its space. Ids do not change.
+        """Deletes unreachable data and frees the space of these data. Ids do not change.
 
-        ``grace``: the versions of an operation are deleted only after this time (default: the
-        setting ``gc.grace_days``). ``reason``: recorded in the operation log.
+        ``grace``: how long the versions of an operation are retained after the operation (default:
+        the setting ``gc.grace_days``). ``reason``: recorded in the operation log.
         """
         span = lazy.gc.grace_of(self._config, grace)
         if dry_run:
@@ -134,12 +135,12 @@ class Storage:
         dry_run: bool = False,
         reason: Reason = "",
     ) -> Chosen:
-        """Forgets the states of versions for good. The next ``gc`` deletes their bytes.
+        """Forgets the states of versions permanently. The next ``gc`` deletes the stored bytes.
 
         ``revs``: versions, ranges (``A..B``), or the ``Chosen`` of a dry run. If ``revs`` is empty,
         retention rules choose the versions: ``unused`` to ``keep_best`` (docs/commands/forget.md).
         Commits, ids and history remain, and ``receipts`` lists the forgotten states. ``dry_run``:
-        only return the choice.
+        return the choice, but forget nothing.
         """
         if isinstance(revs, lazy.forget.Chosen):
             chosen = revs
@@ -181,12 +182,12 @@ class Storage:
     def work_folder(self) -> AbstractContextManager[Path]:
         """A ``with`` block with a new folder in ``.mvc``, which is deleted after the block.
 
-        If a process is killed, the next call and ``gc`` delete its folders.
+        If a process is killed, the next call and ``gc`` delete the folders of this process.
         """
         return lazy.leftovers.work_folder(self._store)
 
     def proofs(self, versions: Iterable[CommitId] | None = None) -> dict[CommitId, ReplayProof]:
-        """The proofs of versions whose weights a replay in this repository has computed.
+        """Maps versions to proofs, which say that a replay in this repository computed the weights.
 
         ``versions``: only these versions (default: all).
         """
@@ -210,11 +211,11 @@ class Storage:
     def drop_weights(
         self, alternatives: Mapping[CommitId, Alternative], *, reason: Reason = ""
     ) -> None:
-        """Drops weights that a replay can compute again. This is durable when the call returns.
+        """Drops weights that a replay can compute again. The change is durable at the end.
 
         First reads and hashes everything that the replay needs. Raises CannotRetrain if a version
-        has no recipe, or if this repository has no proof of its replay (``prove``); DamagedData.
-        If an error is raised, nothing is dropped.
+        has no recipe, or if this repository has no proof of the version's replay (``prove``);
+        DamagedData. If an error is raised, nothing is dropped.
         """
         lazy.weights.drop(self._store, self._config, alternatives, reason=reason)
 
@@ -222,14 +223,15 @@ class Storage:
         """Stores the dropped weights of a version again.
 
         The weights come from ``file``, or from equal contents of other versions. Raises
-        WeightsDropped if neither has the weights; DamagedData if ``file`` has another state.
+        WeightsDropped if neither ``file`` nor another version has the weights; DamagedData if
+        ``file`` has another state.
         """
         lazy.weights.store(self._store, self._config, resolve(self._store, rev), file)
 
     def curve(self, *, progress: Progress | None = None) -> RepackCurve:
-        """How many bytes of packs are needed for each of several bounds on the recovery time.
+        """For each of several bounds on the recovery time, how many bytes of packs are needed.
 
-        The result has the present layout, too.
+        The result contains the bytes and the recovery time of the present layout, too.
         """
         return lazy.repack.draw_curve(self._store, self._config, progress)
 
@@ -243,9 +245,9 @@ class Storage:
     def join_steps(self, step: int = 8, *, since: int = 0) -> int:
         """Joins consecutive approximate deltas (``lc``) into super-steps, which take less space.
 
-        ``step``: commits per super-step. ``since``: only versions that the operation with this
-        number or a later operation committed. Returns the number of the newest operation, to be
-        passed as ``since`` in the next call.
+        A super-step is one delta for several commits. ``step``: commits per super-step. ``since``:
+        only versions that the operation with this number or a later operation committed. Returns
+        the number of the newest operation, to be passed as ``since`` in the next call.
         """
         newest = self._store.fresh().position.sequence
         lazy.super_steps.join(self._store, self._config, step, since=since)

@@ -1,7 +1,7 @@
 """A commit: manifest, root, parents, author, time, message, metrics, params, needs, run.
 
-A commit's id is the hash of its canonical bytes. These bytes do not say how contents are stored, so
-repacking never changes an id.
+A commit's id is the hash of its canonical bytes. These bytes do not say how the data of tensors are
+stored. So repacking never changes an id.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Commit(Struct, frozen=True, dict=True):
     ``pipeline``: the requested preset or pipeline text. ``code``: the git commit of the working
     folder, or empty. ``dirty``: whether files in the folder differed from this git commit, or git
     did not answer in time. ``params``: texts, such as hyper-parameters. ``needs``: other versions
-    that a replay of the recipe needs, such as data sets. ``attached``: top-level names of
-    attachments. ``run``: the name of the training.
+    that a replay of the recipe needs, such as data sets. ``attached``: the first parts of the names
+    of attachments (other files stored with the version). ``run``: the name of the training.
     """
 
     manifest: ManifestId
@@ -112,7 +112,8 @@ class Commit(Struct, frozen=True, dict=True):
         )  # fmt: skip
         if any(a >= b for a, b in pairwise(needs)):
             raise reader.fail(_OTHER_FORM)
-        # ``data`` is canonical: the reader accepts one form of each field, and checked the order.
+        # ``data`` is canonical: the reader accepts one form of each field, and all orders were
+        # checked.
         commit.__dict__["encoded"] = data
         return commit
 

@@ -1,8 +1,8 @@
 """BLAKE3-256 with domain tags and length-prefixed parts.
 
 Every id in mvc is ``digest(tag, part, ...)``. The tag prevents equal ids of objects of different
-kinds. The lengths prevent equal ids of different divisions into parts (docs/format.md,
-"Identities").
+kinds. The lengths prevent equal ids of two lists of parts that have the same bytes in sequence
+(docs/format.md, "Identities").
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _TAG_BLOB = b"mvc.blob.1"
 # blake3 starts threads. For fewer bytes than this, starting threads takes longer than it saves.
 _PARALLEL_BYTES = 1 << 20
 ONE_CALL = 64 << 10
-"""Up to this size, copying the bytes and hashing them in one call is faster than a hasher."""
-# Never written, so the operating system maps the buffer to one page, which stays in the CPU cache.
+"""Up to this size, one hash call on a copy of all bytes is faster than a hasher object."""
+# The buffer is never written. So the operating system maps all of it to one page of zeros, which
+# stays in the CPU cache.
 _ZEROS = memoryview(bytes(PIECE))
 
 
@@ -43,7 +44,8 @@ _first_process = lru_cache(maxsize=1)(os.getpid)
 def hash_threads(*, parallel: bool) -> int:
     """Thread count for ``blake3``.
 
-    It is 1 in a forked process: blake3 would wait there for threads that only the parent has.
+    In a forked process it is 1, because blake3 would wait for threads that exist only in the
+    parent.
     """
     return blake3.AUTO if parallel and _first_process() == os.getpid() else 1
 
@@ -105,7 +107,10 @@ def zero_blob_id(spec: TensorSpec) -> BlobId:
 
 
 def pieces(spec: TensorSpec) -> Iterator[tuple[int, int]]:
-    """Yields (start, length) of every piece of a content. An empty content has one empty piece."""
+    """Yields (start, length) of every piece (at most ``PIECE`` bytes) of a tensor's bytes.
+
+    An empty tensor has one empty piece.
+    """
     for start in range(0, max(spec.nbytes, 1), PIECE):
         yield start, min(PIECE, spec.nbytes - start)
 
@@ -113,7 +118,7 @@ def pieces(spec: TensorSpec) -> Iterator[tuple[int, int]]:
 def verify_pieces(
     id_: bytes, spec: TensorSpec, read: Callable[[int, int], memoryview], wrong: MvcError
 ) -> Iterator[tuple[int, memoryview]]:
-    """Yields (start, bytes) of every piece of a content, and checks the content's hash.
+    """Yields (start, bytes) of every piece of a content (a tensor's bytes), and checks the hash.
 
     ``read(start, length)`` returns a piece. If the hash is not ``id_``, raises ``wrong`` after the
     last piece was yielded. Until then the yielded bytes are not verified.

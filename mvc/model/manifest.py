@@ -1,8 +1,9 @@
 """A manifest: the paths of a version, each with its tensors and its layout (docs/format.md).
 
-A layout describes a file's bytes. These are *contents* at offsets, *checks* (CRC-32 fields of zip
-files, which are computed instead of stored), and the *skeleton*: all remaining bytes in file order,
-stored as one raw content. The paths of attachments begin with ``names.ATTACHED``. Attachments are
+A layout describes a file's bytes. It consists of *contents* at offsets (a content is the data of a
+tensor, or data that several tensors share), *checks* (CRC-32 fields of zip files, which are
+computed instead of stored), and the *skeleton*: all remaining bytes in file order, stored as one
+content of dtype ``raw``. The paths of attachments begin with ``names.ATTACHED``. Attachments are
 never in a working folder.
 """
 
@@ -64,7 +65,7 @@ class Content(Struct, frozen=True, gc=False):
 
 
 class Check(Struct, frozen=True):
-    """A little-endian CRC-32 of file bytes [start, start + length), located at ``position``."""
+    """The CRC-32 of file bytes [start, start + length), in four bytes from ``position`` on."""
 
     position: int
     start: int
@@ -79,7 +80,7 @@ class View(Struct, frozen=True):
 
 
 def reach(spec: TensorSpec, view: View) -> tuple[int, int]:
-    """The bytes [first, end) of the content that contain all elements of a view."""
+    """The range [first, end) of the content's bytes that contains all elements of a view."""
     if not spec.elements:
         return 0, 0
     size = DTYPES[spec.dtype].itemsize
@@ -90,8 +91,9 @@ def reach(spec: TensorSpec, view: View) -> tuple[int, int]:
 class LogicalTensor(Struct, frozen=True, gc=False):
     """A named tensor of the state.
 
-    ``content`` is an index in ``FileEntry.contents``. Without ``view``, the tensor is all of this
-    content. With ``view``, the offset and strides of the view select elements of this content.
+    ``content`` is an index in ``FileEntry.contents``. Without ``view``, the tensor consists of all
+    bytes of this content. With ``view``, the offset and strides of the view select elements of this
+    content.
     """
 
     key: str
@@ -122,7 +124,7 @@ class State:
 
 
 class FileEntry(Struct, frozen=True, dict=True):
-    """One path of a version. ``size`` and all offsets are bytes of the file."""
+    """One path of a version. ``size`` and all offsets are numbers of bytes."""
 
     path: str
     format: str
@@ -142,7 +144,7 @@ class FileEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def content_id(self) -> bytes:
-        """32 bytes that determine every byte of the file, but not its path."""
+        """A 32-byte hash of all but the path. Files with equal hashes have equal bytes."""
         writer = Writer()
         _write_entry(writer, self, with_path=False)
         return digest(_TAG_ENTRY, writer.done())
@@ -168,7 +170,7 @@ class Manifest:
             self.entries = tuple(e for e in self.all_entries if not e.path.startswith(ATTACHED))
 
     def __repr__(self) -> str:
-        """Lists no tensors, because those of a large version would fill the screen."""
+        """Lists no tensors, because the tensors of a large version would fill the screen."""
         paths = ", ".join(entry.path for entry in self.entries[:3])
         more = f" and {len(self.entries) - 3} more" if len(self.entries) > 3 else ""
         tensors = sum(len(entry.tensors) for entry in self.entries)
@@ -189,9 +191,10 @@ class Manifest:
     def file(self, path: str | None = None) -> FileEntry:
         """The file at ``path``, or the only file directly in the folder ``path``.
 
-        If ``path`` is None, the only file of the version. Training states and files without
-        tensors count only if there are no other files. If several files count, the one named
-        ``DEFAULT_STATE`` is returned. Raises UnknownPath if there is no such file.
+        If ``path`` is None, the only file of the version. Training states and files without tensors
+        count only if there are no other files. If several files count, the file named
+        ``DEFAULT_STATE`` is returned. Raises UnknownPath if no file remains, or if several files
+        without this name remain.
         """
         if path is not None and path in self.by_path:
             return self.by_path[path]
@@ -218,7 +221,7 @@ class Manifest:
         )
 
     def under(self, paths: Sequence[str]) -> list[FileEntry]:
-        """The files at or below ``paths``. If there are no paths, all files.
+        """The files at or below ``paths``. If ``paths`` is empty, all files of the version.
 
         If a path is the name of a file and of a folder, it means the file, and ``path/`` means the
         folder. Raises UnknownPath.
@@ -280,8 +283,8 @@ class Manifest:
     def root(self) -> Root:
         """The version's Merkle root.
 
-        If one file has tensors, the root of this file's tensors. Otherwise the root of a tree
-        whose leaves are the roots of the files with tensors.
+        If exactly one file has tensors, the root of this file's tensors. Otherwise the root of a
+        tree whose leaves are the roots of the files with tensors.
         """
         states = [e for e in self.entries if e.tensors]
         if len(states) == 1:
@@ -305,7 +308,8 @@ class Manifest:
         if any(a >= b for a, b in pairwise(paths)):
             raise reader.fail("its entries are not in canonical order, or a path is repeated")
         manifest = cls(entries)
-        # ``data`` is canonical: the reader accepts one form of each field; the order was checked.
+        # ``data`` is canonical: the reader accepts one form of each field, and the order of the
+        # paths was checked.
         manifest.__dict__["encoded"] = data
         return manifest
 
@@ -313,9 +317,9 @@ class Manifest:
 class Shape:
     """A manifest without its ids. Many versions of a model have the same shape.
 
-    ``specs``: the specs of all stored contents, file by file; a file's skeleton is the last of its
-    contents. ``skeletons``: indices of the skeletons in ``specs``. ``files``: number of files,
-    including attachments. ``raw``: size of all these files in bytes.
+    ``specs``: the specs of all stored contents, file by file. For each file, the skeleton follows
+    the other contents. ``skeletons``: indices of the skeletons in ``specs``. ``files``: number of
+    files, including attachments. ``raw``: the sum of the sizes of these files in bytes.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -472,7 +476,7 @@ def _check_layout(entry: FileEntry) -> None:
     """Raises DamagedData if a layout contradicts itself.
 
     Contents and checks must not overlap. Checks must cover bytes of the file. A skeleton must exist
-    if bytes remain outside the contents, and only then.
+    if and only if some bytes of the file are in no content and no check.
     """
     if (entry.skeleton is None) != (entry.skeleton_size == 0):
         raise DamagedData(f"a manifest is damaged: the skeleton of {entry.path} does not fit")

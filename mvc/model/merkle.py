@@ -1,4 +1,4 @@
-"""The Merkle tree over the tensors of a state (MMlib §3.2).
+"""The Merkle tree over the tensors of a state (section 3.2 of the MMlib paper).
 
 docs/format.md, "Manifest", defines in which order leaves are joined.
 """

@@ -1,9 +1,10 @@
 """Statements: immutable assertions about a version or another statement (docs/format.md).
 
 A statement, such as a deployment, has the same bytes in every repository. Each kind of statement is
-a class. The class declares everything specific to the kind: its number and name, the feature that a
-reader needs, the fields of the body, the topic, and whether statements of this kind are evidence,
-which undo and gc never remove.
+a class. The class declares the number and the name of the kind, the feature that a reader needs,
+the fields of the body (the part of a statement that depends on the kind), and the topic (the
+statements of one topic are ordered). The class declares, too, whether statements of this kind are
+evidence. Undo and gc never remove evidence.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from mvc.types import FIRST_RELEASE
 NODE = 16
 """Length of a node's id in bytes. A node is a repository that records statements."""
 MAX_STATEMENT = 2 * MAX_COMMIT
-"""Bytes of one statement."""
+"""The largest size of one statement in bytes."""
 NO_NODE = b""
 _FARTHEST = 1 << 63
 _TAG = b"mvc.statement.1"
@@ -67,11 +68,11 @@ _STATEMENT: _Field = (lambda writer, id_: writer.blob(id_ or b""), _id_or_none)
 
 
 class Statement(Struct, frozen=True, dict=True, kw_only=True):
-    """What ``author`` states about ``subject``, a commit or another statement, and the ``reason``.
+    """A statement of ``author`` about ``subject``, which is a commit or another statement.
 
-    ``node``: the repository that recorded the statement. ``recorded_ns``: when, by the clock of
-    this repository. ``hybrid_ns``: orders the statements of one topic. These three fields are empty
-    until the statement is recorded.
+    ``node``: the repository that recorded the statement. ``recorded_ns``: the moment of recording,
+    by the clock of this repository. ``hybrid_ns``: a hybrid logical time, which orders the
+    statements of one topic. These three fields are empty until the statement is recorded.
     """
 
     subject: bytes
@@ -90,12 +91,12 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
 
     @property
     def target(self) -> str:
-        """The target of a deployment or its retraction; otherwise empty."""
+        """The target of a deployment, or of a deployment that is retracted; otherwise empty."""
         return ""
 
     @property
     def topic(self) -> str | tuple[int, bytes]:
-        """The target; if there is none, kind and subject. Statements of one topic are ordered."""
+        """The target. If the statement has no target, its kind and subject."""
         return self.target or (self.code, self.subject)
 
     @property
@@ -143,7 +144,7 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
             hybrid_ns=hybrid_ns,
             **fields,
         )
-        statement.__dict__["encoded"] = data  # the reader accepts one form of each field
+        statement.__dict__["encoded"] = data  # ``data`` is canonical, as each field has one form
         return statement
 
 
@@ -152,7 +153,8 @@ class Deployment(Statement, frozen=True, dict=True, kw_only=True):
 
     ``replaces``: the deployment that was live on the target until then, as far as the recording
     repository knew. ``returned_to``: in a rollback, the deployment that the rollback repeats.
-    ``ahead_ms``: in the report of a serving machine, how far the clock of the machine was ahead.
+    ``ahead_ms``: if a serving machine reports the deployment, how far the machine's clock was
+    ahead.
     """
 
     target: str
@@ -285,7 +287,7 @@ def check_reason(reason: str) -> str:
 
 
 def node_of(note: str) -> bytes:
-    """The node id of a repository whose first journal entry has this note."""
+    """The node id of a repository, computed from the note of its first journal entry."""
     try:
         node = bytes.fromhex(note)
     except ValueError:

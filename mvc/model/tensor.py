@@ -1,7 +1,7 @@
 """A tensor's spec: dtype name and shape.
 
 The dtype names are those of torch (``float32``, ``bfloat16``, ...), plus ``raw`` for bytes outside
-of tensors, so that every content has a spec.
+of tensors. So all stored bytes have a spec.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mvc.types import FIRST_RELEASE as FIRST
 
 
 class DType(Struct, frozen=True):
-    """``itemsize``: bytes of one element. ``width``: bytes of the integers that deltas subtract.
+    """``itemsize``: bytes per element. ``width``: bytes per integer that deltas subtract.
 
     ``feature``: the feature that a reader of the repository must support.
     """

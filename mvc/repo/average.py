@@ -39,12 +39,12 @@ from mvc.store.recovery.recover import Recovery
 from mvc.store.store import Store
 from mvc.types import PathName, Progress
 
-_BLOCK = 64 << 10  # how many bytes of a version are added at a time: they fit into the CPU cache
-_TOGETHER = 5  # of how many versions a piece is in memory at the same time
+_BLOCK = 64 << 10  # bytes of a tensor that are added at a time: a block fits into the CPU cache
+_TOGETHER = 5  # number of versions whose pieces (parts of a tensor) are in memory together
 
 
 class Averaged(Struct, frozen=True):
-    """``result``: the new version, or None. ``written``: the paths of the written files.
+    """``result``: the new version; None if files were written. ``written``: paths of written files.
 
     ``copied``: what differs between the versions but has no mean, and so is copied from the last
     version: ``PATH: TENSOR`` for integers, ``PATH`` for files without tensors, ``PATH: metadata``
@@ -148,7 +148,7 @@ def _shares(count: int, weights: Sequence[float] | None) -> tuple[float, ...]:
 def _files(
     store: Store, versions: Sequence[CommitId], shares: Sequence[float], copied: list[str]
 ) -> dict[str, DerivedFile]:
-    """Maps paths to the files of the mean. Appends to ``copied``."""
+    """Maps paths to the files of the mean. Appends to ``copied`` as ``Averaged`` says."""
     by_id, files = dict[CommitId, Manifest](), dict[str, DerivedFile]()
     for id_ in versions:
         by_id[id_] = manifests.of_commit(store, id_)
@@ -229,9 +229,10 @@ def fill(
     out: memoryview,
 ) -> None:
     """Fills ``out`` with one piece of the weighted sum of contents ``ids``."""
-    count = len(ids) if len(set(ids)) <= _TOGETHER else 2  # sums take 8 bytes per element
+    # Of many versions, two pieces at a time: the sums, 8 bytes per element, need memory, too.
+    count = len(ids) if len(set(ids)) <= _TOGETHER else 2
     sums: dict[int, NDArray[np.float64]] = {}
-    np.empty(16 << 20, np.uint8)  # freeing it raises malloc's threshold for caching blocks
+    np.empty(16 << 20, np.uint8)  # when this array is freed, malloc begins to cache large blocks
 
     def add(begins: range) -> None:
         with np.errstate(all="ignore"):

@@ -36,7 +36,7 @@ _Open = Callable[[str], AbstractContextManager[Source]]
 
 
 class _Index(Struct):
-    """The index of a sharded model: the file of each tensor."""
+    """The index of a sharded model, which maps each tensor to a file."""
 
     weight_map: dict[str, str]
 
@@ -56,7 +56,9 @@ def refuse_incomplete(
         def source(path: str) -> AbstractContextManager[Source]:
             if (on_disk := files.get(path)) is not None:
                 return store.fs.open_read(on_disk)
-            entry = entries[path]  # a Python state is never an index
+            # A state committed from Python may have the path of an index, but is never an index. It
+            # and files of other formats are read as an empty JSON object, which names no files.
+            entry = entries[path]
             read = {"opaque": StoredBytes, "onnx": without_contents}.get(entry.format)
             return nullcontext(read(store.recovery, entry) if read else MemorySource(b"{}"))
 
@@ -101,7 +103,7 @@ def _named(path: str, source: _Open) -> set[str]:
             with source(path) as file:
                 data = file.read(0, MAX_SAFETENSORS_HEADER)
             names = json.decode(data, type=_Index).weight_map.values()
-        except (ValidationError, RecursionError):  # another kind of index
+        except (ValidationError, RecursionError):  # the file is another kind of index
             pass
         except ValueError:
             raise _incomplete(f"{path} is truncated or not JSON") from None

@@ -1,8 +1,8 @@
 """Settings: known keys with types and ranges, and the origin of each value.
 
-Sources, each of which overrides the sources before it: defaults, user file, repository file,
-environment (``MVC_*``), flags. An unknown key or a value out of range raises InvalidConfig with its
-location, so that no setting is silently ignored.
+The sources, from the lowest to the highest priority: defaults, user file, repository file,
+environment (``MVC_*``), flags. An unknown key or a value out of range raises InvalidConfig, which
+names the source, so that no setting is silently ignored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SSH = "MVC_SSH"
 _NO_SETTINGS = {AUTHOR, SSH, "MVC_PAGER"}
 _MAX_FILE = 1 << 16
 _BY_ALL = 0o002  # write permission for everyone
-_MAX_FOLDERS = 1 << 15  # most bytes of safe.directory
+_MAX_FOLDERS = 1 << 15  # the largest length of safe.directory in bytes
 _WHOLE = 1 << 63  # larger than any setting
 _WORDS = {"true": True, "yes": True, "on": True, "1": True,
           "false": False, "no": False, "off": False, "0": False}  # fmt: skip
@@ -77,7 +77,7 @@ class Key(Struct, frozen=True):
         return _PREFIX + self.name.upper().replace(".", "_")
 
     def check(self, value: object, where: str) -> Value:
-        """Returns ``value`` in the key's type. Raises InvalidConfig if the key does not accept it.
+        """Returns ``value`` in the key's type. Raises InvalidConfig for a wrong value.
 
         ``where``: the location of the value, for the message; empty if a caller passed the value.
         """
@@ -227,7 +227,8 @@ def load_config(
 ) -> Config:
     """Reads all sources of settings. Files may be missing. ``flags``: maps keys to texts.
 
-    Raises InvalidConfig for the first unknown key or invalid value. The message names its source.
+    Raises InvalidConfig for the first unknown key or invalid value. The message names the source of
+    the key or value.
     """
     values: dict[str, tuple[Value, Origin]] = {key.name: (key.default, "default") for key in _ALL}
     files: dict[Origin, Path | None] = {"user": user_file, "repository": repo_file}
@@ -259,7 +260,7 @@ def load_config(
 def settings(repo_file: Path | None, environment: Mapping[str, str]) -> Config:
     """Settings of a repository's file, the user's file and the environment.
 
-    For ``config=`` of ``Repository.open``. Raises InvalidConfig.
+    Use this function to make an argument ``config=`` of ``Repository.open``. Raises InvalidConfig.
     """
     return load_config(FileSystem(), repo_file, user_file(environment), environment, flags={})
 
@@ -280,7 +281,7 @@ def _unless_changed(
 
 
 def user_path(name: str, text: str) -> Path:
-    """The file that a personal setting names. ``~`` means the home. Raises InvalidConfig."""
+    """The file that a personal setting names. ``~`` is the home folder. Raises InvalidConfig."""
     with suppress(RuntimeError):  # a user without a home
         path = Path(text).expanduser()
         if path.is_absolute():
@@ -315,7 +316,7 @@ def set_value(fs: FileSystem, file: Path, key: str, value: str, *, user: bool = 
 def unset_value(fs: FileSystem, file: Path, key: str, *, user: bool = False) -> bool:
     """Removes one key from a file. Returns False if the file does not set the key.
 
-    Unknown keys in the file are accepted, so that they can be removed.
+    Unknown keys in the file are accepted, so that an unknown key can be removed.
     """
     with changing(fs, file):
         tree = read_yaml(fs, file, personal=user)
@@ -364,7 +365,7 @@ def read_yaml(fs: FileSystem, file: Path | None, *, personal: bool = False) -> d
 
 
 def _refuse_foreign(fs: FileSystem, file: Path) -> None:
-    """Raises InvalidConfig if other users can write the user's own file. ssh refuses it, too.
+    """Raises InvalidConfig if other users can write the user's file. ssh refuses such files, too.
 
     Root may own the file. The file's group may write the file: systems with umask 002 give each
     user a group without other users.

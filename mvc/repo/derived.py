@@ -31,13 +31,13 @@ because it may be called several times for a piece.
 
 
 class DerivedFile(ParsedFile):
-    """The file of ``entry`` with the contents at positions ``computed`` replaced by ``compute``.
+    """The file ``entry``, in which ``compute`` replaces the contents at the positions ``computed``.
 
-    Names, layout, skeleton and checks are those of ``entry``. Every other content is the stored
-    content with the id in ``entry``. A commit does not read such contents. Call ``check_available``
-    first, because these contents may be forgotten or dropped. ``parts`` maps the ids of computed
-    contents (in the attribute ``entry``) to functions that read them. ``skeleton``: replaces the
-    skeleton of ``entry``.
+    Names, layout, skeleton (the bytes outside of tensors) and checksums are those of ``entry``.
+    Every other content is the stored content with the id in ``entry``. A commit does not read such
+    contents. Call ``check_available`` first, because these contents may be forgotten or dropped.
+    ``parts`` maps the ids of computed contents (in the attribute ``entry``) to functions that read
+    these contents. ``skeleton``: replaces the skeleton of ``entry``.
     """
 
     def __init__(
@@ -80,5 +80,5 @@ class DerivedFile(ParsedFile):
                 part[:] = whole[first - begin : end - begin]
 
     def skeleton(self) -> bytes:
-        """The skeleton that was passed, or that of ``entry``."""
+        """The skeleton that was passed, or the skeleton of ``entry``."""
         return self._skeleton or skeleton_of(self._store.recovery, self.entry)

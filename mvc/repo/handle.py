@@ -39,7 +39,7 @@ COPY = "backup"
 """A file that marks a ``.mvc`` as a backup or an unfinished restore (``mvc.maintenance``)."""
 
 Configure: TypeAlias = Callable[[Path | None], Config]
-"""Returns the configuration, given the path of the repository's settings file (None: no file)."""
+"""Returns the configuration for the path of a repository's settings file (None: no file)."""
 
 _OWN = (
     FORMAT,
@@ -142,7 +142,7 @@ def check_absent(fs: FileSystem, root: Path) -> None:
     """Raises AlreadyARepository if the folder ``root`` has a repository.
 
     Raises DubiousOwnership if this repository belongs to another user, and the errors of
-    ``_check_folder`` if it is damaged.
+    ``_check_folder`` if this repository is damaged.
     """
     folder = root / FOLDER
     if fs.stat(folder) is None:

@@ -30,7 +30,7 @@ Announce: TypeAlias = Callable[[Action, Deployed], Deployed]
 _HOOK, _TIMEOUT = "deploy.hook", "deploy.hook_timeout"
 _PREFIX = "DEPLOY_"  # MVC_ is the prefix of settings
 _SCHEMA = "mvc.hook/1"
-_INSIDE = f"{_PREFIX}SCHEMA"  # CI systems set variables such as DEPLOY_ACTION
+_INSIDE = f"{_PREFIX}SCHEMA"  # set while a hook runs; CI systems may set DEPLOY_ACTION etc.
 _LONGEST = 10_000  # longest text in a variable, in characters; the JSON has the complete text
 _STDERR = 2  # for the output of the hook, because stdout is for the output of mvc
 
@@ -40,10 +40,10 @@ class HookFailed(MvcWarning):
 
 
 def announcing(store: Store, target: str | None) -> Announce:
-    """Call this before a deployment on ``target`` is recorded, and the returned function after it.
+    """Call this before a deployment on ``target`` is recorded, and the result afterwards.
 
     The returned function runs the user's hook if there is one, warns if the hook fails, and returns
-    the deployment. If a hook deploys, no hook runs.
+    the deployment. If the hook itself deploys with mvc, no second hook runs.
     """
     if target is None or os.environ.get(_INSIDE) == _SCHEMA:
         return _logged
@@ -147,7 +147,7 @@ def run_command(
 def _folder() -> str:
     """The hook's working folder.
 
-    It is not the repository, because programs may load files from their working folder.
+    The folder is not the repository, because programs may load files from their working folder.
     """
     with suppress(RuntimeError, OSError):  # a user without a home
         home = Path.home()

@@ -21,8 +21,8 @@ _SETTING = "safe.directory"
 def refuse_foreign(fs: FileSystem, folder: Path) -> None:
     """Raises DubiousOwnership if ``folder`` belongs to another user.
 
-    ``folder``: a ``.mvc``, or a copy of a ``.mvc``. If it is a symbolic link, the link and its
-    target must belong to the user. The setting ``safe.directory`` of the user's file or the
+    ``folder``: a ``.mvc``, or a copy of a ``.mvc``. If ``folder`` is a symbolic link, both the link
+    and its target must belong to the user. The setting ``safe.directory`` of the user's file or the
     environment allows folders of other users.
     """
     identities = (fs.stat(folder, follow=False), fs.stat(folder))

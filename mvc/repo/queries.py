@@ -1,8 +1,8 @@
-"""Counts reads of versions, which are called queries (VSOL §3.1).
+"""Counts reads of versions, which are called queries (section 3.1 of the VSOL paper).
 
-A query is a read of a version's state or file by a user, with any command. The commands
-``forget --unqueried`` and ``repack --add-queried`` use the counts. Counts may be incomplete: they
-are appended without a flush, omitted if they cannot be written, and ignored if they are damaged.
+A query is a read of a version's state or file by a user, with any command. The commands ``forget
+--unqueried`` and ``repack --add-queried`` use the counts. Counts may be incomplete: new counts are
+appended without a flush, omitted if the file cannot be written, and ignored if they are damaged.
 docs/format.md describes the file ``queries``.
 """
 
@@ -29,12 +29,12 @@ QUERIES, LOCK = "queries", "queries.lock"
 _ROW = struct.Struct("<qI32s")  # time of the last query in us, number of queries, commit
 _CHECK = 4
 _SIZE = _ROW.size + _CHECK
-FOLD_AT = 1 << 20  # after growing by so many bytes, the file gets one row for each version
-_MOST = 1 << 26  # most bytes of the file that are read: rows of more than a million versions
+FOLD_AT = 1 << 20  # each time the file has grown by so many bytes, its rows are merged
+_MOST = 1 << 26  # the most bytes that are read: rows of over a million versions
 _COUNT = (1 << 32) - 1
 _WAIT = 0.05  # seconds to wait for another process when counting
 _WAIT_TO_DROP = 5.0
-_TOGETHER = 1000  # versions of an iteration that are counted at once
+_TOGETHER = 1000  # versions of an iteration that are counted in one write
 _START = CommitId(bytes(32))  # the row with this id has the time at which recording began
 
 State = TypeVar("State")
@@ -60,7 +60,7 @@ class Queries(Struct, frozen=True):
     def most(self, count: int, among: Collection[CommitId]) -> list[CommitId]:
         """The ``count`` versions of ``among`` with the most queries.
 
-        If two versions have equally many, the version with the newer query comes first.
+        If two versions have equally many queries, the version with the newer query comes first.
         """
         known = [(queried.count, queried.last_us, id_) for id_, queried in self.asked.items()]
         return [id_ for *_, id_ in sorted(known, reverse=True) if id_ in among][:count]
@@ -74,7 +74,7 @@ def queries(store: Store) -> Queries:
 
 
 def note(store: Store, commits: Collection[CommitId]) -> None:
-    """Counts a query of each of these versions. The first call starts recording.
+    """Counts one query for each of ``commits``. The first call starts recording.
 
     Never fails. Waits at most 50 ms for other processes. If the counts cannot be written, they are
     omitted.

@@ -1,7 +1,7 @@
 """Trainings of this machine: on which branches they record, and to which targets they deploy.
 
-A training locks files in ``.mvc``. The kernel releases a lock when the process ends. Then the file
-remains, empty and without a meaning.
+A training locks files in ``.mvc``. The kernel releases a lock when the process ends. An unlocked
+file remains, but has no meaning.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from mvc.repo.lookup.refs import HEAD
 from mvc.store.store import Store
 
 _SECONDS = 0.05
-"""A timeout that is longer than ``recorder`` in another process needs the lock."""
-_BEGINNING = 2.0  # seconds to wait, because a killed process needs time to end
+"""The timeout of ``recorder``, longer than ``recorder`` of another process has the lock.
+"""
+_BEGINNING = 2.0  # seconds to wait for a lock, because a killed process needs time to end
 
 
 def announce(store: Store, branch: str | None) -> FileLock:
     """Marks ``branch`` as recorded by a training, until the returned lock is released.
 
     ``branch``: None means a detached HEAD. Raises Busy if another training records on the branch;
-    the message names its process. Raises IoFailed if ``.mvc`` is not writable.
+    the message names the process of that training. Raises IoFailed if ``.mvc`` is not writable.
     """
     path = _notice(store, branch)
     try:
@@ -42,7 +43,8 @@ def announce_target(store: Store, target: str, *, alone: bool = False) -> FileLo
     """Marks ``target`` as a target to which a training deploys, until the lock is released.
 
     Several trainings may deploy to a target. ``alone``: exclude other trainings. Raises Busy if
-    another training excludes this one, or is running although ``alone`` was requested.
+    another training excludes this training, or if another training deploys to ``target`` and
+    ``alone`` is true.
     """
     notice = _deploying_notice(store, target)
     try:
@@ -63,13 +65,13 @@ def recorder(store: Store, branch: str | None, target: str | None = None) -> str
             fs.lock(path, timeout=_SECONDS).release()
     except Busy:
         return lock_holder(path)
-    except IoFailed:  # the file is only a notice for users
+    except IoFailed:  # not an error, because the file only informs users
         return None
     return None
 
 
 def refuse_recorded(store: Store, branch: str | None) -> None:
-    """Raises RefConflict if a training records on ``branch``, so that no operation may move it."""
+    """Raises RefConflict if a training records on ``branch``, which no operation may move then."""
     if recorder(store, branch) is not None:
         raise RefConflict(
             f"a training is recording on {branch or 'the detached HEAD'}",

@@ -80,7 +80,7 @@ def advance(
     note: str = "",
     first: str | None = None,
 ) -> None:
-    """``Repository.advance``. ``note``: describes the operation."""
+    """The function of ``Repository.advance``. ``note``: describes the operation."""
 
     def changes() -> list[RefChange]:
         refs = []
@@ -100,10 +100,11 @@ def advance(
 
 
 def delete_branch(store: Store, name: str, force: bool = False) -> Ref:
-    """Deletes a branch and returns it. Its versions stay until gc.
+    """Deletes a branch and returns it. The versions of the branch stay until gc.
 
-    Raises UnknownRevision. Raises RefConflict if the branch is current; without ``force``, also if
-    no other ref reaches the newest version of the branch.
+    Raises UnknownRevision. Raises RefConflict if the branch is current, or if no other ref reaches
+    the newest version of the branch. With ``force``, it is not checked whether another ref reaches
+    this version.
     """
 
     def change() -> list[RefChange]:

@@ -41,7 +41,7 @@ The id is the attribute ``id`` of commits, log entries and results of a commit, 
 ``commit`` of deployments.
 """
 
-# Names in the index end with a zero byte, so they cannot contain one.
+# Names in the index end with a zero byte, so a name cannot contain a zero byte.
 _REVISION = re.compile(r"([^~^@{}\0]+)(?:@\{([^{}]*)\})?((?:[~^][0-9]{0,9})*)", re.ASCII)
 _STEP = re.compile(r"([~^])([0-9]*)", re.ASCII)
 _DIGITS = re.compile(r"[0-9a-fA-F]{4,64}", re.ASCII)
@@ -80,7 +80,7 @@ def id_or_text(rev: Rev) -> str | CommitId:
 def resolve_ref(store: Store, rev: Rev) -> tuple[CommitId, str | None]:
     """The commit that ``rev`` names, and a branch or None.
 
-    The branch is returned if ``rev`` is its name, or if ``rev`` is HEAD and HEAD is on a branch.
+    The branch is that with the name ``rev``, or the current branch if ``rev`` is HEAD.
     """
     snapshot, rev = store.fresh(), id_or_text(rev)
     if isinstance(rev, CommitId):
@@ -236,7 +236,7 @@ def _back(snapshot: Snapshot, id_: CommitId, count: int, text: str) -> CommitId:
 
 
 def _up(snapshot: Snapshot, id_: CommitId, number: int, text: str) -> CommitId:
-    """The parent with this number, from 1; number 0 means the commit itself."""
+    """The parent with this number (the first is 1). Number 0 means the commit itself."""
     if number == 0:
         return id_
     parents = commits.get(snapshot, id_).parents

@@ -14,7 +14,7 @@ def metrics_from(values: Mapping[str, object]) -> dict[str, float]:
     """Metrics as float64. Raises WrongUsage with the name of an invalid value."""
     result = {}
     for name, value in values.items():
-        # torch warns when a loss with its autograd graph is converted.
+        # Without ``detach``, torch would warn if the value is a loss with its autograd graph.
         detach = getattr(value, "detach", None)
         number: Any = detach() if callable(detach) else value
         try:

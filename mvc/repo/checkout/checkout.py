@@ -53,7 +53,7 @@ from mvc.store.store import Store
 from mvc.text import did_you_mean, listed
 from mvc.types import Bytes, Counted, Progress
 
-_PROBE = 64  # leading bytes of a chunk, which are enough to see that most chunks are not zeros
+_PROBE = 64  # leading bytes of a chunk that are checked first: few chunks begin with zeros
 
 
 class Restored(Struct, frozen=True):
@@ -132,8 +132,8 @@ def restore(
 ) -> Restored:
     """Replaces the files of HEAD by files of a version, then moves a ref.
 
-    ``paths``: replace only these files. ``move``: returns the move, given the present HEAD. Without
-    ``move``, no ref moves.
+    ``paths``: replace only these files. ``move``: a function that returns the move of a ref (or
+    None) if it is called with the present HEAD. Without ``move``, no ref moves.
     """
     check_worktree(store)
     with checking_out(store, store.root):
@@ -172,7 +172,7 @@ def restore_all(
 ) -> Restored:
     """Writes all files of a version and moves HEAD to ``to``: a branch or a commit.
 
-    ``create``: the same operation creates the branch ``to``.
+    ``create``: create the branch ``to`` in the same operation.
     """
 
     def move(before: Head) -> RefMove | None:
@@ -195,7 +195,7 @@ def fast_forward(
     *,
     progress: Progress | None = None,
 ) -> Restored:
-    """Advances the current branch, or a detached HEAD, from ``at`` and writes the files.
+    """Advances the current branch, or a detached HEAD, from ``at`` to ``commit``. Writes the files.
 
     Raises RefConflict if HEAD has moved meanwhile, or if a running training commits to the branch.
     """
@@ -306,8 +306,8 @@ def plan(
     """Plans to write those of ``entries`` that differ from the files on disk.
 
     ``removed``: files to delete if they exist. ``old``: the version whose files were written into
-    the working folder. Unless ``force``, raises WouldOverwrite if no reachable version has a
-    present file at its path.
+    the working folder. Unless ``force``, raises WouldOverwrite if a file on disk would be replaced
+    or deleted, and no reachable version has this file at its path.
     """
     writes: dict[str, FileEntry] = {}
     deletes, unchanged, lost = [], [], []
@@ -350,7 +350,7 @@ def _is_stored(store: Store, old: Manifest, present: FileEntry | Literal["other 
 
 
 def _present(store: Store, path: str, like: FileEntry) -> FileEntry | Literal["other kind"] | None:
-    """The file at a path. ``other kind`` if the path is a folder; None if it does not exist."""
+    """The file at a path. ``other kind`` if the path is a folder; None if nothing is there."""
     identity = store.fs.stat(store.root / path)
     if identity is None:
         return None
@@ -388,10 +388,11 @@ def apply(
 ) -> tuple[str, ...]:
     """Writes all files, then deletes files (``replacing``). Returns the deleted names.
 
-    ``further``: additional files that no version has. They are not completed if the process is
-    killed. ``copied``: as for ``fill_file``. With ``copied``, contents are computed one after
-    another, in the memory of one piece. ``planned``: if the process is killed and the repository is
-    writable, the next command completes the work (``mvc.io.replacement``).
+    ``further``: additional files that no version has. If the process is killed, no later command
+    completes these files. ``copied``: as for ``fill_file``. With ``copied``, contents are computed
+    one after another, and only one piece at a time is in memory. ``planned``: if the process is
+    killed and the repository is writable, the next command completes the work
+    (``mvc.io.replacement``).
 
     Raises WeightsDropped only after the first file was created. So the caller starts a replay,
     which trains the weights again, only if the output is writable.
@@ -457,7 +458,7 @@ def fill_file(
         write(progress=progress, check=False)
     except DamagedData:
         if all(content.spec.nbytes <= PIECE for content in entry.contents):
-            raise  # ``check`` matters only for larger contents: a second attempt would fail, too
+            raise  # the second attempt (``check`` is true) differs only for larger contents
         file.truncate(0)  # bytes of the failed attempt may be where holes belong
         write()
     if file.size() < entry.size:  # the file ends with a hole

@@ -58,11 +58,11 @@ def export(
     derived: Manifest | None = None,
     parts: Mapping[bytes, ReadPart] = MappingProxyType({}),
 ) -> Restored:
-    """Writes a version to a folder or a file. ``names_folder`` decides which of the two ``to`` is.
+    """Writes a version to a folder or a file. ``names_folder`` decides whether ``to`` is a folder.
 
     Without ``paths`` and ``everything``, training states are omitted. ``delta_from``: write only
-    the changes since that version (``delta_folder``). ``derived``: write these files instead of the
-    files of ``commit``. ``parts``: functions that compute contents of ``derived``, by id.
+    the changes since this other version (``delta_folder``). ``derived``: write these files instead
+    of the files of ``commit``. ``parts``: functions that compute contents of ``derived``, by id.
     """
     force, delete, progress = options.force, options.delete, options.progress
     fs, output = store.fs, Path(to)
@@ -188,8 +188,8 @@ def _refuse_existing(fs: FileSystem, paths: Sequence[Path], force: bool) -> None
 def _extra(store: Store, output: Path, entries: Sequence[FileEntry], force: bool) -> list[str]:
     """The files and links below ``output`` that are not among ``entries``.
 
-    Raises WrongUsage if the folder contains a repository; WouldOverwrite if there are such files,
-    unless ``force``.
+    Raises WrongUsage if the folder contains a repository; WouldOverwrite if there is such a file or
+    link, unless ``force``.
     """
     fs, real = store.fs, store.fs.realpath(output)
     wanted = {e.path for e in entries}

@@ -13,8 +13,8 @@ from mvc.names import SCRATCH, printable
 def refuse_store(fs: FileSystem, output: Path) -> None:
     """Raises WrongUsage for a path inside the ``.mvc`` of any repository.
 
-    Paths in scratch folders are allowed. Symbolic links are followed. Case is ignored, because some
-    file systems ignore it.
+    Paths in scratch folders are allowed. Symbolic links are followed. Names are compared without
+    regard to case, because some file systems do not distinguish case.
     """
     identity = fs.stat(output)
     if identity is not None and identity.is_dir:

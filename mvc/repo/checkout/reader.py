@@ -28,7 +28,8 @@ from mvc.types import Bytes
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-_TOGETHER = 8 * MIB  # how many bytes of contents are decoded together: the size of a record
+# Contents are decoded together if they have at most this many bytes, the size of a pack's record.
+_TOGETHER = 8 * MIB
 
 
 def open_file(store: Store, commit: CommitId, path: str) -> VersionFile:
@@ -46,8 +47,8 @@ def open_file(store: Store, commit: CommitId, path: str) -> VersionFile:
 class _Part(NamedTuple):
     """Consecutive bytes of a file.
 
-    They are the content or the checksum with the index ``at``, or bytes of the skeleton from offset
-    ``at`` on.
+    They are a content (the data of a tensor), a checksum, or bytes of the skeleton (all other bytes
+    of the file). ``at``: the index of the content or checksum, or the offset in the skeleton.
     """
 
     start: int
@@ -57,10 +58,11 @@ class _Part(NamedTuple):
 
 
 class VersionFile(io.RawIOBase):
-    """A read-only binary file with random access. ``tensors`` returns its tensors by key.
+    """A read-only binary file with random access. ``tensors`` returns tensors by key.
 
-    It works in several threads. A content is decoded when bytes of the content are read. Then the
-    complete content is decoded, to verify its hash. The contents that were read last are cached.
+    The file can be read by several threads. When a byte of a content (the data of a tensor) is
+    read, the complete content is decoded, so that its hash can be verified. The contents that were
+    read last are cached.
     """
 
     mode = "rb"
@@ -70,7 +72,7 @@ class VersionFile(io.RawIOBase):
         self.entry = entry
         self.size = entry.size
         self.path = self.name = entry.path
-        self._store = store  # not ``store.recovery``, which changes when packs are rewritten
+        self._store = store  # not ``store.recovery``, which is replaced when packs are rewritten
         self._at = 0
         self._parts = _parts(entry)
         self._lock = threading.RLock()
@@ -95,7 +97,8 @@ class VersionFile(io.RawIOBase):
     def nested(self, leaf: Callable[[str, str], object]) -> Any:
         """The structure of the state, with ``leaf(tag, key)`` instead of each tensor.
 
-        ``tag``: torch, numpy or scalar. A file without structure has a dictionary of all keys.
+        ``tag``: torch, numpy or scalar. If the file has no structure, the result is a dictionary of
+        all keys.
         """
         if self.entry.format != "state":
             return {tensor.key: leaf("torch", tensor.key) for tensor in self.entry.tensors}
@@ -139,7 +142,7 @@ class VersionFile(io.RawIOBase):
         return count
 
     def read(self, size: int | None = -1, /) -> bytes:
-        left = max(0, self.size - self._at)  # never allocate what a damaged file claims
+        left = max(0, self.size - self._at)  # never allocate more bytes than the rest of the file
         return super().read(left if size is None or size < 0 else min(size, left)) or b""
 
     def readall(self) -> bytes:
@@ -175,7 +178,7 @@ class VersionFile(io.RawIOBase):
         return memoryview(self.skeleton())[part.at : part.at + part.length]
 
     def _content(self, index: int) -> memoryview:
-        """A content. Small contents that follow it are decoded together with it."""
+        """A content of the file. Small contents that follow the content are decoded with it."""
         wanted = self._parts[index].at
         if wanted not in self._recovered:
             chosen, total = set[int](), 0

@@ -22,13 +22,13 @@ from mvc.repo.lookup.availability import check_available
 from mvc.store.store import Store
 
 SAFETENSORS = frozenset({"safetensors", "state"})
-"""Formats that are stored as safetensors: safetensors files and Python states."""
+"""Formats that are stored as safetensors. ``state`` is that of states committed from Python."""
 _INDEX = ".index.json"
 DEFAULT_INDEX = DEFAULT_STATE + _INDEX
 
 
 def load_state(store: Store, commit: CommitId, path: str | None = None) -> Any:
-    """A version's state in memory. A Python state is nested as in its commit.
+    """A version's state in memory. A state that was committed from Python is nested as before.
 
     The state of a file is {key: tensor}. If ``path`` is the folder or the index of a sharded model,
     the state has the tensors of all shards. Raises UnknownRevision, UnknownPath, BadModelFile,

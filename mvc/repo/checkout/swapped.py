@@ -61,14 +61,14 @@ class SwappedFolder:
     ) -> Iterator[None]:
         """A ``with`` block during which no other process swaps this folder.
 
-        ``tidy``: delete folders of earlier swaps first, except ``keep``.
+        ``tidy``: first delete folders of earlier swaps, except the folders named in ``keep``.
         """
         fs = self._fs
         with fs.lock(self.parent / f"{SWAPPED}{self._name}.lock"):
             retained = {self.target(force=force), *keep}
             for name in fs.list(self.parent) if tidy else ():
                 is_ours = self._ours.fullmatch(name.removesuffix(_GOING)) and name not in retained
-                if is_ours and fs.read_link(self.parent / name) is None:  # users may make links
+                if is_ours and fs.read_link(self.parent / name) is None:  # links were made by users
                     _remove_at_once(fs, self.parent / name)
             yield
 
@@ -108,7 +108,7 @@ class SwappedFolder:
 
 
 def _remove_at_once(fs: FileSystem, folder: Path) -> None:
-    """Deletes a folder after renaming it, so that readers see either all its files or no folder."""
+    """Deletes a folder after renaming it, so that readers see all files or no folder."""
     going = folder.with_name(folder.name.removesuffix(_GOING) + _GOING)
     if going != folder:
         fs.replace(folder, going)

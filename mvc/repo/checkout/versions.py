@@ -101,7 +101,8 @@ def _ahead(
 class _Decoder:
     """Decodes a version from the contents of the previous version.
 
-    The caller has the same arrays and may modify them. The hashes of the next version detect this.
+    The caller has the arrays of the previous version, too, and may have changed them. Then the
+    hashes of the next version are wrong, and mvc decodes that version from the repository instead.
     """
 
     def __init__(self, store: Store, path: str | None, keys: Collection[str] | None) -> None:
@@ -113,7 +114,7 @@ class _Decoder:
         self._skeleton: tuple[bytes | None, bytes] = (None, b"")
 
     def load(self, version: Version) -> Any:
-        """The state. Raises DamagedData, StateForgotten and UnknownPath, which name the version."""
+        """A version's state. Raises DamagedData, StateForgotten and UnknownPath."""
         id_ = version.id if isinstance(version, Commit) else version.commit
         try:
             commit = commits.get(self._store.snapshot, id_)

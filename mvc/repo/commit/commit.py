@@ -1,7 +1,7 @@
 """Commit: stores a version. Tensors are encoded without any lock.
 
 Then the version is recorded under the journal's lock. Concurrent commits all succeed: the later
-version has the earlier version as its parent, and inherits the paths that its commit did not
+version has the earlier version as its parent, and inherits the paths that the later commit did not
 change.
 """
 

@@ -1,4 +1,4 @@
-"""The files of a commit: Python states and files on disk, which a lossy pipeline may change."""
+"""The files of a commit: states (mappings of tensors) from Python, and files on disk."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ from mvc.store.store import Store
 class Inputs(Struct, frozen=True):
     """The files of a commit, and the other data of the commit.
 
-    ``produced_by``: the lossy pipeline that computes files, or None. ``state``: a Python state that
-    is committed unchanged. ``production``: files on disk that are replaced by their production
-    weights after the commit. It maps the paths to the present identities of the files.
+    ``produced_by``: the lossy pipeline that computes files, or None. ``state``: a state from Python
+    that is committed unchanged. ``production``: files on disk that are replaced by their production
+    weights after the commit. It maps the path of each file to the present identity of the file
+    (inode, size, times).
     """
 
     request: CommitRequest
@@ -130,7 +131,8 @@ def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:
         )
     changes = [replace(c, reducer=reducer) if c.path in reduced else c for c in changes]
     production = None
-    # A training continues from its own weights, so its files are replaced only on request.
+    # With a pipeline that is forward_only, such as ``lc``, the training continues from the exact
+    # weights in its files. So these files are replaced only on request.
     if reads and (written or not reducer.pipeline.forward_only):
         from mvc.repo.commit.production_files import check_output  # rarely needed
 
@@ -140,7 +142,7 @@ def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:
 
 
 def tip_of(store: Store, request: CommitRequest) -> Head:
-    """The version on which to commit: that of HEAD, or of the requested branch or tag."""
+    """The version on which to commit: the version of HEAD, or of the requested branch or tag."""
     if request.options.detached:
         return Head(None, request.options.parent)
     if request.options.tag is not None:
@@ -202,12 +204,13 @@ def _of_files(
 ) -> list[Change]:
     """The changes of the paths in ``arguments``. A folder means the files in it.
 
-    A tracked path that is named or inside a named folder is removed if there is no such file. But
-    Python states in a folder remain. ``files.all``: add modified tracked files, and remove tracked
-    paths without a file. If a named file has the bytes of a missing file, it is treated as the
-    renamed file. Raises UnknownPath for a dead symbolic link; WrongUsage if there is nothing to
-    commit, unless ``options.allow_empty``. Opening a truncated model file raises BadModelFile,
-    unless ``files.opaque`` is true or HEAD has a truncated model file at this path.
+    If ``arguments`` name a tracked path or its folder, and the file does not exist, the path is
+    removed from the version. But a state that was committed from Python remains if only its folder
+    is named. ``files.all``: add modified tracked files, and remove tracked paths without a file. If
+    a named file has the bytes of a missing file, it is treated as the renamed file. Raises
+    UnknownPath for a dead symbolic link; WrongUsage if there is nothing to commit, unless
+    ``options.allow_empty``. Opening a truncated model file raises BadModelFile, unless
+    ``files.opaque`` is true or HEAD has a truncated model file at this path.
     """
     fs, root = store.fs, store.root
     names, removed = list[str](), list[str]()
@@ -243,7 +246,7 @@ def _of_files(
 
 
 def _refuse_older(store: Store, changed: Sequence[FileChange]) -> None:
-    """Raises WouldOverwrite if a file of an older version would replace a Python state.
+    """Raises WouldOverwrite if a file of an older version would replace a state from Python.
 
     A training recorded this state without writing the file, so the file is only out of date.
     """

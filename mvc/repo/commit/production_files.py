@@ -1,6 +1,6 @@
 """Writes the production weights of files to disk, after the commit that stored these weights.
 
-After a crash between the commit and the write, the file is still the old one, and the version is
+After a crash between the commit and the write, the file has its old content, and the version is
 complete.
 """
 

@@ -35,8 +35,9 @@ from mvc.times import local_zone_minutes
 class Proposal(Struct, frozen=True):
     """A version that is stored but not yet recorded in the journal.
 
-    ``at``: the branch or HEAD that the version follows. ``parent``: the manifest of its parent.
-    ``manifest``: the manifest of the version. ``regions``: where packs contain its data.
+    ``at``: the branch or HEAD that the version follows. ``parent``: the manifest of the version's
+    parent. ``manifest``: the manifest of the version. ``regions``: where packs contain the data of
+    the version.
     """
 
     at: Head
@@ -143,7 +144,7 @@ def displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
 
 
 def nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of paths of which the second is inside the first. No version can have such a pair."""
+    """Pairs (file, path): the path is inside a folder with the name of the file."""
     return (
         (folder, path)
         for path in sorted(paths)

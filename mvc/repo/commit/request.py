@@ -46,13 +46,13 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     ``progress``: called with bytes done, bytes in total and the path.
 
     ``branch``: the branch to advance (default: the current one). If it is not the current branch,
-    HEAD and working folder do not change. The branch must have a version, unless ``new_branch``,
-    which starts the branch without a parent. ``tag``: advance this tag instead. The version of a
-    tag contains only the committed files. ``detached``: advance no ref and run no hook. The parent
-    of the version is ``parent`` (None: no parent). A ref can be created for the version later, by
-    ``Repository.branch``, ``tag`` or ``advance``. ``parents``: additional parents, for averages and
-    merges. The first parent is still the version of the branch. ``needs``: other versions that a
-    replay of the training needs.
+    HEAD and working folder do not change. The branch must have a version. With ``new_branch``, the
+    branch may be new. The first version of a new branch has no parent. ``tag``: advance this tag
+    instead. The version of a tag contains only the committed files. ``detached``: advance no ref
+    and run no hook. The parent of the version is ``parent`` (None: no parent). A ref can be created
+    for the version later, by ``Repository.branch``, ``tag`` or ``advance``. ``parents``: additional
+    parents, for averages and merges. The first parent is still the version of the branch.
+    ``needs``: other versions that a replay of the training needs.
 
     ``at``: when the version went live on the target ``deploy`` (default: now). ``push``: send the
     deployment as ``Repository.deploy`` does. If the remote refuses the deployment, only the version
@@ -62,9 +62,9 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
 
     ``run``: the training's name. ``code``: the state of the git work tree, such as that of an
     earlier ``CommitResult`` (default: the present state). ``patch``: attach the difference from the
-    git commit as ``code.patch``
-    (default: the setting ``commit.patch``). If this patch is not available, ``patch=True`` raises
-    WrongUsage, IoFailed or NotInstalled, but the setting only warns.
+    git commit as ``code.patch`` (default: the setting ``commit.patch``). If this patch is not
+    available, ``patch=True`` raises WrongUsage, IoFailed or NotInstalled. If only the setting
+    requests the patch, mvc warns.
 
     ``max_recovery``: bound of this version's recovery time in seconds, instead of
     ``store.max_recovery``. ``reset_point``: store every tensor in full. ``exact``: tensors that a
@@ -166,9 +166,9 @@ class CommitRequest(Struct, frozen=True, kw_only=True):
     """The input of a commit. ``contents``: maps paths to new contents; None removes the path.
 
     ``reads``: commit the files at ``paths`` on disk, too. A path that ends in ``/`` is a sharded
-    model. A lossy pipeline changes the files on disk. If there are none, it changes the state at
-    ``path``. ``deploy_time_ns``, ``time_ns``: in ns since 1970, instead of the times in
-    ``options``. None means the time at which the commit is recorded.
+    model. A lossy pipeline changes the files on disk. If no files on disk are committed, the
+    pipeline changes the state at ``path``. ``deploy_time_ns``, ``time_ns``: in ns since 1970,
+    instead of the times in ``options``. None means the time at which the commit is recorded.
     """
 
     contents: Mapping[str, FileContent | None] = field(default_factory=dict)
@@ -210,7 +210,8 @@ def with_files(
     """The request with a caller's states and files, and with the default of ``allow_empty``.
 
     ``state``: a mapping of tensors, a mapping from paths to files, or paths on disk. If the path of
-    a mapping of tensors ends in ``/``, it is a folder. Raises InvalidName, WrongUsage.
+    a mapping of tensors ends in ``/``, the path is the folder of a sharded model. Raises
+    InvalidName, WrongUsage.
     """
     first: Mapping[str, Any] = {}
     if request.path in {"", "."}:

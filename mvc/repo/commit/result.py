@@ -19,8 +19,8 @@ class PathChange(Struct, frozen=True):
     """The change of one path by a commit.
 
     ``kind``: added, changed, unchanged, removed, or renamed (with the bytes of ``renamed_from``).
-    ``tensors_changed``: number of tensors that differ from the parent. ``tensors``: number of all
-    tensors.
+    ``tensors_changed``: number of tensors that differ from the parent. ``tensors``: number of
+    tensors of the file.
     """
 
     path: str
@@ -33,11 +33,11 @@ class PathChange(Struct, frozen=True):
 class CommitResult(Struct, frozen=True):
     """A new version.
 
-    ``branch``: the advanced branch; None if HEAD is detached. ``raw_bytes``: bytes of the input.
-    ``stored_bytes``: bytes that were added to packs and journal. ``entries``: committed files by
-    path. ``state``: the state to deploy, which has the same bits as the result of ``checkout``;
-    None if files were committed. ``signed``: whether the version or its deployment is signed.
-    ``code``: the git work tree at the commit.
+    ``branch``: the advanced branch; None if HEAD is detached. ``raw_bytes``: number of bytes of the
+    input. ``stored_bytes``: number of bytes that were added to packs and journal. ``entries``:
+    committed files by path. ``state``: the state to deploy, which has the same bits as the result
+    of ``checkout``; None if files were committed. ``signed``: whether the version or its deployment
+    is signed. ``code``: the git work tree at the commit.
     """
 
     commit: Commit

@@ -18,13 +18,13 @@ from mvc.repo.lookup.availability import check_available
 from mvc.store.store import Store
 
 NEW_SHARD = 5 * 10**9
-"""The largest size of tensors in one file of a new folder, in bytes, as in huggingface_hub."""
+"""The largest sum of tensor bytes in one file of a new folder, as in huggingface_hub."""
 
 
 def divided(
     store: Store, commit: CommitId | None, folder: str, state: Mapping[str, Any]
 ) -> dict[str, Mapping[str, Any] | StateFile | FileEntry]:
-    """Maps paths in ``folder`` to files that together contain ``state``, and to their index.
+    """Maps paths in ``folder`` to the files of a sharded model: the shards of ``state``, the index.
 
     A tensor of the version ``commit`` stays in its file. A new tensor goes to the last file. The
     index lists all tensors. Raises WrongUsage if a value is not a tensor, or if a file of

@@ -1,12 +1,13 @@
 """Decides whether a commit is stored in full (as a reset point) or as deltas.
 
-A chain is a reset point and the deltas after it. A run is a sequence of versions that are stored as
-optimizer steps. The setting ``store.max_recovery`` (MDTT; VSOL §3.2.8) or the request may bound the
-recovery time. Then a new version is stored in full as soon as the recovery of all its contents from
-deltas would exceed the bound. If all deltas take equal time, a chain has as many deltas as fit into
-the bound (R'). A run ends before a step that would exceed the bound. Without a bound, every
-``store.reset_interval``-th version is a reset point. With ``store.storage_weight``, a version is a
-reset point, too, if decoding the deltas of its chain has cost as much as a reset point.
+A chain is a reset point and the deltas that follow the reset point. A run is a sequence of versions
+that are stored as optimizer steps. The setting ``store.max_recovery`` (MDTT in section 3.2.8 of the
+VSOL paper) or the request may bound the recovery time. Then a new version is stored in full as soon
+as the recovery of all its contents from deltas would exceed the bound. If all deltas take equal
+time, a chain has as many deltas as fit into the bound (R'). A run ends before a step that would
+exceed the bound. Without a bound, every ``store.reset_interval``-th version is a reset point. With
+``store.storage_weight``, a version is a reset point, too, if decoding the deltas of its chain has
+cost as much as a reset point.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from mvc.store.writing.layout import RUN, Layout, before_run
 
 _FLOATS = TensorSpec("float32", ())
 _SAMPLED = 8  # how many of the largest contents of a version are examined
-_UNBOUNDED = 10_000  # most versions in a chain whose length is bounded in seconds
+_UNBOUNDED = 10_000  # the largest number of versions in a chain if only seconds are bounded
 _PATIENCE = 1.0  # seconds that decoding a run's payloads may take even if the model is small
 _STEP = 130e-6  # seconds to decode a predicted payload, even the shortest
 _STEPPED = 5e8  # raw bytes of a run that are decoded per second
@@ -62,7 +63,7 @@ def storage_policy(
     inputs: Inputs,
     parent: Manifest,
 ) -> Policy:
-    """How to store a commit on ``parent``. Raises InvalidConfig if the bound is impossible."""
+    """How to store a commit on ``parent``. Raises InvalidConfig if no layout meets the bound."""
     get, bound = config.get, inputs.request.options.max_recovery
     pipeline = Pipeline.parse(inputs.request.pipeline or str(get("commit.pipeline"))).coding()
     layout, reset = layout_of(config, bound), inputs.request.options.reset_point
@@ -92,7 +93,7 @@ def storage_policy(
 def _run_of_many(parent: Manifest) -> int:
     """How many versions a run of optimizer steps may have. Many short tensors reduce the number.
 
-    Recovery decodes all payloads of a run. Each takes at least ``_STEP`` seconds.
+    Recovery decodes all payloads of a run. Each payload takes at least ``_STEP`` seconds.
     """
     payloads = sum(len(entry.contents) for entry in parent.entries)
     seconds = max(_PATIENCE, RUN * sum(entry.size for entry in parent.entries) / _STEPPED)
@@ -132,7 +133,8 @@ def _chains(
 ) -> Iterable[tuple[Link, ...]]:
     """The chains of the paths that the commit changes. Chains of other paths do not grow.
 
-    These are all chains in the cache. If the cache has none, the chains of the largest contents.
+    These are all chains in the cache. If the cache has no chains, they are the chains of the
+    largest contents.
     """
     caches = recent.caches.in_use.values()
     if known := [chain for cache in caches for chain in cache.chains()]:
@@ -199,7 +201,7 @@ class _After:
     ) -> Sequence[PathStep]:
         """The payloads that recovery decodes to get the delta base of a piece of the child."""
         graph = self._graph
-        steps = graph.path(id_, start).steps  # includes all tensors of the optimizer's unit
+        steps = graph.path(id_, start).steps  # includes those of a parameter's optimizer states
         if self._pipeline.forward_only or (predicted and _is_predictable(spec)):
             return steps
         base = self._layout.base(before_run(graph.chain(id_, start)), graph.next_sequence)
@@ -210,5 +212,5 @@ class _After:
 
 
 def _is_predictable(spec: TensorSpec) -> bool:
-    """Whether an optimizer step may predict a tensor. Decoding it takes as long as a delta."""
+    """Whether a step may predict a tensor. Decoding a prediction takes as long as a delta."""
     return spec.dtype in PREDICTED

@@ -1,7 +1,7 @@
 """Finds units of an optimizer among the files of a commit.
 
-A unit is one parameter of an optimizer: its weights and its optimizer states, one optimizer step
-after those in the parent version.
+A unit is one parameter of an optimizer: the weights and the optimizer states of the parameter, one
+optimizer step after the weights and states in the parent version.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from mvc.store.store import Store
 
 _FORMATS = {"state", "torch", "safetensors"}
 _MANY = 10_000  # if files have more contents, the garbage collector pauses
-_MOST = 4096  # most tensors of one shape that are compared with each other
+_MOST = 4096  # the largest number of tensors of one shape that are compared with each other
 
 
 class Found(Struct, frozen=True):
-    """The units of a commit, and the states of its files for ``Trainings``."""
+    """The units of a commit. ``states``: parsed training states of its files, cached for later."""
 
     units: tuple[Unit, ...] = ()
     states: Mapping[str, FileState] = field(default_factory=dict)
@@ -108,7 +108,7 @@ def _weights(
     files: Mapping[str, ParsedFile],
     entries: Mapping[str, FileEntry],
 ) -> Mapping[ParameterId, Weight]:
-    """The weights that a step changed. A guess is compared with the data once per training."""
+    """The weights that a step changed. If guesses are unsure, samples of the data decide."""
     if not step.guess.unsure:
         return step.guess.weights
     known = recent.trainings.matched.get(step.key)

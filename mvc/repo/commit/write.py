@@ -29,14 +29,14 @@ from mvc.store.writing.content_writer import ContentWriter
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.storing import Storing
 
-_MOST_OPEN = 16  # most files that are open at the same time
+_MOST_OPEN = 16  # the largest number of files that are open at the same time
 
 
 class Written(Struct, frozen=True):
     """``entries``: the stored files of ``inputs``, by path. ``attached``: the stored attachments.
 
-    ``raw_bytes``: bytes that were read. ``state``: the state that a lossy pipeline computed, or
-    that of ``inputs``. ``objects``: the writer that stored the files.
+    ``raw_bytes``: bytes that were read. ``state``: the state that a lossy pipeline computed, or the
+    state of ``inputs``. ``objects``: the writer that stored the files.
     """
 
     inputs: Inputs
@@ -103,7 +103,7 @@ def _store_together(
     *,
     writer: ContentWriter,
 ) -> tuple[dict[str, FileEntry], Any]:
-    """Stores files. Returns them by path, and the state that a lossy pipeline computed."""
+    """Stores files. Returns entries by path, and the state that a lossy pipeline computed."""
     with ExitStack() as open_files:
         files = choose_bases(store, recent, changes, inputs, finder=finder, until=open_files)
         states: Mapping[str, FileState] = {}

@@ -1,8 +1,9 @@
 """Compares the tensors of two files by their hashes, without reading the tensors.
 
-If two files have the same tensor names, their Merkle trees are compared from the root (MMlib §3.2):
-the children of two nodes are compared only if the nodes differ. Otherwise tensors are matched by
-name, then by content, then by the name without the prefixes that wrappers add.
+If two files have the same tensor names, their Merkle trees are compared from the root (section 3.2
+of the MMlib paper): the children of two nodes are compared only if the nodes differ. If the tensor
+names differ, tensors are matched by name, then by content, then by the bare name: the name without
+the prefixes that wrappers such as DataParallel add.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ def _equal(a: LogicalTensor, b: LogicalTensor) -> bool:
 def _origins(
     removed: Iterable[LogicalTensor], fresh: Iterable[LogicalTensor]
 ) -> dict[str, LogicalTensor]:
-    """Maps the key of each renamed tensor to the removed tensor with its content or bare name.
+    """Maps the key of each renamed tensor to a removed tensor of equal content or bare name.
 
     A removed tensor is used at most once.
     """

@@ -30,14 +30,15 @@ from mvc.types import Bytes
 WINDOW = PIECE // 2
 
 AHEAD = 2
-"""How many steps are decoded while another step is written.
+"""How many steps are decoded while another step is written (``_steps``).
 
-A step needs the memory of two pieces.
+A step decodes one piece of a large tensor, or several small tensors. The memory for a step is that
+of two pieces.
 """
 
 
 def skeleton_of(recovery: Recovery, entry: FileEntry) -> bytes:
-    """The bytes of the file outside its contents."""
+    """The skeleton of a file: all bytes outside the contents (the data of tensors)."""
     if entry.skeleton is None:
         return b""
     return bytes(recovery.blob(entry.skeleton, TensorSpec("raw", (entry.skeleton_size,))))
@@ -46,7 +47,7 @@ def skeleton_of(recovery: Recovery, entry: FileEntry) -> bytes:
 def in_memory(
     recovery: Recovery, entry: FileEntry, wanted: Collection[int] | None = None
 ) -> dict[int, memoryview]:
-    """Maps positions to verified contents, each in its own writable memory. Raises DamagedData."""
+    """Maps positions in ``entry.contents`` to verified bytes in new memory. Raises DamagedData."""
     chosen = range(len(entry.contents)) if wanted is None else sorted(wanted)
     out = {i: np.empty(entry.contents[i].spec.nbytes, np.uint8).data for i in chosen}
     recovery.fill(Request(entry.contents[i].id, entry.contents[i].spec, out[i]) for i in chosen)
@@ -103,7 +104,7 @@ class StoredBytes(StoredSource):
 def without_contents(recovery: Recovery, entry: FileEntry) -> Source:
     """The file with zeros instead of its contents. The contents are not decoded.
 
-    Empty if the file is larger than 2 GiB, because an ONNX graph has at most 2 GiB.
+    The result is empty if the file is larger than 2 GiB, because an ONNX graph has at most 2 GiB.
     """
     data = np.zeros(entry.size if entry.size < 1 << 31 else 0, np.uint8).data
     rest = memoryview(skeleton_of(recovery, entry) if data else b"")
@@ -116,7 +117,7 @@ def without_contents(recovery: Recovery, entry: FileEntry) -> Source:
 class Buffers:
     """Memory for some pieces, which all files use in rotation.
 
-    With one buffer, no piece is decoded before its predecessor is written.
+    With one buffer, a piece is decoded only after the previous piece was written.
     """
 
     def __init__(self, count: int = AHEAD + 1) -> None:
@@ -169,19 +170,19 @@ def write_file(
 
 
 _Part: TypeAlias = tuple[int, memoryview]
-"""The index of a content, and bytes of this content and of the contents joined to it.
+"""The index of a content, and bytes of this content and of contents that follow without a gap.
 
-The bytes follow those of the previous part.
+In the file, these bytes follow the bytes of the previous part.
 """
 _Before: TypeAlias = Future[list[_Part]] | None
 _Step: TypeAlias = Callable[[_Before], list[_Part]]
-"""Decodes some parts. The argument is the step before, which may still be running."""
+"""A function that decodes some parts. The argument is the previous step, which may still run."""
 
 
 def _recovered(
     contents: Sequence[Content], steps: Iterator[_Step], *, ahead: bool
 ) -> Generator[_Part]:
-    """Yields the bytes of each content. They are valid until the next bytes are requested.
+    """Yields the bytes of each content, which are valid until the caller requests the next bytes.
 
     While the caller uses the result of a step, the next steps run, so that all CPU cores are busy.
     """
@@ -242,7 +243,7 @@ def _steps(
 def _fill(
     recovery: Recovery, wanted: Sequence[Request], parts: list[_Part], before: _Before
 ) -> list[_Part]:
-    """Decodes a window in all threads, after the previous window, whose by-products may help."""
+    """Decodes a window in all threads, after the previous window, whose data may be reused."""
     if before is not None:
         before.result()
     recovery.fill(wanted)
@@ -282,7 +283,7 @@ def _large(
 def _windows(contents: Sequence[Content], copied: Collection[bytes]) -> Iterator[range]:
     """Yields ranges of contents that are decoded together, or copied together.
 
-    A range has at most half a piece, or is one larger content.
+    A range has at most ``WINDOW`` bytes, or is one larger content.
     """
     first = 0
     for i in range(1, len(contents)):
@@ -295,6 +296,6 @@ def _windows(contents: Sequence[Content], copied: Collection[bytes]) -> Iterator
 
 
 def _extent(contents: Sequence[Content], window: range) -> int:
-    """Bytes of the file from the first of these contents to the last."""
+    """The number of bytes from the start of the first content to the end of the last content."""
     last = contents[window[-1]]
     return last.offset + last.spec.nbytes - contents[window[0]].offset

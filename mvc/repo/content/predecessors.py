@@ -1,6 +1,6 @@
-"""Finds the parent's tensor that a new tensor was probably derived from, for storing a delta.
+"""Finds the parent version's tensor that is probably the best delta base of a new tensor.
 
-``mvc.store.writing.object_writer`` chooses which version of the found tensor is the delta base. In
+``mvc.store.writing.object_writer`` then chooses the base among the versions of the found tensor. In
 the parent's file of the same path, the search order is: the same name; a name that differs only in
 the prefix of a wrapper; the same dtype, shape and position. Then the parent's other files are
 searched in this order. ``mvc.store.writing.precision_copies`` finds the full-precision originals of
@@ -25,7 +25,7 @@ from mvc.store.writing.storing import Origin, Storing
 def content_names(
     contents: Sequence[object], tensors: Sequence[ParsedTensor | LogicalTensor]
 ) -> list[str]:
-    """A name for each content: the key of its first tensor, or a number if it has no tensor."""
+    """A name for each content: the key of the content's first tensor; a number if there is none."""
     names = {tensor.content: tensor.key for tensor in reversed(tensors)}
     raw = count()
     return [names[i] if i in names else f"\0raw{next(raw)}" for i in range(len(contents))]
@@ -63,7 +63,7 @@ class _Candidates:
 
 
 class BaseFinder:
-    """Finds bases of one commit's contents among the parent's contents."""
+    """Finds delta bases of one commit's contents among the parent's contents."""
 
     def __init__(self, parent: Manifest) -> None:
         self.parent = parent
@@ -90,7 +90,7 @@ class BaseFinder:
         return Storing(parsed, path, origins, last)
 
     def find(self, path: str, name: str, spec: TensorSpec) -> Content | None:
-        """A content of the parent that is probably similar to the new one, or None."""
+        """A content of the parent that is probably similar to the new content, or None."""
         position = self._seen.get((path, spec), 0)
         self._seen[(path, spec)] = position + 1
         same = [path] if path in self._entries else []

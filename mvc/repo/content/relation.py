@@ -1,9 +1,9 @@
-"""How a model relates to its base (MMlib, definition 3). Only the manifests are read.
+"""How a model relates to its base (definition 3 of the MMlib paper). Only the manifests are read.
 
 The architecture of a model is the set of its tensors' names and shapes. Two tensors are equal if
 their dtypes, shapes and bits are equal. Names are compared without wrapper prefixes. If one model
-is a part of the other model, whose names have an additional prefix (``backbone.``), this prefix is
-ignored.
+is a part of the other model, the names in the other model may have an additional prefix
+(``backbone.``). This prefix is ignored.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def relation(model: FileEntry, bases: Collection[FileEntry]) -> Relation:
     """How ``model`` relates to the best match among ``bases``.
 
     If ``model`` shares tensors with the base at the same path, this base is the best match.
-    Otherwise it is the base with the most equal tensors; if several have equally many, the one of
-    these with the most shared tensors.
+    Otherwise, the base with the most equal tensors is the best match. If several bases have equally
+    many equal tensors, it is the base of these with the most shared tensors.
     """
     relations = [_relation(model, base) for base in bases]
     relations = [r for r in relations if r.kind != "base"]
@@ -100,14 +100,14 @@ def _tensors(entry: FileEntry) -> list[LogicalTensor]:
 def _by_name(
     old: Iterable[LogicalTensor], new: Iterable[LogicalTensor]
 ) -> tuple[_Tensors, _Tensors]:
-    """Two mappings, from bare names to tensors, or from keys if bare names are not unique."""
+    """Two mappings from names without wrapper prefixes (from keys if these are not unique)."""
     full = {t.key: t for t in old}, {t.key: t for t in new}
     a, b = ({bare_name(key): t for key, t in side.items()} for side in full)
     return (a, b) if (len(a), len(b)) == (len(full[0]), len(full[1])) else full
 
 
 def _aligned(old: _Tensors, new: _Tensors) -> tuple[_Tensors, _Tensors]:
-    """The two mappings. One mapping gets a prefix, if more names and shapes agree then."""
+    """The two mappings. One mapping gets a prefix if more names and shapes agree with it."""
     without_prefix = sum(
         name in new and new[name].spec.shape == t.spec.shape for name, t in old.items()
     )

@@ -1,7 +1,8 @@
 """Diff: compares two versions, or a version and files on disk, tensor by tensor.
 
 Hashes decide what differs (``mvc.repo.content.compare``). Only tensors that differ are read, piece
-by piece, to compute their distances (``mvc.repo.diff.distance``). Their hashes are verified.
+by piece, to compute their distances (``mvc.repo.diff.distance``). The hashes of the read tensors
+are verified.
 """
 
 from __future__ import annotations
@@ -56,11 +57,12 @@ _V = TypeVar("_V")
 class Diff(Struct, frozen=True):
     """``a``: name of the old side. ``b``: name of the new side. ``files``: all files by path.
 
-    ``from_head``: paths of Python states and imported files that were never written to the working
-    folder. They count as equal to HEAD. ``metrics``, ``params``: values (old, new) that differ
-    between two versions, by name; a missing value is None. ``relations``: maps the path of each
-    model of the new side to its relation to the old side, which is *base* if they share no tensor.
-    ``unmeasured``: maps paths to a reason why distances are unknown (the weights were dropped).
+    ``from_head``: paths of states committed from Python and of imported files that were never
+    written to the working folder. These paths count as equal to HEAD. ``metrics``, ``params``:
+    values (old, new) that differ between two versions, by name; a missing value is None.
+    ``relations``: maps the path of each model of the new side to its relation to the old side. The
+    relation is *base* if the model shares no tensor with that side. ``unmeasured``: maps paths to a
+    reason why distances are unknown (the weights were dropped).
     """
 
     a: str
@@ -81,7 +83,7 @@ class Diff(Struct, frozen=True):
 
 
 def _rows(files: Iterable[FileDiff]) -> list[Sequence[str]]:
-    """For each file that differs: path, kind, and how many of its tensors differ."""
+    """For each file that differs: path, kind, and how many tensors of the file differ."""
     rows: list[Sequence[str]] = []
     for file in files:
         if file.kind != "unchanged":
@@ -103,11 +105,11 @@ def diff(
 
     ``a`` and ``b`` are revisions, files or folders on disk. If ``a`` is on disk and ``b`` is
     missing, ``a`` is compared with HEAD. A file is compared with the path of the same name on the
-    other side. If there is no such path, it is compared with the only state of the other side.
-    ``paths``: compare only these paths. A Python state or an imported file that was never written
-    to disk counts as equal to HEAD. Raises UnknownRevision if ``a`` or ``b`` is neither a revision
-    nor on disk; UnknownPath if neither side has one of ``paths``; WrongUsage if a file is compared
-    and ``paths`` is not empty.
+    other side. If there is no such path, the file is compared with the only state of the other
+    side. ``paths``: compare only these paths. A state committed from Python or an imported file
+    that was never written to disk counts as equal to HEAD. Raises UnknownRevision if ``a`` or ``b``
+    is neither a revision nor on disk; UnknownPath if neither side has one of ``paths``; WrongUsage
+    if a file is compared and ``paths`` is not empty.
     """
     old, new = _sides(store, a, b, paths)
     if paths and (old.single or new.single):
@@ -301,8 +303,8 @@ def working_folder(
 ) -> DiffSource:
     """The ``tracked`` paths of HEAD that are files in the working folder now.
 
-    A Python state without a file counts as equal to HEAD, as in a commit. An imported file that was
-    never checked out counts as equal to HEAD, too.
+    A state that was committed from Python and has no file counts as equal to HEAD. An imported file
+    that was never checked out counts as equal to HEAD, too.
     """
     worktree.check_worktree(store)
     imported = _is_as_imported(store)
@@ -376,7 +378,7 @@ def _with_distances(
 
 
 def comparable(row: TensorDiff) -> bool:
-    """Whether distances of a tensor are defined, and not yet known from its hashes."""
+    """Whether distances of a tensor are defined, and unknown because its hashes differ."""
     old, new = row.old_spec, row.new_spec
     same_shape = old is not None and new is not None and old.shape == new.shape
     return same_shape and row.changed_share is None
@@ -385,7 +387,7 @@ def comparable(row: TensorDiff) -> bool:
 def measured(
     old: DiffSource, x: FileEntry, new: DiffSource, y: FileEntry, *, rows: Iterable[TensorDiff]
 ) -> Iterator[Distance]:
-    """The distances of ``rows`` between the file ``x`` of one side and ``y`` of the other.
+    """The distances of ``rows`` between the file ``x`` of ``old`` and the file ``y`` of ``new``.
 
     Raises WeightsDropped, DamagedData, SourceChanged.
     """

@@ -1,8 +1,8 @@
 """Computes distances of tensors in float64, and converts tensors from and to float64.
 
 Distances are computed block by block, because a block fits into the CPU cache. Every dtype is
-converted to float64 exactly, except 64-bit integers beyond 2**53. These are subtracted as integers.
-For the cosine they are rounded.
+converted to float64 exactly, except 64-bit integers beyond 2**53. Such large integers are
+subtracted as integers. For the cosine, they are rounded.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NARROW = {
     "float8_e5m2fnuz": (2, -15, 0x80),
     "float8_e8m0fnu": (0, -127, 0),
 }
-"""Bits of the fraction, exponent of the smallest normal number, and default of ``_codes``."""
+"""Bits of the fraction, exponent of the smallest normal number, and the code for NaN."""
 
 ROUNDED = {name for name, d in DTYPES.items() if d.floating} - {"float4_e2m1fn_x2"}
 """The dtypes that ``rounded`` supports: all floats and complex numbers except packed pairs."""
@@ -224,7 +224,7 @@ def rounded(values: NDArray[np.float64], dtype: str) -> NDArray[Any]:
 
 @cache
 def _codes(dtype: str) -> NDArray[np.uint8]:
-    """Maps the float16 bits of each number of an 8-bit float to its code, and all others to NaN."""
+    """Maps float16 bits to the code of the same number in an 8-bit float, or to the code of NaN."""
     numbers = _byte_values(dtype)
     numeric = np.flatnonzero(~np.isnan(numbers))
     codes = np.full(1 << 16, _NARROW[dtype][2], np.uint8)

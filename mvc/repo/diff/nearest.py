@@ -58,7 +58,7 @@ class Nearest(Struct, frozen=True):
 
 
 class _Candidate(Struct, frozen=True):
-    """A version's file. ``rank``: number of equal tensors, and of equal names and shapes."""
+    """A version's file. ``rank``: numbers of equal tensors and of equal (name, shape)."""
 
     rank: tuple[int, int]
     offset: int
@@ -67,7 +67,7 @@ class _Candidate(Struct, frozen=True):
 
 
 def nearest(store: Store, path: Path, progress: Progress | None = None) -> Nearest | None:
-    """The version that is nearest to the file at ``path``. If several are nearest, the newest.
+    """The version that is nearest to the file at ``path``. Of several, the newest.
 
     None if the file has no tensors, or if no compared version has a tensor of equal name and shape.
     Raises UnknownPath if there is no such file.
@@ -171,7 +171,7 @@ def _closest(tied: Sequence[_Candidate], file: DiffSource) -> tuple[_Candidate, 
 
 
 def _distinguishing(tied: Sequence[_Candidate], file: DiffSource) -> list[str]:
-    """Bare names of comparable tensors that differ between candidates, the best ones first."""
+    """Bare names of the comparable tensors in which candidates differ, in order of comparison."""
     (entry,) = file.entries.values()
     contents = [{bare_name(t.key): t.id for t in candidate.entry.tensors} for candidate in tied]
     compared = compare_files(tied[0].entry, entry, entry.path).tensors
@@ -183,7 +183,7 @@ def _distinguishing(tied: Sequence[_Candidate], file: DiffSource) -> list[str]:
 
 
 def _distance(candidate: _Candidate, file: DiffSource, names: Sequence[str]) -> float:
-    """The sum of the distances of these tensors. It is infinite if the version lacks a tensor."""
+    """The sum of the distances of the tensors ``names``; infinite if the version lacks a tensor."""
     (entry,) = file.entries.values()
     rows = [row for row in _differing(candidate.entry, entry) if bare_name(row.key) in names]
     if not all(map(comparable, rows)):

@@ -43,11 +43,12 @@ class LogEntry(Struct, frozen=True):
 
     ``refs``: ``HEAD``, branches, and tags as ``tag: NAME``. ``deployments``: all deployments of the
     version, in the order of recording. ``forgotten_ns``: when the state was forgotten (ns since
-    1970); if ``absent``, when the version was received without its state. ``relations``: how its
-    models relate to the models of its first parent. ``dropped``: how a recipe recovers dropped
-    weights. ``storage``: how the version is stored, and the cost. ``changes``: maps paths to the
-    difference from the first parent; None if unknown. ``annotations``: oldest first, without undone
-    annotations. ``sent_by``: the token or account that pushed the version to this repository.
+    1970); if ``absent``, when the version was received without its state. ``relations``: how the
+    version's models relate to the models of the first parent. ``dropped``: how a recipe recovers
+    dropped weights. ``storage``: how the version is stored, and the cost. ``changes``: maps paths
+    to the difference from the first parent; None if unknown. ``annotations``: oldest first, without
+    undone annotations. ``sent_by``: the token or account that pushed the version to this
+    repository.
     """
 
     id: CommitId
@@ -80,10 +81,10 @@ class LogOptions(Struct, frozen=True, kw_only=True):
 
     ``every``: versions that any branch, tag or HEAD reaches, sorted by the order of recording,
     newest first. ``paths``: versions that changed one of these files or folders. ``where``: a
-    condition on metrics and params, including those of annotations:
-    ``auc > 0.9 and (lr < 1e-3 or data = "cars")``. A version that lacks a name does not match.
-    ``grep``: a regular expression on message, notes, run, params and metrics. ``sort``: a metric or
-    numeric param, highest first; ``-NAME``: lowest first. Versions without it are omitted.
+    condition on metrics and params, including those of annotations: ``auc > 0.9 and (lr < 1e-3 or
+    data = "cars")``. A version that lacks a name does not match. ``grep``: a regular expression on
+    message, notes, run, params and metrics. ``sort``: a metric or numeric param, highest first;
+    ``-NAME``: lowest first. Versions without this value are omitted.
 
     ``since``, ``until``: inclusive bounds of the commit time. ``target``: only versions with a
     deployment on this target that was not retracted, sorted by the time of the newest deployment.
@@ -149,8 +150,8 @@ class Log(Sequence[LogEntry]):
     def to_pandas(self) -> DataFrame:
         """A table of all versions, newest first, with columns ``metrics.NAME``, ``params.NAME``.
 
-        ``time`` is in UTC. If all texts of a param are numbers, its column has numbers. Raises
-        NotInstalled if pandas is not installed.
+        ``time`` is in UTC. If all texts of a param are numbers, the column of this param has
+        numbers. Raises NotInstalled if pandas is not installed.
         """
         try:
             import pandas
@@ -319,7 +320,7 @@ def in_range(
 
 
 def _range(store: Store, rev: Rev) -> tuple[list[CommitId], commits.Ancestors | None]:
-    """The version to start from, and None. For ``A..B``: B, and the ancestors of A to exclude."""
+    """The versions to start from, and None. For ``A..B``: B, and the ancestors of A to omit."""
     rev = id_or_text(rev)
     if not isinstance(rev, str) or ".." not in rev:
         return [resolve(store, rev)], None
@@ -333,7 +334,7 @@ def _range(store: Store, rev: Rev) -> tuple[list[CommitId], commits.Ancestors | 
 def _changes(store: Store, commit: Commit, paths: Sequence[str]) -> bool:
     """Whether a version differs from its first parent at or below one of ``paths``.
 
-    False if the version is forgotten. If the parent is forgotten, it counts as empty.
+    False if the version is forgotten. If the parent is forgotten, the parent counts as empty.
     """
     new = manifests.if_stored(store, commit.id)
     if new is None:
@@ -494,7 +495,7 @@ class Orphans(Struct, frozen=True):
 
 
 def orphans(snapshot: Snapshot, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
-    """Those of ``tip`` and its ancestors that no branch, tag or tracking ref reaches, nor ``to``.
+    """Those of ``tip`` and its ancestors that neither ``to`` nor a ref other than HEAD reaches.
 
     None if there are no such versions.
     """

@@ -1,9 +1,9 @@
 """Conditions on versions: ``auc > 0.9 and (lr < 1e-3 or data = "cars")`` (docs/commands/log.md).
 
-A name means a metric. If the version has no such metric, the name means a param; if it has no such
-param, one of ``author``, ``message``, ``run`` and ``note``. If a version lacks a name, neither a
-comparison with this name nor the negation of the comparison is true. If a word on the right-hand
-side is no name of the version, the word is a text: ``run = b``.
+A name means a metric. If the version has no such metric, the name means a param. If the version has
+no such param, either, the name means one of ``author``, ``message``, ``run`` and ``note``. If a
+version lacks a name, neither a comparison with this name nor the negation of the comparison is
+true. If a word on the right-hand side is no name of the version, the word is a text: ``run = b``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Parser:
         )
 
     def _accept(self, *words: str) -> bool:
-        """Consumes the next token if it is one of these words or signs."""
+        """Consumes the next token if it is one of ``words``."""
         if self.kind in {"name", "sign"} and self.word in words:
             self._next()
             return True
@@ -140,7 +140,7 @@ class _Parser:
         return lambda values: _compared(sign, left(values), right(values))
 
     def _operand(self, *, or_word: bool = False) -> _Operand:
-        """``or_word``: if a version lacks a name, the name is a text without quotes."""
+        """Parses an operand. ``or_word``: a name that a version lacks is a text without quotes."""
         kind, word = self.kind, self.word
         if kind in {"end", "sign"} or (kind == "name" and word in {"and", "or", "not"}):
             self._fail("a name, a number or a text in quotes is expected")

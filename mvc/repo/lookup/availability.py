@@ -2,9 +2,9 @@
 
 A version's state is stored or absent (not stored here). If it is stored, the weights at one path
 may be dropped. Then a replay of the version's recipe computes the weights again, for one ``with``
-block or permanently.
-Journal entries have *marks*, such as ``forgotten`` or ``dropped``. The newest mark of a version
-counts. Dropping weights deletes no other file, no manifest and no attachment.
+block or permanently. Journal entries contain *marks*, which record that a state was ``forgotten``,
+``dropped`` etc. The newest mark of a version counts. Dropping weights deletes no other file, no
+manifest and no attachment.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Stored(Struct, frozen=True):
 class Dropped(Struct, frozen=True):
     """The weights at ``path`` were dropped at ``time_ns``. A replay computes them again.
 
-    ``base``, ``seconds``: the version from which a known replay started, and its duration; None and
-    0 if no replay is known. ``proven_ns``, ``where``: time and environment of the newest replay in
-    this repository that computed exactly these weights; None and empty if there was none.
-    ``stored``: the weights are still readable, because another version has the same weights or gc
-    has not run.
+    ``base``, ``seconds``: the version from which a known replay started, and the seconds that the
+    replay took; None and 0 if no replay is known. ``proven_ns``, ``where``: time and environment of
+    the newest replay in this repository that computed exactly these weights; None and empty if
+    there was no such replay. ``stored``: the weights are still readable, because another version
+    has the same weights or gc has not run.
     """
 
     commit: CommitId
@@ -68,8 +68,8 @@ class Gone(Struct, frozen=True):
     """The state of ``commit`` has not been stored here since ``time_ns``.
 
     ``why``: ``absent`` (never fetched), ``forgotten`` (a rule deleted it) or ``purged`` (deleted
-    for good). ``hint``: a sentence with the command that fetches the state; None if no remote can
-    have it.
+    permanently). ``hint``: a sentence with the command that fetches the state; None if no remote
+    can have the state.
     """
 
     commit: CommitId
@@ -121,7 +121,7 @@ def _by_marks(snapshot: Snapshot, id_: CommitId) -> Gone | None:
 
 
 def in_use(store: Store, id_: CommitId) -> bool:
-    """Whether a purged version is still needed, by a recipe of dropped weights or as HEAD.
+    """Whether a purged state is still needed by a recipe of dropped weights, or because of HEAD.
 
     HEAD counts only if the repository has a working folder.
     """
@@ -147,8 +147,8 @@ def _checked_out(store: Store) -> set[CommitId]:
 def needed_by(store: Store, going: Collection[CommitId]) -> dict[CommitId, CommitId]:
     """The versions of ``going`` that recipes of dropped weights need.
 
-    Maps each of these versions to a version whose recipe needs it. A recipe of a version in
-    ``going`` counts only if this version is needed itself.
+    Maps each of these versions to another version, whose recipe needs the former version. A recipe
+    of a version in ``going`` counts only if this version is needed itself.
     """
     snapshot = store.snapshot
     marks = (mark for _, mark in snapshot.state_marks(weights=True))
@@ -172,11 +172,11 @@ def needed_by(store: Store, going: Collection[CommitId]) -> dict[CommitId, Commi
 def leading_on(
     store: Store, needed: Iterable[CommitId], known: Iterable[CommitId] = ()
 ) -> set[CommitId]:
-    """The versions that a replay reads: ``needed`` and what these need, without ``known``.
+    """The versions that a replay reads: ``needed`` and what they need in turn, without ``known``.
 
-    The needs of a version are followed if its only attachment is a recipe (of rows or generator
-    states) and its weights are not dropped. If its weights are dropped, its needs are those of its
-    own replay.
+    The needs of a version are included if its only attachment is a recipe and its weights are not
+    dropped. (Such a version contains data rows or states of random generators.) If its weights are
+    dropped, only its own replay needs these other versions.
     """
     versions, waiting = set[CommitId](), set(needed).difference(known)
     while waiting:

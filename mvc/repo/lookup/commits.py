@@ -68,7 +68,7 @@ def newest_first(recorded: Recorded, commit: Commit) -> tuple[int, int]:
 def unknown_metric(name: str, measured: Iterable[Iterable[str]]) -> UnknownMetric:
     """The error for a metric that no version has as a number.
 
-    ``measured``: the metrics' names of each version.
+    ``measured``: for each version, the names of its metrics.
     """
     names = sorted({metric for version in measured for metric in version} - {name})
     available = f"available: {', '.join(map(printable, names[:10]))}"
@@ -80,11 +80,11 @@ def unknown_metric(name: str, measured: Iterable[Iterable[str]]) -> UnknownMetri
 
 
 class Ancestors:
-    """The ancestors of some tips, including the tips. They are searched lazily.
+    """The ancestors of some tips, including the tips. Ancestors are searched lazily.
 
     Parents are always published before their children, so a search in reverse order of publication
-    can stop at the wanted commit. Commit times cannot be used, because clocks and imports set them
-    back. ``needs``: include the versions that tips and ancestors need.
+    can stop at the wanted commit. Commit times cannot be used, because clocks and imports may set
+    commit times back. ``needs``: include the versions that tips and ancestors need.
     """
 
     def __init__(
@@ -131,13 +131,13 @@ def ancestry(
     """Yields ``starts`` and their ancestors, newest first.
 
     Commits are sorted by commit time, or by publication if ``published``. An imported checkpoint
-    may be older than its parent, so commits before ``since`` are followed while their ancestors may
-    be after ``since``. Clocks and imports set commit times back, so only ``published`` always
-    yields children before their parents.
+    may be older than its parent. So the parents of commits before ``since`` are read as long as an
+    ancestor may be after ``since``. Clocks and imports set commit times back, so only ``published``
+    always yields children before their parents.
     """
     heap: list[tuple[int, tuple[int, int], Commit]] = []
     known: set[CommitId] = set()
-    # Read the generation first: the offsets of these commits are valid in it.
+    # Read the generation first: the offsets of these commits are valid only in this generation.
     generation, late = (
         snapshot.generation,
         [0] if since is None else snapshot.committed_since(since),

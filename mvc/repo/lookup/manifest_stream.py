@@ -38,16 +38,16 @@ class ManifestStream:
     ) -> None:
         """``cached``, ``cached_bytes``: how many manifests and bytes the cache may have.
 
-        ``recovery``: decodes the manifests (default: that of the store).
+        ``recovery``: the object that decodes the manifests (default: ``store.recovery``).
         """
         self._store = store
         self._recovery = recovery
         self._most, self._most_bytes = cached, cached_bytes
-        self._cache: OrderedDict[bytes, bytes] = OrderedDict()  # by prefix of the id, as bases are
+        self._cache: OrderedDict[bytes, bytes] = OrderedDict()  # keys: prefixes of ids
         self._size = 0
 
     def load(self, id_: ManifestId, codings: Iterable[PathStep] | None = None) -> Manifest:
-        """One manifest. ``codings``: its stored forms (default: those in the index).
+        """One manifest. ``codings``: the manifest's stored forms (default: all in the index).
 
         Raises DamagedData.
         """
@@ -65,7 +65,7 @@ class ManifestStream:
     ) -> bytes | None:
         """The encoded manifest, if it is stored in full or as a patch of a cached manifest.
 
-        Otherwise None. ``packs``: the packs to read (default: those of the snapshot).
+        Otherwise None. ``packs``: the packs to read (default: the packs of the snapshot).
         """
         for step in codings:
             data = self._decoded(step, packs or self._store.snapshot.packs)

@@ -1,4 +1,4 @@
-"""Loads and verifies manifests. The last 16 are cached."""
+"""Loads and verifies manifests. The 16 manifests that were used last are cached."""
 
 from __future__ import annotations
 

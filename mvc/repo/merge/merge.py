@@ -1,4 +1,4 @@
-"""Merge: stores a version with two parents and checks it out.
+"""Merge: stores a version with two parents and checks out this version.
 
 Everything is decided and checked before anything is stored. Then the version is stored, but no ref
 moves. At the end, one checkout writes the files of the version and moves the branch, as in a pull.
@@ -35,9 +35,9 @@ from mvc.types import Progress
 class Merged(Struct, frozen=True):
     """A merge that moved ``branch`` (None: a detached HEAD) from ``old`` to ``new``.
 
-    ``base``: the common ancestor, which is ``old`` in a fast-forward. ``conflicts``: if there are
-    any, nothing was stored. ``restored``: the written files; None if nothing changed. ``unused``:
-    rules ``PATTERN=HOW`` that match no conflict.
+    ``base``: the common ancestor, which is ``old`` in a fast-forward. ``conflicts``: unresolved
+    conflicts, because of which nothing was stored. ``restored``: the written files; None if nothing
+    changed. ``unused``: rules ``PATTERN=HOW`` that match no conflict.
     """
 
     branch: str | None

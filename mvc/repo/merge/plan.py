@@ -61,11 +61,11 @@ class Strategy(Struct, frozen=True):
 
     @property
     def hows(self) -> dict[str, str]:
-        """The strategies in the rules, each with a rule that uses it."""
+        """Maps each strategy in the rules to a rule with this strategy."""
         return {rule.rpartition("=")[2]: rule for rule in self.rules}
 
     def of(self, *names: str) -> list[str]:
-        """The rules whose pattern matches one of the names. The last of these rules counts."""
+        """The rules whose pattern matches one of ``names``. The last of these rules counts."""
         return [
             rule
             for rule in self.rules
@@ -98,7 +98,7 @@ class MergePlan(Struct, frozen=True):
 
 
 def merge_plan(store: Store, versions: Sequence[Manifest], strategy: Strategy) -> MergePlan:
-    """Plans the merge of the third of three versions into the second.
+    """Plans the merge of the third version into the second. The first version is the base.
 
     If one path would be a folder of another path, these two paths are conflicts.
     """
@@ -164,14 +164,14 @@ def _combine(
     ours: FileEntry,
     theirs: FileEntry,
 ) -> StateFile | None:
-    """A file that is merged by tensor. None if a side has no tensors, or no layout fits them."""
+    """A file that is merged by tensor. None if a side has no tensors, or if no layout fits."""
     tensors = [{t.key: t for t in e.tensors} if e else {} for e in (base, ours, theirs)]
     # If a file has checksums of tensors, its skeleton always differs and is not compared.
     beside = _side(
         *(entry and outside_tensors(entry)[bool(entry.checks) :] for entry in (base, ours, theirs))
     )
     if not beside and ours.format not in _NEW_LAYOUTS:
-        return None  # bytes outside of tensors may contain numbers
+        return None  # bytes outside of tensors may be numbers to merge
     chosen, scale = _Chosen(), strategy.scale
     sums = {"mean": (0.5, 0.5), "sum": (1 - 2 * scale, scale, scale)}
     for key in dict.fromkeys((*tensors[OURS], *tensors[THEIRS])) if all(tensors[1:]) else ():

@@ -1,7 +1,7 @@
 """The operation log of the repository, newest first.
 
 An operation is a journal entry. The number of an operation is the sequence number of its entry, and
-is never reused. When gc compacts the journal, it removes entries that nothing needs any more.
+is never reused. When gc compacts the journal, gc removes entries that nothing needs any more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mvc.store.store import Store
 
 
 class Operation(Struct, frozen=True):
-    """One operation. ``undone_by``: the number of the operation that undid this one, or None.
+    """One operation. ``undone_by``: the number of the operation that reverted it, or None.
 
     An undo that was undone itself does not count.
     """
@@ -43,12 +43,12 @@ class Operation(Struct, frozen=True):
 
     @property
     def author(self) -> str:
-        """The author, or empty if not recorded."""
+        """The author; empty if no author was recorded."""
         return self.entry.done_by
 
     @property
     def reason(self) -> str:
-        """The reason, or empty if not recorded."""
+        """The reason; empty if no reason was recorded."""
         return self.entry.why
 
 
@@ -92,9 +92,9 @@ def undone_by(snapshot: Snapshot, number: int) -> int | None:
 
 
 def undoes(recorded: Recorded) -> int | None:
-    """The number of the operation that this one undoes, or None.
+    """The number of the operation that ``recorded`` undoes; None if it is no undo.
 
-    Raises DamagedData if the number is not that of an earlier operation. So undos cannot be cyclic.
+    Raises DamagedData unless that operation is earlier. So undos cannot be cyclic.
     """
     number = recorded.entry.undoes
     if number is not None and number >= recorded.sequence:

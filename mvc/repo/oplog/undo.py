@@ -46,10 +46,11 @@ class Undoing(Struct, frozen=True):
     """The changes of an undo, planned or done.
 
     ``entry``: the undo's journal entry. ``before``, ``after``: HEAD before and after the undo.
-    ``deployments``: deployments of the operation, and for an import live deployments of imported
-    versions. The undo does not change these deployments. ``remedies``: for each of these
-    deployments, commands for the case that it was a mistake; the last command retracts it.
-    ``number``: the undo's number; None if the undo is only planned.
+    ``deployments``: deployments of the operation. If the operation is an import, live deployments
+    of the imported versions are included. The undo does not change these deployments. ``remedies``:
+    for each of these deployments, commands for the case that the deployment was a mistake. The last
+    command retracts the deployment. ``number``: the undo's number; None if the undo is only
+    planned.
     """
 
     operation: Operation
@@ -67,7 +68,7 @@ def plan(store: Store, config: Config, number: int | None = None, *, reason: str
 
 
 def undo(store: Store, config: Config, number: int | None = None, *, reason: str = "") -> Undoing:
-    """Undoes an operation. This is durable when the call returns. Working files do not change.
+    """Undoes an operation, durably. Working files do not change.
 
     Without ``number``, undoes the newest operation that is no undo, is not undone, and changed more
     than the way in which data is stored. Raises UnknownOperation. Raises RefConflict if there is
@@ -266,9 +267,9 @@ class _Revert:
         return self._recorded.sequence != 0 and bool(self.refs or self.statements("", ""))
 
     def statements(self, author: str, reason: str) -> tuple[Statement, ...]:
-        """Retractions of annotations that the operation added, and copies of those it retracted.
+        """Retractions of the operation's annotations, and copies of annotations that it retracted.
 
-        If the operation was undone and redone, the newest of these undos is reverted instead.
+        If the operation was undone before, the statements of the newest undo are reverted instead.
         """
         snapshot, at = self._snapshot, self._recorded
         while (later := snapshot.newest_undo(at.sequence)) is not None:

@@ -81,12 +81,12 @@ def _annotation(recorded: Recorded, statement: AnnotationStatement) -> Annotatio
 
 
 class Annotations:
-    """Reads annotations of versions. If the repository has none, one look-up finds this out."""
+    """Reads annotations of versions. One look-up finds out whether there are any."""
 
     def __init__(self, snapshot: Snapshot, incomplete: list[DamagedData] | None = None) -> None:
         """Raises DamagedData if lost journal entries may contain annotations.
 
-        If ``incomplete`` is not None, the error is appended to it instead.
+        If ``incomplete`` is not None, the error is appended to this list instead.
         """
         self._snapshot = snapshot
         self._incomplete = incomplete
@@ -95,7 +95,7 @@ class Annotations:
         self._any = snapshot.has_any(AnnotationStatement)
 
     def of(self, commit: CommitId) -> tuple[Annotation, ...]:
-        """The annotations of a version, oldest first, without retracted ones."""
+        """The annotations of a version, oldest first, without retracted annotations."""
         if not self._any:
             return ()
         with noting(self._incomplete):

@@ -13,7 +13,7 @@ wrong clock does no harm. A deployment that is dated before the newest immediate
 live now. A deployment that is dated in the future becomes live at its time.
 
 A *stretch* is the time from a deployment until the deployment that replaces it by these rules. If
-several deployments have the same time, the one that was recorded last has the whole stretch.
+several deployments have the same time, the deployment that was recorded last has the whole stretch.
 """
 
 from __future__ import annotations
@@ -56,14 +56,15 @@ _TICKS = 10**6  # ns; two records in one tick of a coarse clock differ by less
 
 
 class Deployed(Struct, frozen=True):
-    """``commit`` went live on ``target`` at ``time_ns``. ``recorded_ns``: when this was recorded.
+    """``commit`` went live on ``target`` at ``time_ns``. ``recorded_ns``: time of recording.
 
     Times are in ns since 1970. ``author``, ``reason``: who recorded the deployment and why, or
     empty. ``retracted_by``, ``retracted_reason``: who retracted the deployment and why, or empty.
     ``sent_by``: the token or account that pushed the deployment to this repository. ``returns_to``:
     in a rollback, the sequence of the deployment that the rollback repeats. ``id``: the same in
     every repository. ``hybrid_ns``: orders the deployments of a target. ``replaces``: the id of the
-    deployment that was live when this one was recorded (if dated, at its time), or None.
+    deployment that was live at the time of recording (for a dated deployment: at ``time_ns``), or
+    None.
     """
 
     target: str
@@ -142,9 +143,9 @@ def list_deployments(
 ) -> list[Deployed]:
     """All deployments, including retracted ones, sorted by ``place``, oldest first.
 
-    Raises UnknownTarget; DamagedData if the record before a record is missing, or if lost journal
-    entries may contain deployments. With ``incomplete``, errors about lost entries are appended to
-    this list instead, and the readable deployments are returned.
+    Raises UnknownTarget; DamagedData if the statement before a deployment is missing, or if lost
+    journal entries may contain deployments. With ``incomplete``, errors about lost entries are
+    appended to this list instead, and the readable deployments are returned.
     """
     deployments: list[Deployed] = []
     for name in chosen_targets(snapshot, target):
@@ -170,7 +171,7 @@ def all_on(
 def note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None) -> None:
     """Raises DamagedData if lost journal entries may have changed what was live on a target.
 
-    If ``incomplete`` is not None, the error is appended to it instead.
+    If ``incomplete`` is not None, the error is appended to this list instead.
     """
     with noting(incomplete):
         snapshot.check_gaps(-1, f"what was live on {printable(target)}")
@@ -298,7 +299,7 @@ def _in_range(
 
 
 def on(recorded: Recorded, target: str) -> Iterator[Deployment]:
-    """Yields the deployments on a target in an entry. There is at most one."""
+    """Yields the deployments on a target in an entry. An entry has at most one."""
     return (d for d in recorded.entry.deployments if d.target == target)
 
 
@@ -320,10 +321,10 @@ def deployment_with(snapshot: Snapshot, id_: StatementId) -> tuple[Recorded, Dep
 def _deployed(
     snapshot: Snapshot, recorded: Recorded, deployment: Deployment, before: int | None
 ) -> Deployed:
-    """The deployment, with all that the repository knows about it.
+    """The deployment, with all data that the repository has about the deployment.
 
-    Checks that the target's previous record is in the entry at the offset ``before``. So it detects
-    errors of the index that would skip a statement. Raises DamagedData.
+    Checks that the target's previous statement is in the entry at the offset ``before``. This check
+    detects errors of the index that would skip a statement. Raises DamagedData.
     """
     target, previous = deployment.target, recorded.entry.before(deployment)
     if not snapshot.is_lost(previous) and before != (
@@ -424,7 +425,7 @@ class Live(Struct, frozen=True):
     """A stretch of time in which a version was live on a target.
 
     ``until_ns``: when the next recorded deployment went live or will go live (ns since 1970); None
-    if there is none. ``annotations``: the annotations of the version.
+    if there is no such deployment. ``annotations``: the annotations of the version.
     """
 
     deployment: Deployed
@@ -471,7 +472,7 @@ class Live(Struct, frozen=True):
 
 
 def live(store: Store, target: str, time_ns: int | None = None) -> Live:
-    """The stretch that contains a moment (default: now). It is found by a few look-ups.
+    """The stretch that contains a moment (default: now), found by a few look-ups.
 
     Raises UnknownTarget, NoDeployment, InvalidTime; DamagedData if a lost journal entry may change
     the answer, or if the version's commit is lost.
@@ -500,7 +501,8 @@ def live_between(
 ) -> tuple[Live, ...]:
     """``Repository.live_between``. Stretches are sorted by target, then by time.
 
-    Reads the deployments in the interval, one deployment before it, and one after it.
+    Reads the deployments in the interval, one deployment before the interval, and one after the
+    interval.
     """
     check_moment(since), check_moment(until)
     if until < since:
@@ -542,7 +544,7 @@ def _next_time(snapshot: Snapshot, target: str, after: int) -> int | None:
 
 
 def _until_from_now(snapshot: Snapshot, deployed: Deployed, now: int) -> int | None:
-    """When a recorded deployment will replace the live one; None if no recorded one will."""
+    """When a recorded deployment will replace the live deployment; None if none will."""
     overtaken = next(_immediate(snapshot, deployed.target), None) is not None
     for later in upwards(snapshot, deployed.target, max(now, deployed.time_ns)):
         counts = later.dated or not overtaken
@@ -557,8 +559,8 @@ def _until_from_now(snapshot: Snapshot, deployed: Deployed, now: int) -> int | N
 def live_at(store: Store, time_ns: int | None = None, target: str | None = None) -> Deployed:
     """The deployment that is live on a target at a moment (default: now).
 
-    It is found by a few look-ups. ``target`` may be None if there is only one target. Raises the
-    errors of ``live``.
+    The deployment is found by a few look-ups. ``target`` may be None if there is only one target.
+    Raises the errors of ``live``.
     """
     snapshot = store.fresh()
     name = _only_target(snapshot) if target is None else check_target(snapshot, target)
@@ -579,7 +581,8 @@ def live_among(
 ) -> Deployed | None:
     """The deployment that is live now, or at ``time_ns``; or None.
 
-    ``against``: describes the record of a remote. The answer is the one of this remote.
+    ``against``: describes the record of a remote. Then the result is the deployment that is live at
+    this remote.
     """
     if time_ns is None:
         candidates = succession(snapshot, target, now_ns, against.counting)
@@ -607,7 +610,7 @@ def replaced(
 
 
 class Standing:
-    """Finds the live deployment of a target whose record grows, mostly without look-ups.
+    """Finds the live deployment of a target while statements are added, with few look-ups.
 
     ``_rows``: consecutive deployments that count, sorted by ``place``; no other deployment follows
     before ``_until``. The newest immediate deployment is the last row or a row before it, so the
@@ -664,7 +667,7 @@ class Standing:
 
 
 class Standings:
-    """One ``Standing`` for each target. They are updated when the journal grows."""
+    """One ``Standing`` for each target, updated when the journal grows."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot, self._next = snapshot, snapshot.position.sequence
@@ -712,11 +715,11 @@ def live_now(store: Store, *, reports: bool = False) -> dict[CommitId, list[str]
 def succession(
     snapshot: Snapshot, target: str, now_ns: int, counting: Collection[StatementId] = ()
 ) -> Iterator[Deployed]:
-    """Yields the live deployment, then the one that would be live without it, and so on.
+    """Yields the live deployment, then that which would be live without the former, and so on.
 
-    ``counting``: ids of retracted deployments that count nevertheless. If the target is that of a
-    node's reports, the report with the latest time is live. This time is by the node's clock, which
-    may be ahead.
+    ``counting``: ids of retracted deployments that count nevertheless. If the target has the
+    reports of a node (a serving machine), the report with the latest time is live. This time is by
+    the node's clock, which may be ahead.
     """
 
     def counts(deployed: Deployed) -> bool:

@@ -74,9 +74,9 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
     """A ``with`` block in which a training records on ``branch``. Other processes can see this.
 
     With a ``target``, versions are deployed as long as the target is not protected, and the live
-    deployment is the training's own newest deployment, or the one that was live when the training
-    began. ``stopped``: why the training stopped deploying, or None. ``left_out``: the number of
-    versions that were not deployed.
+    deployment is the training's own newest deployment, or the deployment that was live when the
+    training began. ``stopped``: why the training stopped deploying, or None. ``left_out``: the
+    number of versions that were not deployed.
     """
 
     def __init__(
@@ -123,14 +123,14 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
         return self.stopped is None
 
     def committed(self, deployed: Deployed | None) -> None:
-        """Records whether a committed version was deployed. Warns about the first that was not."""
+        """Records whether a committed version was deployed. If not, warns the first time."""
         if deployed is not None:
             self._live, self._sequence = deployed.id, deployed.sequence
             return
         self.left_out += 1
         if not self._warned:
             self._warned, target = True, printable(str(self.target))
-            with suppress(NotDeployed):  # the user's filters may raise it
+            with suppress(NotDeployed):  # the user's filters may make it an error
                 warnings.warn_explicit(
                     f"the training stops deploying to {target}: {self.stopped}; "
                     "it continues to commit; deploy_again() or a restart resumes deploying",

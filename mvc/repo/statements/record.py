@@ -1,7 +1,8 @@
 """Records that a version went live, or that a deployment does not count.
 
-The two kinds of statements name the deployment that they replace. A push compares this deployment
-with the live deployment of the remote.
+Both are statements (immutable records with the same bytes in every repository), and contain the id
+of the deployment that was live before. A push compares this id with the live deployment of the
+remote.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ def publish(
 ) -> Recorded:
     """Records the entry that ``make`` returns for a moment, with its signatures.
 
-    The entry is signed without a lock. Then ``make`` runs again under the journal's lock. If it
-    returns another entry, that entry is signed without a lock, and so on. After three attempts, the
-    entry is signed under the lock. ``send``: sends the entry to a remote first. If this fails,
-    nothing is recorded.
+    The entry is signed without a lock. Then ``make`` runs again under the journal's lock. If
+    ``make`` now returns an entry that differs from the signed entry, the new entry is signed
+    without a lock, and so on. After three attempts, the entry is signed under the lock. ``send``:
+    sends the entry to a remote first. If sending fails, nothing is recorded.
     """
 
     def drafted(moment: int) -> Entry:
@@ -100,7 +101,7 @@ def deploy(
     against: Against = IN_STEP,
     send: Send | None = None,
 ) -> Deployed:
-    """Records that a version went live, by default now. This is durable when the call returns.
+    """Records durably that a version went live, by default now.
 
     If a version's state is not stored, or its weights are dropped, it can be deployed only at a
     past time. ``against``: how the remote's record differs. ``send``: see ``publish``. Raises
@@ -154,9 +155,9 @@ def retract(
     """Records that a deployment does not count. The record of the deployment remains.
 
     Selects the newest deployment on the target. ``commit``: only deployments of this version.
-    ``time_ns``: only deployments at this time; if there is none, those less than a second before
-    it. Raises UnknownTarget, UnknownRevision, NoDeployment, CannotSign; TargetProtected unless
-    ``anyway``.
+    ``time_ns``: only deployments at this time. If no deployment has exactly this time, a deployment
+    less than a second earlier is selected. Raises UnknownTarget, UnknownRevision, NoDeployment,
+    CannotSign; TargetProtected unless ``anyway``.
     """
     refuse_protected(config, target, anyway=anyway)
     snapshot = store.fresh()

@@ -2,8 +2,9 @@
 
 ``live.succession`` orders the deployments of a target. A rollback repeats the deployment before the
 live deployment: it records a new deployment of the same version. The next rollback counts from the
-repeated deployment, not from the new one. A rollback skips all versions that the directly preceding
-rollbacks replaced. After a deployment, or a rollback to a later version, no version is skipped.
+repeated deployment, not from the new deployment. A rollback skips all versions that the directly
+preceding rollbacks replaced. After a deployment, or a rollback to a later version, no version is
+skipped.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class _Past:
         return (d for d in line if d.id not in self._against.without)
 
     def _before(self, origin: Deployed, without: set[CommitId]) -> Iterator[Deployed]:
-        """Yields the deployments before ``origin``, except those of the versions ``without``.
+        """Yields the deployments before ``origin``, except deployments of ``without``.
 
         ``origin`` may be retracted by now.
         """
@@ -173,7 +174,7 @@ class _Past:
         return next(line, None) == a.id
 
     def _origin(self, deployed: Deployed) -> Deployed:
-        """The deployment that this one repeats, possibly through several rollbacks.
+        """The deployment that ``deployed`` repeats, possibly through several rollbacks.
 
         If ``deployed`` is no rollback, ``deployed`` itself.
         """
@@ -182,7 +183,7 @@ class _Past:
         return deployed
 
     def _returned_to(self, deployed: Deployed) -> Deployed | None:
-        """The earlier deployment of the same version that this rollback repeats, or None."""
+        """The earlier deployment of the same version that a rollback repeats, or None."""
         if deployed.returns_to is None:
             return None
         back = self._snapshot.by_sequence(deployed.returns_to)

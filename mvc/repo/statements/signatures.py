@@ -48,7 +48,7 @@ _KEY = "sign.key"
 
 
 class Signing(Struct, frozen=True):
-    """The key file, and which statements of an operation it signs."""
+    """The key file, and which records of an operation are signed with this key."""
 
     key: Path
     versions: bool
@@ -58,7 +58,7 @@ class Signing(Struct, frozen=True):
 def signing(
     store: Store, choice: bool | None, *, version: bool = False, deployment: bool = False
 ) -> Signing | None:
-    """How to sign an operation that records a version or deployment. None if it is not signed.
+    """How to sign an operation that records a version or deployment. None: do not sign.
 
     ``choice``: whether the caller wants a signature (None: as in the user's settings). Raises
     CannotSign if there is no key.
@@ -133,7 +133,7 @@ def signed_version(commit: CommitId, signed_ns: int) -> bytes:
 def signed_statement(id_: StatementId, before: StatementId | None, signed_ns: int) -> bytes:
     """The bytes that are signed for a deployment or retraction.
 
-    They cover its id, its predecessor on the target, and the time of signing.
+    The bytes cover the statement's id, its predecessor on the target, and the time of signing.
     """
     return digest(b"mvc.signed-statement.1", id_, before or b"", encode_uint(signed_ns))
 
@@ -180,9 +180,9 @@ def verify(
     """Checks all deployments on a target, or on all targets, in the order of recording.
 
     ``since``: only deployments that were recorded or went live at this time or later. ``progress``:
-    counts two signatures for each deployment, that of the deployment and that of its version.
-    Raises UnknownTarget, DamagedData, NotInstalled; InvalidConfig if the user's settings name no
-    allowed signers.
+    counts two signatures for each deployment: the signature of the deployment, and the signature of
+    its version. Raises UnknownTarget, DamagedData, NotInstalled; InvalidConfig if the user's
+    settings name no allowed signers.
     """
     verifier = _Verifier(store)
     if verifier.signers.allowed is None:
@@ -292,7 +292,7 @@ class _Verifier:
         return b"" if pair is None else pair[1].node
 
     def _rows(self, subject: bytes) -> list[Signature]:
-        """Signatures in the order of arrival, so that a forged clock cannot put one first."""
+        """Signatures in the order of arrival, so that no forged time puts a signature first."""
         every = self._snapshot.about(Signature, subject)
         return [row for _, row in sorted(every, key=lambda pair: pair[0].sequence)]
 

@@ -27,7 +27,8 @@ QUICK_SECONDS = 0.2  # if git takes longer, its answer is cached
 _SHARE = 20  # an answer is cached for 20 times the seconds that git took
 _CHUNK = 1 << 16
 
-# A submodule has settings of its own: git would run a second git there.
+# Changes inside submodules are ignored: git would run a second git there, with settings of the
+# submodule.
 _DIFF = (
     *("diff", "--no-ext-diff", "--no-textconv", "--no-color"),
     *("--ignore-submodules=dirty", "--submodule=short"),
@@ -203,7 +204,7 @@ def _no_answer(why: str) -> IoFailed:
 
 
 def _settings(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Environment variables with settings of git. They override git's settings files."""
+    """Environment variables with settings of git, which override git's settings files."""
     keys = {f"GIT_CONFIG_KEY_{i}": key for i, (key, _) in enumerate(pairs)}
     values = {f"GIT_CONFIG_VALUE_{i}": value for i, (_, value) in enumerate(pairs)}
     return {"GIT_CONFIG_COUNT": str(len(pairs)), **keys, **values}
@@ -237,7 +238,7 @@ def _filters(listed: bytes) -> set[str]:
 
 
 def git_commit(fs: FileSystem, folder: Path) -> str:
-    """The commit of git's HEAD in ``folder`` or above it. Empty if no such commit is readable."""
+    """The commit of git's HEAD in ``folder`` or a folder above; empty if none is readable."""
     with suppress(MvcError, OSError, ValueError):
         for place in (folder, *folder.parents):
             git = place / ".git"

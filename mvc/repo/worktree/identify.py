@@ -27,8 +27,8 @@ class Identified(Struct, frozen=True):
     ``exact``: whether all bytes are equal, not only the tensors. ``branches``: branches that reach
     the version. ``deployments``: all deployments of the version, including retracted ones.
     ``forgotten_ns``: when the state was forgotten (ns since 1970), or if ``absent``, when the
-    version was received without its state. Then ``path`` is None, and ``exact`` is False, because
-    it is unknown whether all bytes are equal.
+    version was received without its state. In both cases ``path`` is None, and ``exact`` is False,
+    because it is unknown whether all bytes are equal.
     """
 
     commit: CommitId
@@ -73,10 +73,10 @@ def identify(
 
 
 def earlier(store: Store, entry: FileEntry, *, besides: CommitId | None = None) -> CommitId | None:
-    """The newest reachable stored version that introduced this state at this path, or None.
+    """The newest reachable stored version that introduced the state at the path of ``entry``.
 
-    Versions in which all bytes are equal are preferred. Damaged versions are skipped.
-    ``besides``: a version to ignore.
+    None if there is no such version. Versions in which all bytes are equal are preferred. Damaged
+    versions are skipped. ``besides``: a version to ignore.
     """
     same_state = None
     for commit, exact in _at_its_path(store, entry):
@@ -88,7 +88,7 @@ def earlier(store: Store, entry: FileEntry, *, besides: CommitId | None = None) 
 
 
 def holders(store: Store, entry: FileEntry) -> Iterator[tuple[CommitId, str]]:
-    """Yields undamaged stored versions that introduced this state, each with the state's path."""
+    """Yields undamaged stored versions that introduced the state of ``entry``, with its path."""
     matches = _versions(store, entry, skip_damaged=True)
     return ((commit.id, same.path) for commit, same in matches if same is not None)
 
@@ -102,10 +102,10 @@ def is_committed(store: Store, entry: FileEntry) -> bool:
 
 
 def _at_its_path(store: Store, entry: FileEntry) -> Iterator[tuple[Commit, bool]]:
-    """Yields undamaged reachable versions that introduced this state at this path.
+    """Yields undamaged reachable versions that introduced the state of ``entry`` at its path.
 
-    Each version comes with whether all bytes are equal. A version is reachable if it is an ancestor
-    of a branch, a tag or HEAD. Versions of undone commits are not reachable.
+    The second value says whether all bytes of the file are equal. A version is reachable if it is
+    an ancestor of a branch, a tag or HEAD. Versions of undone commits are not reachable.
     """
     snapshot = store.fresh()
     tips = {*head_refs(snapshot).values()}
@@ -121,7 +121,7 @@ def _at_its_path(store: Store, entry: FileEntry) -> Iterator[tuple[Commit, bool]
 def _versions(
     store: Store, entry: FileEntry, *, skip_damaged: bool = False
 ) -> Iterator[tuple[Commit, FileEntry | None]]:
-    """Yields versions, each with its entry that has the state, or None if it is forgotten."""
+    """Yields versions, each with the entry that has the state (None if the state is forgotten)."""
     snapshot = store.snapshot
     mark = bytes(entry.state_id)[: keys.ID_BYTES]
     seen: set[CommitId] = set()

@@ -115,7 +115,7 @@ def _path(names: Sequence[str]) -> str:
 
 
 def _escapes(text: str) -> bool:
-    """Whether backslashes at the end escape the character that follows: their number is odd."""
+    """Whether the last backslash escapes the next character: the number of backslashes is odd."""
     return (len(text) - len(text.rstrip("\\"))) % 2 == 1
 
 

@@ -32,8 +32,8 @@ class FileChange(Struct, frozen=True):
 
     ``kind``: unchanged, modified, missing (a tracked path has no file) or renamed (an untracked
     file has the bytes of the missing file ``old``). ``detail``: a text for users. ``not_written``:
-    whether the path is a Python state without a file. ``same_as``: another version that has the
-    modified file.
+    whether the path is a state that was committed from Python and has no file. ``same_as``: another
+    version that has the modified file.
     """
 
     path: str
@@ -47,9 +47,9 @@ class FileChange(Struct, frozen=True):
 class Status(Struct, frozen=True):
     """``branch``: None if HEAD is detached. ``head``: None before the first commit.
 
-    ``untracked``: all untracked files. ``folded``: the same, but a folder without tracked files is
-    one name with ``/`` at the end, as in ``git status``. ``dead_links``: symbolic links without a
-    target.
+    ``untracked``: all untracked files. ``folded``: the untracked files, but a folder without
+    tracked files is one name with ``/`` at the end, as in ``git status``. ``dead_links``: symbolic
+    links without a target.
     """
 
     branch: str | None
@@ -60,7 +60,7 @@ class Status(Struct, frozen=True):
 
     @property
     def clean(self) -> bool:
-        """Whether every tracked file equals HEAD. A Python state without a file counts as equal."""
+        """Whether every tracked file equals HEAD. States from Python may lack a file."""
         return all(change.kind == "unchanged" or change.not_written for change in self.changes)
 
     @property

@@ -47,12 +47,12 @@ def check_worktree(store: Store) -> None:
 
 
 def tracked_name(root: Path, path: str | Path, cwd: Path, *, fs: FileSystem | None = None) -> str:
-    """The name under which ``path`` is tracked. It is empty for the folder ``root``.
+    """The name under which ``path`` is tracked. The folder ``root`` has an empty name.
 
     ``path``: absolute, or relative to ``cwd``. Symbolic links inside the repository are not
     resolved. With ``fs``, symbolic links that lead to the repository are resolved. Raises
     InvalidName if ``path`` is outside the repository, or if the name is invalid. With ``fs``,
-    raises InvalidName, too, if another file has the name's form in NFC.
+    raises InvalidName, too, if another file has the NFC form of the name.
     """
     shown = printable(str(path))
     absolute = Path(posixpath.normpath(cwd / path))
@@ -90,12 +90,13 @@ def _below(root: Path, path: Path) -> str | None:
 def expand(
     store: Store, paths: Iterable[str | Path], cwd: Path, tracked: Mapping[str, FileEntry]
 ) -> tuple[list[str], list[str]]:
-    """The files that ``paths`` mean, and those ``tracked`` paths that have no file; each sorted.
+    """Two sorted lists: the files that ``paths`` mean, and the ``tracked`` paths without a file.
 
     A folder in ``paths`` means the files in it. Ignored files in a folder are included only if they
-    are tracked. Python states without a file are not listed as missing if only their folder is
-    named. A file that is named is included even if it is ignored. Raises UnknownPath if another
-    path does not exist, or if a folder has a dead link; InvalidName if a path is invalid.
+    are tracked. A state that was committed from Python and has no file is not in the second list if
+    only its folder is named. A file that is named is included even if it is ignored. Raises
+    UnknownPath if another path does not exist, or if a folder has a dead link; InvalidName if a
+    path is invalid.
     """
     check_worktree(store)
     fs, files, missing = store.fs, set[str](), set[str]()
@@ -175,7 +176,7 @@ def files_in(
     *,
     linked: set[str] | None = None,
 ) -> Iterator[FoundFile]:
-    """Yields every file below ``folder`` that is not ignored, unsorted. Names begin at ``root``.
+    """Yields every file below ``folder`` that is not ignored, unsorted, named relative to ``root``.
 
     ``folder`` itself is read even if it is ignored. Symbolic links are followed. A folder that
     contains itself through a link is read once. Skips temporary files and reports of mvc, special
@@ -250,7 +251,7 @@ def _with_rules(fs: FileSystem, root: Path, folder: str, ignore: Ignore) -> Igno
 
 
 def is_python_state(entry: FileEntry) -> bool:
-    """Whether a path is a Python state. It has no file until a checkout writes the file."""
+    """Whether a path is a state from Python, which has no file until a checkout writes one."""
     return entry.format == "state"
 
 
