@@ -17,14 +17,15 @@ def main() -> NoReturn:
 
     Imports create most objects of a short process, and these objects live until the process ends.
     The garbage collector spent a sixth of the process's time on searching these objects for cycles.
-    So the collector first runs after 100,000 new objects instead of 700. It does not run at exit.
+    So the collector first runs after 100,000 new objects instead of 700. The collector does not run
+    at exit.
     """
     gc.set_threshold(_YOUNG)
-    # By default the BLAS threads of numpy, one per core, spin for 2**26 cycles before they sleep.
+    # By default the BLAS threads of numpy, one per core, spin for 2**26 cycles before sleeping.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
     for name in ("inspect", "msgspec.inspect"):
         sys.modules.setdefault(name, _Late(name))
-    # typing_extensions is slow to import. If it is missing, msgspec imports the names from typing.
+    # typing_extensions is slow to import. If the module is missing, msgspec uses typing.
     sys.modules.setdefault("typing_extensions", None)  # type: ignore[arg-type]
     from mvc.cli.main import main as program  # this import creates most of the objects
 

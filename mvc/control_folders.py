@@ -24,7 +24,7 @@ _SETTINGS = {
 
 
 def is_foreign(path: str) -> bool:
-    """Whether a path, with '/' between its parts, leads into the folder of such a system.
+    """Whether a path, with '/' between its parts, leads into a version control system's folder.
 
     If the folder has a name of ``MARKERS``, only paths of the system's own files count.
     """

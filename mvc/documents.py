@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 class OtherSchema(ValueError):
     """A document has another schema than ``wanted``.
 
-    ``schema``: the name of the document's schema, or None if it has none.
+    ``schema``: the name of the document's schema; None if the document names no schema.
     """
 
     def __init__(self, schema: str | None, wanted: str) -> None:

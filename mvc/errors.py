@@ -49,7 +49,7 @@ class MvcError(Exception):
 
 
 class MvcWarning(RuntimeWarning):
-    """A problem that does not stop the operation. The command line prints it in one line."""
+    """A problem that does not stop the operation. The command line prints one line."""
 
 
 class AmbiguousName(MvcWarning):
@@ -248,7 +248,7 @@ class ReadOnly(IoFailed):
 
 
 class SyncFailed(IoFailed):
-    """A flush to disk failed. The repository handle is unusable: open the repository again."""
+    """A flush to disk failed. The open repository is unusable: open the repository again."""
 
 
 class DamagedData(MvcError):
@@ -258,7 +258,7 @@ class DamagedData(MvcError):
 
 
 class HistoryMissing(MvcError):
-    """The journal lacks operations that were acknowledged as durable."""
+    """The journal (the file with all operations) lacks operations that were reported as durable."""
 
     exit_code = 4
 

@@ -34,7 +34,7 @@ MAX_CODE_FILES = 500  # source files attached to a version
 MAX_CODE_BYTES = 16 * MIB  # all source files of a version
 MAX_ARGUMENTS = MIB  # a model's constructor arguments as JSON
 
-MAX_SKELETON = 256 * MIB  # bytes of one file besides its contents (the data of tensors)
+MAX_SKELETON = 256 * MIB  # bytes of one file besides the data of its tensors
 MAX_UNFOLDED = (16, 256 * MIB)  # bytes of all strided tensors of a file: 16 * file size + 256 MiB
 
 # codecs: a thread works on one chunk at a time; one piece at a time is in memory
@@ -46,7 +46,7 @@ ZSTD_MAX_WINDOW = 8 * MIB
 # store
 RECORD = 8 * MIB  # raw bytes collected in one record of a pack; one piece may be larger
 RECORD_TEXTS = 250  # distinct pipelines per record; the header of a record has room for 256
-RECORD_MEMBERS = 1 << 14  # contents per record; each content needs memory in addition to its bytes
+RECORD_MEMBERS = 1 << 14  # contents (such as tensors) per record; each needs additional memory
 PACK_TARGET = 128 * MIB  # a larger pack gets no more records
 MAX_RECORD_HEADER = 64 * MIB
 MAX_ENTRY = 16 * MIB  # one journal entry's payload

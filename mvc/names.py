@@ -187,7 +187,7 @@ def check_place(path: str) -> str:
 
 
 def attached_path(name: str) -> str:
-    """The path of an attachment in a manifest. Raises InvalidName."""
+    """The path of an attachment in a manifest (a version's list of files). Raises InvalidName."""
     return ATTACHED + check_path(name)
 
 

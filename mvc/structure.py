@@ -1,7 +1,7 @@
 """Nested Python values as exact JSON: the structure of a state around its tensors.
 
-A tensor's name is its location: keys and positions joined with '.'. Torch files and Python states
-use the same rules, so that equal states have equal Merkle roots.
+A tensor's name is its location: keys and positions joined with '.'. Torch files and states
+committed from Python use the same rules. So equal states have equal Merkle roots.
 
 The encoding of a value is called its node. ``null``, booleans, numbers, texts and lists are encoded
 as themselves. Each other value is encoded as an object:

@@ -53,7 +53,7 @@ def text_table(
 ) -> str:
     """Aligned columns, two spaces apart. Columns that are empty in every row are omitted.
 
-    ``right``: the numbers of right-aligned columns. ``painted(row, column, text)``: returns the
+    ``right``: the positions of right-aligned columns. ``painted(row, column, text)``: returns the
     text of a cell with colour codes, which take no space on the terminal.
     """
     shown = [[printable(cell) for cell in row] for row in rows]

@@ -172,7 +172,7 @@ def format_time(time_ns: int, zone_minutes: int | None = None, *, precise: bool 
     """A moment in ISO 8601 with its offset from UTC. ``parse_time`` is the inverse.
 
     ``zone_minutes``: the offset from UTC; None means the system's zone. The fraction of the second
-    has no trailing zeros. It is omitted unless ``precise``.
+    has no trailing zeros. The fraction is omitted unless ``precise``.
     """
     if zone_minutes is None:
         zone_minutes = local_zone_minutes(time_ns)
@@ -238,7 +238,7 @@ def _span(text: str) -> Fraction | None:
 def _written(text: str, now_ns: int, zone: tzinfo | None) -> int:
     """The moment of a date with the name of its month.
 
-    If ``text`` has no year, it means the newest such date that is not in the future.
+    A date without a year is the newest such date that is not in the future.
     """
     parts: dict[str, Any] = {}
     for word in text.replace(",", " ").split():
@@ -267,7 +267,7 @@ def _written(text: str, now_ns: int, zone: tzinfo | None) -> int:
 
 
 def _part(word: str) -> tuple[str, Any]:
-    """The kind and the value of a part of a date. The kind is empty if ``word`` is no such part."""
+    """The kind and the value of a part of a date. For any other word, the kind is empty."""
     for kind, names in (("month", _MONTHS), ("weekday", _WEEKDAYS)):
         if (number := _abbreviated(word, names)) is not None:
             return kind, number

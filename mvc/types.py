@@ -31,7 +31,7 @@ Reason: TypeAlias = str
 
 
 class Counted(Struct):
-    """Counts progress. Calls ``progress``, unless it is None, with the new count."""
+    """Counts progress. Unless ``progress`` is None, calls it with the new count."""
 
     progress: Progress | None
     total: int

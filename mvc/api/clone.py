@@ -29,7 +29,7 @@ def clone(
     The copy has the remote repository as its remote ``origin``. ``folder``: by default the last
     part of the URL. ``branch``: the branch to check out. ``states``: the versions whose states are
     copied (``all``, ``none``, ``live``, ``last:N``). ``options``: fields of ``Remote``. With
-    ``lazy=True``, absent states are fetched when they are used. After a crash, the same call
+    ``lazy=True``, an absent state is fetched when it is used. After a crash, the same call
     continues the copy. Raises RemoteUnreachable, RemoteRefused; WouldOverwrite if the folder is not
     empty.
     """

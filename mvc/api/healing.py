@@ -30,11 +30,11 @@ def heal(
 ) -> Repaired:
     """Repairs a repository, even if the damage prevents opening it.
 
-    The repository is that of the folder ``path`` or of its nearest parent. First repairs the
-    journal and the file ``format``. Then rebuilds the index if ``rebuild``, and calls
-    ``Storage.repair``. ``other``: a repository, or a copy of a ``.mvc`` folder, with intact copies
-    of damaged parts. Raises NotARepository, UnsupportedFormat, and DamagedData if mvc cannot
-    determine which data is lost.
+    ``path``: the folder of the repository, or a folder inside that folder. First repairs the
+    journal (the file with all operations) and the file ``format``. Then rebuilds the index of the
+    journal if ``rebuild``, and calls ``Storage.repair``. ``other``: a repository, or a copy of a
+    ``.mvc`` folder, with intact copies of damaged parts. Raises NotARepository, UnsupportedFormat,
+    and DamagedData if mvc cannot determine which data is lost.
     """
     files, folder = FileSystem(), _folder(path)
     source = None if other is None else folder_of(files, Path(other))
@@ -47,9 +47,10 @@ def heal(
 
 
 def rebuild_index(path: PathName = ".", *, config: Configure | None = None) -> str | None:
-    """Rebuilds the index from journal and packs, even if the end of the journal is lost.
+    """Rebuilds the index from the journal and the packs (files with the data of tensors).
 
-    Returns a description of the lost entries, or None. Raises ReadOnly, DamagedData.
+    If the end of the journal is lost, returns a description of the lost entries; otherwise None.
+    Raises ReadOnly, DamagedData.
     """
     lost = None
     try:
@@ -66,7 +67,7 @@ def rebuild_index(path: PathName = ".", *, config: Configure | None = None) -> s
 
 
 def _folder(path: PathName) -> Path:
-    """The nearest existing ``.mvc`` at or above ``path``, whether it opens or not."""
+    """The nearest existing ``.mvc`` at or above ``path``, which may be damaged."""
     files = FileSystem()
     start = files.realpath(Path(path))
     return next(

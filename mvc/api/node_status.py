@@ -17,9 +17,9 @@ from mvc.repo.statements.live import check_target, deployment_with, live_among, 
 from mvc.times import datetime_of, nearest
 
 CLOCK_MS = 10_000
-"""A node's clock counts as wrong if it differs by more milliseconds than this."""
+"""A node's clock counts as wrong if the difference is larger than this number of milliseconds."""
 SILENT_NS = 600 * 10**9
-"""A node that does not serve the live version is silent if it has not reported for this time."""
+"""A node is silent if it does not serve the live version and has not reported for this time."""
 _FARTHEST = 1000  # how many deployments are searched for a node's version
 
 
@@ -54,7 +54,7 @@ class NodeStatus(Struct, frozen=True):
 
     @property
     def behind_seconds(self) -> float:
-        """For how many seconds the live version has been live; 0 if the node serves it."""
+        """For how many seconds a version that the node does not serve has been live, or 0."""
         if not self.is_behind or self.live_ns is None:
             return 0.0
         return max(0, self.now_ns - self.live_ns) / 1e9
@@ -79,7 +79,7 @@ def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]
     """The newest report of each node, sorted by target and node. ``target``: only this target.
 
     Raises UnknownTarget if the target has no deployments and no reports; DamagedData if lost
-    journal entries may contain reports.
+    entries of the journal (the file with all operations) may contain reports.
     """
     store = repo.handle.store
     snapshot, now_ns = store.fresh(), nearest(store.clock.now_ns())

@@ -74,7 +74,7 @@ class Remotes(Generic[_R]):
     def add(
         self, name: str, url: PathName, *, force: bool = False, **options: str | bool
     ) -> Remote:
-        """Adds a remote without fetching from it. ``force``: replace a remote of this name.
+        """Adds a remote, but fetches nothing. ``force``: replace a remote of this name.
 
         ``options``: fields of ``Remote``, such as ``lazy``. If the remote is a bucket, checks that
         the bucket's server gives the guarantees that concurrent pushes need. Raises InvalidName,
@@ -94,7 +94,7 @@ class Remotes(Generic[_R]):
     def show(self, name: str | None = None) -> RemoteRefs:
         """The branches and tags that a remote has now.
 
-        Raises HistoryMissing if the repository at the URL is not that of the last fetch.
+        Raises HistoryMissing if another repository than at the last fetch is at the URL.
         """
         return refs_of(self.find(name), self._store, self._config)
 
@@ -150,7 +150,7 @@ class Remotes(Generic[_R]):
     def unsent(self, target: str | None = None) -> tuple[Unsent, ...]:
         """Deployments and retractions that remotes lack, as of the last fetch or push.
 
-        They are sorted by remote and target.
+        The result is sorted by remote and target.
         """
         return lazy.unsent.unsent(self._store, target)
 

@@ -213,7 +213,7 @@ class Repository(Closing, Unpicklable):
 
     @property
     def interrupted(self) -> Interrupted:
-        """Checkouts of killed processes that this handle completed or undid when it was opened."""
+        """Checkouts of killed processes that opening this repository completed or undid."""
         return self.handle.interrupted
 
     @cached_property
@@ -232,7 +232,7 @@ class Repository(Closing, Unpicklable):
 
     @property
     def gaps(self) -> Sequence[Gap]:
-        """Lost entries of the journal. Refs, versions or deployments in these entries are lost."""
+        """Lost entries of the operation log, with their refs, versions and deployments."""
         return self._store.snapshot.gaps
 
     def close(self) -> None:
@@ -279,11 +279,12 @@ class Repository(Closing, Unpicklable):
     ) -> CommitResult:
         """Stores a version. The version is durable when the call returns.
 
-        ``state``: a mapping of tensors (torch or numpy) in any nesting, which is stored at
-        ``path`` even if nothing changed. Or paths of files and folders: if a file is missing from
-        such a folder, the new version does not have the file. Or a mapping from paths to
+        ``state``: a mapping of tensors (torch or numpy) in any nesting, which is stored at ``path``
+        even if nothing changed. Or paths of files and folders: if a file is missing from such a
+        folder, the new version does not have the file. Or a mapping from paths to
         ``mvc.state.StateFile`` or ``FileEntry`` values, which are stored unchanged. If ``path``
-        ends in ``/``, it names a sharded model, whose index names a shard for each tensor.
+        ends in ``/``, it is the folder of a sharded model. The index of such a model names a shard
+        (a file) for each tensor.
 
         ``states``: maps additional paths to mappings of tensors, to a ``Path`` (a file on disk),
         or to None, which removes the path from the version. ``metrics``: numbers. ``params``: texts
@@ -359,10 +360,10 @@ class Repository(Closing, Unpicklable):
 
         Each float of the mean is the sum of weight times value over all ``revs``, computed in
         float64 in the order of ``revs``, and rounded once to the tensor's dtype
-        (docs/guides/merging.md). Weights are divided by their sum. By default they are equal.
-        ``mvc.api.ema_weights`` returns the weights of an exponential moving average. A tensor must
-        have the same name, dtype and shape in all versions. Integers and files without tensors
-        are copied from the last of ``revs``.
+        (docs/guides/merging.md). Weights are divided by their sum. By default all weights are
+        equal. ``mvc.api.ema_weights`` returns the weights of an exponential moving average. A
+        tensor must have the same name, dtype and shape in all versions. Integers and files without
+        tensors are copied from the last of ``revs``.
 
         The new version has all ``revs`` as parents, and the ids and weights of ``revs`` as params.
         ``branch``: a branch to advance or create. Without ``branch``, the current branch and the
@@ -691,14 +692,15 @@ class Repository(Closing, Unpicklable):
     def nearest(self, path: PathName, *, progress: Progress | None = None) -> Nearest | None:
         """The version that is most similar to a file that no version has.
 
-        This is the version with the most tensors that equal tensors of the file. Among several such
-        versions, it is the one with the smallest distance of values. The search ends after a few
-        seconds; if it was not finished, ``complete`` is False. None if no version is similar.
+        This is the version with the most tensors that equal tensors of the file. Of several such
+        versions, it is the version with the smallest distance of values. The search ends after a
+        few seconds. If the search was not finished by then, ``complete`` is False. None if no
+        version is similar.
         """
         return lazy.nearest.nearest(self._store, Path(path), progress)
 
     def tracked_name(self, path: PathName, *, cwd: Path | None = None) -> str:
-        """The path under which a file on disk is tracked. It is empty for the folder ``root``.
+        """The path under which a file on disk is tracked. The folder ``root`` has an empty path.
 
         Raises InvalidName if the file is outside the repository.
         """
@@ -852,9 +854,9 @@ class Repository(Closing, Unpicklable):
     def live_between(self, since: Time, until: Time, target: str | None = None) -> tuple[Live, ...]:
         """All versions that were live on a target, or on any target, in an interval.
 
-        They are sorted by target, then by time. The version that was live at ``since`` is included.
-        Both ends of the interval are inclusive. Raises UnknownTarget; WrongUsage if ``until`` is
-        before ``since``.
+        The result is sorted by target, then by time. The version that was live at ``since`` is
+        included. Both ends of the interval are inclusive. Raises UnknownTarget; WrongUsage if
+        ``until`` is before ``since``.
         """
         return live.live_between(self._store.fresh(), self.time(since), self.time(until), target)
 

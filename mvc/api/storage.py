@@ -67,11 +67,11 @@ class Storage:
         return lazy.log.predicted_tensors(self._store, resolve(self._store, rev))
 
     def fsck(self, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
-        """Checks all stored bytes. With ``full``, decodes and hashes every content, too."""
+        """Checks all stored bytes. With ``full``, decodes and hashes every tensor, too."""
         return lazy.fsck.fsck(self._store, full=full, progress=progress)
 
     def rebuild_index(self) -> None:
-        """Rebuilds the index from journal and packs. Raises ReadOnly, DamagedData."""
+        """Rebuilds the index from the stored operations and data. Raises ReadOnly, DamagedData."""
         lazy.fsck.rebuild_index(self._store)
 
     def backup(self, folder: PathName, *, progress: Progress | None = None) -> BackedUp:

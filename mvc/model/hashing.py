@@ -21,7 +21,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.types import Bytes
 
 _TAG_BLOB = b"mvc.blob.1"
-# blake3 starts threads. For fewer bytes than this, starting threads takes longer than it saves.
+# blake3 starts threads. For fewer bytes than this, threads take more time than they save.
 _PARALLEL_BYTES = 1 << 20
 ONE_CALL = 64 << 10
 """Up to this size, one hash call on a copy of all bytes is faster than a hasher object."""
@@ -44,8 +44,7 @@ _first_process = lru_cache(maxsize=1)(os.getpid)
 def hash_threads(*, parallel: bool) -> int:
     """Thread count for ``blake3``.
 
-    In a forked process it is 1, because blake3 would wait for threads that exist only in the
-    parent.
+    In a forked process the count is 1, because blake3 would wait for threads of the parent process.
     """
     return blake3.AUTO if parallel and _first_process() == os.getpid() else 1
 
@@ -93,7 +92,7 @@ def raw_blob_id(data: Bytes) -> BlobId:
 
 
 def zeros(length: int) -> memoryview:
-    """``length`` zero bytes, at most ``PIECE``. The buffer is shared: do not write to it."""
+    """``length`` zero bytes, at most ``PIECE``. The buffer is shared and must not be changed."""
     return _ZEROS[:length]
 
 

@@ -223,8 +223,8 @@ class Manifest:
     def under(self, paths: Sequence[str]) -> list[FileEntry]:
         """The files at or below ``paths``. If ``paths`` is empty, all files of the version.
 
-        If a path is the name of a file and of a folder, it means the file, and ``path/`` means the
-        folder. Raises UnknownPath.
+        If ``path`` is the name of a file and of a folder, ``path`` means the file, and ``path/``
+        the folder. Raises UnknownPath.
         """
         if not paths:
             return list(self.entries)
@@ -268,7 +268,7 @@ class Manifest:
 
     @property
     def features(self) -> frozenset[str]:
-        """Features that a reader must support in addition to those of the first release."""
+        """Features of later releases that a reader of the manifest must support."""
         dtypes = {content.spec.dtype for e in self.all_entries for content in e.contents}
         dtypes |= {tensor.spec.dtype for e in self.all_entries for tensor in e.tensors}
         features = {FORMATS[entry.format] for entry in self.all_entries}

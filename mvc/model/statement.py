@@ -280,14 +280,14 @@ KINDS: tuple[type[Statement], ...] = (
 
 
 def check_reason(reason: str) -> str:
-    """Returns ``reason``; raises WrongUsage if it is too long."""
+    """Returns ``reason``; raises WrongUsage if ``reason`` is too long."""
     if len(encode_text(reason)) > MAX_REASON:
         raise WrongUsage(f"the reason is longer than {MAX_REASON:,} bytes")
     return reason
 
 
 def node_of(note: str) -> bytes:
-    """The node id of a repository, computed from the note of its first journal entry."""
+    """The node id of a repository, from the note in the first entry of its operation log."""
     try:
         node = bytes.fromhex(note)
     except ValueError:

@@ -1,7 +1,7 @@
 """A tensor's spec: dtype name and shape.
 
-The dtype names are those of torch (``float32``, ``bfloat16``, ...), plus ``raw`` for bytes outside
-of tensors. So all stored bytes have a spec.
+The dtype names are the names in torch (``float32``, ``bfloat16``, ...), plus ``raw`` for bytes
+outside of tensors. So all stored bytes have a spec.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TensorSpec(Struct, frozen=True, gc=False):
 
     dtype: str
     shape: tuple[int, ...]
-    nbytes: int = 0  # always computed; a field and no property, because it is read very often
+    nbytes: int = 0  # always computed; a field and no property, because many calls read the size
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

@@ -1,1 +1,1 @@
-"""The operations on one repository, one module for each. Programs call them by ``mvc.api``."""
+"""The operations on one repository, one module for each. Programs use ``mvc.api`` instead."""

@@ -78,7 +78,7 @@ def average(
     force: bool,
     progress: Progress | None,
 ) -> Averaged:
-    """Writes the mean to ``to``, or calls ``commit`` to store it on ``branch``.
+    """Writes the mean to ``to``, or calls ``commit`` to store the mean on ``branch``.
 
     If ``branch`` is the current branch, the call then updates the mean's files that exist in the
     working folder. Raises WouldOverwrite, before computing, if such a file has uncommitted work;
@@ -209,7 +209,8 @@ def _derived(
             sources[i] = dtype, ids
         elif dtypes[i] and (len(ids) < len(shares) or len(set(ids)) > 1):
             copied.append(f"{printable(last.path)}: {printable(name)}")
-    # If a file has checksums of tensors, its skeleton always differs and is not compared.
+    # The skeleton of a file is all bytes outside of tensors. If these include checksums of tensors,
+    # the skeletons always differ and are not compared.
     if len({outside_tensors(entry)[bool(entry.checks) :] for entry in entries}) > 1:
         copied.append(printable(last.path) + (": metadata" if last.tensors else ""))
 
@@ -228,7 +229,7 @@ def fill(
     *,
     out: memoryview,
 ) -> None:
-    """Fills ``out`` with one piece of the weighted sum of contents ``ids``."""
+    """Fills ``out`` with one piece of the weighted sum of the contents (tensor data) ``ids``."""
     # Of many versions, two pieces at a time: the sums, 8 bytes per element, need memory, too.
     count = len(ids) if len(set(ids)) <= _TOGETHER else 2
     sums: dict[int, NDArray[np.float64]] = {}

@@ -1,4 +1,4 @@
-"""Damaged entries that a query skips and reports."""
+"""Damaged journal entries (records of operations) that a query skips and reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mvc.errors import DamagedData
 
 @contextmanager
 def noting(incomplete: list[DamagedData] | None) -> Iterator[None]:
-    """A ``with`` block that appends DamagedData to ``incomplete`` instead of raising it.
+    """A ``with`` block that catches DamagedData and appends the error to ``incomplete``.
 
     If ``incomplete`` is None, the block raises DamagedData.
     """

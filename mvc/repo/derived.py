@@ -1,4 +1,4 @@
-"""A file with contents computed from stored versions, piece by piece.
+"""A file whose tensors are computed from stored versions, piece by piece.
 
 ``commit({entry.path: StateFile(DerivedFile(...))}, options=CommitOptions(parents=...))`` stores the
 file. ``export(..., derived=Manifest([file.entry]), parts=file.parts)`` writes the file to disk.
@@ -25,8 +25,8 @@ from mvc.store.store import Store
 Compute: TypeAlias = Callable[[int, int, memoryview], None]
 """``compute(content, start, out)`` fills ``out`` with the piece of a content at ``start``.
 
-``compute`` is called for whole pieces (``mvc.model.hashing.pieces``). It must be deterministic,
-because it may be called several times for a piece.
+``compute`` is called for whole pieces (``mvc.model.hashing.pieces``). ``compute`` must be
+deterministic, because it may be called several times for a piece.
 """
 
 

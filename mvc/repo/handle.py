@@ -1,4 +1,4 @@
-"""Finds and opens a repository, and defines its handle. Imports no modules of operations."""
+"""Finds and opens a repository. Imports no modules of operations."""
 
 from __future__ import annotations
 

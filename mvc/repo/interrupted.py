@@ -89,7 +89,7 @@ def _move(store: Store, plan: Mapping[str, str]) -> bool:
 
 
 def _files(store: Store, version: str) -> Iterator[tuple[str, FileEntry]]:
-    """Yields the content id and the entry of each file of a version.
+    """Yields the content id (a hash of all bytes) and the entry of each file of a version.
 
     If ``version`` is empty, yields the files of all versions. Yields nothing for a version that is
     unknown, damaged, or whose state is not stored.

@@ -76,8 +76,8 @@ def queries(store: Store) -> Queries:
 def note(store: Store, commits: Collection[CommitId]) -> None:
     """Counts one query for each of ``commits``. The first call starts recording.
 
-    Never fails. Waits at most 50 ms for other processes. If the counts cannot be written, they are
-    omitted.
+    Never fails. Waits at most 50 ms for other processes. If the counts cannot be written, the
+    counts are omitted.
     """
     if not store.writable:
         return

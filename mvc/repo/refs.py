@@ -1,4 +1,4 @@
-"""Creates, moves, renames and deletes branches and tags. Each change is one journal entry.
+"""Creates, moves, renames and deletes branches and tags. Each change is one entry of the journal.
 
 ``mvc.repo.lookup.refs`` reads refs.
 """
@@ -100,11 +100,10 @@ def advance(
 
 
 def delete_branch(store: Store, name: str, force: bool = False) -> Ref:
-    """Deletes a branch and returns it. The versions of the branch stay until gc.
+    """Deletes and returns a branch. The versions of the branch stay until gc.
 
     Raises UnknownRevision. Raises RefConflict if the branch is current, or if no other ref reaches
-    the newest version of the branch. With ``force``, it is not checked whether another ref reaches
-    this version.
+    the newest version of the branch. With ``force``, the second condition is not checked.
     """
 
     def change() -> list[RefChange]:
@@ -173,7 +172,7 @@ def create_tag(store: Store, name: str, rev: Rev = HEAD, force: bool = False) ->
 
 
 def delete_tag(store: Store, name: str) -> Ref:
-    """Deletes a tag and returns it. The version stays until gc. Raises UnknownRevision."""
+    """Deletes and returns a tag. The version stays until gc. Raises UnknownRevision."""
 
     def change() -> list[RefChange]:
         return [RefChange(TAG + name, _existing(store.snapshot, TAG, "tag", name), None)]
@@ -190,7 +189,7 @@ def _deleted(name: str, recorded: Recorded) -> Ref:
 def _publish(
     store: Store, operation: str, note: str, changes: Callable[[], list[RefChange]]
 ) -> Recorded:
-    """Writes a journal entry. ``changes`` is called under the journal's lock."""
+    """Writes an entry of the journal. ``changes`` is called under the journal's lock."""
     return store.publish(
         lambda: Entry(operation, store.clock.now_ns(), note, refs=tuple(changes()))
     )

@@ -13,8 +13,9 @@ class VersionStats(Struct, frozen=True):
     """``bytes``: how many bytes were stored with a version, by kind (full, delta, metadata).
 
     ``reset_point``: whether the version is a reset point. ``deltas``: the largest number of deltas
-    that must be decoded for one of its contents. ``base``: the version with the full content from
-    which these deltas start; None if there are no contents, or if that version is unknown.
+    that must be decoded for one content (the data of a tensor). ``base``: the version with the full
+    content from which these deltas start; None if there are no contents, or if that version is
+    unknown.
 
     ``kind``: ``full``: every content is stored in full, and either no content was stored before, or
     the version was made a reset point. ``delta``: some changed contents are deltas. ``update``:

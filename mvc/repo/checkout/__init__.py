@@ -1,4 +1,4 @@
 """Checkout and switch: write a version's files, or return the version's state.
 
-``mvc.store.recovery`` decodes the contents.
+``mvc.store.recovery`` decodes the stored data of files.
 """

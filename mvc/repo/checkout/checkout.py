@@ -1,8 +1,8 @@
 """Checkout, switch and rm: write or delete files of the working folder, either all or none.
 
 A version is reachable if it is an ancestor of a branch, a tag or HEAD. A file is uncommitted work
-if no reachable version has it at its path. If uncommitted work would be lost, nothing is written,
-unless ``force``. ``mvc.repo.checkout.export`` writes a version's files elsewhere.
+if no reachable version has the same file at this path. If uncommitted work would be lost, nothing
+is written, unless ``force``. ``mvc.repo.checkout.export`` writes a version's files elsewhere.
 ``mvc.repo.checkout.states`` loads a version's tensors into memory.
 """
 
@@ -53,7 +53,7 @@ from mvc.store.store import Store
 from mvc.text import did_you_mean, listed
 from mvc.types import Bytes, Counted, Progress
 
-_PROBE = 64  # leading bytes of a chunk that are checked first: few chunks begin with zeros
+_PROBE = 64  # bytes at the start of a chunk that are checked first: few chunks begin with zeros
 
 
 class Restored(Struct, frozen=True):
@@ -132,8 +132,8 @@ def restore(
 ) -> Restored:
     """Replaces the files of HEAD by files of a version, then moves a ref.
 
-    ``paths``: replace only these files. ``move``: a function that returns the move of a ref (or
-    None) if it is called with the present HEAD. Without ``move``, no ref moves.
+    ``paths``: replace only these files. ``move``: a function that is called with the present HEAD
+    and returns the move of a ref, or None. Without ``move``, no ref moves.
     """
     check_worktree(store)
     with checking_out(store, store.root):
@@ -278,7 +278,7 @@ def _no_branch(store: Store, name: str, branches: Iterable[str]) -> UnknownRevis
 
 
 def _present_version(store: Store, commit: CommitId | None, force: bool) -> Manifest:
-    """The manifest of the version whose files were written into the working folder.
+    """The manifest (list of files) of the version that is checked out in the working folder.
 
     An empty manifest if HEAD's state is absent, as in a clone without states. With ``force``, an
     empty manifest even if HEAD's state is damaged or purged.
@@ -389,9 +389,9 @@ def apply(
     """Writes all files, then deletes files (``replacing``). Returns the deleted names.
 
     ``further``: additional files that no version has. If the process is killed, no later command
-    completes these files. ``copied``: as for ``fill_file``. With ``copied``, contents are computed
-    one after another, and only one piece at a time is in memory. ``planned``: if the process is
-    killed and the repository is writable, the next command completes the work
+    completes these files. ``copied``: as for ``fill_file``. With ``copied``, contents (the data of
+    tensors) are computed one after another, and only one piece at a time is in memory. ``planned``:
+    if the process is killed and the repository is writable, the next command completes the work
     (``mvc.io.replacement``).
 
     Raises WeightsDropped only after the first file was created. So the caller starts a replay,

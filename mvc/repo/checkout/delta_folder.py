@@ -30,7 +30,7 @@ from mvc.repo.checkout.states import SAFETENSORS
 from mvc.store.recovery.recover import Recovery, mismatch, piece_reader
 
 Changes: TypeAlias = dict[str, tuple[Content, Content]]
-"""Maps the names of tensors to their contents in the new version and in the base."""
+"""Maps the name of a tensor to the tensor's stored data in the new version and in the base."""
 
 _SHARD, _INDEX = ".safetensors", "model.safetensors.index.json"
 _MARK = "delta_encoding"  # the key of the index that marks a delta

@@ -62,7 +62,8 @@ def export(
 
     Without ``paths`` and ``everything``, training states are omitted. ``delta_from``: write only
     the changes since this other version (``delta_folder``). ``derived``: write these files instead
-    of the files of ``commit``. ``parts``: functions that compute contents of ``derived``, by id.
+    of the files of ``commit``. ``parts``: maps ids of contents (tensor data) of ``derived`` to
+    functions that compute them.
     """
     force, delete, progress = options.force, options.delete, options.progress
     fs, output = store.fs, Path(to)

@@ -47,8 +47,9 @@ def open_file(store: Store, commit: CommitId, path: str) -> VersionFile:
 class _Part(NamedTuple):
     """Consecutive bytes of a file.
 
-    They are a content (the data of a tensor), a checksum, or bytes of the skeleton (all other bytes
-    of the file). ``at``: the index of the content or checksum, or the offset in the skeleton.
+    These bytes are a content (the data of a tensor), a checksum, or bytes of the skeleton (all
+    other bytes of the file). ``at``: the index of the content or checksum, or the offset in the
+    skeleton.
     """
 
     start: int

@@ -22,7 +22,7 @@ from mvc.repo.lookup.availability import check_available
 from mvc.store.store import Store
 
 SAFETENSORS = frozenset({"safetensors", "state"})
-"""Formats that are stored as safetensors. ``state`` is that of states committed from Python."""
+"""Formats that are stored as safetensors. ``state``: the format of states from Python."""
 _INDEX = ".index.json"
 DEFAULT_INDEX = DEFAULT_STATE + _INDEX
 

@@ -99,7 +99,7 @@ def _ahead(
 
 
 class _Decoder:
-    """Decodes a version from the contents of the previous version.
+    """Decodes a version from the contents (tensor data) of the previous version.
 
     The caller has the arrays of the previous version, too, and may have changed them. Then the
     hashes of the next version are wrong, and mvc decodes that version from the repository instead.
@@ -138,7 +138,8 @@ class _Decoder:
         if not recovery.fill_from(self._previous, requests):  # the caller may have modified arrays
             recovery.fill(requests)
         self._previous = {c.id: out[i] for i, c in contents.items()}
-        if entry.skeleton != self._skeleton[0]:  # most versions have the same skeleton
+        # The skeleton is all bytes outside of tensors. Many versions have the same skeleton.
+        if entry.skeleton != self._skeleton[0]:
             self._skeleton = entry.skeleton, skeleton_of(self._store.recovery, entry)
         skeleton = self._skeleton[1]
         if self._keys is None:

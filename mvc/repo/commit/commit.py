@@ -1,8 +1,8 @@
 """Commit: stores a version. Tensors are encoded without any lock.
 
-Then the version is recorded under the journal's lock. Concurrent commits all succeed: the later
-version has the earlier version as its parent, and inherits the paths that the later commit did not
-change.
+Then the version is recorded under the lock of the journal (the file with all operations).
+Concurrent commits all succeed: the later version has the earlier version as its parent, and
+inherits the paths that the later commit did not change.
 """
 
 from __future__ import annotations

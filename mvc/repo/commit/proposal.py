@@ -36,8 +36,8 @@ class Proposal(Struct, frozen=True):
     """A version that is stored but not yet recorded in the journal.
 
     ``at``: the branch or HEAD that the version follows. ``parent``: the manifest of the version's
-    parent. ``manifest``: the manifest of the version. ``regions``: where packs contain the data of
-    the version.
+    parent. ``manifest``: the manifest of the version. ``regions``: where packs (files with the data
+    of tensors) contain the data of the version.
     """
 
     at: Head
@@ -154,7 +154,7 @@ def nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
 
 
 def check_recoverable(graph: Graph, objects: ObjectWriter, manifest: Manifest) -> None:
-    """Raises ConcurrentRewrite if a content of a version is neither in ``objects`` nor recoverable.
+    """Raises ConcurrentRewrite if data of a version are neither in ``objects`` nor recoverable.
 
     A commit reuses stored contents and stores deltas from stored contents. If the journal was
     replaced since the commit began, gc may have deleted such contents.

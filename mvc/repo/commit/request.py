@@ -45,14 +45,14 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     default, a version may equal its parent if the state is a mapping or the version is deployed.
     ``progress``: called with bytes done, bytes in total and the path.
 
-    ``branch``: the branch to advance (default: the current one). If it is not the current branch,
-    HEAD and working folder do not change. The branch must have a version. With ``new_branch``, the
-    branch may be new. The first version of a new branch has no parent. ``tag``: advance this tag
-    instead. The version of a tag contains only the committed files. ``detached``: advance no ref
-    and run no hook. The parent of the version is ``parent`` (None: no parent). A ref can be created
-    for the version later, by ``Repository.branch``, ``tag`` or ``advance``. ``parents``: additional
-    parents, for averages and merges. The first parent is still the version of the branch.
-    ``needs``: other versions that a replay of the training needs.
+    ``branch``: the branch to advance (default: the current one). If ``branch`` is not the current
+    branch, HEAD and working folder do not change. The branch must have a version. With
+    ``new_branch``, the branch may be new. The first version of a new branch has no parent. ``tag``:
+    advance this tag instead. The version of a tag contains only the committed files. ``detached``:
+    advance no ref and run no hook. The parent of the version is ``parent`` (None: no parent). A ref
+    can be created for the version later, by ``Repository.branch``, ``tag`` or ``advance``.
+    ``parents``: additional parents, for averages and merges. The first parent is still the version
+    of the branch. ``needs``: other versions that a replay of the training needs.
 
     ``at``: when the version went live on the target ``deploy`` (default: now). ``push``: send the
     deployment as ``Repository.deploy`` does. If the remote refuses the deployment, only the version
@@ -142,8 +142,8 @@ FileContent: TypeAlias = Mapping[str, Any] | StateFile | FileEntry | Path
 class Change(Struct, frozen=True):
     """A path that a commit changes. ``open``: opens the new file.
 
-    ``stored``: the new file, if it is already stored. If ``open`` and ``stored`` are None, the path
-    is removed. ``cached``: the file stays in memory as the delta base of the next commit.
+    ``stored``: the new file, if this file is already stored. If ``open`` and ``stored`` are None,
+    the path is removed. ``cached``: the file stays in memory as the delta base of the next commit.
     ``reducer``: changes the file by a lossy pipeline, relative to the parent's file at this path.
     """
 

@@ -34,10 +34,10 @@ class CommitResult(Struct, frozen=True):
     """A new version.
 
     ``branch``: the advanced branch; None if HEAD is detached. ``raw_bytes``: number of bytes of the
-    input. ``stored_bytes``: number of bytes that were added to packs and journal. ``entries``:
-    committed files by path. ``state``: the state to deploy, which has the same bits as the result
-    of ``checkout``; None if files were committed. ``signed``: whether the version or its deployment
-    is signed. ``code``: the git work tree at the commit.
+    input. ``stored_bytes``: number of bytes that were added to packs (the data of tensors) and
+    journal (the operations). ``entries``: committed files by path. ``state``: the state to deploy,
+    which has the same bits as the result of ``checkout``; None if files were committed. ``signed``:
+    whether the version or its deployment is signed. ``code``: the git work tree at the commit.
     """
 
     commit: Commit

@@ -3,11 +3,11 @@
 A chain is a reset point and the deltas that follow the reset point. A run is a sequence of versions
 that are stored as optimizer steps. The setting ``store.max_recovery`` (MDTT in section 3.2.8 of the
 VSOL paper) or the request may bound the recovery time. Then a new version is stored in full as soon
-as the recovery of all its contents from deltas would exceed the bound. If all deltas take equal
-time, a chain has as many deltas as fit into the bound (R'). A run ends before a step that would
-exceed the bound. Without a bound, every ``store.reset_interval``-th version is a reset point. With
-``store.storage_weight``, a version is a reset point, too, if decoding the deltas of its chain has
-cost as much as a reset point.
+as decoding all its contents (tensor data) from deltas would exceed the bound. If all deltas take
+equal time, a chain has as many deltas as fit into the bound (R'). A run ends before a step that
+would exceed the bound. Without a bound, every ``store.reset_interval``-th version is a reset point.
+With ``store.storage_weight``, a version is a reset point, too, if decoding the deltas of its chain
+has cost as much as a reset point.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def _chains(
 ) -> Iterable[tuple[Link, ...]]:
     """The chains of the paths that the commit changes. Chains of other paths do not grow.
 
-    These are all chains in the cache. If the cache has no chains, they are the chains of the
-    largest contents.
+    These are all chains in the cache. If the cache has no chains, yields the chains of the largest
+    contents.
     """
     caches = recent.caches.in_use.values()
     if known := [chain for cache in caches for chain in cache.chains()]:
@@ -201,7 +201,7 @@ class _After:
     ) -> Sequence[PathStep]:
         """The payloads that recovery decodes to get the delta base of a piece of the child."""
         graph = self._graph
-        steps = graph.path(id_, start).steps  # includes those of a parameter's optimizer states
+        steps = graph.path(id_, start).steps  # includes payloads of a parameter's optimizer states
         if self._pipeline.forward_only or (predicted and _is_predictable(spec)):
             return steps
         base = self._layout.base(before_run(graph.chain(id_, start)), graph.next_sequence)

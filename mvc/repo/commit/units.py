@@ -42,7 +42,7 @@ from mvc.repo.handle import Recent
 from mvc.store.store import Store
 
 _FORMATS = {"state", "torch", "safetensors"}
-_MANY = 10_000  # if files have more contents, the garbage collector pauses
+_MANY = 10_000  # if files have more tensors than this, the garbage collector pauses
 _MOST = 4096  # the largest number of tensors of one shape that are compared with each other
 
 

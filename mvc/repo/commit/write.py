@@ -1,4 +1,4 @@
-"""Stores the files of a commit: opens files, chooses delta bases, encodes contents."""
+"""Stores the files of a commit: opens files, chooses delta bases, encodes tensors."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def choose_bases(
 ) -> dict[str, Storing]:
     """Opens files, applies a requested lossy pipeline, and chooses a delta base of each content.
 
-    Returns the files by path. They stay open until ``until`` ends.
+    Returns the files by path. The files stay open until ``until`` ends.
     """
     files: dict[str, Storing] = {}
     for change in changes:
@@ -193,7 +193,7 @@ def _reduced(
 
 
 def store_file(writer: ContentWriter, finder: BaseFinder, file: Storing) -> FileEntry:
-    """Stores the contents and the skeleton of a file."""
+    """Stores the contents (tensor data) and the skeleton (all other bytes) of a file."""
     ids, skeleton = writer.put(file), file.file.skeleton()
     entry = entry_from(file.file, file.path, ids, skeleton)
     if entry.skeleton is not None:

@@ -1,4 +1,4 @@
-"""The contents of files: opens, decodes and compares files, and finds delta bases.
+"""The stored data of files: opens, decodes and compares files, and finds delta bases.
 
 ``mvc.repo.worktree`` manages the files of the working folder.
 """

@@ -1,4 +1,4 @@
-"""Decodes the bytes of a version's files, completely in memory, or piece by piece to disk."""
+"""Decodes the files of a version, completely in memory, or piece by piece to disk."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ WINDOW = PIECE // 2
 AHEAD = 2
 """How many steps are decoded while another step is written (``_steps``).
 
-A step decodes one piece of a large tensor, or several small tensors. The memory for a step is that
-of two pieces.
+A step decodes one piece of a large tensor, or several small tensors. A step needs the memory of two
+pieces.
 """
 
 

@@ -32,7 +32,7 @@ def content_names(
 
 
 class _Candidates:
-    """The contents of one file of the parent, indexed by name, bare name and shape."""
+    """The contents (tensor data) of one file of the parent, by name, bare name and shape."""
 
     def __init__(self, entry: FileEntry) -> None:
         self._contents = entry.contents

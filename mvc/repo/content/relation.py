@@ -1,4 +1,4 @@
-"""How a model relates to its base (definition 3 of the MMlib paper). Only the manifests are read.
+"""How a model relates to its base (definition 3 of the MMlib paper). No tensors are read.
 
 The architecture of a model is the set of its tensors' names and shapes. Two tensors are equal if
 their dtypes, shapes and bits are equal. Names are compared without wrapper prefixes. If one model
@@ -107,7 +107,7 @@ def _by_name(
 
 
 def _aligned(old: _Tensors, new: _Tensors) -> tuple[_Tensors, _Tensors]:
-    """The two mappings. One mapping gets a prefix if more names and shapes agree with it."""
+    """The two mappings. One mapping gets a prefix if more names and shapes agree then."""
     without_prefix = sum(
         name in new and new[name].spec.shape == t.spec.shape for name, t in old.items()
     )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mvc.adapters.python.arrays import has_dtype, make_array
 from mvc.model.tensor import DTYPES, TensorSpec
 
-_BLOCK = 1 << 16  # elements; all pieces except the last one have a multiple of this number
+_BLOCK = 1 << 16  # elements; each piece of a tensor except the last has a multiple of this number
 _SAFE = (1e-140, 1e140)  # magnitudes whose squares neither overflow nor vanish
 _Floats = NDArray[np.float64]
 
@@ -57,9 +57,9 @@ class Distance(Struct, frozen=True):
     """``changed_share``: share of elements whose bits differ; 0 if there are no elements.
 
     ``l2``, ``max_abs``: L2 norm and largest magnitude of new - old. ``cosine``: cosine similarity
-    of old and new; None if one tensor is zero. These three are computed from elements that are
-    finite in both tensors. For these three, a complex number is a pair of numbers. ``nonfinite``:
-    number of the remaining elements.
+    of old and new; None if one tensor is zero. ``l2``, ``max_abs`` and ``cosine`` are computed from
+    elements that are finite in both tensors. A complex number counts there as a pair of numbers.
+    ``nonfinite``: number of the remaining elements.
     """
 
     changed_share: float
@@ -120,7 +120,7 @@ def _changed(a: memoryview, b: memoryview, itemsize: int) -> int:
 def _apart(
     a: memoryview, a_dtype: str, b: memoryview, b_dtype: str, old: _Floats, new: _Floats
 ) -> _Floats:
-    """|new - old|. It is exact even for 64-bit integers."""
+    """|new - old|, exact even for 64-bit integers."""
     if a_dtype == b_dtype and a_dtype in {"int64", "uint64"}:
         x, y = np.frombuffer(a, _NUMPY[a_dtype]), np.frombuffer(b, _NUMPY[a_dtype])
         high = np.maximum(x, y).view("<u8")
@@ -130,7 +130,7 @@ def _apart(
 
 
 def _norm(values: _Floats) -> float:
-    """The L2 norm. It is computed even if squares are outside the range of float64."""
+    """The L2 norm, computed even if squares are outside the range of float64."""
     square = _product(values, values)
     if _SAFE[0] ** 2 < square < _SAFE[1] ** 2:
         return math.sqrt(square)

@@ -1,8 +1,8 @@
-"""Finds the version whose tensors are nearest to those of a file that no version has.
+"""Finds the version whose tensors are nearest to the tensors of a file that no version has.
 
-The nearest version is the one with the most equal tensors. If several versions have equally many,
-the values of a few differing tensors decide. The search takes a bounded time for histories of any
-length.
+The nearest version is the version with the most equal tensors. If several versions have equally
+many, the values of a few differing tensors decide. The search takes a bounded time for histories of
+any length.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mvc.repo.diff.distance import Distance
 
 _SEARCH, _MEASURE = 3.0, 2.0  # seconds to search versions, and to compare values
-_LOOKED_UP = 64  # tensors whose versions are looked up in the index
+_LOOKED_UP = 64  # tensors whose versions are looked up in the journal's index
 _QUICK = MIB >> 1  # largest size of a tensor whose values are compared to resolve ties
 _ROUND = 8  # how many tensors are compared before the farther versions are excluded
 _MEASURED = 256 * MIB  # bytes of tensors whose distances are computed
@@ -43,8 +43,8 @@ class Nearest(Struct, frozen=True):
     """The version ``commit`` whose file at ``path`` is nearest to a file.
 
     ``tensors``: number of the file's tensors. ``equal``: how many tensors have the same bits in the
-    version. ``differing``: all other tensors, those with the largest difference first. Tensors that
-    are too large to read have no distances. ``versions``: number of compared versions.
+    version. ``differing``: all other tensors, sorted by their difference, largest first. Tensors
+    that are too large to read have no distances. ``versions``: number of compared versions.
     ``complete``: whether all versions were compared and no tie remained.
     """
 

@@ -81,9 +81,9 @@ class LogOptions(Struct, frozen=True, kw_only=True):
 
     ``every``: versions that any branch, tag or HEAD reaches, sorted by the order of recording,
     newest first. ``paths``: versions that changed one of these files or folders. ``where``: a
-    condition on metrics and params, including those of annotations: ``auc > 0.9 and (lr < 1e-3 or
-    data = "cars")``. A version that lacks a name does not match. ``grep``: a regular expression on
-    message, notes, run, params and metrics. ``sort``: a metric or numeric param, highest first;
+    condition on metrics and params, including values from annotations: ``auc > 0.9 and (lr < 1e-3
+    or data = "cars")``. A version that lacks a name does not match. ``grep``: a regular expression
+    on message, notes, run, params and metrics. ``sort``: a metric or numeric param, highest first;
     ``-NAME``: lowest first. Versions without this value are omitted.
 
     ``since``, ``until``: inclusive bounds of the commit time. ``target``: only versions with a
@@ -110,8 +110,8 @@ class LogOptions(Struct, frozen=True, kw_only=True):
 class Log(Sequence[LogEntry]):
     """A lazy list of versions, newest first.
 
-    ``len`` and negative indices read the whole history. Reading raises DamagedData when it reaches
-    lost journal entries.
+    ``len`` and negative indices read the whole history. Reading raises DamagedData at lost entries
+    of the journal (the file with all operations).
     """
 
     def __init__(self, entries: Iterable[LogEntry]) -> None:
@@ -299,7 +299,7 @@ def _changes_if_known(
 
 
 def _nearest_manifest(store: Store, commit: Commit) -> Manifest | None:
-    """The manifest of the nearest ancestor along first parents whose state is stored."""
+    """The file list of the nearest ancestor along first parents whose state is stored."""
     while commit.parents:
         manifest = manifests.if_stored(store, commit.parents[0])
         if manifest is not None:
@@ -423,7 +423,7 @@ def _mentions(commit: Commit, annotations: Annotations, pattern: re.Pattern[str]
 
 
 def is_reset_point(store: Store, commit: CommitId) -> bool:
-    """Whether every content of a version is stored in full. False if the version is forgotten."""
+    """Whether every tensor of a version is stored in full. False if the version is forgotten."""
     if availability.forgotten(store, commit) is not None:
         return False
     graph = store.graph
@@ -495,7 +495,7 @@ class Orphans(Struct, frozen=True):
 
 
 def orphans(snapshot: Snapshot, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
-    """Those of ``tip`` and its ancestors that neither ``to`` nor a ref other than HEAD reaches.
+    """The versions that ``tip`` reaches, but neither ``to`` nor a branch, tag or tracking ref.
 
     None if there are no such versions.
     """

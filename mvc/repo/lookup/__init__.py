@@ -1,4 +1,4 @@
-"""Looks up commits, ancestors, manifests and refs, and whether states are stored.
+"""Looks up commits, ancestors, manifests (file lists) and refs, and whether states are stored.
 
 Nothing here changes the repository. ``mvc.repo.refs`` changes refs.
 """

@@ -1,10 +1,10 @@
 """Whether the state of a version can be read. All commands use this module.
 
-A version's state is stored or absent (not stored here). If it is stored, the weights at one path
-may be dropped. Then a replay of the version's recipe computes the weights again, for one ``with``
-block or permanently. Journal entries contain *marks*, which record that a state was ``forgotten``,
-``dropped`` etc. The newest mark of a version counts. Dropping weights deletes no other file, no
-manifest and no attachment.
+A version's state is stored or absent (not stored here). If the state is stored, the weights at one
+path may be dropped. Then a replay of the version's recipe computes the weights again, for one
+``with`` block or permanently. Journal entries (records of operations) contain *marks*, which record
+that a state was ``forgotten``, ``dropped`` etc. The newest mark of a version counts. Dropping
+weights deletes no other file, no manifest and no attachment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Stored(Struct, frozen=True):
 
 
 class Dropped(Struct, frozen=True):
-    """The weights at ``path`` were dropped at ``time_ns``. A replay computes them again.
+    """The weights at ``path`` were dropped at ``time_ns``. A replay computes the weights again.
 
     ``base``, ``seconds``: the version from which a known replay started, and the seconds that the
     replay took; None and 0 if no replay is known. ``proven_ns``, ``where``: time and environment of
@@ -93,7 +93,7 @@ def resolve(store: Store, id_: CommitId) -> Availability:
 
 
 def forgotten(store: Store, id_: CommitId) -> Gone | None:
-    """Why the state of a version is absent; None if it is stored.
+    """Why the state of a version is absent; None if the state is stored.
 
     A purged state counts as stored while it is in use (``in_use``).
     """
@@ -147,8 +147,8 @@ def _checked_out(store: Store) -> set[CommitId]:
 def needed_by(store: Store, going: Collection[CommitId]) -> dict[CommitId, CommitId]:
     """The versions of ``going`` that recipes of dropped weights need.
 
-    Maps each of these versions to another version, whose recipe needs the former version. A recipe
-    of a version in ``going`` counts only if this version is needed itself.
+    Maps each of these versions to one version whose recipe needs it. A recipe of a version in
+    ``going`` counts only if this version is needed itself.
     """
     snapshot = store.snapshot
     marks = (mark for _, mark in snapshot.state_marks(weights=True))
@@ -305,7 +305,7 @@ def _proofs(snapshot: Snapshot, commit: CommitId, path: str) -> list[tuple[Recor
 
 
 def is_stored(store: Store, entry: FileEntry) -> bool:
-    """Whether every content of a file can be decoded from stored records."""
+    """Whether all data of a file can be decoded from stored records."""
     from mvc.store.graph.plan import recovers  # not needed by light commands
 
     return all(recovers(store.graph, c.id, c.spec.nbytes) for c in entry.contents)

@@ -1,6 +1,6 @@
 """Finds commits by their ids or the first digits of ids, and finds the ancestors of commits.
 
-A commit is published when it is recorded in the journal.
+A commit is published when it is recorded in the journal, the file with all operations.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ def ancestry(
     """
     heap: list[tuple[int, tuple[int, int], Commit]] = []
     known: set[CommitId] = set()
-    # Read the generation first: the offsets of these commits are valid only in this generation.
+    # Read the generation first, which changes when gc rewrites the journal: the offsets of these
+    # commits are valid only in this generation.
     generation, late = (
         snapshot.generation,
         [0] if since is None else snapshot.committed_since(since),

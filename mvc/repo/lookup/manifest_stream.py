@@ -1,7 +1,8 @@
 """Reads many manifests in order of publication.
 
-Most manifests are stored as a patch of the previous manifest. The manifests that were read last are
-cached, so that reading a manifest takes one patch instead of a chain of patches.
+A manifest lists the files of a version. Most manifests are stored as a patch of the previous
+manifest. The manifests that were read last are cached, so that reading a manifest takes one patch
+instead of a chain of patches.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class ManifestStream:
     ) -> bytes | None:
         """The encoded manifest, if it is stored in full or as a patch of a cached manifest.
 
-        Otherwise None. ``packs``: the packs to read (default: the packs of the snapshot).
+        Otherwise None. ``packs``: reads the packs, which are files with stored data (default: the
+        packs of the snapshot).
         """
         for step in codings:
             data = self._decoded(step, packs or self._store.snapshot.packs)

@@ -1,4 +1,4 @@
-"""Loads and verifies manifests. The 16 manifests that were used last are cached."""
+"""Loads and verifies manifests (file lists). The 16 that were used last are cached."""
 
 from __future__ import annotations
 
@@ -65,9 +65,10 @@ def if_stored(store: Store, id_: CommitId) -> Manifest | None:
 
 
 def objects(entries: Iterable[FileEntry], without: Collection[str] = ()) -> dict[bytes, TensorSpec]:
-    """Maps the ids of all contents of a version's files to their specs. Skeletons are raw bytes.
+    """Maps the ids of all stored data of a version's files to specs (dtype and shape).
 
-    ``without``: paths of dropped weights. Only the skeletons of these files are included.
+    The skeleton of a file (all bytes outside of tensors) has the dtype ``raw``. ``without``: paths
+    of dropped weights. Only the skeletons of these files are included.
     """
     specs: dict[bytes, TensorSpec] = {}
     for entry in entries:

@@ -1,7 +1,8 @@
 """Reads refs: HEAD, branches, tags and tracking refs. ``mvc.repo.refs`` changes refs.
 
-In the journal a branch is ``heads/NAME``, a tag ``tags/NAME``, a tracking ref ``remotes/R/NAME``.
-HEAD contains the name of the current branch, or a commit if HEAD is detached.
+In the journal (the file with all operations) a branch is ``heads/NAME``, a tag ``tags/NAME``, a
+tracking ref ``remotes/R/NAME``. HEAD contains the name of the current branch, or a commit if HEAD
+is detached.
 """
 
 from __future__ import annotations

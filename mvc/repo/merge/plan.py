@@ -36,7 +36,7 @@ _NEW_LAYOUTS = frozenset({"safetensors", "state"})
 """Formats in which everything except tensors is metadata."""
 
 _Sum: TypeAlias = tuple[tuple[BlobId, ...], tuple[float, ...]]
-"""Contents and their weights in a sum; empty if there is no sum."""
+"""Contents (tensor data) and their weights in a sum; empty if there is no sum."""
 _Chosen: TypeAlias = dict[str, tuple[LogicalTensor, Content, _Sum]]
 """Maps names to a tensor of one side, its content, and the sum that replaces this content."""
 
@@ -166,7 +166,8 @@ def _combine(
 ) -> StateFile | None:
     """A file that is merged by tensor. None if a side has no tensors, or if no layout fits."""
     tensors = [{t.key: t for t in e.tensors} if e else {} for e in (base, ours, theirs)]
-    # If a file has checksums of tensors, its skeleton always differs and is not compared.
+    # The skeleton of a file is all bytes outside of tensors. If these include checksums of tensors,
+    # the skeletons always differ and are not compared.
     beside = _side(
         *(entry and outside_tensors(entry)[bool(entry.checks) :] for entry in (base, ours, theirs))
     )
@@ -222,8 +223,8 @@ def _filled(
 ) -> StateFile | None:
     """A file with the chosen tensors in this layout.
 
-    None if names, specs or views differ from those of the layout's tensors, or if tensors that
-    share a content in the layout have different values.
+    None if names, specs or views differ between the chosen tensors and the layout's tensors, or if
+    tensors that share their data in the layout have different values.
     """
     slots = {t.key: (t.spec, t.view, layout.contents[t.content].spec) for t in layout.tensors}
     if slots != {key: (t.spec, t.view, content.spec) for key, (t, content, _) in chosen.items()}:

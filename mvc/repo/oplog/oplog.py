@@ -1,7 +1,8 @@
 """The operation log of the repository, newest first.
 
-An operation is a journal entry. The number of an operation is the sequence number of its entry, and
-is never reused. When gc compacts the journal, gc removes entries that nothing needs any more.
+An operation is an entry of the journal, the file to which each change is appended. The number of an
+operation is the sequence number of its entry, and is never reused. When gc compacts the journal, gc
+removes entries that nothing needs any more.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from mvc.store.store import Store
 
 
 class Operation(Struct, frozen=True):
-    """One operation. ``undone_by``: the number of the operation that reverted it, or None.
+    """One operation. ``undone_by``: the number of the undo that reverted the operation, or None.
 
-    An undo that was undone itself does not count.
+    An undo does not count if it was undone itself.
     """
 
     number: int
@@ -92,7 +93,7 @@ def undone_by(snapshot: Snapshot, number: int) -> int | None:
 
 
 def undoes(recorded: Recorded) -> int | None:
-    """The number of the operation that ``recorded`` undoes; None if it is no undo.
+    """The number of the operation that ``recorded`` undoes. None if ``recorded`` is no undo.
 
     Raises DamagedData unless that operation is earlier. So undos cannot be cyclic.
     """

@@ -2,9 +2,10 @@
 
 An undo restores the previous values of the refs that the operation moved, if these refs have not
 moved since. The undo retracts annotations that the operation added. If the operation retracted
-annotations, the undo adds copies of these annotations. Data from other repositories (tracking refs
-and statements) remain. Undoing an undo redoes the operation. Deployments are evidence and cannot be
-undone: retract a deployment, or deploy the previous version.
+annotations, the undo adds copies of these annotations. Data from other repositories remain:
+tracking refs, and statements such as deployments. Undoing an undo redoes the operation. Deployments
+are evidence (no command deletes their record), so they cannot be undone: retract a deployment, or
+deploy the previous version.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ _NOT_UNDONE = {
     "drop-weights": "dropped weights, which undo does not restore",
 }
 _OF_REMOTES = {"fetch", "push"}
-"""An undo without a number skips these operations, and undoes an operation before them."""
+"""An undo without a number skips these operations, and undoes an earlier operation."""
 
 
 class Undoing(Struct, frozen=True):
     """The changes of an undo, planned or done.
 
-    ``entry``: the undo's journal entry. ``before``, ``after``: HEAD before and after the undo.
-    ``deployments``: deployments of the operation. If the operation is an import, live deployments
-    of the imported versions are included. The undo does not change these deployments. ``remedies``:
-    for each of these deployments, commands for the case that the deployment was a mistake. The last
-    command retracts the deployment. ``number``: the undo's number; None if the undo is only
-    planned.
+    ``entry``: the journal entry that records the undo. ``before``, ``after``: HEAD before and after
+    the undo. ``deployments``: deployments of the operation. If the operation is an import, live
+    deployments of the imported versions are included. The undo does not change these deployments.
+    ``remedies``: for each of these deployments, commands for the case that the deployment was a
+    mistake. The last command retracts the deployment. ``number``: the undo's number; None if the
+    undo is only planned.
     """
 
     operation: Operation
@@ -267,7 +268,7 @@ class _Revert:
         return self._recorded.sequence != 0 and bool(self.refs or self.statements("", ""))
 
     def statements(self, author: str, reason: str) -> tuple[Statement, ...]:
-        """Retractions of the operation's annotations, and copies of annotations that it retracted.
+        """Retractions of the operation's annotations, and copies of annotations it retracted.
 
         If the operation was undone before, the statements of the newest undo are reverted instead.
         """
@@ -355,7 +356,7 @@ class _Revert:
                 )
 
     def _refuse_forgotten(self) -> None:
-        """Refuses to move HEAD to a forgotten version, because no commit can follow it."""
+        """Refuses to move HEAD to a forgotten version, which cannot be the parent of a commit."""
         at = self.head().commit
         if at is None or at == head(self._snapshot).commit:
             return

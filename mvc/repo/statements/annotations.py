@@ -1,7 +1,7 @@
 """Annotations: metrics, params and notes that are added to a version after its commit.
 
-An annotation is a statement with its own author and time, so the version's id does not change.
-Undone annotations do not count. If a metric or param has several values, the newest value counts.
+An annotation is a record with its own author and time. So the version's id does not change. Undone
+annotations do not count. If a metric or param has several values, the newest value counts.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _annotation(recorded: Recorded, statement: AnnotationStatement) -> Annotatio
 
 
 class Annotations:
-    """Reads annotations of versions. One look-up finds out whether there are any."""
+    """Reads annotations of versions. One look-up finds out whether the repository has any."""
 
     def __init__(self, snapshot: Snapshot, incomplete: list[DamagedData] | None = None) -> None:
         """Raises DamagedData if lost journal entries may contain annotations.

@@ -1,11 +1,12 @@
 """Deployments: which version went live on which target and when, and which is live at a moment.
 
-Deployments are never erased (docs/decisions.md). A deployment's *sequence* is the number of the
-journal entry that recorded it. A deployment is *dated* if the user gave its time, so that this time
-differs from the time of recording. Otherwise the deployment is *immediate*. The deployments of a
-target have the same order in every repository: by ``hybrid_ns``, then by id. ``hybrid_ns`` is the
-time of recording. But if this time is not later than the ``hybrid_ns`` of older records of the
-target, ``hybrid_ns`` is larger than that of all these records.
+Deployments are never erased (docs/decisions.md). The journal is the file to which each operation is
+appended. A deployment's *sequence* is the number of its journal entry. A deployment is *dated* if
+the user gave its time, so that this time differs from the time of recording. Otherwise the
+deployment is *immediate*. The deployments of a target have the same order in every repository: by
+``hybrid_ns``, then by id. ``hybrid_ns`` is the time of recording. But if this time is not later
+than the ``hybrid_ns`` of older records of the target, ``hybrid_ns`` is larger than the
+``hybrid_ns`` of all these records.
 
 Retracted deployments never count. The version that was live at a past moment follows from the times
 of the deployments. The version that is live now follows from the order of recording, so that a
@@ -143,7 +144,7 @@ def list_deployments(
 ) -> list[Deployed]:
     """All deployments, including retracted ones, sorted by ``place``, oldest first.
 
-    Raises UnknownTarget; DamagedData if the statement before a deployment is missing, or if lost
+    Raises UnknownTarget; DamagedData if the record before a deployment is missing, or if lost
     journal entries may contain deployments. With ``incomplete``, errors about lost entries are
     appended to this list instead, and the readable deployments are returned.
     """
@@ -180,7 +181,7 @@ def note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | N
 def of_commit(
     snapshot: Snapshot, commit: CommitId, incomplete: list[DamagedData] | None = None
 ) -> tuple[Deployed, ...]:
-    """A version's deployments on all targets in the order of recording, without node reports.
+    """A version's deployments on all targets in the order of recording, without reports of nodes.
 
     ``incomplete``: see ``list_deployments``.
     """
@@ -323,8 +324,9 @@ def _deployed(
 ) -> Deployed:
     """The deployment, with all data that the repository has about the deployment.
 
-    Checks that the target's previous statement is in the entry at the offset ``before``. This check
-    detects errors of the index that would skip a statement. Raises DamagedData.
+    Checks that the target's previous record (a deployment or retraction) is in the entry at the
+    offset ``before``. This check detects errors of the index that would skip a record. Raises
+    DamagedData.
     """
     target, previous = deployment.target, recorded.entry.before(deployment)
     if not snapshot.is_lost(previous) and before != (
@@ -610,7 +612,7 @@ def replaced(
 
 
 class Standing:
-    """Finds the live deployment of a target while statements are added, with few look-ups.
+    """Finds the live deployment of a target while deployments are added, with few look-ups.
 
     ``_rows``: consecutive deployments that count, sorted by ``place``; no other deployment follows
     before ``_until``. The newest immediate deployment is the last row or a row before it, so the
@@ -715,7 +717,7 @@ def live_now(store: Store, *, reports: bool = False) -> dict[CommitId, list[str]
 def succession(
     snapshot: Snapshot, target: str, now_ns: int, counting: Collection[StatementId] = ()
 ) -> Iterator[Deployed]:
-    """Yields the live deployment, then that which would be live without the former, and so on.
+    """Yields the live deployment, then the deployment that would be live instead, and so on.
 
     ``counting``: ids of retracted deployments that count nevertheless. If the target has the
     reports of a node (a serving machine), the report with the latest time is live. This time is by

@@ -1,8 +1,8 @@
 """Protected targets, and trainings that deploy their versions.
 
 The setting ``deploy.protect`` names protected targets. A deployment, rollback or retraction on a
-protected target is recorded only with ``anyway``. Fetched statements are always recorded, because
-they were made in another repository.
+protected target is recorded only with ``anyway``. Fetched deployments and retractions are always
+recorded, because they were made in another repository.
 
 A training stops deploying as soon as another user deploys to its target. Otherwise the training's
 next version would replace the version of a rollback. Recorders, framework callbacks and distributed
@@ -67,7 +67,7 @@ def refuse_protected_by(globs: Iterable[str], target: str) -> None:
 
 
 class NotDeployed(MvcWarning):
-    """A training continues to commit versions, but has stopped deploying them."""
+    """A training continues to commit versions, but no longer deploys the versions."""
 
 
 class RecordingNotice(AbstractContextManager["RecordingNotice"]):
@@ -116,7 +116,7 @@ class RecordingNotice(AbstractContextManager["RecordingNotice"]):
     def allows(self) -> bool:
         """Whether the version that is being committed is deployed.
 
-        Must be called under the journal's lock.
+        Must be called under the lock of the journal (the file with all operations).
         """
         if self.stopped is None:
             self.stopped = self._reason()

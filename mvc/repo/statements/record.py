@@ -103,7 +103,7 @@ def deploy(
 ) -> Deployed:
     """Records durably that a version went live, by default now.
 
-    If a version's state is not stored, or its weights are dropped, it can be deployed only at a
+    A version whose state is not stored, or whose weights are dropped, can be deployed only at a
     past time. ``against``: how the remote's record differs. ``send``: see ``publish``. Raises
     InvalidName, InvalidTime, UnknownRevision, StateForgotten, WeightsDropped, CannotSign. Unless
     ``anyway``, raises TargetProtected, and BadModelFile if a file is missing or invalid.

@@ -1,10 +1,10 @@
 """Rollback: deploys the previous version of a target again.
 
 ``live.succession`` orders the deployments of a target. A rollback repeats the deployment before the
-live deployment: it records a new deployment of the same version. The next rollback counts from the
-repeated deployment, not from the new deployment. A rollback skips all versions that the directly
-preceding rollbacks replaced. After a deployment, or a rollback to a later version, no version is
-skipped.
+live deployment: the rollback records a new deployment of the same version. The next rollback counts
+from the repeated deployment, not from the new deployment. A rollback skips all versions that the
+directly preceding rollbacks replaced. After a deployment, or a rollback to a later version, no
+version is skipped.
 """
 
 from __future__ import annotations

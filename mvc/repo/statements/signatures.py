@@ -1,7 +1,8 @@
 """Signs versions and deployments when they are recorded, and verifies signatures.
 
-A signature is made before the journal's lock is taken, because an SSH agent may ask the user. The
-signature is part of the journal entry that records the version or deployment.
+A signature is made before the lock of the journal (the file with all operations) is taken, because
+an SSH agent may ask the user. The signature is part of the journal entry that records the version
+or deployment.
 
 The signature of a deployment names the deployment's predecessor: the target's newest deployment at
 that time. A deployment is trusted if an allowed signer signed it, and if all deployments between
@@ -139,7 +140,7 @@ def signed_statement(id_: StatementId, before: StatementId | None, signed_ns: in
 
 
 _ALLOWED, _REVOKED = "sign.allowed_signers", "sign.revoked"
-_MOST = 64  # most signatures that are checked for one version or statement
+_MOST = 64  # the largest number of signatures that are checked for one record
 _BEST_FIRST: tuple[Trust, ...] = ("good", "revoked", "not-allowed", "unknown", "bad", "unsigned")
 _UNSIGNED = Checked("unsigned")
 

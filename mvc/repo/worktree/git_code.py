@@ -1,8 +1,8 @@
 """The git work tree around a repository: git's commit, and how files differ from this commit.
 
-The commit is read from git's files. Git computes the difference, if it is installed. The work tree
-may be that of another person, so git runs with options that keep it from running commands in the
-settings of the work tree.
+The commit is read from git's files. If git is installed, it computes the difference. The work tree
+may belong to another person. So git runs with options that prevent commands in the settings of the
+work tree.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _ASK_NAMES = (
     *("config", "--show-scope", "--includes", "-z"),
     *("--get-regexp", r"^(filter\.|lfs\.extension\.|core\.hookspath$)"),
 )
-_MAX_NAMES = 100  # most filters of a repository
-_MAX_LISTED = 1 << 16  # most bytes of git's answer that lists the filters
+_MAX_NAMES = 100  # the largest number of filters of a repository
+_MAX_LISTED = 1 << 16  # the largest length of git's list of filters in bytes
 
 
 class GitCode(Struct, frozen=True):
     """``commit``: git's HEAD, or empty.
 
     ``dirty``: whether tracked files differ from this commit, or git did not answer. ``patch``: the
-    difference, if it was requested. ``problem``: why a requested patch is missing.
+    difference, if the caller requested a patch. ``problem``: why a requested patch is missing.
     """
 
     commit: str = ""

@@ -46,8 +46,9 @@ def identify(
     """The versions that introduced the state of a file, newest first.
 
     Versions that inherit a path unchanged are not listed. For a file without tensors, all bytes
-    must be equal. Forgotten versions are found by Merkle roots and hash prefixes in the journal.
-    ``progress``: counts bytes of the file. Raises UnknownPath if there is no such file.
+    must be equal. Forgotten versions are found by Merkle roots and hash prefixes in the journal
+    (the operation log). ``progress``: counts bytes of the file. Raises UnknownPath if there is no
+    such file.
     """
     snapshot = store.fresh()
     entry = (

@@ -35,7 +35,7 @@ _CLASS = re.compile(r"\[:([a-z]*):\]")
 
 
 class _Malformed(Exception):
-    """A pattern that matches nothing: it ends with a backslash, or a bracket is not closed."""
+    """A pattern that matches nothing: a backslash is at its end, or a bracket is not closed."""
 
 
 class _Rule(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """The working folder: names of tracked paths, the files of a folder, the entry of a file.
 
 Invariant: a tracked name is relative to the repository's root, has '/' between its parts, is in
-Unicode form NFC and passes ``check_path``, so it names the same file on every system.
+Unicode form NFC and passes ``check_path``. So the name means the same file on every system.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def expand(
 ) -> tuple[list[str], list[str]]:
     """Two sorted lists: the files that ``paths`` mean, and the ``tracked`` paths without a file.
 
-    A folder in ``paths`` means the files in it. Ignored files in a folder are included only if they
-    are tracked. A state that was committed from Python and has no file is not in the second list if
-    only its folder is named. A file that is named is included even if it is ignored. Raises
+    A folder in ``paths`` means the files in the folder. Ignored files in a folder are included only
+    if they are tracked. A state that was committed from Python and has no file is not in the second
+    list if only its folder is named. A file that is named is included even if it is ignored. Raises
     UnknownPath if another path does not exist, or if a folder has a dead link; InvalidName if a
     path is invalid.
     """
@@ -178,11 +178,11 @@ def files_in(
 ) -> Iterator[FoundFile]:
     """Yields every file below ``folder`` that is not ignored, unsorted, named relative to ``root``.
 
-    ``folder`` itself is read even if it is ignored. Symbolic links are followed. A folder that
-    contains itself through a link is read once. Skips temporary files and reports of mvc, special
-    files, dead links and version control folders. ``dead``: a set to which names of dead links are
-    added, if they are not ignored. ``linked``: a set to which names of links to folders are added;
-    with ``linked``, such links are not followed.
+    ``folder`` itself is read even if a rule ignores ``folder``. Symbolic links are followed. A
+    folder that contains itself through a link is read once. Skips temporary files and reports of
+    mvc, special files, dead links and version control folders. ``dead``: a set to which the names
+    of dead links that are not ignored are added. ``linked``: a set to which names of links to
+    folders are added; with ``linked``, such links are not followed.
     """
     ignore = Ignore()
     parts = folder.split("/") if folder else []
