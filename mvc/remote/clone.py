@@ -1,7 +1,8 @@
 """Clones a remote: creates a repository with the history of the remote.
 
-The clone is built in the subfolder ``.mvc-clone`` without flushes. Then it is flushed to disk once
-and renamed. If the process was killed, the same command continues the unfinished clone.
+The clone is built in the subfolder ``.mvc-clone`` of the new folder, without flushes to disk. Then
+its files are flushed once, and its ``.mvc`` is moved to the new folder. If the process was killed,
+the same command continues the unfinished clone.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ _MOST = 1 << 16
 class CloneOptions(Struct, frozen=True):
     """Options of a clone.
 
-    ``branch``: the current branch of the clone, by default that of the remote. ``states``: which
-    states to fetch, now and later. ``bare``: the clone has no working files. ``remote``: the name
-    of the remote in the clone. ``options``: fields of ``Remote``.
+    ``branch``: the current branch of the clone, by default that of the remote. ``states``: the
+    states that the clone and later fetches download. ``bare``: the clone has no working files.
+    ``remote``: the name of the remote in the clone. ``options``: values of fields of ``Remote``.
     """
 
     branch: str | None = None
@@ -98,7 +99,7 @@ class _Unfinished(Struct, frozen=True):
 def default_folder(url: str) -> str:
     """The default folder for a clone: the last part of the URL.
 
-    Raises WouldOverwrite if that is no folder name.
+    Raises WouldOverwrite if this part cannot be the name of a folder.
     """
     name = url.rstrip("/").rpartition("/")[2].rpartition(":")[2].removesuffix(".git")
     if name in {"", ".", "..", "~", FOLDER}:
@@ -116,10 +117,10 @@ def clone_into(
     config: Configure | None = None,
     progress: Progress | None = None,
 ) -> Cloned:
-    """Clones the repository at ``url``; durable on return.
+    """Clones the repository at ``url``. The clone is durable on return.
 
-    Raises WouldOverwrite for a folder that is not empty, Busy if another process clones into it,
-    UnknownRevision for a branch that the remote lacks, and the errors of ``fetch``.
+    Raises WouldOverwrite for a folder that is not empty, Busy if another process clones into the
+    same folder, UnknownRevision for a branch that the remote lacks, and the errors of ``fetch``.
     """
     chosen, fs = options or CloneOptions(), FileSystem()
     states_of(chosen.states)
@@ -152,9 +153,9 @@ def clone_into(
 
 @contextmanager
 def _building(fs: FileSystem, target: Path, remote: Remote, created: list[Path]) -> Iterator[Path]:
-    """Yields the folder of the unfinished clone, and removes it at the end.
+    """Yields the folder of the unfinished clone, and deletes this folder at the end.
 
-    If the block fails after data were received, the folder stays.
+    If the ``with`` block fails after data were received, the folder is not deleted.
     """
     building, names = target / UNFINISHED, set() if fs.stat(target) is None else {*fs.list(target)}
     if names - {UNFINISHED} and not names >= {UNFINISHED, FOLDER}:
@@ -181,7 +182,11 @@ def _building(fs: FileSystem, target: Path, remote: Remote, created: list[Path])
 
 
 def _check_state(fs: FileSystem, building: Path, now: _Unfinished) -> None:
-    """Deletes an unfinished clone from before the last boot: a power loss may have damaged it."""
+    """Deletes an unfinished clone that began before the last boot of the machine.
+
+    A power loss may have damaged its unflushed files. Raises WouldOverwrite for an unfinished clone
+    of another URL.
+    """
     before = None
     if fs.stat(building / _STATE) is not None:
         with suppress(msgspec.MsgspecError, ValueError):
@@ -220,7 +225,7 @@ def _build(
     with _opened(building, fs, config) as handle:
         add_remote(handle.store, remote, force=True)
         with closing(open_transport(remote, handle.store, handle.config)) as transport:
-            import_module("mvc.remote.receiving.receiver")  # while the ssh server starts
+            import_module("mvc.remote.receiving.receiver")  # slow: runs while ssh starts
             before = ask(transport, handle.store, remote)
             source = before.head
             if remote.is_bucket and not source.identity:
@@ -245,7 +250,10 @@ def _build(
 
 
 def _current(source: RemoteHead, remote: Remote, options: CloneOptions) -> RefValue:
-    """The HEAD of the clone. Raises UnknownRevision if the remote lacks the branch; InvalidName."""
+    """The HEAD of the clone.
+
+    Raises InvalidName, and UnknownRevision if the remote lacks the chosen branch.
+    """
     if options.branch is None:
         to = source.refs.get(HEAD)
         return check_ref("branch", to) if isinstance(to, str) else to
@@ -264,7 +272,7 @@ def _current(source: RemoteHead, remote: Remote, options: CloneOptions) -> RefVa
 def _begin(store: Store, remote: Remote, to: RefValue, options: CloneOptions) -> None:
     """Creates the current branch, or all branches if the repository is bare, and sets HEAD.
 
-    Raises HistoryMissing if HEAD is at a version that the remote did not send.
+    Raises HistoryMissing if the HEAD of the remote is a version that the remote did not send.
     """
 
     def make() -> Entry:

@@ -1,8 +1,9 @@
 """Fetches from a remote: copies versions that this repository lacks, and updates tracking refs.
 
-The branch NAME of a remote R becomes the ref ``remotes/R/NAME``. A tag becomes a local tag, unless
-another local ref has its name. The file ``.mvc/remotes/R/place`` records the position up to which
-the journal of R was read. Without this file, a fetch reads the journal from the beginning.
+The branch NAME of a remote R becomes the ref ``remotes/R/NAME``. A tag of R becomes a local tag,
+unless another local ref has its name. A journal is the log of a repository's operations. The file
+``.mvc/remotes/R/place`` records the position up to which the journal of R was read. Without this
+file, a fetch reads the journal from the beginning.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ from mvc.types import Progress
 IN_VAIN = 10_000
 """Limit of consecutive slices (parts of a transfer) without anything new.
 
-A remote that sends more is refused, and so is one whose useless slices took longer than
-``waiting.WORK``. The connection itself cannot see that the data are useless.
+A remote that sends more such slices is refused. It is refused, too, if they took longer than
+``waiting.WORK`` seconds. The time limits of a connection do not end it, because data arrive.
 """
 _NAMED = 10_000  # limit of recorded versions that the remote purged and this repository retains
 
@@ -78,11 +79,12 @@ def fetch(
     nodes: bool = False,
     progress: Progress | None = None,
 ) -> Transferred:
-    """Copies new versions, refs and statements from a remote. Durable on return.
+    """Copies new versions, refs and statements from a remote. They are durable on return.
 
-    ``states``: which states to fetch. ``prune``: delete refs of branches that the remote deleted.
-    ``nodes``: fetch reports of nodes. Raises HistoryMissing for a remote that was rolled back or
-    replaced, RemoteUnreachable, RemoteRefused, and the errors of the store.
+    A statement is a deployment, an annotation or a purge. ``states``: which states to fetch.
+    ``prune``: delete refs of branches that the remote deleted. ``nodes``: fetch reports of nodes
+    (machines that serve a model), too. Raises HistoryMissing if the remote was rolled back or
+    replaced; RemoteUnreachable; RemoteRefused; and the errors of the store.
     """
     if not remote.name:
         raise WrongUsage(
@@ -108,7 +110,7 @@ def fetch_from(
     prune: bool = False,
     progress: Progress | None = None,
 ) -> Transferred:
-    """As ``fetch``, through an open transport. ``before``: the remote's answer to ``ask``."""
+    """As ``fetch``, through an open transport. ``before``: the result of ``ask``."""
     head, known = before.head, before.fetched
     check_same(remote, known, head)
     read = before.reports if wanted.reports else known
@@ -130,7 +132,7 @@ def fetch_from(
         if after is not None and not _is_whole(store, head):
             transfer(transport.send, work.apply, replace(wanted, after=None), (), tally=work.tally)
     for id_ in _live_without_state(store) if isinstance(wanted.states, int) else ():
-        with suppress(StateForgotten, UnknownRevision, WeightsDropped):  # missing there, too
+        with suppress(StateForgotten, UnknownRevision, WeightsDropped):  # the remote lacks it, too
             work.bring(transport, (id_,))
     updates = [*_updates(store, remote, head, prune=prune)]
     if updates:
@@ -160,9 +162,9 @@ def fetch_states(
     *,
     progress: Progress | None = None,
 ) -> Transferred:
-    """Fetches absent states, or dropped weights, of local versions. Durable on return.
+    """Fetches absent states and dropped weights of local versions. They are durable on return.
 
-    Raises StateForgotten for a state that the remote lacks, too, or that is purged.
+    Raises StateForgotten for a state that is purged, or that the remote lacks, too.
     """
     requested = tuple(dict.fromkeys(versions))
     marked = to_restore(store.fresh(), requested, is_local_request=True)
@@ -190,7 +192,7 @@ def fetch_states(
 
 def _live_without_state(store: Store) -> list[CommitId]:
     """Live versions whose states are absent here and not purged."""
-    with suppress(DamagedData):  # the deployments may be lost
+    with suppress(DamagedData):  # entries with deployments may be damaged
         absent = (availability.forgotten(store, id_) for id_ in live_now(store))
         return [mark.commit for mark in absent if mark is not None and not mark.named]
     return []
@@ -200,7 +202,10 @@ def _live_without_state(store: Store) -> list[CommitId]:
 
 
 def _updates(store: Store, remote: Remote, head: RemoteHead, *, prune: bool) -> Iterator[RefUpdate]:
-    """The changes of local refs that follow from the remote's refs, once versions are received."""
+    """The changes of local refs that follow from the remote's refs.
+
+    Call it after the versions are received.
+    """
     own = f"{REMOTE}{remote.name}/"
     for name, new in sorted(head.refs.items()):
         if not isinstance(new, CommitId) or name == HEAD:
@@ -228,7 +233,11 @@ def _updates(store: Store, remote: Remote, head: RemoteHead, *, prune: bool) -> 
 
 
 def _is_free(store: Store, tag: str, new: CommitId) -> bool:
-    """Whether a remote's tag may become a local tag: the name is free, or the tag advances."""
+    """Whether a remote's tag may become a local tag.
+
+    It may if no local branch or tag has its name, or if the local tag of a data set then names a
+    later version.
+    """
     short, at = tag.removeprefix(TAG), store.snapshot.ref(tag)
     if store.snapshot.ref(BRANCH + short) is not None or store.snapshot.ref(HEAD) == short:
         return False
@@ -249,7 +258,7 @@ def _is_whole(store: Store, head: RemoteHead) -> bool:
 
 
 class _Fetch:
-    """Receives slices. ``retained``: versions purged at the remote but not here."""
+    """Receives slices. ``retained``: versions that are purged at the remote, but not here."""
 
     def __init__(
         self, store: Store, config: Config, remote: Remote, before: Known,
@@ -261,7 +270,7 @@ class _Fetch:
         self._in_vain, self._news_s = 0, time.monotonic()
 
     def known(self, place: Place) -> KnownPlace:
-        """The facts to record about the remote once it is read up to ``place``."""
+        """The facts to record about the remote after its journal was read up to ``place``."""
         store, remote = self._store, self._remote
         present = (
             id_ for id_ in self.retained if not remote.tombstones and store.snapshot.has_commit(id_)
@@ -295,12 +304,15 @@ class _Fetch:
         self.tally.versions.update(versions)
 
     def receive(self, incoming: Slice) -> Received:
-        from mvc.remote.receiving.receiver import receive  # unused by pushes and idle fetches
+        from mvc.remote.receiving.receiver import receive  # a slow import, not always needed
 
         return receive(self._store, self._config, incoming, local=True)
 
     def _accepted(self, sent: Sent) -> Sent:
-        """An entry without the statements that this repository ignores from this remote."""
+        """An entry without the statements that fetches from this remote ignore.
+
+        Notes ignored tombstones (purges) in ``retained``.
+        """
         statements, remote = sent.decoded, self._remote
         if not remote.tombstones:
             stones = (statement for statement in statements if isinstance(statement, Tombstone))

@@ -29,10 +29,11 @@ _CLOUD = f"{_TRANSPORTS}.bucket.cloud"
 class RemoteKind(Struct, frozen=True):
     """The properties that all remotes of one scheme share.
 
-    ``form``: an example of a URL, for messages. ``module``: has ``open_transport(remote)``, or for
-    buckets ``open_objects(remote)``. ``authority``: a regular expression for the text between
-    ``//`` and the path; empty for paths on this machine. ``secrets``: a message that says where
-    credentials come from. ``runs_commands``: the module has ``run(remote, arguments)``.
+    ``form``: an example of a URL, for messages. ``module``: the name of a module with
+    ``open_transport(remote)``, or for buckets ``open_objects(remote)``. ``authority``: a regular
+    expression for the text between ``//`` and the path; empty for paths on this machine.
+    ``secrets``: a message that says where credentials come from. ``runs_commands``: the module has
+    ``run(remote, arguments)``.
     """
 
     form: str
@@ -73,7 +74,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?(.*)", re.DOTALL)
 
 
 def scheme_of(url: str) -> tuple[str, str]:
-    """The scheme of a URL, and the rest of the URL. The scheme may be missing in ``KINDS``.
+    """The scheme of a URL, and the rest of the URL. ``KINDS`` may lack this scheme.
 
     A text ``NAME:PATH`` without ``//`` is a file path, unless NAME is a scheme for local paths.
     """

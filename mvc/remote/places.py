@@ -1,7 +1,7 @@
-"""Records how far this repository has read from a remote and sent to it.
+"""Records the positions up to which a remote's journal was read and the local journal was sent.
 
-The records are files in ``.mvc/remotes/R``. If a file is lost, the next fetch or push compares more
-of the journals.
+A journal is the log of a repository's operations. The records about a remote R are files in
+``.mvc/remotes/R``. If such a file is lost, the next fetch or push compares more of both journals.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from mvc.store.store import Store
 FETCHED = "place"
 """Name of the file with the position up to which the remote's journal was fetched."""
 REPORTS = "reports"
-"""Name of the file with that position for fetches that include reports of nodes."""
+"""Name of the file with the position of the last fetch that included reports of nodes."""
 PUSHED = "pushed"
 """Name of the file with the position up to which the remote received the local journal."""
-_MOST = 1 << 20  # limit of bytes of these files
+_MOST = 1 << 20  # limit of bytes of each of these files
 
 
 class KnownPlace(Struct, frozen=True):
-    """A position in a journal, and facts about the remote with this ``identity``.
+    """A position in a journal, and facts about the remote with this ``identity`` (``RemoteHead``).
 
     ``tips``: versions of the remote's branches and tags after the last push. ``end``: end of the
-    remote's journal at the last contact. ``passed``: kinds of statements that fetches skipped.
-    ``retained``: versions that the remote purged and this repository did not. ``left``: numbers of
-    local operations before ``dealt`` with deployments or retractions that the remote lacks.
+    remote's journal at the last contact. ``passed``: names of the kinds of statements (deployments,
+    purges) that fetches skipped. ``retained``: versions that the remote purged and this repository
+    did not. ``dealt``: the number of a local operation. Of the operations before it, the remote
+    lacks deployments or retractions only of those with the numbers in ``left``.
     """
 
     identity: bytes
@@ -51,7 +52,7 @@ class KnownPlace(Struct, frozen=True):
     left: tuple[int, ...] = ()
 
     def new_since_push(self, store: Store, tips: Iterable[CommitId]) -> list[CommitId]:
-        """``tips`` and their ancestors, except those that the remote had at the last push."""
+        """``tips`` and their ancestors, except versions that the remote had at the last push."""
         known = [id_ for id_ in map(CommitId, self.tips) if store.snapshot.has_commit(id_)]
         return leading_to(store.fresh(), tips, known)
 
@@ -62,7 +63,10 @@ def place_of(snapshot: Snapshot) -> Place:
 
 
 def begins(snapshot: Snapshot, after: Place | None) -> Position:
-    """The position at which reading continues after a place. GENESIS (the beginning) without it."""
+    """The position in the journal at which reading continues after ``after``.
+
+    GENESIS (the beginning) if ``after`` is None, or if the journal does not contain it.
+    """
     if after is None or after.sequence <= 0:
         return GENESIS
     end = snapshot.position
@@ -75,7 +79,10 @@ def begins(snapshot: Snapshot, after: Place | None) -> Position:
 
 
 def leads_on(snapshot: Snapshot, after: Place | None) -> bool:
-    """Whether a journal contains a place. If the journal was compacted since, it does not."""
+    """Whether a journal contains the position ``after``.
+
+    If a journal is compacted, it no longer contains positions that were recorded before.
+    """
     with suppress(DamagedData):
         return begins(snapshot, after) != GENESIS
     return False
@@ -106,10 +113,10 @@ def keep_place(store: Store, remote: Remote, name: str, known: KnownPlace) -> No
 
 
 class Known(Struct, frozen=True):
-    """A remote's head, and the earlier records about the remote.
+    """A remote's head (its refs and properties), and the contents of the three files about it.
 
-    ``pushed`` is None without a push, and if the remote's journal does not continue that of the
-    last push.
+    ``pushed`` is None if nothing was pushed yet. It is None, too, if the journal of the remote no
+    longer contains the position at which it ended at the last contact.
     """
 
     head: RemoteHead
@@ -119,7 +126,7 @@ class Known(Struct, frozen=True):
 
 
 def ask(transport: Transport, store: Store, remote: Remote) -> Known:
-    """Requests a remote's head.
+    """Requests a remote's head, and reads the three files about the remote.
 
     Raises HistoryMissing if another repository is at the remote's URL now.
     """
@@ -147,7 +154,7 @@ def check_identity(remote: Remote, known: KnownPlace | None, head: RemoteHead) -
 
 
 def check_same(remote: Remote, known: KnownPlace | None, head: RemoteHead) -> None:
-    """Raises HistoryMissing for a remote whose journal got shorter since the last fetch."""
+    """Raises HistoryMissing if the journal of the remote got shorter since the last fetch."""
     if known is not None and head.identity and head.place.sequence < known.place.sequence:
         raise HistoryMissing(
             f"{remote.name} was rolled back: it lost the operations "

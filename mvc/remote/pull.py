@@ -42,8 +42,8 @@ def pull(
 ) -> Pulled:
     """Fetches, and fast-forwards the current branch and its files.
 
-    Raises RefConflict if the branch has diverged or a training records on it; WouldOverwrite for
-    uncommitted work; and the errors of ``fetch``.
+    Raises RefConflict if HEAD is detached, if the branch has diverged, or if a training records
+    versions on the branch; WouldOverwrite for uncommitted work; and the errors of ``fetch``.
     """
     check_worktree(store)
     at = head(store.fresh())

@@ -1,9 +1,9 @@
 """Pushes to a remote: sends the versions that the remote lacks, and moves its branches and tags.
 
-Either all refs move, or none. A ref moves only if it still has the expected value. Then the local
-ref ``remotes/R/NAME`` has the value of the branch NAME of the remote R. The file
-``.mvc/remotes/R/pushed`` records the position in the local journal up to which R has everything.
-Without this file, a push compares more of the journal.
+Either all refs move, or none. A ref moves only if it still has the value that the sender expects.
+After the push, the local ref ``remotes/R/NAME`` has the value of the branch NAME of the remote R.
+The file ``.mvc/remotes/R/pushed`` records the position in the local journal (log of operations) up
+to which R has all versions and statements. Without this file, a push compares more of the journal.
 """
 
 from __future__ import annotations
@@ -80,17 +80,18 @@ from mvc.types import Progress
 if TYPE_CHECKING:
     from mvc.remote.sending.sender import Sending
 
-_AT_ONCE = 1000  # operations whose tombstones go in one slice
+_AT_ONCE = 1000  # limit of operations whose tombstones (purges) are sent together
 
 
 class Pushed(Transferred, frozen=True):
     """The result of a push, or of a dry run.
 
-    ``passed_over``: tags with another value at the remote. ``at_home``: data sets whose contents
-    are not pushed. ``denied``: scopes that the token lacks; tags and deployments that need them
-    were not sent. ``not_there``: targets and their live versions; the deployments were not sent,
-    because the remote lacks the version. ``not_forgotten``: versions that are purged here only,
-    because the token lacks ``admin``. ``refused``: deployments and retractions that the remote
+    ``passed_over``: tags that were not pushed, because they have another value at the remote.
+    ``at_home``: versions of data sets whose contents are not pushed. ``denied``: scopes that the
+    token lacks. Tags and deployments that need these scopes were not sent. ``not_there``: pairs of
+    a target and its live version. Their deployments were not sent, because the remote lacks the
+    version. ``not_forgotten``: versions that are purged here, but not at the remote, because the
+    token lacks the scope ``admin``. ``refused``: deployments and retractions that the remote
     refused, because another deployment to the target was made there meanwhile.
     """
 
@@ -103,7 +104,7 @@ class Pushed(Transferred, frozen=True):
 
     @property
     def is_short(self) -> bool:
-        """Whether deployments or tombstones were left out. Tags that were left out do not count."""
+        """Whether deployments or tombstones were not sent. Tags that were not sent do not count."""
         denied = not all(scope.startswith("push:") for scope in self.denied)
         return bool(denied or self.not_forgotten or self.refused)
 
@@ -117,13 +118,14 @@ def push(
     *,
     progress: Progress | None = None,
 ) -> Pushed:
-    """Sends branches and tags, by default the current branch, and all versions that they need.
+    """Sends branches and tags (by default the current branch) and all versions that they need.
 
-    Sends tags, data sets, deployments and annotations of versions at the remote, too. All data are
-    durable there on return. If an error is raised, no ref has moved: RefConflict for a ref that is
-    no fast-forward or was moved meanwhile; UnknownRevision; StateForgotten if neither side
-    has a state; WeightsDropped if the remote could not recompute weights; RemoteUnreachable;
-    RemoteRefused; the errors of both stores.
+    Sends the tags, data sets, deployments and annotations of all versions that the remote then has,
+    too. All data are durable at the remote on return. If an error is raised, no ref has moved.
+    Raises RefConflict for a move that is no fast-forward, and for a ref that was moved meanwhile;
+    UnknownRevision; StateForgotten if neither side has a state; WeightsDropped if the remote could
+    not recompute weights; RemoteUnreachable; RemoteRefused; the errors of the local store and of
+    the remote's.
     """
     chosen = options or PushOptions()
     store.fresh()
@@ -138,7 +140,8 @@ def push(
             *plan.tips,
             *work.replaced(plan.tips),
         ])  # fmt: skip
-        for update in plan.updates:  # the server does not know the names so early
+        # The server could not name the ref in its error: the moves come with the last slice.
+        for update in plan.updates:
             check_news(work.head.scopes, (), adds=True, name=update.name)
         needed = work.needed(wanted, partial=chosen.partial)
         plan = with_tags(store, remote, work.head, plan, needed=needed)
@@ -178,7 +181,9 @@ def push_states(
     *,
     progress: Progress | None = None,
 ) -> Pushed:
-    """Sends states to a remote that has the versions without states. Durable there on return.
+    """Sends states to a remote that has the versions without states.
+
+    The states are durable there on return.
 
     Raises StateForgotten for a state that is absent here; UnknownRevision for a version that the
     remote lacks.
@@ -203,10 +208,12 @@ def push_states(
 def send_first(
     store: Store, config: Config, remote: Remote, progress: Progress | None = None
 ) -> Callable[[Entry], Callable[[Recorded], None]]:
-    """Returns a function that sends a drafted deployment or retraction, and its version.
+    """Returns a function that sends a draft: a deployment or retraction that is not yet recorded.
 
-    Call the function before the draft is recorded, and its result afterwards. If another deployment
-    was made at the remote meanwhile, the function raises RefConflict. Then record nothing.
+    The function sends the version of the draft, too, and returns a second function. Call the first
+    one before the draft is recorded, and the second one afterwards. If another deployment was made
+    at the remote meanwhile, the first function raises RefConflict. In this case, do not record the
+    draft.
     """
 
     def send(draft: Entry) -> Callable[[Recorded], None]:
@@ -236,7 +243,7 @@ def _mark_sent(store: Store, remote: Remote, recorded: Recorded) -> None:
     known = known_place(store, remote, PUSHED)
     if known is None:
         return
-    # The remote refused the retracted deployments, so it lacks them.
+    # The remote refused the deployments that this operation retracts, so it lacks them.
     retracted = {StatementId(row.subject) for row in recorded.entry.retractions}
     rows = [without_deployed(row, retracted) for row in operations(store.fresh(), known)]
     if known.place.sequence == recorded.sequence:
@@ -251,7 +258,7 @@ def _mark_sent(store: Store, remote: Remote, recorded: Recorded) -> None:
 
 
 class _Push:
-    """Sends slices. ``forgot``: whether the remote applied a new purge."""
+    """Sends slices (parts of a transfer). ``forgot``: whether the remote applied a new purge."""
 
     def __init__(
         self, store: Store, config: Config, remote: Remote, transport: Transport,
@@ -273,11 +280,14 @@ class _Push:
         self._purged = set[CommitId]()
         self._accepted = set[StatementId]()
         self._refused = dict[StatementId, RefusedDeployment]()
-        self._end, self._alone = self.head.place, True  # whether no other client wrote meanwhile
+        self._end, self._alone = self.head.place, True  # _alone: no other client wrote
         self._identity = self.head.identity  # empty for an empty bucket
 
     def forget(self) -> None:
-        """Sends purges before all other data, so that they are applied even if this push fails."""
+        """Sends purges before all other data.
+
+        So the remote applies the purges even if the rest of the push fails.
+        """
         snapshot = self._store.snapshot
         place = None if self._known is None else self._known.place
 
@@ -293,13 +303,16 @@ class _Push:
 
     @property
     def not_forgotten(self) -> tuple[CommitId, ...]:
-        """Versions purged here that the remote has and may not purge with this token."""
+        """Versions that are purged here, but not at the remote.
+
+        The token does not allow the purge.
+        """
         theirs = filter(self._store.snapshot.has_commit, tips_of(self.head.refs))
         known = Ancestors(self._store.snapshot, theirs)
         return tuple(id_ for id_ in sorted(self._purged) if id_ in known)
 
     def wanted(self, tips: Iterable[CommitId]) -> Wanted:
-        """The request for versions and statements that the remote lacks, as far as known."""
+        """The request for versions and statements that the remote lacks, as far as known here."""
         store, remote, known = self._store, self._remote, self._known
         seen = [] if known is None else [r.commit for r in remote_refs(store.fresh(), remote.name)]
         theirs = dict.fromkeys([*tips_of(self.head.refs), *self.head.unnamed, *seen])
@@ -307,19 +320,22 @@ class _Push:
         wanted = Wanted(versions=tuple(dict.fromkeys([*tips, *have])), have=frozenset(have))
         if known is None:
             return wanted
-        due = known.new_since_push(store, have)  # other repositories pushed these since
+        due = known.new_since_push(store, have)  # pushed since by other repositories
         for number, recorded in self._due.items():
             due += deployed_by(store.snapshot, recorded) if number < known.dealt else ()
         return replace(wanted, after=known.place, due=tuple(due))
 
     def due(self, targets: set[str]) -> Iterator[CommitId]:
-        """The versions of unsent operations on these targets."""
+        """The versions of unsent deployments and retractions on these targets."""
         for recorded in self._due.values():
             if own_targets(recorded) & targets:
                 yield from deployed_by(self._store.snapshot, recorded)
 
     def replaced(self, tips: Sequence[CommitId]) -> Iterator[CommitId]:
-        """The versions of unsent operations on targets whose live version the remote will have."""
+        """The versions of unsent deployments and retractions on some targets.
+
+        These are the targets whose live version the remote will have.
+        """
         snapshot, theirs = self._store.snapshot, [*tips_of(self.head.refs), *tips]
         known = Ancestors(snapshot, filter(snapshot.has_commit, theirs))
         targets = {
@@ -331,7 +347,10 @@ class _Push:
         return (v for v in self.due(targets) if availability.recorded_absence(snapshot, v) is None)
 
     def lacking(self, versions: tuple[CommitId, ...]) -> tuple[CommitId, ...]:
-        """The versions whose states the remote lacks. It is asked by an offer without records."""
+        """The versions whose states the remote lacks.
+
+        Sends a slice without records that announces the states. The answer names the missing ones.
+        """
         sent = [Sent(restored=(bytes(id_),)) for id_ in versions]
         missing = set(self._transport.receive(Slice(encode_entries(sent), 0, ())).missing)
         by_manifest = {commits.get(self._store.snapshot, id_).manifest: id_ for id_ in versions}
@@ -340,11 +359,11 @@ class _Push:
         return versions
 
     def needed(self, wanted: Wanted, *, partial: bool) -> set[CommitId]:
-        """The versions that are sent because other versions need them.
+        """The versions that the sent versions need, such as data sets.
 
-        Checks versions without a state or weights. Raises StateForgotten if neither side has a
-        state, unless ``partial``; WeightsDropped for dropped weights if the versions that are
-        needed to recompute them are not sent.
+        Raises StateForgotten if neither side has the state of a version, unless ``partial``. Raises
+        WeightsDropped if the remote could not recompute dropped weights, because a version that is
+        needed for it is not sent.
         """
         from mvc.remote.sending.sender import Sending
 
@@ -378,7 +397,7 @@ class _Push:
                 )
 
     def _slices(self, wanted: Wanted) -> Generator[Slice]:
-        """The slices, without statements that the remote would refuse."""
+        """The slices that answer ``wanted``, without statements that the remote would refuse."""
         if not wanted.versions and not wanted.restore:
             return
         from mvc.remote.sending.sender import send
@@ -400,7 +419,8 @@ class _Push:
     def _allowed(self, outgoing: Slice) -> Slice:
         """The slice without tombstones, deployments and retractions that the token does not allow.
 
-        Deployments that other repositories recorded stay: the remote has them, or raises an error.
+        Deployments that other repositories recorded are not removed. The remote has them already,
+        or raises an error.
         """
         if not self.head.scopes and not self.head.protected:
             return outgoing
@@ -459,7 +479,10 @@ class _Push:
         return got
 
     def _remaining(self) -> Iterator[tuple[Recorded, set[StatementId]]]:
-        """Yields operations, each with those of its statements that the remote should get."""
+        """Yields pairs of an operation and ids of its statements.
+
+        The ids are those of its deployments and retractions that remain to be sent.
+        """
         snapshot = self._store.snapshot
         for row in operations(self._store.fresh(), self._known):
             refused = {new.id for new in row.entry.deployments} & self._refused.keys()
@@ -470,7 +493,7 @@ class _Push:
             )
 
     def refused(self) -> tuple[RefusedDeployment, ...]:
-        """The refused deployments that still count here, one for each target."""
+        """The refused deployments that are not retracted here, one for each target."""
         refused = (
             self._refused[id_] for _, ids in self._remaining() for id_ in ids & self._refused.keys()
         )
@@ -500,7 +523,8 @@ class _Push:
     ) -> None:
         """Counts the entries that the remote accepted, and notes accepted statements.
 
-        If not ``is_new``, the remote had everything already.
+        ``refused``: statements that the remote refused. ``is_new``: whether the remote lacked a
+        part of the slice.
         """
         entries = [_without_statements(sent, refused) for sent in decode_entries(outgoing.head)]
         for sent in entries:
@@ -534,11 +558,11 @@ class _Push:
             keep_place(store, remote, PUSHED, replace(known, dealt=end, left=left))
         read = known_place(store, remote, FETCHED)
         was_read = head.place.sequence == 1 if read is None else read.place == head.place
-        if self._alone and was_read:  # only this repository wrote there since
+        if self._alone and was_read:  # no other client wrote there since
             known = read or KnownPlace(self._identity, self._end)
             known = replace(known, identity=self._identity, place=self._end)
             keep_place(store, remote, FETCHED, known)
-        elif read is not None and read.place.sequence > head.place.sequence:  # rolled back
+        elif read is not None and read.place.sequence > head.place.sequence:  # a remote rolled back
             keep_place(store, remote, FETCHED, replace(read, place=Place(0, b"")))
 
 
@@ -559,7 +583,7 @@ class _ByValue:
 
 
 def _note_refs(store: Store, remote: Remote, updates: Sequence[RefUpdate]) -> Recorded | None:
-    """Records the remote's branches; None if nothing changed."""
+    """Records the new values of tracking refs. Returns None if nothing changed."""
 
     def make() -> Entry:
         return Entry("push", store.clock.now_ns(), remote.name, refs=changes())

@@ -28,9 +28,10 @@ from mvc.store.store import Store
 class PushOptions(Struct, frozen=True):
     """Options of a push.
 
-    ``every``: send all branches and tags. ``force``: refs may move back from their last known
-    value. ``delete``: refs to delete at the remote. ``dry_run``: only count. ``partial``: send
-    versions even if neither side has their states.
+    ``every``: send all branches and tags. ``force``: a ref may move to a version that is no
+    descendant of its value at the last fetch. ``delete``: refs to delete at the remote.
+    ``dry_run``: send nothing, and count what a push would send. ``partial``: send versions even if
+    neither side has their states.
     """
 
     every: bool = False
@@ -43,8 +44,9 @@ class PushOptions(Struct, frozen=True):
 class RefPlan(Struct, frozen=True):
     """The refs of a remote that a push changes.
 
-    ``tips``: versions of all named refs, even if a ref does not move. ``passed_over``: tags with
-    another value at the remote. ``denied``: scopes that the token lacks for additional tags.
+    ``tips``: versions of all refs that the push names, including refs that do not move.
+    ``passed_over``: tags with another value at the remote. ``denied``: scopes that the token lacks
+    for tags that the push does not name.
     """
 
     updates: tuple[RefUpdate, ...]
@@ -56,7 +58,10 @@ class RefPlan(Struct, frozen=True):
 def plan_updates(
     store: Store, remote: Remote, head: RemoteHead, refs: Sequence[str], *, options: PushOptions
 ) -> RefPlan:
-    """The refs to change. Raises RefConflict for a change that is not allowed, UnknownRevision."""
+    """The refs to change.
+
+    Raises UnknownRevision, and RefConflict for a change that is not allowed.
+    """
     theirs, names = head.refs, [ref for ref in refs if not ref.startswith(":")]
     delete = [*options.delete, *(ref[1:] for ref in refs if ref.startswith(":"))]
     if options.every:
@@ -82,7 +87,7 @@ def plan_updates(
 def with_tags(
     store: Store, remote: Remote, head: RemoteHead, plan: RefPlan, *, needed: Collection[CommitId]
 ) -> RefPlan:
-    """Adds tags of versions that the remote will have, and of data sets that a version needs."""
+    """Adds the tags of versions that the remote will have, and of data sets in ``needed``."""
     theirs = (v for v in head.refs.values() if isinstance(v, CommitId))
     led_to = Ancestors(store.snapshot, filter(store.snapshot.has_commit, [*theirs, *plan.tips]))
     named, added = {update.name for update in plan.updates}, list[RefUpdate]()
@@ -112,7 +117,7 @@ def _current(store: Store) -> tuple[str, CommitId]:
 
 
 def _find(store: Store, theirs: Mapping[str, RefValue], ref: str) -> tuple[str, CommitId]:
-    """The full name of the ref at the remote, and the version, for ``NAME`` or ``REV:NAME``."""
+    """For ``NAME`` or ``REV:NAME``, the full name of the ref at the remote, and its new version."""
     name, has_other, other = ref.rpartition(":") if ":" in ref else (ref, "", "")
     for full in (BRANCH + name, TAG + name, name):
         value = store.snapshot.ref(full)
@@ -128,7 +133,10 @@ def _find(store: Store, theirs: Mapping[str, RefValue], ref: str) -> tuple[str, 
 
 
 def _renamed(theirs: Mapping[str, RefValue], source: str, name: str) -> str:
-    """The full name of a ref at the remote. A new ref is a branch or a tag, as its source is."""
+    """The full name of a ref at the remote.
+
+    A ref that is new at the remote is a tag if its source is a tag, else a branch.
+    """
     kind = TAG if source.startswith(TAG) else BRANCH
     full = name if name.startswith((BRANCH, TAG)) else _full_name(theirs, name) or kind + name
     check_ref("branch or tag", full.removeprefix(BRANCH).removeprefix(TAG))
@@ -178,7 +186,7 @@ def _check_seen(store: Store, remote: Remote, update: RefUpdate) -> None:
 
 
 def _rejected(store: Store, remote: Remote, refused: Sequence[RefUpdate]) -> RefConflict:
-    """An error in the words of git."""
+    """The error for refused updates, in the words of git."""
     words, hint = list[str](), "choose another name, or push it with --force"
     for update in refused:
         is_known = update.old is not None and store.snapshot.has_commit(update.old)
@@ -202,7 +210,7 @@ def ref_changes(
     *,
     local: bool = False,
 ) -> list[RefChange]:
-    """The changes for requested moves. Call it under the journal's lock.
+    """The changes of refs for the requested moves. Call it under the journal's lock.
 
     ``commits``: versions that are published together with the moves. ``local``: the moves belong to
     a fetch of this repository, so tracking refs may move, and the rules for pushes do not apply.
@@ -243,7 +251,10 @@ def advances(name: str) -> bool:
 def leads_to(
     snapshot: Snapshot, new: CommitId, old: CommitId, commits: Mapping[CommitId, Commit]
 ) -> bool:
-    """Whether ``old`` is ``new`` or an ancestor of it. ``commits``: versions not yet published."""
+    """Whether ``old`` is ``new`` or one of its ancestors.
+
+    ``commits``: versions not yet published.
+    """
     seen, known, waiting = {new}, list[CommitId](), [new]
     while waiting:
         id_ = waiting.pop()

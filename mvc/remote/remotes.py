@@ -1,7 +1,7 @@
 """The remotes of a repository: the file ``.mvc/remotes.yaml``, and folders ``.mvc/remotes/R``.
 
-The file has names, URLs and options. The folders have data that can be lost. A URL with a password
-is refused, so that no secret is stored.
+The file has names, URLs and options. The folders have records about the remotes that a fetch or
+push can create again. A URL with a password is refused, so that no secret is stored.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
 
 
 class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A remote. For a plain URL, the name is empty.
+    """A remote. The name is empty if a command names a URL that is not configured.
 
     ``lazy``: fetch an absent state when a command needs it. ``data``: push the contents of data
-    sets. ``tombstones``: a fetch applies the remote's purges. ``deployments``: a fetch applies its
-    deployments and retractions. ``nodes``: fetch reports of nodes. ``states``: the states that a
-    fetch downloads (``states_of``). ``token_file`` (mode 0600), ``ca_file``: for https.
+    sets. ``tombstones``: a fetch applies the remote's purges. ``deployments``: a fetch applies the
+    remote's deployments and retractions. ``nodes``: fetch reports of nodes (machines that serve a
+    model). ``states``: the states that a fetch downloads (``states_of``). ``token_file`` (mode
+    0600), ``ca_file``: the files with the token and the trusted certificates for https.
     ``program``: the mvc command on the ssh host. ``endpoint``, ``region``: for buckets.
     """
 
@@ -120,7 +121,7 @@ _OPTIONS = tuple(f for f in Remote.__struct_fields__ if f not in {"name", "url"}
 
 
 def states_of(text: str) -> States:
-    """Parses ``all``, ``none``, ``live`` or ``last:N``. Raises WrongUsage."""
+    """Parses ``all``, ``none``, ``live`` (0) or ``last:N`` (N). Raises WrongUsage."""
     if text in ("all", "none"):
         return "all" if text == "all" else "none"
     match = re.fullmatch(r"live|last:([0-9]{1,9})", text, re.ASCII)
@@ -130,7 +131,7 @@ def states_of(text: str) -> States:
 
 
 def normalised(url: str, cwd: Path) -> str:
-    """The URL in its stored form: paths absolute, without ``file://``. Raises WrongUsage.
+    """The URL as it is stored: with an absolute path, and without ``file://``. Raises WrongUsage.
 
     Hosts and users must be plain names, because programs such as ssh receive them as arguments.
     """
@@ -162,7 +163,10 @@ def normalised(url: str, cwd: Path) -> str:
 
 
 def _check_authority(scheme: str, kind: RemoteKind, authority: str) -> None:
-    """Raises WrongUsage for an invalid host. The message never contains a password."""
+    """Raises WrongUsage for an invalid host, or for a URL with a password.
+
+    The message never contains the password.
+    """
     before, at, _ = authority.rpartition("@")
     if at and (":" in before or not kind.takes("user@host")):
         raise WrongUsage(
@@ -187,7 +191,7 @@ def _absolute(path: str, cwd: Path) -> str:
 
 
 def check_name(name: str) -> str:
-    """Returns the name of a remote; raises InvalidName."""
+    """Returns the name of a remote if it is valid. Raises InvalidName."""
     check_ref("remote", name)
     if "/" in name or len(name) > MAX_REMOTE_BYTES:
         raise InvalidName(
@@ -221,7 +225,8 @@ def remotes(store: Store) -> dict[str, Remote]:
 def find_remote(store: Store, name: str | None = None) -> Remote:
     """The remote with this name or URL. Without a name: ``origin``, or the only remote.
 
-    Raises UnknownRevision if no remote matches, WrongUsage if several do or the URL is invalid.
+    Raises UnknownRevision if no remote matches; WrongUsage for an invalid URL. Without a name,
+    raises WrongUsage if there are several remotes and none is ``origin``.
     """
     configured = remotes(store)
     if name is None:
@@ -256,7 +261,10 @@ def find_remote(store: Store, name: str | None = None) -> Remote:
 
 
 def add_remote(store: Store, remote: Remote, *, force: bool = False) -> Remote:
-    """Adds a remote. ``force``: may replace one. Raises InvalidName, WrongUsage, RefConflict."""
+    """Adds a remote. ``force``: replaces a remote of this name.
+
+    Raises InvalidName, WrongUsage, RefConflict.
+    """
     cwd = store.fs.cwd()
     remote = replace(
         remote,
@@ -278,7 +286,10 @@ def add_remote(store: Store, remote: Remote, *, force: bool = False) -> Remote:
 
 
 def remote_of(name: str, url: str, options: Mapping[str, str | bool]) -> Remote:
-    """A remote with options. Options may be texts, such as ``true``. Raises WrongUsage."""
+    """A remote with options. The value of an option may be a text (``"true"``).
+
+    Raises WrongUsage.
+    """
     if unknown := options.keys() - set(_OPTIONS):
         raise WrongUsage(
             f"a remote has no option {printable(min(unknown)[:50])}",
@@ -291,7 +302,7 @@ def remote_of(name: str, url: str, options: Mapping[str, str | bool]) -> Remote:
 
 
 def remote_at(url: str, options: Mapping[str, str | bool] = {}) -> Remote:
-    """A remote that has no name here. It uses the token of ``origin``.
+    """A remote at a URL that is not configured here. It uses the token of ``origin``.
 
     ``options``: fields of ``Remote``. Raises WrongUsage.
     """

@@ -1,10 +1,12 @@
 """Scopes: the rights of a token, or of an account behind a forced command of ssh.
 
-``read`` and ``metrics`` permit reading versions and the server's metrics. ``push:GLOB`` is for refs
-(``heads/...``, ``tags/...``; without a prefix, branches), ``deploy:GLOB`` for targets. ``admin``
-permits everything, including force, delete and tombstones. The prefix ``REPO:`` limits a scope to
-repositories of this name. ``*`` matches any characters, even ``/``. Reports of a node need a GLOB
-with its name, such as ``deploy:nodes/NAME/*``: ``deploy:*`` is not enough.
+``read`` permits reading versions, and ``metrics`` reading the server's metrics. ``push:GLOB``
+permits pushes to the refs that match GLOB. A GLOB without the prefix ``heads/`` or ``tags/`` is for
+branches. ``deploy:GLOB`` permits deployments to the targets that match GLOB. ``admin`` permits
+everything, including forced pushes, deletions of refs, and purges. The prefix ``REPO:`` limits a
+scope to repositories of this name. ``*`` matches any characters, even ``/``. Reports of a node (a
+machine that serves a model) need a GLOB with the name of the node, such as ``deploy:nodes/NAME/*``:
+``deploy:*`` is not enough.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from mvc.repo.lookup.refs import BRANCH, TAG
 
 Action = Literal["read", "push", "deploy", "metrics", "admin"]
 TOKEN_FORM = re.compile(r"mvc_[A-Za-z0-9_-]{43}")
-"""256 bits in base64url."""
+"""The form of a token: ``mvc_``, then 256 bits in base64url."""
 _PLAIN, _WITH_GLOB = {"read", "metrics", "admin"}, {"push", "deploy"}
 _NAME = re.compile(r"[A-Za-z0-9_*?][A-Za-z0-9._+/*?-]*")
 _OF_A_NODE = re.compile(rf"{NODES}[^/*?]+/.+")
@@ -30,7 +32,10 @@ _MOST = 100
 
 
 def parse_scopes(texts: Iterable[str]) -> tuple[str, ...]:
-    """The scopes in texts. A text has one scope, or several with commas. Raises WrongUsage."""
+    """The scopes in texts. A text has one scope, or several separated by commas.
+
+    Raises WrongUsage.
+    """
     scopes = tuple(dict.fromkeys(s.strip() for text in texts for s in text.split(",")))
     if not scopes or len(scopes) > _MOST:
         raise WrongUsage(f"name 1 to {_MOST} scopes with --scope", hint=_EXAMPLES)
@@ -78,7 +83,7 @@ def within(scopes: Iterable[str], repository: str) -> tuple[str, ...]:
 
 
 def allows(scopes: Iterable[str], action: Action, name: str = "") -> bool:
-    """Whether the scopes of one repository allow an action. No scopes: everything is allowed.
+    """Whether the scopes of one repository allow an action. Without scopes, everything is.
 
     ``name``: the branch or tag to push to (``heads/main``), or the target to deploy to.
     """
@@ -97,7 +102,7 @@ def allows(scopes: Iterable[str], action: Action, name: str = "") -> bool:
 
 
 def require(scopes: Iterable[str], action: Action, name: str = "") -> None:
-    """Raises RemoteRefused unless ``allows``."""
+    """Raises RemoteRefused unless the scopes allow the action."""
     if not allows(scopes, action, name):
         scope = f"{action}:{printable(name)}" if name else action
         is_deployment = action == "deploy" and not is_report(name)
@@ -119,7 +124,7 @@ def check_moves(scopes: tuple[str, ...], moves: Iterable[Move]) -> None:
 
 
 def check_protected(scopes: Iterable[str], targets: Iterable[str]) -> None:
-    """Raises RemoteRefused for protected targets that no scope names literally."""
+    """Raises RemoteRefused for a protected target that no scope names literally (without ``*``)."""
     for target in targets:
         if not names_target(scopes, target):
             raise RemoteRefused(
@@ -130,7 +135,7 @@ def check_protected(scopes: Iterable[str], targets: Iterable[str]) -> None:
 
 
 def names_target(scopes: Iterable[str], target: str) -> bool:
-    """Whether a scope is ``admin`` or names this target literally."""
+    """Whether a scope is ``admin``, or names this target literally (without ``*``)."""
     return not {"admin", f"deploy:{target}"}.isdisjoint(scopes)
 
 
@@ -144,9 +149,9 @@ def check_news(
 ) -> None:
     """Raises RemoteRefused for received changes that the scopes do not allow.
 
-    ``targets``: each one needs ``deploy``. ``adds``: versions, states or annotations are added,
-    which needs any ``push`` scope; an error names the scope for the ref ``name``. ``forgets``: a
-    state is purged, which needs ``admin``.
+    ``targets``: for each target, the scope ``deploy:TARGET`` is needed. ``adds``: whether versions,
+    states or annotations are added. This needs a ``push`` scope for any ref. The error then names
+    the scope for the ref ``name``. ``forgets``: whether a state is purged. This needs ``admin``.
     """
     for target in targets:
         require(scopes, "deploy", target)

@@ -1,7 +1,9 @@
-"""The encoding of slices. A slice has parts of journal entries, and the records that they need.
+"""The encoding of slices: the parts in which a transfer sends journal entries.
 
-A stream is a sequence of slices. Each slice ends with the BLAKE3 hash of its bytes. A receiver
-reads a slice to its end before it publishes anything from the slice.
+A journal entry describes an operation of a repository. A slice has parts of entries, and the
+records (encoded contents) that these entries need. A stream is a sequence of slices. Each slice
+ends with the BLAKE3 hash of its bytes. A receiver reads a slice to its end before it publishes
+anything from the slice.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from mvc.types import Bytes
 SLICE = 64 * MIB
 """Limit of bytes of records in a slice with several entries. One entry alone may have more."""
 HEADS = MIB // 4
-"""Bytes of encoded entries after which a slice ends."""
+"""Number of bytes of encoded entries after which a slice ends."""
 MAX_HEAD = MAX_ENTRY + 4 * MIB
-_MOST = 10_000  # entries of a slice
-_MANY = 200_000  # rows in a list of an entry
+_MOST = 10_000  # limit of entries of a slice
+_MANY = 200_000  # limit of rows in a list of an entry
 _MAX_RECORDS = 1 << 50
 _MAGIC = b"mvS1"
 _PREFIX = struct.Struct("<4sIIQ")
@@ -39,13 +41,13 @@ _Time = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Lack = Literal["rule", "name", "dropped"]
 """Why a state is not sent.
 
-``rule``: forgotten by a rule, or not requested. ``name``: purged. ``dropped``: only the weights are
-missing.
+``rule``: the state was forgotten by a rule, or was not requested. ``name``: the state was purged.
+``dropped``: the weights were dropped, and the rest of the state is sent.
 """
 
 
 class Absent(Struct, frozen=True, array_like=True):
-    """A version whose state, or whose weights at ``path``, is not sent."""
+    """A version that is sent without its state, or without the weights in the file ``path``."""
 
     commit: Id
     why: Lack
@@ -66,10 +68,11 @@ class SentShape(Struct, frozen=True, array_like=True):
 
 
 class NodeReport(Struct, frozen=True, array_like=True):
-    """A node serves ``commit`` since ``time_ns``, and reported this at ``now_ns``.
+    """A report of a node (a machine that serves a model): it serves ``commit`` since ``time_ns``.
 
-    Both times are by the clock of the node. ``target``: ``nodes/NAME/TARGET``. ``author``,
-    ``arrived_ns``: the sender and the time of arrival, set by a server that collects reports.
+    ``now_ns``: the time of the report. Both times are by the clock of the node. ``target``:
+    ``nodes/NAME/TARGET``. ``author``, ``arrived_ns``: the sender and the time of arrival, set by a
+    server that collects reports.
     """
 
     target: str
@@ -81,7 +84,7 @@ class NodeReport(Struct, frozen=True, array_like=True):
 
 
 class Sent(Struct, frozen=True, omit_defaults=True):
-    """A transferred part of a journal entry. ``size``: bytes of its records in the slice.
+    """A transferred part of a journal entry. ``size``: number of bytes of its records.
 
     ``commits``: canonical bytes of the versions that the entry publishes. ``restored``: versions
     that the receiver has, and whose states it requested. ``statements``: canonical bytes of
@@ -115,7 +118,7 @@ class Sent(Struct, frozen=True, omit_defaults=True):
 
 
 def sent_with(statements: Sequence[Statement], *, is_own: bool = False) -> Sent:
-    """An entry of statements only."""
+    """A part of an entry that has only statements."""
     return Sent(statements=tuple(row.encoded for row in statements), is_own=is_own)
 
 
@@ -176,7 +179,7 @@ def _counted(first: Iterable[Bytes], outgoing: Slice) -> Iterator[Bytes]:
 
 
 def whole_size(start: bytes) -> int | None:
-    """The size of the slice that begins with these bytes. None if the bytes are too few.
+    """The number of bytes of the slice that begins with ``start``. None if ``start`` is too short.
 
     Raises DamagedData.
     """
@@ -194,10 +197,11 @@ def _sizes(start: bytes) -> tuple[int, int, int]:
 
 
 def read(source: Callable[[int], Bytes]) -> Slice | None:
-    """The next slice of a stream; None at its end. Raises DamagedData.
+    """The next slice of a stream. None at the end of the stream. Raises DamagedData.
 
     ``source(n)`` returns at most n bytes, and no bytes at the end. Read the records of a slice to
-    their end before the next slice. The last part raises DamagedData if the checksum differs.
+    their end before the next slice. Reading the last part raises DamagedData if the checksum
+    differs.
     """
     start = exactly(source, _PREFIX.size, _cut, ends=True)
     if not start:
@@ -231,9 +235,9 @@ def _records(source: Callable[[int], Bytes], size: int, hasher: blake3) -> Itera
 def exactly(
     source: Callable[[int], Bytes], size: int, cut: Callable[[], Exception], *, ends: bool = False
 ) -> bytes:
-    """Exactly ``size`` bytes. With ``ends``, no bytes if the stream has ended.
+    """Exactly ``size`` bytes of a stream. With ``ends``, no bytes if the stream has ended.
 
-    If the stream ends within these bytes, raises the error that ``cut`` returns.
+    Raises the error that ``cut`` returns if the stream has fewer bytes.
     """
     parts, left = list[Bytes](), size
     while left:

@@ -1,10 +1,11 @@
 """Selects the statements that a sender sends, and those that a receiver admits.
 
 A *statement* is an immutable record: a deployment, an annotation, a tombstone (a purge). A receiver
-admits statements in any order and skips known ones. So repositories with the same statements give
-the same answers. A statement about an unknown subject is skipped: the subject comes later, with all
-statements about it. A deployment of an unknown version is refused. Only a push checks
-whether the deployment that a new deployment replaces is live.
+admits statements in any order, and skips statements that it has. Repositories with the same
+statements give the same answers, whatever the order was. A statement about an unknown subject is
+skipped, because it is sent again together with its subject. A deployment of an unknown version is
+refused. In a push, a deployment is refused, too, if the deployment that it replaces is not live at
+the receiver.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.times import check_moment, format_time, whole_second
 
-_AT_ONE_TIME = (
-    16  # limit of deployments on a target with one hybrid logical time: all are read to sort them
-)
-_PART = 50  # statements that are admitted before the journal's lock is released
+# Limit of deployments to a target with the same hybrid logical time. Sorting reads all of them.
+_AT_ONE_TIME = 16
+_PART = 50  # limit of statements that are admitted under one lock of the journal
 Among = Callable[[CommitId], bool]
 _ABOUT = [kind for kind in KINDS if kind not in {Deployment, Tombstone}]
 """Kinds of statements that are sent together with their subject.
 
-A tombstone needs no subject, and deployments have an index of their own.
+The list lacks two kinds. A tombstone (purge) can be sent without its subject. Deployments are found
+by another index, ``deployments_of``.
 """
 
 
@@ -59,10 +60,10 @@ def statements_to_send(
     *,
     reports: bool = False,
 ) -> tuple[Statement, ...]:
-    """The statements of an entry that are sent: those about versions for which ``among`` is true.
+    """The statements of an entry about versions for which ``among`` is true.
 
-    If ``among`` is None, all are sent. Tombstones are always sent. Reports of nodes are sent only
-    with ``reports``.
+    If ``among`` is None, all statements are selected. Tombstones are always selected. Reports of
+    nodes (machines that serve a model) are selected only with ``reports``.
     """
 
     def travels(statement: Statement) -> bool:
@@ -79,9 +80,10 @@ def statements_to_send(
 def version_of(
     snapshot: Snapshot, statement: Statement, unpublished: Sequence[Statement] = ()
 ) -> CommitId | None:
-    """The version that a statement is about, directly or through its subjects.
+    """The version that a statement is about, directly or through its subject.
 
-    None if a subject is unknown. ``unpublished``: other statements that may be subjects.
+    The subject of a statement is a version, or a statement that has a subject itself. None if a
+    subject is unknown. ``unpublished``: statements that are not yet recorded and may be subjects.
     """
     at = _first_subject(snapshot, statement, unpublished, lambda row: row.commit is not None)
     return None if at is None else at.commit
@@ -93,9 +95,9 @@ def _first_subject(
     unpublished: Sequence[Statement],
     matches: Callable[[Statement], bool],
 ) -> Statement | None:
-    """The first that ``matches``: the statement, its subject, the subject's subject, and so on.
+    """The first statement that ``matches``, or None if a subject is unknown.
 
-    None if a subject is unknown.
+    Candidates are the statement itself, its subject, the subject of its subject, and so on.
     """
     at: Statement | None = statement
     while at is not None and not matches(at):
@@ -110,7 +112,10 @@ def _find(snapshot: Snapshot, id_: bytes, unpublished: Iterable[Statement]) -> S
 
 
 def about(snapshot: Snapshot, versions: Collection[CommitId]) -> list[int]:
-    """The offsets of entries with statements about these versions, ascending. No tombstones."""
+    """The offsets of journal entries with statements about these versions, ascending.
+
+    Entries with tombstones are not included.
+    """
 
     def collect() -> list[int]:
         offsets: set[int] = set()
@@ -132,7 +137,7 @@ def about(snapshot: Snapshot, versions: Collection[CommitId]) -> list[int]:
 
 
 def tombstones(snapshot: Snapshot, start: Position) -> Iterator[tuple[Statement, ...]]:
-    """The tombstones of each entry from ``start`` on, oldest first, in parts."""
+    """The tombstones of each entry from ``start`` on, oldest first, in small parts."""
     every = snapshot.stating(Tombstone) if start == GENESIS else snapshot.entries(start)
     stones = (recorded.entry.of(Tombstone) for recorded in every)
     return (part for statements in stones for part in in_parts(statements))
@@ -149,10 +154,10 @@ def in_parts(statements: Sequence[Statement]) -> Iterator[tuple[Statement, ...]]
 
 
 class Admitted(Struct):
-    """The new statements among received ones, and the state marks that follow from them.
+    """The received statements that are new here, and the changes of states that they cause.
 
-    ``retained``: versions with a new tombstone whose states remain stored, because something needs
-    them.
+    ``retained``: versions with a new tombstone whose states are still needed, and therefore not
+    deleted.
     """
 
     statements: list[Statement] = field(default_factory=list)
@@ -160,7 +165,10 @@ class Admitted(Struct):
     retained: list[CommitId] = field(default_factory=list)
 
     def versions(self, snapshot: Snapshot) -> set[CommitId]:
-        """The versions that its statements concern, except deployments and tombstones."""
+        """The versions that these statements are about.
+
+        Tombstones and statements about targets are not considered.
+        """
         rows = (s for s in self.statements if not s.target and not isinstance(s, Tombstone))
         versions = (
             version_of(snapshot, row, self.statements)
@@ -170,7 +178,7 @@ class Admitted(Struct):
         return {version for version in versions if version is not None}
 
     def targets(self, snapshot: Snapshot) -> set[str]:
-        """The targets that its statements concern, including signatures of deployments."""
+        """The targets that these statements, or the deployments that they sign, are about."""
         every = (_target_of(snapshot, row, self.statements) for row in self.statements)
         return {target for target in every if target}
 
@@ -183,10 +191,13 @@ def _target_of(snapshot: Snapshot, statement: Statement, unpublished: Sequence[S
 
 
 def admit(store: Store, statements: Iterable[Statement], own: Collection[CommitId]) -> Admitted:
-    """Selects the received statements to record. ``own``: versions that arrive with them.
+    """Selects the received statements to record.
 
-    Call it under the journal's lock. Raises RemoteRefused for a time too far ahead, HistoryMissing
-    for a deployment of an unknown version, InvalidName, InvalidTime, WrongUsage.
+    ``own``: versions that arrive together with the statements.
+
+    Call it under the journal's lock. Raises RemoteRefused for a time too far in the future, and for
+    two deployments to one target; HistoryMissing for a deployment of an unknown version;
+    InvalidName; InvalidTime; WrongUsage.
     """
     snapshot, now_ns = store.snapshot, store.now_ns()
     admitted, targets = Admitted(), set[str]()
@@ -281,8 +292,8 @@ def compared(
     """Splits the statements of a push into those to admit, and those to refuse.
 
     A deployment or retraction is refused if the deployment that it replaces is not live here.
-    ``statements``: those of one operation that the sender recorded itself. Call it under the
-    journal's lock.
+    ``statements``: the statements of one operation that the sender itself recorded. Call it under
+    the journal's lock.
     """
     refused: list[RefusedDeployment] = []
     for target in {row.target for row in statements if row.target}:
@@ -338,7 +349,7 @@ def purged_versions(snapshot: Snapshot) -> frozenset[CommitId]:
 def to_restore(
     snapshot: Snapshot, ids: Iterable[CommitId], *, is_local_request: bool = False
 ) -> tuple[CommitId, ...]:
-    """The versions among ``ids`` whose states are absent here: an entry can restore these states.
+    """The versions among ``ids`` whose states are absent here and may be stored again.
 
     Raises StateForgotten for a purged state. ``is_local_request``: selects the hint for a fetch.
     """
@@ -355,7 +366,7 @@ def to_restore(
 
 
 class Purged(Container[CommitId]):
-    """The versions whose states must not be sent: purged ones, and those in ``without``."""
+    """The versions whose states must not be sent: purged versions, and those in ``without``."""
 
     def __init__(self, snapshot: Snapshot, without: Collection[CommitId]) -> None:
         self._snapshot, self._ids = snapshot, {*without}
@@ -365,6 +376,6 @@ class Purged(Container[CommitId]):
         return id_ in self._ids or self._snapshot.is_subject(Tombstone, id_)
 
     def contains_all_of(self, recorded: Recorded) -> bool:
-        """Whether these include every version that an entry published."""
+        """Whether an entry published versions, and this container has all of them."""
         published = recorded.entry.commits
         return bool(published) and all(commit.id in self for commit in published)

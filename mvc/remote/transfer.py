@@ -1,4 +1,4 @@
-"""Shared by fetches and pushes: changed refs, counts, and repeated attempts."""
+"""The code that fetches and pushes share: changed refs, counts, and repeated attempts."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Transferred(Struct, frozen=True):
     """Numbers of ``versions``, ``operations`` and ``bytes`` of a transfer, or of a dry run.
 
     ``targets``: targets with new deployments or retractions. ``held``: versions that the sender
-    purged, and that the receiver retains because something needs them. ``forgotten``: versions that
-    a fetch purged here. ``kept``: versions that a fetch did not purge, because the remote has
+    purged, and that the receiver still needs and retains. ``forgotten``: versions that a fetch
+    purged here. ``kept``: versions that a fetch did not purge, because the remote has
     ``tombstones=false``.
     """
 
@@ -80,7 +80,7 @@ class Tally:
         self._progress = progress
 
     def entries(self, head: bytes, entries: Collection[Sent], versions: set[CommitId]) -> None:
-        """Counts the entries of a slice. ``versions``: their new versions."""
+        """Counts the entries of a slice. ``versions``: the new versions in these entries."""
         self.bytes += len(head) if entries else 0
         self.operations += len(entries)
         self.versions |= versions
@@ -113,9 +113,11 @@ Receive = Callable[[Slice], Received]
 def transfer(
     send: Send, receive: Receive, wanted: Wanted, moves: tuple[Move, ...], *, tally: Tally
 ) -> None:
-    """Sends the wanted entries, then contents that the receiver lacks. The last slice moves refs.
+    """Sends the wanted entries, then the contents that the receiver reports as missing.
 
-    Raises DamagedData if the receiver reports a content as missing that was sent already.
+    The refs move with the last slice.
+
+    Raises DamagedData if the receiver reports a content as missing after it was sent.
     """
     for _ in range(_TRIES):
         following = _attempt(send, receive, wanted, moves)

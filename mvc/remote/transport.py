@@ -1,8 +1,9 @@
-"""The interface that every remote implements: a folder, ssh, https or a bucket.
+"""The interface of all kinds of remotes: folders, ssh, https and buckets.
 
-A transfer copies journal entries from one repository to another. The *sender* produces *slices*:
-entries with the records that they need. The *receiver* decodes and hashes all contents of a slice
-before it publishes the slice.
+A journal is the log of a repository's operations. A transfer copies journal entries from one
+repository to another. The *sender* produces *slices*: entries with the records (encoded contents)
+that they need. The *receiver* decodes and hashes all contents of a slice before it publishes the
+slice.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mvc.times import format_time, whole_second
 from mvc.types import Bytes
 
 BROUGHT, FETCH = "receive", "fetch"
-"""The operations that record received entries: pushed by another repository, or fetched."""
+"""Names of the operations that record received entries: pushed entries, and fetched entries."""
 
 States = Literal["all", "none"] | int
 """Which states a transfer includes: all, none, or a number N.
@@ -34,10 +35,11 @@ _Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
 
 class Place(Struct, frozen=True, array_like=True):
-    """A position in a journal: the number of the next entry, and the check before it.
+    """A position in a journal: the number of the next entry, and the check of the entry before.
 
-    ``seen``: the number of the next entry at the end of the journal when the position was recorded;
-    0 if the position is this end.
+    A check is a hash that covers all entries up to its own. ``seen``: the number of entries that
+    the journal had when the position was recorded. It is 0 if the position was the end of the
+    journal.
     """
 
     sequence: _Number
@@ -49,10 +51,10 @@ class RemoteHead(Struct, frozen=True, array_like=True):
     """The current refs and properties of a remote.
 
     ``identity``: the check of its journal's first entry. ``refs``: ``heads/NAME``, ``tags/NAME``
-    and ``HEAD``. ``time_ns``: its clock. ``scopes``: permissions of the caller; if empty, all.
-    ``unnamed``: live versions, and versions without a ref after an interrupted push. ``protected``:
-    targets (``*`` matches any characters) that need a scope with their literal name. ``leads_on``:
-    whether its journal contains the place in the request.
+    and ``HEAD``. ``time_ns``: the time by its clock. ``scopes``: permissions of the caller; empty
+    if everything is permitted. ``unnamed``: live versions, and versions without a ref after an
+    interrupted push. ``protected``: patterns of targets that need a scope with their literal name.
+    ``leads_on``: whether its journal contains the place in the request.
     """
 
     identity: bytes
@@ -69,18 +71,19 @@ class RemoteHead(Struct, frozen=True, array_like=True):
 class Wanted(Struct, frozen=True):
     """The request of a receiver.
 
-    ``after``: position up to which the receiver has the sender's journal. ``versions``: wanted with
-    their ancestors; by default all that refs and deployments reach. ``have``: versions that the
-    receiver has, with their states. ``objects``: contents that it lacked in earlier attempts, to be
-    sent as full records. ``restore``: versions whose states it lacks and wants. ``without``:
-    versions whose states it refuses, because they are purged there. ``due``: versions that it has
-    from elsewhere, and whose statements it wants. ``reports``: include reports of nodes.
+    ``after``: position up to which the receiver has the sender's journal. ``versions``: versions to
+    send with their ancestors; by default all versions that refs and deployments reach. ``have``:
+    versions that the receiver has, with their states. ``objects``: contents that the receiver
+    lacked in earlier attempts. They are sent as full records. ``restore``: versions that the
+    receiver has, and whose absent states it wants. ``without``: versions whose states the receiver
+    refuses, because it has purged them. ``due``: versions that the receiver has from another
+    repository, and whose statements it wants. ``reports``: include reports of nodes.
 
-    ``live``: a target. The answer is one slice with the live version, its deployment, and records
-    of the file ``paths`` only (by default the only model). ``folder``: with records of all
-    ``paths`` and the files below them (by default all files but training states). ``have`` then
-    names versions of which the receiver has these files, except contents in ``objects``. No history
-    is sent.
+    ``live``: a target. The answer is one slice with the live version, its deployment, and the
+    records of the file ``paths`` (by default the only model). With ``folder``, it has the records
+    of all ``paths`` and of the files below them (by default all files but training states). In a
+    request with ``live``, ``have`` names versions of which the receiver has these files, except
+    contents in ``objects``. No history is sent.
     """
 
     after: Place | None = None
@@ -98,7 +101,7 @@ class Wanted(Struct, frozen=True):
 
 
 class Move(Struct, frozen=True, array_like=True):
-    """A change of a ref from the value that the sender expects at the receiver to a new one."""
+    """A change of a ref from the value that the sender expects at the receiver to a new value."""
 
     name: str
     old: CommitId | None
@@ -112,7 +115,7 @@ class Slice(Struct):
     ``head``: the encoded list of entries (``slices``). ``size``: number of bytes in ``records``.
     ``moves`` of refs are applied together with the last entry. Only the last slice has moves.
     ``place``: the position in the sender's journal after this slice. ``features``: features of the
-    sender's format; the receiver refuses unknown ones.
+    sender's format. The receiver refuses a slice with an unknown feature.
     """
 
     head: bytes
@@ -124,10 +127,11 @@ class Slice(Struct):
 
 
 class RefusedDeployment(Struct, frozen=True):
-    """A deployment or retraction (``retracts``) whose predecessor is no longer live at the remote.
+    """A statement that the remote refused: the deployment that it replaces is not live there.
 
-    ``id``: the id of its statement. ``live``: the version that is live at the remote, or None.
-    ``author``, ``time_ns``: those of the deployment of that version.
+    ``retracts``: whether the statement is a retraction, not a deployment. ``id``: its id. ``live``:
+    the version that is live at the remote, or None. ``author``, ``time_ns``: author and time of the
+    deployment of this version.
     """
 
     target: str
@@ -151,9 +155,9 @@ class Received(Struct, frozen=True):
 
     ``place``: the end of the receiver's journal. ``begun``: number of the first published
     operation, or 0. ``without``: versions for ``Wanted.without`` of the next attempt. ``retained``:
-    versions that the sender purged, and that the receiver retains because something needs them.
-    ``identity``: that of the receiver, if it was created now. ``refused``: statements that were
-    skipped because of deployments made meanwhile.
+    versions that the sender purged, and that the receiver still needs and retains. ``identity``:
+    the identity of the receiver, if this slice created the receiver. ``refused``: statements that
+    were skipped, because other deployments were made meanwhile.
     """
 
     place: Place
@@ -171,7 +175,7 @@ class Transport(Protocol):
     url: str
 
     def head(self, after: Place | None = None) -> RemoteHead:
-        """The remote's current head, and whether its journal contains ``after``; one round trip."""
+        """The remote's current head, and whether its journal contains ``after``. One round trip."""
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
         """The remote's entries, oldest first, as slices. One round trip for all slices."""

@@ -1,8 +1,9 @@
 """Finds deployments and retractions that were recorded here and that a remote lacks.
 
-The remote is assumed to have everything else that was recorded here. A remote accepts a deployment
-or retraction only if the deployment that it replaces is live there at that moment. So the missing
-ones are compared one after the other, in the order of recording.
+All other statements that were recorded here are assumed to be at the remote. A remote accepts a
+deployment or retraction only if the deployment that it replaces is live there at that moment. So
+this module predicts the answers of the remote to the missing statements one after the other, in the
+order of recording.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def own_targets(recorded: Recorded) -> set[str]:
 
 
 def deployed_by(snapshot: Snapshot, recorded: Recorded) -> list[CommitId]:
-    """The versions of an operation's deployments, and of those that it retracts."""
+    """The versions of an operation's deployments, and of the deployments that it retracts."""
     mine = recorded.entry.statements
     return [
         version
@@ -66,10 +67,10 @@ def deployed_by(snapshot: Snapshot, recorded: Recorded) -> list[CommitId]:
 
 
 def operations(snapshot: Snapshot, known: KnownPlace | None, *due: Recorded) -> list[Recorded]:
-    """The operations whose statements a remote lacks by the record ``known``, and those ``due``.
+    """The operations whose statements a remote lacks according to ``known``, and those in ``due``.
 
-    Deployments and retractions are removed if a later operation has replaced them in the remote's
-    record: sending them could only undo the later operation.
+    A deployment or retraction is removed from its operation if a later operation replaced it.
+    Sending it could only undo the later operation.
     """
     dealt, left = (0, ()) if known is None else (known.dealt, known.left)
     rows = [
@@ -82,7 +83,7 @@ def operations(snapshot: Snapshot, known: KnownPlace | None, *due: Recorded) -> 
     for row in rows:
         for new in row.entry.deployments:
             retractions = () if row.sequence >= dealt else retracting(snapshot, new.id)
-            # Neither the deployment nor its retraction needs to be sent.
+            # Its retraction is not sent, so the deployment need not be sent.
             if any(r.sequence not in numbers for r in retractions):
                 skipped.add(new.id)
             own[new.id] = new.replaces
@@ -131,8 +132,8 @@ def without_deployed(recorded: Recorded, deployments: Container[StatementId]) ->
 def unsent(store: Store, target: str | None = None) -> tuple[Unsent, ...]:
     """The statements that each remote lacks, by remote and target.
 
-    If nothing was pushed to a remote, but something to another one, conflicts of the first remote
-    are not reported: deployments that others made after that push would look like conflicts.
+    If nothing was pushed to a remote A, but something to another remote B, conflicts with A are not
+    reported. Deployments that others made after the push to B would look like conflicts.
     """
     lacking, known, snapshot = list[Unsent](), _pushed(store), store.fresh()
     names = [name for name in snapshot.targets() if target in (None, name)]
@@ -155,8 +156,8 @@ def unsent(store: Store, target: str | None = None) -> tuple[Unsent, ...]:
 def against(store: Store, target: str) -> Against:
     """The statements that a new deployment must retract so that a remote accepts it.
 
-    There are none if another remote has accepted these statements or would accept them, because
-    they stay in the record of that remote.
+    The result is empty if another remote has accepted these statements or would accept them. In
+    this case, they must not be retracted, because they count at that remote.
     """
     conflicts = {u.remote: u.against for u in unsent(store, target) if u.state == "conflict"}
     if any(name not in conflicts for name, known in _pushed(store).items() if known is not None):
@@ -178,12 +179,10 @@ def apart_from(store: Store, remote: Remote, target: str) -> Against:
 
 
 def _counting(snapshot: Snapshot, target: str, rows: Sequence[Recorded]) -> set[StatementId]:
-    """Deployments that are retracted here and still count at a remote that lacks these
-    operations.
-    """
+    """Deployments that are retracted here, but not at a remote that lacks these operations."""
     numbers = {row.sequence for row in rows}
 
-    # An operation is lacking, too, if a later operation replaced it and is lacking.
+    # The remote lacks an operation, too, if it lacks a later operation that replaced it.
     def is_lacking(recorded: Recorded, until: int) -> bool:
         is_skipped = recorded.sequence < until and not recorded.entry.is_received
         return is_skipped or recorded.sequence in numbers

@@ -1,7 +1,8 @@
 """The encoding of messages, answers and errors between a client and a server.
 
-The body of a slow answer is a sequence of *frames*: each has a kind, a length, and as many bytes.
-An empty data frame means that the server is still working. `slices` defines the encoding of slices.
+The body of a slow answer is a sequence of *frames*. A frame has a kind, the length of its payload,
+and the payload. An empty data frame means that the server is still working. The encoding of slices
+(the parts of a transfer) is defined in `slices`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MAX_PROBLEM = 64 << 10
 MAX_MARK = 256
 """Limit of bytes of a mark of the live version."""
 CHECKED = 64 << 10
-"""Bytes at the start of an answer that must be equal if the answer is requested again."""
+"""Number of first bytes of an answer that must be equal if the answer is requested again."""
 WAIT = 60.0
 """Limit of seconds for which a server waits for another live version."""
 ALIVE = 15.0
@@ -48,7 +49,10 @@ class Broken(ConnectionError):
 
 
 class _Head(RemoteHead, frozen=True, array_like=True):
-    """A head whose refs are encoded as pairs: the id of a version, or the name of another ref."""
+    """A head whose refs have pairs as values: the id of a version, and the name of another ref.
+
+    One element of each pair is None.
+    """
 
     refs: dict[str, tuple[CommitId | None, str | None]]  # type: ignore[assignment]
 
@@ -99,7 +103,7 @@ def encode_error(error: MvcError) -> bytes:
 
 
 def decode_error(data: bytes) -> MvcError:
-    """Decodes an error. If this mvc does not know the class of the error: RemoteRefused."""
+    """Decodes an error. RemoteRefused if the class of the error is unknown."""
     sent = decode(_SentError, data)
     kind = class_named(sent.kind) or RemoteRefused
     hint = None if sent.hint is None else printable(sent.hint[:_LONGEST_TEXT])
@@ -112,7 +116,9 @@ def frame(kind: bytes, payload: bytes | bytearray | memoryview = b"") -> bytes:
 
 
 def read_frames(read: Callable[[int], bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """The kind and the payload of each frame up to the end. Data come in parts, never empty.
+    """Yields the kind and the payload of each frame up to the end frame.
+
+    The payload of a data frame is yielded in parts, which are never empty.
 
     ``read(n)`` returns at most n bytes, and no bytes at the end. Raises Broken if the stream ends
     too early, and the error in an error frame.

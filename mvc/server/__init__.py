@@ -1,4 +1,4 @@
 """The server of ``mvc serve``: serves repositories over https, a Unix socket, or the pipes of ssh.
 
-This package has authentication and permissions. ``mvc.remote`` has the transfers.
+This package has the authentication and the permissions. The transfers are in ``mvc.remote``.
 """

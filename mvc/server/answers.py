@@ -1,6 +1,6 @@
-"""A cache of answers that many nodes request.
+"""A cache of answers that many nodes (machines that serve a model) request.
 
-An answer is computed once, and stored in an unnamed file.
+An answer has a live version. It is computed once, and stored in an unnamed file.
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ from typing import TypeAlias
 from mvc.limits import MIB
 from mvc.transport import Slice, slices
 
-CACHED = 8
+CACHED = 8  # limit of cached answers
 MOST = 256 * MIB
 """Limit of bytes of all cached answers. A larger answer is computed for each request."""
 PART = 64 << 10
-"""Bytes of an answer that are read at once: few, because many requests read concurrently."""
+"""Number of bytes of an answer that are read in one step.
+
+The number is small, because many requests read concurrently.
+"""
 
 
 class Answer:
-    """A slice (versions with their records) in an unnamed file, deleted with its last reader."""
+    """A slice (versions with their records) in an unnamed file.
+
+    The system deletes the file when its last reader closes it.
+    """
 
     def __init__(self, file: int, size: int) -> None:
         self.size = size
@@ -43,13 +49,13 @@ class Answer:
 def store_answer(
     folder: Path, answer: Iterator[Slice], is_current: Callable[[], bool]
 ) -> Answer | None:
-    """Stores a slice. None if the slice is too large, or the disk is full.
+    """Stores a slice. None if the slice is too large, outdated, or the disk is full.
 
-    ``is_current``: whether the slice still answers the request. The repository may have changed.
+    ``is_current``: returns False if the repository changed so that the slice is outdated.
     """
     first = next(answer)
     room = len(first.head) + first.size + MIB  # the encoding adds less than 1 KiB
-    # macOS lacks posix_fallocate.
+    # macOS lacks posix_fallocate, which reserves the space: there, nothing is cached.
     if room > MOST or not is_current() or not hasattr(os, "posix_fallocate"):
         return None
     with suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
@@ -62,17 +68,20 @@ def store_answer(
 
 
 Pending: TypeAlias = asyncio.Future[Answer | None]
-"""An answer in preparation. Its result is None if each request computes its own answer."""
+"""An answer in preparation. The result None means that each request computes its own answer."""
 
 
 class Answers:
-    """The answers to recent requests. To be used only in the event loop's thread."""
+    """The answers to recent requests. Use it only in the thread of the event loop."""
 
     def __init__(self) -> None:
         self._cached = OrderedDict[Hashable, Pending]()
 
     def find(self, question: Hashable) -> Pending | None:
-        """The cached answer to a request. None if there is none, or if it failed."""
+        """The cached answer to a request.
+
+        None if no answer is cached, or if its computation failed.
+        """
         pending = self._cached.get(question)
         if pending is None or (pending.done() and pending.exception() is not None):
             return None
@@ -85,7 +94,7 @@ class Answers:
         pending.add_done_callback(self._trim)
 
     def _trim(self, _: Pending) -> None:
-        """Removes old answers from the cache. Open readers can still read them."""
+        """Removes old answers from the cache. Requests that read a removed answer can continue."""
         total = 0
         for i, (question, pending) in enumerate(reversed([*self._cached.items()])):
             is_whole = pending.done() and pending.exception() is None

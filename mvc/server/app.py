@@ -1,9 +1,9 @@
 """The server's protocol as an ASGI application.
 
 The requests are ``v1/head``, ``v1/live``, ``v1/send`` and ``v1/receive``. The same application
-answers over TLS, a Unix socket and the pipes of ssh. Slow work runs in threads, and its answer
-comes in frames (``mvc.remote.wire``), so that a client sees that the server is alive. Text of a
-request is checked or escaped before it is logged.
+answers over TLS, a Unix socket and the pipes of ssh. Slow work runs in threads. Meanwhile the
+server sends empty frames (parts of an answer, see ``mvc.remote.wire``), so that the client sees
+that it is alive. Text of a request is checked or escaped before it is logged.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from mvc.types import Bytes
 
 PROOFS = 4
 """Limit of slices (parts of pushes) in verification. More requests get the status 503."""
-_PROCESSORS = 4  # CPUs for each running verification
+_PROCESSORS = 4  # number of CPUs for each running verification
 SENDS = 16
-"""Limit of concurrent answers with slices."""
+"""Limit of concurrent answers with slices (parts of fetches)."""
 WORKING = 8
 """Limit of threads that compute these answers."""
 READERS = 256
@@ -64,14 +64,14 @@ UPLOADS = 64
 WAITING = 4096
 """Limit of requests that wait for the next live version."""
 WATCHES = 256
-"""Limit of targets with waiting requests."""
+"""Limit of targets (places where a version is live) with waiting requests."""
 LONGEST_HEAD = 32 << 10
 """Limit of bytes of the URL and the headers of a request."""
 _POLL = 0.1
 SILENCE = 60.0
-"""Seconds within which ``_STRIDE`` bytes of the body of a request, or its end, must arrive."""
+"""Seconds within which the next ``_STRIDE`` bytes of a request's body, or its end, must arrive."""
 _STRIDE = 64 << 10
-_STALLED = 600.0  # limit of seconds in which a client reads nothing of its answer
+_STALLED = 600.0  # limit of seconds for which a client reads nothing of its answer
 _VERBS = {"head", "live", "send", "receive", "metrics"}
 _T = TypeVar("_T")
 
@@ -80,7 +80,10 @@ METRICS: scopes.Action = "metrics"
 
 
 class Application:
-    """Serves the repositories of a folder. ``stopping``: whether waiting requests must end now."""
+    """Serves the repositories of a folder. ``stopping``: returns whether the server stops.
+
+    ``gather``: seconds for which reports of nodes are collected.
+    """
 
     def __init__(
         self, repositories: Repositories, gate: Gate, *,
@@ -95,7 +98,7 @@ class Application:
         # Separate threads, so that slow work does not delay heads.
         self._short = ThreadPoolExecutor(4, thread_name_prefix="mvc-serve")
         self._long = ThreadPoolExecutor(WORKING, thread_name_prefix="mvc-slices")
-        # A verification uses all CPUs and much memory, so only few run at once.
+        # A verification uses many CPUs and much memory, so only few run concurrently.
         proofs = max(1, min(PROOFS, cpu_count() // _PROCESSORS))
         self._proving = ThreadPoolExecutor(proofs, thread_name_prefix="mvc-proof")
         self._watches = dict[tuple[str, str, str], asyncio.Task[str]]()
@@ -127,7 +130,10 @@ class Application:
     def _answering(
         self, endpoint: Callable[[Request, Served, Caller], Awaitable[Response]] | None
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Adds authentication, errors and logs to an endpoint. ``endpoint`` None: the metrics."""
+        """Adds authentication, errors and logs to an endpoint.
+
+        If it is None, answers with metrics.
+        """
 
         async def answer(request: Request) -> Response:
             begun = time.monotonic()
@@ -153,7 +159,7 @@ class Application:
             except Exception as error:  # a bug; its text may contain data of the request
                 log_event("mvc.server", _bug(error), level="error")
                 response = _problem(MvcError("internal error"), 500)
-            response.headers["Cache-Control"] = "no-store"  # because a cache would bypass tokens
+            response.headers["Cache-Control"] = "no-store"  # a cache would bypass tokens
             verb = printable(request.url.path.rpartition("/")[2])[:20]
 
             def note() -> None:
@@ -185,7 +191,7 @@ class Application:
     ) -> None:  # fmt: skip
         """Counts and logs a request after the end of its answer."""
         seconds = time.monotonic() - begun
-        kind = outcome.partition(":")[0].replace(" ", "-")  # for a bug, without its line number
+        kind = outcome.partition(":")[0].replace(" ", "-")  # without the line number of a bug
         self._counters.answered(verb if verb in _VERBS else "other", status, kind, seconds)
         client = printable(request.client.host) if request.client else ""
         method = printable(request.method)
@@ -226,7 +232,11 @@ class Application:
         return Response(data, media_type=wire.CONTENT)
 
     async def _live(self, request: Request, served: Served, caller: Caller) -> Response:
-        """Answers with the mark of a target's live version, perhaps after a wait for a new mark."""
+        """Answers with the mark of a target's live version.
+
+        A mark is a text that changes with the version. If the client knows the mark, waits for a
+        new one.
+        """
         scopes.require(caller.scopes, "read")
         target, known = request.query_params.get("target", ""), request.query_params.get("mark")
         mark, _ = await self._run(served.transport.mark, target)
@@ -241,7 +251,10 @@ class Application:
     async def _next_mark(
         self, served: Served, target: str, known: str, seconds: float, *, caller: Caller
     ) -> str:
-        """The next mark. After ``seconds`` without a change, the known mark."""
+        """Waits until the mark differs from ``known``.
+
+        Returns ``known`` if ``seconds`` pass before.
+        """
         deadline = time.monotonic() + seconds
         key = served.name, target, known
         while (left := deadline - time.monotonic()) > 0 and not self._stopping():
@@ -257,9 +270,9 @@ class Application:
     async def _watch(
         self, served: Served, key: tuple[str, str, str], release: Callable[[], None]
     ) -> str:
-        """Polls on behalf of all requests that wait for the same mark. Returns the new mark.
+        """Polls for all requests that wait until the same mark changes. Returns the current mark.
 
-        It polls for as long as one request may wait.
+        It ends when the mark changes, or after the longest time that a request may wait.
         """
         _, target, mark = key
         deadline = time.monotonic() + wire.WAIT
@@ -279,7 +292,7 @@ class Application:
         scopes.require(caller.scopes, "read")
         skip = _number(request.query_params.get("skip"))
         check = request.query_params.get("check", "")
-        # The body is read first, so that a slow request occupies no place.
+        # The body is read first: so a slow request does not count against the limit of answers.
         wanted = wire.decode(Wanted, await _body(request))
         framed = partial(_framed, skip=skip, check=check)
         if not wanted.live:
@@ -288,7 +301,7 @@ class Application:
         key = await self._run(served.cache_key, wanted)
         pending = self._answers.find(key)
         is_cached = pending is not None
-        if pending is None:  # there is no await until ``add``, so the answer is computed only once
+        if pending is None:  # no await until ``add``: so no second request computes it
             release = self._sends.acquire(caller)
             pending = asyncio.get_running_loop().run_in_executor(
                 self._long, partial(_answer, served, wanted, key)
@@ -307,7 +320,7 @@ class Application:
         *,
         caller: Caller,
     ) -> AsyncGenerator[bytes, None]:
-        """The frames of a cached answer, or of one computed for this request."""
+        """The frames of a cached answer, or of an answer that is computed for this request."""
         async for row in _patiently(partial(asyncio.wait, {pending})):
             yield row
         answer = pending.result()
@@ -326,7 +339,7 @@ class Application:
     async def _rows(
         self, frames: Generator[bytes], executor: Executor | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """The frames, computed by one thread at a time."""
+        """The frames, computed in threads, one frame after the other."""
         try:
             while True:
                 work = partial(next, frames, b"")
@@ -344,7 +357,7 @@ class Application:
     ) -> AsyncGenerator[bytes, None]:
         """Yields empty data frames while a function runs in a thread, and then its result.
 
-        When this generator ends, the function has ended, even if the answer is aborted.
+        This generator ends only after the function has ended, even if the answer is aborted.
         """
         running = asyncio.get_running_loop().run_in_executor(executor, function)
         try:
@@ -379,7 +392,7 @@ class Application:
     ) -> _Frames:
         at, last = _number(request.query_params.get("at")), request.query_params.get("last") == "1"
         answer = await self._run(upload.answer)
-        if answer is not None:  # the client has not received the answer
+        if answer is not None:  # the client did not receive it before
             await _drained(request)
             return _Frames(_row(_answered(answer)))
         await self._append(request, served, upload, at)
@@ -415,9 +428,9 @@ class Application:
     async def _reported(
         self, served: Served, upload: Upload, caller: Caller, reports: Sequence[slices.NodeReport]
     ) -> _Frames:
-        """Publishes reports together with those of other nodes.
+        """Publishes reports together with the reports of other nodes.
 
-        A client that gets no answer sends its reports again.
+        A client that gets no answer will send its reports again.
         """
         request = Slice(slices.encode_entries([Sent(reports=tuple(reports))]), 0, ())
         try:
@@ -435,7 +448,7 @@ class Application:
             gathering.add(reports, served.transport, self._run, now_ns=now_ns, author=caller.sender)
         )
 
-        # Called even if the client has disconnected.
+        # This function is called even if the client has disconnected.
         def ended(done: asyncio.Future[Received]) -> None:
             if not done.cancelled():
                 audit(served.name, caller, request, done.exception() or done.result())
@@ -450,7 +463,10 @@ class Application:
         return _Frames(answer())
 
     async def _append(self, request: Request, served: Served, upload: Upload, at: int) -> None:
-        """Appends a request's body to an upload. If the connection breaks, received bytes stay."""
+        """Appends a request's body to an upload.
+
+        If the connection breaks, the bytes that were received before stay in the upload.
+        """
         size = _number(request.headers.get("Content-Length", str(wire.PART)))
         if size > wire.PART:
             await _drained(request)
@@ -470,12 +486,12 @@ class Application:
                     if buffer:
                         write(buffer)
             left = await self._run(upload.left)
-            if at == 0:  # the size that the slice declares must fit, too
+            if at == 0:  # the declared rest of the slice must fit, too
                 await self._run(served.reserve, upload.id, left)
         except (InUse, MvcError) as error:
-            if not isinstance(error, InUse):  # an incomplete upload would only use disk space
+            if not isinstance(error, InUse):  # the rest of the upload would be refused, too
                 await self._run(upload.delete)
-            # Otherwise the client would see a broken connection, and no answer.
+            # If the body was not read, the client would see a broken connection, and no answer.
             await _drained(request)
             raise
         finally:
@@ -483,9 +499,11 @@ class Application:
 
 
 class _Frames(Response):
-    """An answer in frames. At its end, even after an error, each function in ``ended`` is called.
+    """An answer in frames.
 
-    ``outcome``: the result, for the log. For a complete answer, ``done`` returns the outcome.
+    At the end of the answer, even after an error, each function in ``ended`` is called.
+
+    ``outcome``: the result, for the log. ``done``: returns the outcome of a complete answer.
     """
 
     def __init__(
@@ -501,12 +519,12 @@ class _Frames(Response):
         self._rows, self._done = rows, done
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        # The body was read, so the next message is the end.
+        # The body of the request was read, so the next message means that the client disconnected.
         disconnected = asyncio.ensure_future(receive())
         try:
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
-            with suppress(TimeoutError):  # the client does not read
+            with suppress(TimeoutError):  # the client reads nothing
                 self.outcome = await self._sent(send, disconnected)
         finally:
             disconnected.cancel()
@@ -572,7 +590,8 @@ _STATUS = {RemoteRefused: 403, StorageFull: 507}
 def _check_form(request: Request) -> None:
     """Raises Denied for headers over the limit, and for a body with two lengths.
 
-    The parser enforces the limit too late. A proxy could read two lengths in another way.
+    The HTTP parser would accept longer headers. With two lengths, a proxy and the parser could
+    disagree about the end of the body.
     """
     if "Content-Length" in request.headers and "Transfer-Encoding" in request.headers:
         raise Denied(400, RemoteRefused("a request must not have two body lengths"))
@@ -589,7 +608,7 @@ def _bug(error: Exception) -> str:
 
 
 def _number(text: str | None) -> int:
-    """A number in a query or header. Raises RemoteRefused."""
+    """Parses a number in a query or header. Raises RemoteRefused."""
     if text is None or not (text.isascii() and text.isdecimal()) or len(text) > 18:
         raise RemoteRefused("a number is missing in the request")
     return int(text)
@@ -609,7 +628,7 @@ def _seconds(request: Request) -> float:
 
 
 async def _chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """The body, in parts as they arrive. Raises Denied if it is too long or too slow."""
+    """Yields the parts of the body as they arrive. Raises Denied if it is too long or too slow."""
     stream, now = aiter(request.stream()), time.monotonic
     stride, patience = _STRIDE, SILENCE
     while True:
@@ -636,7 +655,7 @@ async def _body(request: Request) -> bytes:
 
 
 async def _drained(request: Request) -> None:
-    with suppress(Denied, RuntimeError):  # the body was read already
+    with suppress(Denied, RuntimeError):  # RuntimeError: the body was read before
         async for _ in _chunks(request, wire.PART):
             pass
 
@@ -647,16 +666,17 @@ def _answer(served: Served, wanted: Wanted, key: Hashable) -> Answer | None:
 
 
 def _sent(served: Served, wanted: Wanted) -> Iterator[Bytes]:
-    """The bytes of slices, with an empty part at the end of each."""
+    """The bytes of the slices, with an empty part at the end of each slice."""
     for slice_ in served.transport.send(wanted):
         yield from slices.write(slice_)
         yield b""
 
 
 def _framed(parts: Iterator[Bytes], skip: int, check: str, size: int = MIB) -> Generator[bytes]:
-    """Frames of ``size`` bytes of slices, without the first ``skip`` bytes.
+    """Yields frames with about ``size`` bytes of the slices, without the first ``skip`` bytes.
 
-    ``check``: the BLAKE3 hash of the beginning of the skipped bytes. An empty part ends a frame.
+    ``check``: the BLAKE3 hash that the beginning of the skipped bytes must have. An empty part in
+    ``parts`` ends a frame.
     """
     hasher, checked, left = blake3(), wire.CHECKED, skip
     row = bytearray()

@@ -14,15 +14,18 @@ from mvc.text import listed, printable
 from mvc.transport import Received, Sent, Slice, decode_entries
 
 _MOST = 100  # limit of names in a field
-_LONGEST = 250  # limit of characters of a name, because a refused name may have any length
+_LONGEST = 250  # limit of characters of a name: a refused name may have any length
 
 
 def audit(repository: str, caller: Caller, sent: Slice, result: Received | BaseException) -> None:
-    """Writes the line, unless nothing changed. For a refused slice: the requested changes."""
+    """Writes the log line of a slice (a part of a push), unless nothing changed.
+
+    The line of a refused slice has the requested changes.
+    """
     if isinstance(result, Received) and not result.begun:
         return
     deployed, counts = list[str](), Counter[str]()
-    with suppress(MvcError):  # perhaps it was refused because it cannot be decoded
+    with suppress(MvcError):  # a slice that cannot be decoded is refused, too
         entries = decode_entries(sent.head)
         deployed = _deployed(entries)
         counts = _counted(entries)
@@ -45,7 +48,7 @@ def audit(repository: str, caller: Caller, sent: Slice, result: Received | BaseE
 
 
 def _deployed(entries: Iterable[Sent]) -> list[str]:
-    """Targets and versions of deployments, including those that nodes report."""
+    """The targets and versions of deployments, including deployments that nodes report."""
     shown = list[str]()
     for sent in entries:
         deployed = ((row.target, row.subject) for row in sent.deployments)
@@ -55,7 +58,10 @@ def _deployed(entries: Iterable[Sent]) -> list[str]:
 
 
 def _counted(entries: Iterable[Sent]) -> Counter[str]:
-    """Numbers of versions, states and statements by kind, without deployments."""
+    """Counts versions, states and statements.
+
+    The kinds of statements except deployments are keys.
+    """
     counts = Counter[str]()
     for entry in entries:
         counts["versions"] += len(entry.commits)

@@ -1,4 +1,4 @@
-"""Authentication: finds the caller of a request and its scopes, by one account or by tokens."""
+"""Authentication: finds the caller of a request, and the scopes (rights) of the caller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BEARER = "bearer "
 
 
 class Caller(Struct, frozen=True):
-    """The authenticated caller. ``scopes``: those for the requested repository, never empty.
+    """The authenticated caller. ``scopes``: scopes for the requested repository, never empty.
 
     ``sender``: the token or account that is recorded with a change.
     """
@@ -27,7 +27,7 @@ class Caller(Struct, frozen=True):
 
 
 class Denied(Exception):
-    """A request is refused before it is processed. ``status``: the status of HTTP."""
+    """A request is refused before it is processed. ``status``: the HTTP status."""
 
     def __init__(self, status: int, error: MvcError) -> None:
         super().__init__(error.message)
@@ -42,7 +42,7 @@ class Gate(Protocol):
 
 
 class Account:
-    """A gate for ssh: every client is the same account."""
+    """A gate for ssh: every client is the account of this process. ``allowed``: its scopes."""
 
     def __init__(self, allowed: tuple[str, ...] = ()) -> None:
         self._scopes = scopes.within(allowed, "") if allowed else ALL
@@ -54,7 +54,7 @@ class Account:
 
 
 class Holders:
-    """A gate for tokens: every client has a token of the served folder."""
+    """A gate for tokens: every client must have a token of the served folder."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -95,6 +95,6 @@ class Holders:
 
 
 def may_push(granted: Iterable[str]) -> None:
-    """Raises RemoteRefused for read-only scopes."""
+    """Raises RemoteRefused if none of the scopes allows a push or a deployment."""
     if not any(scope == "admin" or ":" in scope for scope in granted):
         scopes.require(("read",), "push", "heads/*")

@@ -1,7 +1,8 @@
-"""Collects the reports of nodes within half a second into one journal entry.
+"""Collects reports of nodes (machines that serve a model), and publishes them together.
 
-So all these reports need only one flush to disk. A refused report is isolated by bisection, so that
-one node cannot block all nodes.
+All reports that arrive within half a second need only one flush to disk. If the reports are
+refused, each half of them is tried again alone. So one node with a wrong report cannot block other
+nodes.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from mvc.errors import MvcError
 from mvc.transport import NodeReport, Received, Sent, Slice, Transport, encode_entries
 
 SECONDS = 0.5
-"""Seconds for which the first report waits for more reports. Its node waits meanwhile."""
+"""Seconds for which the first report waits for more reports before all of them are published."""
 MOST = 20_000
 """Limit of waiting reports of one repository."""
-_ENTRY = 128  # limit of deployments in one entry
+_ENTRY = 128  # limit of deployments in one journal entry
 
 
 class _Waiting(Struct, eq=False):
@@ -50,9 +51,9 @@ class Gathering:
         now_ns: int,
         author: str,
     ) -> Received:
-        """Returns once the reports of ``author`` are durable. Raises the error of a refusal.
+        """Adds the reports of ``author``, and returns when they are durable.
 
-        ``run``: calls a function in a thread.
+        Raises an error if they are refused. ``run``: calls a function in a thread.
         """
         stamped = (replace(report, author=author, arrived_ns=now_ns) for report in reports)
         mine = _Waiting(tuple(stamped))

@@ -1,4 +1,4 @@
-"""Listens on an address, with TLS, until the process is stopped: ``mvc serve``."""
+"""The server of ``mvc serve``: listens on an address until the process is stopped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BEGINS = 30.0
 _KEEP_ALIVE = 120
 _FILES = 2 * _CONNECTIONS
 _MALLOC = {-8: 2, -3: 4 << 20}  # M_ARENA_MAX, M_MMAP_THRESHOLD
-_GRACE = 30  # seconds for running requests when the server stops
+_GRACE = 30  # seconds until running requests are aborted when the server stops
 _BACKLOG = 1024
 _HOST = re.compile(r"(.*):([0-9]{1,5})")
 
@@ -52,9 +52,10 @@ class Listening(Struct, frozen=True):
 
 
 def serve(settings: Listening, *, ready: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT. Then completes running requests.
+    """Serves until SIGTERM or SIGINT arrives. Then completes the running requests.
 
-    ``ready`` is called with the URL. Raises WrongUsage, IoFailed, NotARepository.
+    ``ready`` is called with the URL when the server listens. Raises WrongUsage, IoFailed,
+    NotARepository.
     """
     fs = FileSystem()
     facts = fs.stat(settings.folder)
@@ -87,7 +88,7 @@ def serve(settings: Listening, *, ready: Callable[[str], None]) -> None:
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed if no request arrives in time."""
+    """A connection that is closed if no request arrives within ``BEGINS`` seconds."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -144,7 +145,8 @@ def server_of(
 def run(server: uvicorn.Server, listening: socket.socket) -> None:
     """Answers on a listening socket until the server stops or a signal arrives.
 
-    After a clean shutdown, uvicorn raises the signal again. So the handlers are replaced.
+    After a clean shutdown, uvicorn sends the signal to this process again. So the handlers are
+    replaced by handlers that do nothing.
     """
     signals = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda *_: None) for number in signals]
@@ -156,10 +158,11 @@ def run(server: uvicorn.Server, listening: socket.socket) -> None:
 
 
 def _prepare_process() -> None:
-    """Raises the limit of open files, and limits the memory that glibc retains.
+    """Raises the limit of open files, and limits the free memory that glibc retains.
 
-    glibc gives threads their own arenas, and these retain the memory of large slices. Without a
-    fixed threshold, glibc retains large blocks as soon as one was freed.
+    glibc would give each thread its own pool of memory, so the number of pools is limited. By
+    default, glibc returns the memory of a large block to the system when it is freed, but after the
+    first time retains such blocks. With a fixed threshold, it always returns them.
     """
     import ctypes
     import resource
@@ -203,7 +206,7 @@ def _listen(address: str) -> tuple[socket.socket, str]:
             listening = socket.socket(socket.AF_UNIX)
             try:
                 listening.bind(str(path))
-                path.chmod(0o660)  # for a proxy in the same group
+                path.chmod(0o660)  # a proxy may run in the same group
                 listening.listen(_BACKLOG)
             except BaseException:
                 listening.close()
@@ -222,7 +225,7 @@ def _listen(address: str) -> tuple[socket.socket, str]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Deletes the socket of a server that no longer runs."""
+    """Deletes a socket that a server left behind. A socket on which a server listens stays."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             return

@@ -1,7 +1,7 @@
 """Counts events since the start of the server, for ``/metrics``.
 
-The text format is that of Prometheus 0.0.4. Labels have few values, and never names of repositories
-or callers.
+The text format is that of Prometheus 0.0.4. A label has one of a few values, and never the name of
+a repository or caller.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Iterator, Mapping
 from mvc.version import installed_version
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
-_BOUNDS = (0.01, 0.1, 1.0, 10.0, 60.0)  # seconds
+_BOUNDS = (0.01, 0.1, 1.0, 10.0, 60.0)  # bounds of the histogram, in seconds
 
 
 class Counters:
-    """The counters. To be used only in the event loop's thread."""
+    """The counters. Use them only in the thread of the event loop."""
 
     def __init__(self) -> None:
         self.sent = self.received = 0
-        """Bytes of sent frames, and of received slices."""
+        """Number of bytes of sent frames, and of received slices (parts of pushes)."""
         self._begun = time.time()
         self._requests = Counter[tuple[str, int]]()
         self._outcomes = Counter[str]()
@@ -29,14 +29,14 @@ class Counters:
         self._seconds = defaultdict[str, float](float)
 
     def answered(self, request: str, status: int, outcome: str, seconds: float) -> None:
-        """Counts a request. ``outcome``: the result of an answer in frames, otherwise empty."""
+        """Counts a request. ``outcome``: the result of an answer in frames, else an empty text."""
         self._requests[request, status] += 1
         self._outcomes.update([outcome] if outcome else [])
         self._buckets.update((request, bound) for bound in _BOUNDS if seconds <= bound)
         self._seconds[request] += seconds
 
     def text(self, now: Mapping[str, int]) -> str:
-        """All metrics. ``now``: values of gauges at this moment."""
+        """The text with all metrics. ``now``: current values of gauges."""
         requests = {
             f'{{request="{request}",status="{status}"}}': count
             for (request, status), count in sorted(self._requests.items())
@@ -80,7 +80,7 @@ class Counters:
 
 
 def _metric(name: str, kind: str, help_: str, samples: Mapping[str, float]) -> str:
-    """The lines of a metric. ``samples``: values by labels."""
+    """The lines of a metric. ``samples`` maps labels to values."""
     lines = (
         f"# HELP mvc_serve_{name} {help_}",
         f"# TYPE mvc_serve_{name} {kind}",

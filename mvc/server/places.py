@@ -1,4 +1,4 @@
-"""Limits concurrent requests of one kind, and shares the places fairly between callers."""
+"""Limits how many requests of one kind run concurrently, in total and for each caller."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from mvc.server.authority import Caller
 
 
 class PlacesTaken(Exception):
-    """No place is free for this caller now."""
+    """The limit of concurrent requests is reached for this caller."""
 
 
 class Places:
-    """``most`` places for concurrent requests. One caller gets at most half, rounded up.
+    """Permits ``most`` concurrent requests: each request occupies a *place*.
 
-    A caller gets another place only if more places are free than the caller has already. So a
-    caller with many slow requests leaves places for other callers.
+    A caller gets another place only if the number of free places is larger than the number of
+    places that the caller has. So one caller gets at most half of the places, rounded up.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._used = Counter[str]()
-        self._released = asyncio.Event()  # each event is set once, by the next release
+        self._released = asyncio.Event()  # the next release sets and replaces it
 
     @property
     def used(self) -> int:
         return self._used.total()
 
     def acquire(self, caller: Caller) -> Callable[[], None]:
-        """Acquires a place. Returns the function that releases it. Raises PlacesTaken."""
+        """Acquires a place. Returns a function that releases the place. Raises PlacesTaken."""
         if not self._may_acquire(caller.name):
             raise PlacesTaken
         return self._acquire(caller.name)
 
     async def wait(self, caller: Caller, acquired: ExitStack) -> None:
-        """Acquires a place, and waits if necessary. Closing ``acquired`` releases the place."""
+        """Waits until a place is free, and acquires it. Closing ``acquired`` releases the place."""
         while not self._may_acquire(caller.name):
             await self._released.wait()
         acquired.callback(self._acquire(caller.name))

@@ -1,4 +1,4 @@
-"""Finds the repositories below a served folder by name, opens each once, and limits their size."""
+"""Finds the repositories below a served folder by their names, and limits their sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from mvc.transport import Received, Slice, Wanted, serve
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}", re.ASCII)
 RESERVE = 1 << 30
-"""Bytes of a disk that uploads leave free, but at most a quarter of the free bytes."""
+"""Number of bytes of the disk that uploads leave free.
+
+It is a quarter of the free bytes if this is less.
+"""
 _DEEPEST = 8
 _FOLDERS = 1000  # limit of folders that are searched for repositories
 _OPEN = 64
@@ -28,7 +31,7 @@ _OPEN = 64
 
 
 class Served:
-    """An open repository with its uploads. ``transport`` has all permissions."""
+    """An open repository, and its uploads. ``transport``: reads and writes it with all rights."""
 
     def __init__(self, fs: FileSystem, name: str, root: Path, quota: int | None) -> None:
         self.name = name
@@ -47,17 +50,19 @@ class Served:
         return serve(self._repo, caller.scopes, sender=caller.sender).receive(incoming)
 
     def cache_key(self, wanted: Wanted) -> Hashable:
-        """A key for the answer about a live version: equal keys mean equal answers.
+        """A cache key for the answer to a request for a live version.
 
-        The key changes when a state is forgotten, so that no earlier answer is sent again.
+        Requests with equal keys have equal answers.
+
+        The key changes if a state is forgotten, so that the cached state is not sent again.
         """
         return self, wanted, self.transport.mark(wanted.live)
 
     def reserve(self, upload: str, size: int) -> None:
         """Reserves ``size`` bytes for an upload. Raises StorageFull.
 
-        Other reservations and the size of the repository count, too. ``RESERVE`` bytes of the disk
-        stay free for other programs.
+        The repository with all reservations must fit into the quota, and leave ``RESERVE`` bytes of
+        the disk free.
         """
         with self._lock:
             self._reserved.pop(upload, None)
@@ -89,12 +94,12 @@ class Served:
 
 
 class Repositories:
-    """The repositories of a folder: the folder itself, named '', or repositories below it."""
+    """The repositories of a folder: the folder itself (named ''), or repositories below it."""
 
     def __init__(
         self, fs: FileSystem, folder: Path, quota: int | None = None, *, shown: str = "at this URL"
     ) -> None:
-        """``shown``: the folder in messages to clients, which must not see its path."""
+        """``shown``: the folder in messages to clients, which must not contain its path."""
         self.fs = fs
         self._shown = shown
         self.folder = fs.realpath(folder)
@@ -109,7 +114,7 @@ class Repositories:
     def find(self, name: str) -> Served:
         """The repository of this name.
 
-        Raises RemoteRefused if it is missing, and the errors of opening it.
+        Raises RemoteRefused if there is none, and the errors of opening a repository.
         """
         with self._lock:
             served = self._open.get(name)
@@ -119,7 +124,7 @@ class Repositories:
                     return served
             served = self._open[name] = Served(self.fs, name, self._root(name), self._quota)
             while len(self._open) > _OPEN:
-                # Running requests have references, so their repositories stay open.
+                # Running requests have references to their repositories, which so stay open.
                 self._open.popitem(last=False)
             return served
 
@@ -146,7 +151,10 @@ class Repositories:
 
 
 def names_in(fs: FileSystem, folder: Path, limit: float = _FOLDERS) -> Iterator[str]:
-    """Names of the repositories to serve. '' is the folder itself. Searches ``limit`` folders."""
+    """The names of the repositories in and below a folder, as in ``Repositories``.
+
+    At most ``limit`` folders are searched.
+    """
     top = fs.realpath(folder)
     waiting = [top]
     while waiting and limit:
@@ -164,7 +172,7 @@ def _size(fs: FileSystem, folder: Path) -> int:
     for name in fs.list(folder):
         facts = fs.stat(folder / name, follow=False)
         if facts is not None and facts.is_dir:
-            with suppress(MvcError):  # it may be deleted meanwhile
+            with suppress(MvcError):  # the folder may be deleted meanwhile
                 total += _size(fs, folder / name)
         elif facts is not None:
             total += facts.size

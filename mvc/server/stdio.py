@@ -1,7 +1,7 @@
 """``mvc serve --stdio``: serves one repository over standard streams, for the account that runs it.
 
-The application answers on a private Unix socket. Two threads copy between the socket and the
-streams. ssh is at the other end of the streams.
+ssh is at the other end of these streams. The application answers on a private Unix socket. Two
+threads copy bytes between the socket and the streams.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _KEEP_ALIVE = 86_400  # long, because a new ssh connection could ask for a passw
 def serve_stdio(path: Path, allowed: Sequence[str] = (), quota: int | None = None) -> None:
     """Answers on standard input and output until the client closes them.
 
-    ``allowed``: scopes; by default, all. Raises WrongUsage, RemoteRefused. If the repository cannot
-    be opened, each request is answered with that error, so that the client can show it.
+    ``allowed``: the scopes (rights) of the client, by default all. Raises WrongUsage,
+    RemoteRefused. If the repository cannot be opened, each request is answered with the error, so
+    that the client can show the error.
     """
     fs = FileSystem()
     gate = Account(scopes.parse_scopes(allowed) if allowed else ())

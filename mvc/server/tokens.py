@@ -1,7 +1,8 @@
 """Tokens of a served folder, with their scopes. Only hashes of the tokens are stored.
 
-A token has 256 random bits, so its plain hash can be neither reversed nor guessed. The file of the
-tokens is in the served folder, or in its ``.mvc`` if the folder is a repository.
+A scope is a right, such as ``read``. A token has 256 random bits, so nobody can find a token for
+its hash by guessing. The file of the tokens is in the served folder, or in its ``.mvc`` if the
+folder is a repository.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ class Token(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tokens:
-    """The tokens of one served folder. They are read again when their file changes."""
+    """The tokens of one served folder. They are read again if their file has changed."""
 
     def __init__(self, fs: FileSystem, folder: Path, clock: Clock | None = None) -> None:
-        """Raises DubiousOwnership for another user's repository."""
+        """Raises DubiousOwnership if another user owns the repository."""
         self._fs, self._clock = fs, clock or Clock()
         inside = folder / FOLDER
         refuse_foreign(fs, inside)
@@ -82,7 +83,10 @@ class Tokens:
         return known
 
     def holder(self, text: str) -> Token | None:
-        """The stored entry of a token, which may have expired. Compares in constant time."""
+        """Finds a token by its text. The token may have expired.
+
+        The comparison takes constant time, so that its duration reveals nothing.
+        """
         digest = _digest(text)
         equal = [t for t in self.all() if hmac.compare_digest(t.digest.encode(), digest.encode())]
         return equal[0] if equal else None
@@ -130,7 +134,7 @@ class Tokens:
 
     @contextmanager
     def _changing(self) -> Iterator[list[Token]]:
-        """Yields the list of tokens, and writes it after the block, unless the block fails."""
+        """Yields the list of tokens. Writes the list after the ``with`` block, unless it fails."""
         with self._fs.lock(self._file.with_name(f"{self._file.name}.lock")):
             known = list(self.all())
             yield known

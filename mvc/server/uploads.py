@@ -1,7 +1,7 @@
 """Uploads: slices (parts of a push) that are stored in ``.mvc/uploads`` until they are complete.
 
-Each upload is a file. A second file has the answer to it, in case the client does not receive the
-answer. Uploads without progress for ten minutes are deleted.
+Each upload is a file. A second file has the server's answer, because the client may have to ask for
+it again. Uploads without progress for ten minutes are deleted.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Upload:
         return 0 if facts is None else facts.size
 
     def left(self) -> int:
-        """The number of missing bytes, by the size at the beginning of the slice.
+        """The number of bytes that are still missing. The beginning of a slice has its size.
 
         Raises DamagedData.
         """
@@ -85,7 +85,7 @@ class Upload:
         return 0 if whole is None else whole - size
 
     def settled_size(self) -> int:
-        """As ``size``. Raises InUse while a request may still have bytes in memory."""
+        """The number of stored bytes. Raises InUse if a running request may store more bytes."""
         if self._fs.stat(self._path, follow=False) is not None:
             self.lock().release()
         return self.size
@@ -105,10 +105,12 @@ class Upload:
 
     @contextmanager
     def appending(self, at: int) -> Iterator[Callable[[Bytes], None]]:
-        """Yields a function that writes bytes from ``at`` on. They stay if the block fails.
+        """Yields a function that writes bytes from ``at`` on.
 
-        Raises InUse if a broken request has written more since the client asked for the size. The
-        client then asks again.
+        If the ``with`` block fails, the written bytes are not deleted.
+
+        Raises InUse if the file no longer ends at ``at``, because a broken request has written more
+        bytes. The client then asks for the size again.
         """
         with self._fs.open_write(self._path, create=True) as file:
             if file.position != at:
@@ -123,11 +125,14 @@ class Upload:
         return received
 
     def reports(self) -> tuple[NodeReport, ...] | None:
-        """The reports of nodes in the upload. None if it contains anything else."""
+        """The reports of nodes (machines that serve a model) in the upload.
+
+        None if the upload contains anything else.
+        """
         if self.size > _LONGEST_REPORT:
             return None
         with self._opened() as uploaded:
-            for _ in uploaded.records:  # compares the checksum
+            for _ in uploaded.records:  # reading to the end compares the checksum
                 pass
             if uploaded.size or uploaded.moves or uploaded.features:
                 return None

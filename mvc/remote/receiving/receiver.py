@@ -85,11 +85,12 @@ _BODY = 8 * PIECE
 
 
 class _ReceivedEntry(Struct):
-    """A received entry. ``fresh``: its versions that are new here. ``records``: their location.
+    """A received entry. ``fresh``: its versions that are new here. ``records``: its records.
 
     ``refilled``: known versions whose absent states or weights arrived; ``marked`` and ``restored``
-    record the arrival. ``lapsed``: versions with dropped weights and absent bases, which count as
-    forgotten by a rule. ``statements``: statements that may be admitted.
+    record the arrival. ``lapsed``: versions with dropped weights whose bases are absent. These
+    versions count as forgotten by a rule. ``statements``: statements to admit if they pass the
+    checks.
     """
 
     sent: Sent
@@ -140,7 +141,7 @@ class _ReceivedEntry(Struct):
             commits=self.fresh,
             marks=self.marks,
             states=(
-                *(  # a tombstone may follow
+                *(  # a tombstone (purge) may follow
                     StateMark(id_, "absent" if id_ in self.own else "forgotten")
                     for id_, lack in lacks
                     if lack.why != "dropped" or id_ in self.lapsed
@@ -169,9 +170,9 @@ def receive(
 
     ``local``: the slice belongs to a fetch, so the rules for pushes do not apply. ``scopes``: the
     sender's permissions; if empty, all. ``sender``: the name of the sender. If an error is raised,
-    nothing of the slice is visible: DamagedData for a wrong hash; RemoteRefused for a time over a
-    day ahead or a missing scope; HistoryMissing for unknown parents; RefConflict; StateForgotten;
-    StorageFull; UnsupportedFormat; Busy.
+    nothing of the slice is visible: DamagedData for a wrong hash; RemoteRefused for a time more
+    than a day in the future, and for a missing scope; HistoryMissing for unknown parents;
+    RefConflict; StateForgotten; StorageFull; UnsupportedFormat; Busy.
     """
     store.now_ns()
     store.require()
@@ -198,7 +199,7 @@ def receive(
                 try:
                     done = work.run(packs)
                 except (ConcurrentRewrite, DamagedData, Missing):
-                    # Maintenance may have deleted records that were read.
+                    # Maintenance may have deleted records meanwhile. If so, the loop tries again.
                     if store.fresh().generation == generation:
                         raise
                 else:
@@ -216,7 +217,7 @@ def _received(snapshot: Snapshot, done: Sequence[Recorded], work: _Publication) 
         Place(end.sequence, end.chain),
         retained=tuple(work.retained),
         refused=tuple(work.refused),
-        # A wrong number if other processes published in between: then the sender reads more.
+        # If other processes published in between, this is wrong, and the sender reads more.
         begun=done[-1].sequence + 1 - len(done) if done else 0,
     )
 
@@ -285,11 +286,12 @@ def _note_restored(store: Store, draft: _ReceivedEntry) -> None:
 
 
 def _check_bases(store: Store, drafts: Sequence[_ReceivedEntry], *, local: bool) -> None:
-    """Checks that dropped weights can be recomputed from versions that are stored here.
+    """Checks that dropped weights can be recomputed.
 
-    If such a base is missing in a fetch, the version counts as forgotten by a rule, because the
-    base may have been forgotten here. It is restored later together with the base. In a push,
-    raises WeightsDropped.
+    Weights are recomputed from *bases*: versions that the training needs. If a base is missing in a
+    fetch, the version counts as forgotten by a rule, because the base may have been forgotten here.
+    The version is restored later together with its base. If a base is missing in a push, raises
+    WeightsDropped.
     """
     fresh = {commit.id for draft in drafts for commit in draft.fresh}
     arriving = {version.commit.id for draft in drafts for version in draft.versions}
@@ -414,7 +416,8 @@ class _Publication:
     def run(self, packs: PackWriter) -> list[Recorded]:
         """Returns the published entries. Raises Missing, DamagedData.
 
-        Raises ConcurrentRewrite if maintenance deleted bases of the slice meanwhile.
+        Raises ConcurrentRewrite if maintenance replaced the journal meanwhile, because it may have
+        deleted bases of received deltas.
         """
         generation = self._store.snapshot.generation
         self._store.require(self._proven().features)
@@ -438,7 +441,7 @@ class _Publication:
                 if self._entry(draft, draft.own) is not None:
                     yield partial(self._checked_entry, draft)
 
-        if len(self._drafts) > _AT_ONCE:  # so later only a concurrent change can cause a refusal
+        if len(self._drafts) > _AT_ONCE:  # later, only a concurrent change can be refused
             for draft in self._drafts:
                 self._entry(draft, self._commits)
         done = list[Recorded]()
@@ -473,7 +476,7 @@ class _Publication:
         """The entry to record for a draft. None if the draft has nothing new.
 
         Call it under the journal's lock. ``own``: versions that are stored with the entry. Raises
-        the errors for refused changes.
+        an error if a change is refused.
         """
         store, config, snapshot = self._store, self._config, self._store.snapshot
         entry = draft.entry(self._operation, store.now_ns())
@@ -504,8 +507,8 @@ class _Publication:
     ) -> Iterator[Deployment]:
         """Deployments for new reports of nodes.
 
-        A sender and a time of arrival are read only in reports that a server collected. These
-        arrive without scopes.
+        A node is a machine that serves a model. Only reports that a server collected have a sender
+        and a time of arrival. In a report that arrives with scopes, both are ignored.
         """
         for report in reports:
             commit, now_ns = CommitId(report.commit), self._store.now_ns()
@@ -537,7 +540,8 @@ class _Publication:
         """Raises RemoteRefused for annotated versions that the sender may not annotate.
 
         The sender may annotate versions that it sent, and versions that are reachable from refs
-        that it may push. Versions that are reachable from another branch are excluded.
+        that it may push. A version that is reachable from a branch that the sender may not push is
+        refused.
         """
         known = ids - self._commits.keys()
         if not known or allows(self._scopes, "admin"):

@@ -2,9 +2,9 @@
 
 The verification reads the repository as if the received entries were published. A *coding* is a
 stored form of a content (the bytes of a tensor), in full or from a base. Every received coding is
-decoded from its own base, and the content is hashed: otherwise a false coding could hide a true
-one. Then the root of each version is compared. Contents that no received coding and no parent has
-are recovered and hashed, too.
+decoded from its own base, and the result is hashed. If only one coding of each content was tested,
+a wrong coding could stay unnoticed. Then the Merkle root of each version is compared. Contents
+without a received coding that no parent version has are recovered and hashed, too.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ from mvc.store.recovery.recover import Recovery, piece_reader
 from mvc.store.snapshot import JOURNAL, Snapshot
 from mvc.store.store import Store
 
-_CACHED = 48 << 20  # bytes of decoded pieces that are cached as bases
-_AT_ONCE = 32 << 20  # bytes of pieces that are decoded together
-_MOST_TOGETHER = 4 * PIECE  # bytes of pieces that are predicted from each other
+_CACHED = 48 << 20  # limit of bytes of cached bases
+_AT_ONCE = 32 << 20  # limit of bytes of pieces that are decoded together
+_MOST_TOGETHER = 4 * PIECE  # limit of bytes of pieces in a unit
 _LITTLE = 256 << 10  # bytes of pieces below which one thread decodes
-_LOADED = 8  # manifests
+_LOADED = 8  # limit of cached manifests
 _MOST_MISSING = 100_000
 
 
 class Missing(Exception):
     """Contents that a slice needs, and that neither the slice nor the repository has.
 
-    ``ids``: ids of 32 bytes, or the first 8 bytes of an id, by which a coding names its base.
+    An element of ``ids`` is an id of 32 bytes. If only a coding names the content as its base, the
+    element has the first 8 bytes of the id.
     """
 
     def __init__(self, ids: Iterable[bytes]) -> None:
@@ -63,7 +64,7 @@ class Missing(Exception):
 
 
 def is_reached(graph: Graph, id_: bytes, start: int) -> bool:
-    """Whether a piece can be recovered from stored codings."""
+    """Whether a piece of a content (starting at byte ``start``) can be recovered."""
     with suppress(DamagedData):
         graph.path(id_, start)
         return True
@@ -72,7 +73,7 @@ def is_reached(graph: Graph, id_: bytes, start: int) -> bool:
 
 @contextmanager
 def opened_ahead(snapshot: Snapshot, entries: Sequence[Entry]) -> Iterator[Snapshot]:
-    """Yields a snapshot of the repository as if these entries were published."""
+    """Yields a snapshot of the repository that shows these entries as if they were published."""
     if snapshot.tip is not None and snapshot.tip.copies < 2:
         path = snapshot.folder / JOURNAL
         with snapshot.fs.lock(path), snapshot.fs.open_write(path) as file:
@@ -89,16 +90,16 @@ def opened_ahead(snapshot: Snapshot, entries: Sequence[Entry]) -> Iterator[Snaps
 
 
 class ReceivedVersion(Struct, frozen=True):
-    """A version that arrived with its state. ``dropped``: paths without weights."""
+    """A version that arrived with its state. ``dropped``: files that were sent without weights."""
 
     commit: Commit
     dropped: frozenset[str] = frozenset()
 
 
 class Delivered(Struct, frozen=True):
-    """The received data of one entry: ``records``, and ``versions`` with states.
+    """The received data of one entry: ``records``, and ``versions`` whose states were sent.
 
-    ``shapes``: dtypes and shapes of contents that belong to no version.
+    ``shapes``: dtypes and shapes of contents that belong to no received version.
     """
 
     records: Sequence[Placed]
@@ -107,7 +108,10 @@ class Delivered(Struct, frozen=True):
 
 
 class ProvenSlice(Struct, frozen=True):
-    """``marks``: index keys of the new files of versions. ``features``: those of the manifests."""
+    """``marks``: index keys of the new files of versions.
+
+    ``features``: features of the manifests.
+    """
 
     marks: Mapping[CommitId, tuple[bytes, ...]] = field(default_factory=dict)
     features: frozenset[str] = frozenset()
@@ -116,14 +120,15 @@ class ProvenSlice(Struct, frozen=True):
 def prove(store: Store, view: Snapshot, parts: Sequence[Delivered]) -> ProvenSlice:
     """Verifies every record and version. Raises DamagedData or Missing.
 
-    ``view``: the snapshot of ``opened_ahead``. ``parts``: the received data of each entry. The
-    memory grows with the number of contents. Only a few decoded pieces are in memory at once.
+    ``view``: the snapshot of ``opened_ahead``. ``parts``: the received data of each entry. A few
+    decoded pieces are in memory at the same time. The rest of the memory in use grows with the
+    number of contents.
     """
     return _Proof(store, view).run(parts)
 
 
 class _Object(Struct):
-    """A content of several pieces. The pieces before ``reached`` were hashed in order.
+    """A content of several pieces. The bytes before ``reached`` were hashed in order.
 
     ``digests``: hashes of single pieces that were decoded out of order, or from several codings.
     """
@@ -136,10 +141,10 @@ class _Object(Struct):
 class _Proof:
     def __init__(self, store: Store, view: Snapshot) -> None:
         self._view = view
-        # Only codings published before are undone: undoing a false coding would confirm it.
+        # An inverse delta recovers a base. Received deltas are not inverted: a false one would fit.
         self._graph = Graph(view, Speed(), undo=view.journal.fixed)
         self._pool: Executor = store.pool
-        self._provided = store.provided  # weights recomputed by a replay
+        self._provided = store.provided  # dropped weights that a replay recomputed
         self._recovery = Recovery(view.packs, self._graph, self._pool, self._provided)
         stream = ManifestStream(store, recovery=self._recovery)
         self._specs: dict[bytes, TensorSpec] = {}  # of all contents in versions of the slice
@@ -147,14 +152,14 @@ class _Proof:
         self._received: set[bytes] = set()
         self._proven: set[bytes] = set()
         self._large: dict[bytes, _Object] = {}
-        self._load = lru_cache(_LOADED)(stream.load)  # each is compared with its parent
+        self._load = lru_cache(_LOADED)(stream.load)  # used again for children
         self._cached: OrderedDict[tuple[bytes, int], memoryview] = OrderedDict()
         self._cached_bytes = 0
         self._uses: Counter[_Name] = Counter()  # how many codings still need a base
         self._codes: Counter[tuple[bytes, int]] = Counter()  # number of codings of each piece
-        self._hashing = self._pool.submit(lambda: None)  # of the last piece of a large object
-        self._hashed_last: memoryview | None = None  # that piece, if no other coding needs it
-        self._spare: memoryview | None = None  # reused, because new memory costs page faults
+        self._hashing = self._pool.submit(lambda: None)  # hashes the last piece of a large object
+        self._hashed_last: memoryview | None = None  # this piece, if no other coding needs it
+        self._spare: memoryview | None = None  # memory to use again: new memory costs page faults
 
     def run(self, parts: Sequence[Delivered]) -> ProvenSlice:
         marks: dict[CommitId, tuple[bytes, ...]] = {}
@@ -194,7 +199,7 @@ class _Proof:
         return is_reachable
 
     def _check_bases_reachable(self, records: Sequence[Placed]) -> None:
-        """Records bases and inputs that cannot be recovered."""
+        """Records the bases and inputs of codings that cannot be recovered as missing."""
         members = (member for _, _, header in records for member in header.members)
         needed = dict.fromkeys((name, member.start) for member in members for name in member.needs)
         for name, start in needed:
@@ -205,7 +210,7 @@ class _Proof:
                 self._check_reachable(id_, start)
 
     def _check_version_reachable(self, version: ReceivedVersion) -> None:
-        """Records contents of a version that cannot be recovered."""
+        """Records the contents of a version that cannot be recovered as missing."""
         if self._check_reachable(version.commit.manifest, 0):
             for id_, spec in self._fresh(version, self._load(version.commit.manifest)).items():
                 if id_ not in self._received:
@@ -214,7 +219,7 @@ class _Proof:
     def _fresh(self, version: ReceivedVersion, manifest: Manifest) -> dict[bytes, TensorSpec]:
         """The contents of a version that arrived now, or that no parent has.
 
-        The state of a parent is complete.
+        The contents of parents need no check, because the states of parents are complete.
         """
         known = self._in_parents(version.commit)
         objects = manifests.objects(manifest.all_entries, version.dropped)
@@ -223,9 +228,9 @@ class _Proof:
     # -- specs and parents ---------------------------------------------------------------
 
     def _name(self, part: Delivered) -> None:
-        """Records the specs of an entry's contents.
+        """Records the specs (dtypes and shapes) of an entry's contents.
 
-        Dtype and shape are part of a blob's hash, so two specs for one id are an error.
+        The hash of a content covers its dtype and shape, so two specs for one id are an error.
         """
         named = [*part.shapes.items()]
         for version in part.versions:
@@ -279,10 +284,10 @@ class _Proof:
     def _records(self, parts: Sequence[Sequence[Placed]]) -> None:
         """Verifies all codings of a slice.
 
-        Codings that are predicted from each other or share a payload are decoded together. A coding
-        is decoded after its base, whatever the order of sending, and the decoded base stays cached
-        until then. So the work grows with the number of codings, not with the number of deltas
-        between a content and its full record.
+        Codings that are predicted from each other, or that share a payload, are decoded together. A
+        base is decoded before the codings that need it, whatever the order of sending. It stays
+        cached until they are decoded. So the work grows with the number of codings, not with the
+        number of deltas between a content and its full record.
         """
         nodes = [node for records in parts for node in _nodes(self._graph, records)]
         self._uses = Counter(key for node in nodes for key in node.needs)
@@ -299,7 +304,8 @@ class _Proof:
     def _codings(self, units: Sequence[Sequence[PathStep]], *, grouped: bool) -> None:
         """Decodes codings, each from its own base, and hashes the results.
 
-        The codings of a unit are predicted from each other.
+        A unit has codings that are predicted from each other. ``grouped``: the codings share a
+        payload.
         """
         walks = [[(s, self._path(s), self._room(s.member)) for s in unit] for unit in units]
         every = [walk for unit in walks for walk in unit]
@@ -307,7 +313,7 @@ class _Proof:
             self._shared([walk for walk in every if not _has_transform(walk[1])])
         little = sum(len(out) for _, _, out in every) < _LITTLE
         code = partial(self._coded, grouped=grouped)
-        if little or len(walks) == 1:  # parallel by chunks, unless starting threads takes longer
+        if little or len(walks) == 1:  # threads by chunks, if it pays off
             coded = [code(unit, parallel=not little) for unit in walks]
         else:
             running = [self._pool.submit(code, unit) for unit in walks]
@@ -328,7 +334,7 @@ class _Proof:
         walk_together(self._recovery.packs, [(path, out) for _, path, out in walks], self._pool)
 
     def _path(self, step: PathStep) -> Path:
-        """The path that ends with this coding."""
+        """The codings to decode one after the other, of which this coding is the last."""
         member = step.member
         if not member.base:
             return Path((step,), 0.0)
@@ -346,7 +352,7 @@ class _Proof:
     ) -> list[bytes]:
         """The hashes of decoded codings.
 
-        ``grouped``: codings without a transform are decoded already.
+        ``grouped``: whether the codings without a transform are decoded already.
         """
         left = [(path, out) for _, path, out in unit if not grouped or _has_transform(path)]
         cached = self._at(unit[0][0].member.start)
@@ -360,7 +366,10 @@ class _Proof:
         return [self._hashed(step.member, out, parallel=parallel) for step, _, out in unit]
 
     def _hashed(self, member: Member, out: memoryview, *, parallel: bool) -> bytes:
-        """The id of a content of one piece. Empty for a larger content, which ``_piece`` hashes."""
+        """The id of a content that has one piece.
+
+        Empty for a content of several pieces, because ``_piece`` hashes these.
+        """
         if member.kind == MANIFEST:
             return Manifest.id_of(bytes(out))
         spec = self._specs[member.id]
@@ -396,9 +405,10 @@ class _Proof:
         return _room(member)
 
     def _piece(self, member: Member, spec: TensorSpec, out: memoryview) -> None:
-        """Checks a piece of a larger content: all codings of the piece must agree.
+        """Checks a piece of a content that has several pieces.
 
-        Together the pieces must have the hash of the content.
+        All codings of the piece must have equal bytes. All pieces together must have the hash of
+        the content.
         """
         large = self._large.get(member.id)
         if large is None:
@@ -426,7 +436,10 @@ class _Proof:
     # -- versions ------------------------------------------------------------------------
 
     def _version(self, version: ReceivedVersion) -> Manifest:
-        """Compares a version's root. Recovers and hashes contents that are not verified yet."""
+        """Compares a version's Merkle root.
+
+        Recovers and hashes contents that are not yet verified.
+        """
         manifest = self._load(version.commit.manifest)
         if manifest.root != version.commit.root:
             raise DamagedData(
@@ -461,7 +474,7 @@ class _Proof:
         self._proven.add(id_)
 
     def _check_views(self, entry: FileEntry, known: dict[bytes, tuple[bytes, View]]) -> None:
-        """Hashes tensors that are views into a content, unless they are known."""
+        """Hashes tensors that are views into a content, except views that a parent has."""
         views = _views_of(entry)
         fresh = {id_ for id_, view in views.items() if known.get(id_) != view}
         by_content: dict[int, list[LogicalTensor]] = {}
@@ -517,7 +530,11 @@ _Name = tuple[bytes, int]
 
 
 class _Batch(Struct, frozen=True):
-    """Codings that are decoded together. ``grouped``: the codings share a payload."""
+    """Codings that are decoded together.
+
+    ``provides``: the pieces that they decode. ``needs``: the pieces that must be decoded before.
+    ``grouped``: the codings share a payload.
+    """
 
     units: list[list[PathStep]]
     provides: set[_Name]
@@ -536,7 +553,10 @@ def _node(units: list[list[PathStep]], *, grouped: bool = False) -> _Batch:
 
 
 def _nodes(graph: Graph, records: Iterable[Placed]) -> Iterator[_Batch]:
-    """The codings of an entry. Raises DamagedData for a group that exceeds the limit."""
+    """Batches of the codings in an entry's records.
+
+    Raises DamagedData for a group (codings with one payload) that exceeds the limit.
+    """
     predicted: list[PathStep] = []
     for pack, at, header in records:
         joint = header.members[0].coding.joint if header.group else 0
@@ -554,10 +574,10 @@ def _nodes(graph: Graph, records: Iterable[Placed]) -> Iterator[_Batch]:
 
 
 def _after_bases(nodes: Sequence[_Batch]) -> Iterator[list[_Batch]]:
-    """Yields batches of nodes. Each node follows the nodes that provide its bases.
+    """Yields lists of batches to decode together. Each batch follows the batches that it needs.
 
-    The order is depth first, so that few decoded pieces wait in memory. First pieces of contents
-    come first. In a cycle, any node may come first.
+    The order is depth first, so that few decoded pieces wait in memory. Batches with the first
+    pieces of contents come first. In a cycle, any batch may come first.
     """
     provided = set[_Name]().union(*(node.provides for node in nodes))
     waiting: dict[_Name, list[int]] = {}
@@ -589,14 +609,14 @@ def _after_bases(nodes: Sequence[_Batch]) -> Iterator[list[_Batch]]:
 
 
 _Walk = tuple[PathStep, Path, memoryview]
-"""A coding, the path that ends with it, and the buffer for the result."""
+"""A coding, the path (codings to decode) that ends with it, and the buffer for the result."""
 
 
 def _units(graph: Graph, steps: Iterable[PathStep]) -> Iterator[list[PathStep]]:
-    """Groups codings that are predicted from each other.
+    """Yields units: groups of codings that are predicted from each other.
 
-    A coding forms its own group if its piece has several codings, or if the group would be too
-    large.
+    A unit has only one coding if a piece of the group has several codings, or if the group would be
+    too large.
     """
     by_start: dict[int, list[PathStep]] = {}
     for step in steps:

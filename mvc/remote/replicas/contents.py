@@ -1,4 +1,4 @@
-"""Reads contents from the files of a version, lazily."""
+"""Reads contents (the bytes of tensors) from the files of a version, when they are needed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Overwrites a file or a folder in place. A journal records the differences first.
+"""Overwrites a file, or the files of a folder, in place. A journal first records the differences.
 
-No process may read the files during the write.
+An interrupted write is completed from the journal. No process may read the files during a write.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ WriteParts = Callable[..., None]
 
 
 class InPlace(OneFile):
-    """A file, or a ``folder`` that is no symbolic link. ``notes``: a folder for the journals.
+    """A file or a ``folder`` that is overwritten in place. ``notes``: a folder for the journals.
 
-    ``undo``: old values are stored for ``go_back``.
+    ``undo``: whether the old bytes are stored for ``go_back``.
     """
 
     write = staticmethod(partial(write_file, check=False))
@@ -73,7 +73,7 @@ class InPlace(OneFile):
         remove(self._fs, self._next)
 
     def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
-        """The paths of visible files. With ``at``, there are none."""
+        """The paths of the visible files. With ``at``, none: no new files exist next to them."""
         if at is not None:
             return []
         return [self._place / path if self._is_folder else self._place for path in paths]
@@ -91,7 +91,10 @@ class InPlace(OneFile):
         present: Mapping[Path, FileEntry],
         fill: WriteParts,
     ) -> Iterator[Path]:
-        """As ``OneFile.next``. Yields a journal of differences, or new files if none exist yet."""
+        """As ``OneFile.next``, but yields the path of a journal of differences.
+
+        If there is no file yet, yields the path of the new files.
+        """
         self.settle()
         try:
             if self.is_taken():
@@ -106,7 +109,7 @@ class InPlace(OneFile):
             raise
 
     def show(self, fresh: Path) -> None:
-        """Writes the differences. Durable on return.
+        """Writes the differences into the files. They are durable on return.
 
         Raises IoFailed if a file was changed since ``next``. If the write fails, ``tidy`` completes
         the write later.
@@ -125,7 +128,7 @@ class InPlace(OneFile):
                 raise IoFailed(f"another program changes {printable(str(self._place))}")
 
     def go_back(self, _link: str) -> None:
-        """Restores the old values. Raises IoFailed if they were not stored."""
+        """Restores the old bytes. Raises IoFailed if these were not stored."""
         self._overwrite(self._undo)
 
     def settle(self) -> None:
@@ -175,7 +178,10 @@ class InPlace(OneFile):
     def _compare(
         self, new: Mapping[Path, FileEntry], present: Mapping[Path, FileEntry], fill: WriteParts
     ) -> None:
-        """Writes the journal of differences, and the journal of old values."""
+        """Writes the journal of differences.
+
+        With ``undo``, writes a journal of the old bytes, too.
+        """
         fs, changes = self._fs, list[ChangedFile]()
         same = {f for f in new if f in present and new[f].content_id == present[f].content_id}
         self._check_folders(new)
@@ -215,7 +221,10 @@ class InPlace(OneFile):
 
 
 def _alone(fs: FileSystem, file: Path) -> FileIdentity | None:
-    """The file's stat. If it has other hard links, it is copied first: these must not change."""
+    """The result of ``stat`` for a file that has no other hard links.
+
+    A file with other hard links is replaced by a copy, because the other links must not change.
+    """
     facts = fs.stat(file, follow=False)
     if facts is not None:
         fs.open_write(file).close()  # refuses a read-only file before any file is written
@@ -248,7 +257,10 @@ def _fill(
     before: FileEntry | None,
     write_at: Callable[[int, Bytes], None],
 ) -> None:
-    """Writes a file. Contents that stay at their offset are neither written nor read."""
+    """Writes the changed parts of a file.
+
+    Contents that have the same offset in the old file are neither written nor read.
+    """
     if before is None or entry.checks:  # checksums need all bytes
         fill(entry, write_at)
         return
@@ -266,4 +278,4 @@ def _fill(
 
 
 def _skip(start: int, out: memoryview) -> None:
-    """Reads nothing."""
+    """Takes the place of a function that reads a content, and does nothing."""

@@ -1,4 +1,7 @@
-"""The location of a replica. New files are written next to it, then made visible in one step."""
+"""Writes the files of a replica: a file or folder that is kept equal to a live version.
+
+New files are written next to the visible files, then made visible in one step.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ Fill = Callable[[FileEntry, WriteFile], None]
 
 
 class OneFile:
-    """A file that is replaced. ``notes``: a folder for the next and the previous file."""
+    """A replica that is one file. ``notes``: a folder for the next and the previous file."""
 
     write = staticmethod(fill_file)
 
@@ -34,7 +37,7 @@ class OneFile:
         self._next, self._last = notes / "next", notes / "last"
 
     def tidy(self, _known: Sequence[FollowedVersion]) -> None:
-        """Deletes files of an unfinished update, unless these versions need them."""
+        """Deletes files of an unfinished update, unless the versions ``_known`` need them."""
         self._fs.unlink(self._next, missing_ok=True)
 
     def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
@@ -42,7 +45,10 @@ class OneFile:
         return [at or self._place for _ in paths]
 
     def link(self, at: Path | None = None) -> str:
-        """The name of the folder to which a symbolic link here points or will point. Else empty."""
+        """The value of the symbolic link at the path of the replica. Empty if there is no link.
+
+        ``at``: the path that ``next`` yielded; the result is then the future value.
+        """
         return "" if at else self._fs.read_link(self._place) or ""
 
     def is_taken(self) -> bool:
@@ -57,7 +63,9 @@ class OneFile:
         _present: Mapping[Path, FileEntry],
         fill: Fill,
     ) -> Iterator[Path]:
-        """Yields the path of a version's durable new files. Deletes the files if the block fails.
+        """Yields the path of a version's durable new files.
+
+        If the ``with`` block fails, deletes these files.
 
         ``_present``: entries of the visible files. Raises StorageFull.
         """
@@ -81,7 +89,7 @@ class OneFile:
             raise
 
     def show(self, fresh: Path) -> None:
-        """Makes the files of ``next`` visible, in one step. Durable on return."""
+        """Makes the files of ``next`` visible, in one step. The change is durable on return."""
         fs = self._fs
         self.settle()
         with suppress(MvcError):  # no file yet, or a file system without hard links
@@ -95,12 +103,15 @@ class OneFile:
         self._fs.sync_dir(self._place.parent)
 
     def settle(self) -> None:
-        """Deletes old values for ``go_back``."""
+        """Deletes the previous files, which ``go_back`` needs."""
         self._fs.unlink(self._last, missing_ok=True)
 
 
 class LinkedFolder:
-    """A folder that is a symbolic link. Unchanged files are hard links to the previous files."""
+    """A replica that is a symbolic link to a folder. Each version gets a new folder.
+
+    Unchanged files in the new folder are hard links to the previous files.
+    """
 
     write = staticmethod(fill_file)
 
@@ -140,7 +151,7 @@ class LinkedFolder:
         """As ``OneFile.next``."""
         fs, writes = self._fs, dict[str, FileEntry]()
         links = {entry.content_id: file for file, entry in present.items()}
-        # Deleting now would slow flushes down. With enough space, ``settle`` deletes later.
+        # Deleting old folders now would slow flushes down. With enough space, ``settle`` does it.
         is_tight = fs.free_bytes(self._place.parent) < sum(entry.size for entry in entries)
         with self._swapped.next(label, tidy=is_tight) as new:
             for entry in entries:
@@ -172,14 +183,18 @@ class LinkedFolder:
         self._swapped.lead_to(link)
 
     def settle(self) -> None:
-        """Deletes older folders. The previous one stays until after the next swap, for readers."""
+        """Deletes older folders.
+
+        The previous folder stays until after the next swap, because programs may still read it.
+        """
         self.tidy(())
 
 
 def check_file(fs: FileSystem, place: Path, *, with_suffix: bool = False) -> None:
-    """Raises WrongUsage if a path is in a repository's store, or is a folder, a pipe or a device.
+    """Raises WrongUsage if a path is inside ``.mvc``, or is a folder, a pipe, a socket or a device.
 
-    Raises IoFailed if its folder does not exist. ``with_suffix``: refuses folder names, too.
+    Raises IoFailed if the folder of the path does not exist. ``with_suffix``: refuses a path that
+    names a folder by its form, too.
     """
     refuse_store(fs, place)
     check_parent(fs, place)
@@ -207,7 +222,7 @@ def check_parent(fs: FileSystem, place: Path) -> None:
 
 
 def refuse_link(fs: FileSystem, place: Path, instead: str) -> None:
-    """Raises WrongUsage for a symbolic link; the hint names ``instead``."""
+    """Raises WrongUsage for a symbolic link. ``instead``: what to name, for the hint."""
     present = fs.stat(place, follow=False)
     if present is not None and present.is_symlink:
         raise WrongUsage(f"{printable(str(place))} is a symbolic link", hint=f"name {instead}")

@@ -1,9 +1,9 @@
 """A replica: a file or folder that is kept equal to the live version of a target.
 
-The folder ``.NAME.mvc`` next to a replica ``NAME`` has a note of the version in the replica, and
-recent records. It can be deleted without loss. Contents of the old version are read from its files.
-New contents are compared with their hashes before a file is replaced. Unchanged contents are
-copied.
+The folder ``.NAME.mvc`` next to a replica ``NAME`` has a note (which version the replica has) and
+recently received records. This folder can be deleted without loss. An update copies unchanged
+contents from the old files, and decodes new contents from received records. The hashes of new
+contents are checked before a file is replaced.
 """
 
 from __future__ import annotations
@@ -67,21 +67,23 @@ from mvc.store.store import BARE_CONFIG, Store, create
 
 _NOTE, _RECORDS, _LOCK, _IGNORED = "note", "records", "lock", ".gitignore"
 _LONGEST_NOTE = 4 * MAX_MANIFEST
-_CACHED, _CACHED_SHARE = (
-    16 * MIB,
-    0.5,
-)  # limits of cached records: in bytes, and as a share of the files
+# Limits of cached records: in bytes, and as a share of the bytes of the files.
+_CACHED, _CACHED_SHARE = 16 * MIB, 0.5
 _MOST_EARLIER, _MOST_NAMED = 20, 10_000
-SOON = 1.0  # after an update of as many seconds, the live version is checked again
+SOON = 1.0  # if an update took more seconds, the live version is checked again
 Prepare = Callable[[Update], object]
-"""Called before a version becomes visible, once it is received, verified and durable."""
+"""A function that is called before a new version becomes visible.
+
+At this time, the files of the version are verified and durable.
+"""
 
 
 class Replica:
     """A file, or a ``folder``, that one process at a time updates.
 
-    ``in_place``: updates overwrite the old files; no process may read them meanwhile. ``undo``:
-    updates store old values for ``go_back``. Raises WrongUsage, WouldOverwrite, IoFailed, Busy.
+    ``in_place``: updates overwrite the old files. No process may read the files meanwhile.
+    ``undo``: updates in place store the old bytes for ``go_back``. Raises WrongUsage,
+    WouldOverwrite, IoFailed, Busy.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class Replica:
             self._place = LinkedFolder(fs, place) if folder else OneFile(fs, place, self.folder)
         self._at = place
         refuse_link(fs, self.folder, "another path")
-        refuse_foreign(fs, self.folder)  # its note is trusted
+        refuse_foreign(fs, self.folder)  # the note in it is trusted
         fs.make_dir(self.folder, exist_ok=True)
         lock = fs.lock(self.folder / _LOCK, block=False)
         if lock is None:
@@ -129,16 +131,16 @@ class Replica:
         self._changed: list[Path] = []
         self._foreign = ""  # a visible file that another program wrote, if any
         if not in_place:
-            remove(fs, self.folder / "redo")  # the next update makes it obsolete
+            remove(fs, self.folder / "redo")  # an old journal: the next update rewrites the files
         self._place.tidy(self._known)
 
     check = staticmethod(check_file)
 
     @staticmethod
     def noted(fs: FileSystem, file: Path) -> list[FollowedVersion]:
-        """The versions in the note next to a file: during an update, the new and the old version.
+        """The versions in the note next to a replica. Empty if there is no readable note.
 
-        Without a readable note, there are none.
+        During an update, these are the new and the old version.
         """
         with suppress(IoFailed, msgspec.MsgspecError, ValueError, RecursionError):
             data = fs.read_bytes(_note_folder(file) / _NOTE, _LONGEST_NOTE)
@@ -155,9 +157,10 @@ class Replica:
     # -- the present version ---------------------------------------------------------------
 
     def current(self) -> FollowedVersion | None:
-        """The version in the replica. None if it is missing, or another program changed the files.
+        """The version in the replica.
 
-        Only files that may have changed are read, and compared with their hashes.
+        None if files are missing, or if another program changed files. Only files that may have
+        changed are read and hashed.
         """
         for version in self._known:
             if self._identities(version) == version.identities:
@@ -183,7 +186,7 @@ class Replica:
         return None
 
     def _matches(self, file: Path, entry: FileEntry) -> bool:
-        """Whether a file is readable and has the bytes of an entry, by their hash."""
+        """Whether a file can be read, and its hash is that of an entry."""
         present = self._fs.stat(file, follow=False)
         if present is None or not present.is_file or present.size != entry.size:
             return False
@@ -201,7 +204,7 @@ class Replica:
     ) -> tuple[Identity, ...] | None:
         """The identities of a version's files. None if a file is missing.
 
-        The files are the visible ones, or those that are prepared ``at`` another path.
+        ``at``: the path of new files that are not yet visible. By default, the visible files.
         """
         if at is None and self._place.link() != version.link:
             return None
@@ -218,7 +221,7 @@ class Replica:
     def note(
         self, version: FollowedVersion, before: FollowedVersion | None = None
     ) -> FollowedVersion:
-        """Records durably the present or next version, and ``before``, the version until then."""
+        """Durably records the present or next version, and the version ``before`` it."""
         self._known = [version] if before is None else [version, before]
         self._fs.write_atomic(self.folder / _NOTE, msgspec.json.encode(self._known))
         return version
@@ -234,14 +237,14 @@ class Replica:
         prepare: Prepare | None = None,
         full: bool = False,
     ) -> Update:
-        """Updates the replica to the live version of a target. Durable on return.
+        """Updates the replica to the live version of a target. The update is durable on return.
 
         ``paths``: for a folder, the wanted files and folders, by default all files but training
-        states; for a file, at most one path. ``prepare`` is called once everything is received,
-        verified and durable. ``full``: hashes all present files first. If an error is raised, even
-        by ``prepare``, the old version stays: UnknownTarget; NoDeployment, for a version that was
-        rolled back meanwhile, too; UnknownPath; StateForgotten; WeightsDropped; StorageFull;
-        IoFailed; DamagedData for wrong records.
+        states; for a file, at most one path. ``prepare`` is called before the new version becomes
+        visible. ``full``: hashes all present files first. If an error is raised, even by
+        ``prepare``, the old version stays. Raises UnknownTarget; NoDeployment if nothing is live,
+        or if the new version was rolled back meanwhile; UnknownPath; StateForgotten;
+        WeightsDropped; StorageFull; IoFailed; DamagedData for wrong records.
         """
         most = MOST_PATHS if self._is_folder else 1
         if len(paths) > most:
@@ -286,7 +289,7 @@ class Replica:
         before = update.before
         if before is None:
             raise IoFailed(f"{self.shown} had no version before {update.version.id.short}")
-        self.note(replace(update.version, identities=()), before)  # see _swap for the reason
+        self.note(replace(update.version, identities=()), before)  # see _swap
         if self._identities(before) != before.identities:
             self._place.go_back(before.link)
         if not isinstance(self._place, InPlace):  # in place, ``current`` compares hashes
@@ -294,13 +297,19 @@ class Replica:
         self.note(replace(before, shown_ns=time.time_ns()))
 
     def settle(self) -> None:
-        """Deletes the old values for ``go_back``. Reads changed files into the page cache."""
+        """Deletes the old bytes, which ``go_back`` needs.
+
+        Reads changed files into the page cache.
+        """
         self._place.settle()
-        self._fs.read_ahead(self._changed)  # they are the bases of the next version
+        self._fs.read_ahead(self._changed)  # the next version is decoded from them
         self._changed = []
 
     def _with_present(self, wanted: Wanted, old: FollowedVersion, *, use_records: bool) -> Wanted:
-        """The request, with the present version and, if records are cached, earlier versions."""
+        """The request, with the versions that can be bases of the answer.
+
+        These are the present version and, if their records are cached, earlier versions.
+        """
         has_records = use_records and self._fs.stat(self.folder / _RECORDS / FOLDER) is not None
         before = old.before if has_records else ()
         return replace(
@@ -328,7 +337,7 @@ class Replica:
         before: FollowedVersion | None,
         prepare: Prepare | None,
     ) -> Update:
-        """Updates the files from a slice and the contents that the request named."""
+        """Updates the files from a slice, and from contents of versions in ``wanted.have``."""
         commit, deployment, named = _answer(incoming, wanted.live)
         old = before if wanted.have else None
         if old is not None and old.commit == commit.id:
@@ -386,7 +395,10 @@ class Replica:
         fill: Fill,
         prepare: Prepare | None,
     ) -> Update:
-        """Writes changed files next to the files ``present`` of ``old``, and makes them visible."""
+        """Writes the files of the new version, and makes them visible.
+
+        ``old``: the version in the replica. ``present``: its files.
+        """
         now = {file: entry.content_id for file, entry in present.items()}
         then = {file: entry.content_id for file, entry in self._files(entries).items()}
         with ExitStack() as prepared:
@@ -403,7 +415,7 @@ class Replica:
                 raise DamagedData(f"another program changed {self.shown} during the update")
             before = update.before
             if before is not None and isinstance(self._place, InPlace):
-                before = replace(before, identities=())  # the two writes may have equal timestamps
+                before = replace(before, identities=())  # equal timestamps are possible
             version = self.note(replace(version, shown_ns=time.time_ns()), before)
             if fresh is not None:
                 self._place.show(fresh)
@@ -414,7 +426,7 @@ class Replica:
     def _with_identities(self, version: FollowedVersion, at: Path | None = None) -> FollowedVersion:
         """The version with the identities that its files have now.
 
-        The files are the visible ones, or those prepared ``at`` a path.
+        ``at``: as in ``_identities``.
         """
         version = replace(version, link=self._place.link(at))
         return replace(version, identities=self._identities(version, at) or ())
@@ -422,7 +434,10 @@ class Replica:
     def _useful(
         self, earlier: Sequence[EarlierVersion], reached: Set[bytes], size: int
     ) -> tuple[EarlierVersion, ...]:
-        """The earlier versions that new files and cached records can rebuild. None if too large."""
+        """The earlier versions that can be rebuilt from the new files and the cached records.
+
+        Empty if the cached records are too large.
+        """
         packs = self.folder / _RECORDS / FOLDER / PACKS
         stats = (self._fs.stat(packs / name) for name in self._fs.list(packs))
         if sum(facts.size for facts in stats if facts is not None) > max(
@@ -440,7 +455,7 @@ class Replica:
 
     @contextmanager
     def _received(self, incoming: Slice) -> Iterator[Store]:
-        """A repository without versions, with the received and the cached records."""
+        """Yields a repository that has no versions, but the received and the cached records."""
         fs, place = LateFlushes(), self.folder / _RECORDS
         try:
             if fs.realpath(place / FOLDER) != fs.realpath(self.folder) / _RECORDS / FOLDER:

@@ -1,4 +1,7 @@
-"""The note next to a replica: the version in its files, and earlier versions."""
+"""The note next to a replica (a file or folder that is kept equal to a live version).
+
+The note names the version in the files, and earlier versions.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,16 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.lookup import manifests
 
 Identity = tuple[int, int, int, int, int]
-"""Inode, device, size, and times (ns) of modification and change: equal for an unchanged file."""
+"""Inode, device, size, and times (ns) of modification and change.
+
+If a file did not change, all of these are the same.
+"""
 
 
 class EarlierVersion(Struct, frozen=True):
     """An earlier version whose files can be rebuilt from the present files and the cached records.
 
-    ``lacks``: its contents for which no cached record is left.
+    ``lacks``: its contents that can no longer be read or decoded.
     """
 
     commit: bytes
@@ -36,13 +42,13 @@ class EarlierVersion(Struct, frozen=True):
 
 
 class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
-    """A version whose files ``paths`` are stored.
+    """A version whose files ``paths`` are in the replica.
 
     ``data`` and ``manifest``: canonical bytes. ``before``: earlier versions that can be bases of
-    the next version, newest first. ``named``: additional base contents. ``asked``: the requested
-    paths. ``identities``: those of the files. ``link``: the folder of the files, if a symbolic link
-    points to it. ``shown_ns``: when the version became visible. ``commands_ran``: whether the
-    commands after the swap have run.
+    the next version, newest first. ``named``: ids of additional contents that can be bases.
+    ``asked``: the requested paths. ``identities``: identities of the files. ``link``: the folder of
+    the files, if a symbolic link points to it. ``shown_ns``: when the version became visible.
+    ``commands_ran``: whether the commands that the user wants to run after the update have run.
     """
 
     data: bytes
@@ -81,11 +87,12 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
 
 
 class Update(Struct, frozen=True):
-    """The replica now has ``version``, for which ``received`` bytes of records arrived.
+    """The result of an update: the replica now has ``version``.
 
-    ``foreign``: a replaced file that another program had written. ``before``: the version until
-    then. ``is_rollback``: the deployment is a rollback, or its version is older. ``prepared``:
-    location of the new files before the swap.
+    ``received``: number of bytes of received records. ``foreign``: a replaced file that another
+    program had written. ``before``: the previous version. ``is_rollback``: whether the deployment
+    is a rollback, or its version is older than ``before``. ``prepared``: where the new files are
+    before they become visible.
     """
 
     version: FollowedVersion

@@ -1,10 +1,11 @@
 """Chooses the records that a receiver needs for a version, in as few bytes as possible.
 
-Stored records of the entry that published the version are sent unchanged. Contents of other entries
-are sent as the deltas with fewest bytes from contents that the receiver has. If several contents
-share a payload, all are sent. A content is encoded again if its base cannot be sent (unknown dtype
-and shape, or published by a purged version). A version is encoded again if bases that the receiver
-lacks are larger than the version.
+A record has encoded contents (the bytes of tensors). The stored records of the journal entry that
+published the version are sent unchanged. Contents that other entries published are sent as deltas
+from contents that the receiver has, in the fewest bytes. If several contents share a payload, all
+of them are sent. A content is encoded again if its base cannot be sent, because the dtype and shape
+of the base are unknown or its version is purged. The contents of a version are encoded again if
+bases that the receiver lacks are larger than these contents.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ _PART = MIB
 
 
 class _Bytes(Speed, frozen=True):
-    """Measures paths by bytes of payloads instead of decoding time."""
+    """Makes a search prefer paths (deltas to decode) with few bytes to fast paths."""
 
     def seconds(self, member: Member) -> float:
         return member.stored + 1
 
 
 class Needed(Struct, frozen=True):
-    """The contents that versions need: ``manifests``, and ``blobs`` with their specs."""
+    """The contents that versions need. ``blobs``: tensors, with their specs (dtype and shape)."""
 
     manifests: frozenset[ManifestId] = frozenset()
     blobs: Mapping[bytes, TensorSpec] = field(default_factory=dict)
@@ -65,7 +66,10 @@ class Needed(Struct, frozen=True):
 
 
 class ChosenRecords(Struct, frozen=True):
-    """Records of ``size`` bytes, read lazily."""
+    """The records to send: ``size`` bytes, which ``read`` yields.
+
+    ``shapes``: dtypes and shapes of contents in the records that the sent versions do not name.
+    """
 
     size: int
     shapes: tuple[SentShape, ...]
@@ -77,19 +81,21 @@ NOTHING = ChosenRecords(0, (), lambda: iter(()))
 _Place = tuple[int, int]
 _Own = Mapping[bytes, Sequence[PathStep]]
 _Reencoded = tuple[TensorSpec, tuple[bytes, TensorSpec] | None]
-"""The spec of a content to encode again. With a base: id and spec of that base."""
+"""The spec of a content to encode again, and the id and spec of its base, if any."""
 
 
 class Closure:
     """Chooses the records for each entry, in the order in which they are sent.
 
-    ``has_entry``: whether the receiver probably has the contents of an entry; called for the first
-    entry with a content. ``is_purged``: whether all versions of an entry are purged. ``whole``:
-    contents that the receiver reported as missing. ``known``: contents of versions that it has.
+    ``has_entry``: whether the receiver probably has the contents of an entry. It is called with the
+    first entry that has a content. ``is_purged``: whether all versions of an entry are purged.
+    ``whole``: contents that the receiver reported as missing. ``known``: contents of versions that
+    the receiver has.
 
-    ``file``: for a receiver that only builds files, the only contents that it has. It verifies the
-    files, so deltas may be undone. ``manifest``: one of these contents, the base of a new manifest.
-    ``near``: maps contents to bases that are used instead of full records.
+    ``file``: for a receiver that builds files and stores no versions, all contents that it has.
+    Such a receiver may also decode deltas backwards, because it verifies the files. ``manifest``:
+    one of these contents, the base of a new manifest. ``near``: maps contents to bases for them, so
+    that no full record is needed.
     """
 
     def __init__(
@@ -112,7 +118,7 @@ class Closure:
         self.packs = PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)
         self._graph = Graph(self._snapshot, _Bytes(), undo=0 if file is None else None)
         self.manifests = ManifestStream(store)
-        # The caches do not refer to self: otherwise pack files would stay open in a cycle.
+        # The caches do not refer to self: a reference cycle would leave pack files open.
         holding = self._graph.entries_holding  # the first of these entries published the content
         self.home = lru_cache(_RESOLVED)(lambda id_: next(iter(holding(id_)), None))
         self._has_entry = lru_cache(_RESOLVED)(
@@ -121,9 +127,9 @@ class Closure:
         self._is_purged = is_purged
         self.lacking = {self._graph.resolve_prefix(id_) or id_ for id_ in whole}
         self._done: set[int] = set()  # entries whose contents were sent
-        self._left: set[bytes] = set()  # contents of these entries that were not
+        self._left: set[bytes] = set()  # contents of these entries that were not sent
         self._extra: set[bytes] = set()  # contents that were sent with another entry
-        # A receiver that lacks one content probably lacks older ones: this saves round trips.
+        # A receiver that lacks a content probably lacks older ones: assuming so saves round trips.
         self._doubted = max((self.home(id_) or 0 for id_ in self.lacking), default=-1)
         self._specs: dict[bytes, TensorSpec | None] = {}
         self.known: set[bytes] = set()
@@ -159,8 +165,8 @@ class Closure:
     def spec(self, id_: bytes, like: Iterable[TensorSpec]) -> TensorSpec | None:
         """Dtype and shape of a blob. None if they are unknown, or if the blob must not be sent.
 
-        They come from a version with the content. Otherwise those of contents in the same record
-        (``like``) are tried, and the hash decides. The first result is cached.
+        They are read from a version that has the content. If there is none, the specs ``like`` (of
+        contents in the same record) are tried until the hash fits. The first result is cached.
         """
         if id_ not in self._specs:
             if len(self._specs) > _RESOLVED:
@@ -193,7 +199,7 @@ class Closure:
     # -- queries of _Choice ----------------------------------------------------------------
 
     def own(self, offset: int) -> dict[bytes, list[PathStep]]:
-        """The codings in the records of an entry, by content."""
+        """Maps each content in the records of an entry to its codings (encoded forms)."""
         codings: dict[bytes, list[PathStep]] = {}
         for pack, at, header in self._snapshot.records(offset):
             for member in header.members:
@@ -202,14 +208,15 @@ class Closure:
         return codings
 
     def needs_of(self, member: Member) -> list[bytes | None]:
-        """The base and the inputs of a coding. None for each that is not stored."""
+        """The ids of the base and inputs of a coding. None for a content that is not stored."""
         return [self._graph.resolve_prefix(prefix) for prefix in member.needs]
 
     def path(self, id_: bytes, start: int) -> Path:
-        """The deltas with fewest bytes from contents of the receiver to a piece.
+        """The path to a piece with the fewest bytes. It starts at a content of the receiver.
 
-        For a content that was reported as missing, the path starts at a full record. The receiver
-        may lack all bases on this path, although it reported only this content.
+        A path is a list of deltas to decode one after the other. For a content that was reported as
+        missing, the path starts at a full record. All bases on this path are then regarded as
+        missing, too.
         """
         if id_ not in self.lacking:
             return self._graph.path(id_, start, self)
@@ -221,8 +228,11 @@ class Closure:
     def encoded(
         self, manifests_: Sequence[ManifestId], blobs: Mapping[bytes, _Reencoded]
     ) -> RecordSpool:
-        """Encodes contents again, from verified bytes. Manifests become full records."""
-        from mvc.maintenance.rewrite_plan import encoding_policy  # rarely needed
+        """Encodes contents again, from verified bytes.
+
+        A manifest becomes a patch of ``manifest`` (see the class), or else a full record.
+        """
+        from mvc.maintenance.rewrite_plan import encoding_policy  # a slow import, rarely needed
 
         store, spool = self._store, RecordSpool()
         with closing(store.object_writer(spool, encoding_policy(self._config))) as writer:
@@ -251,12 +261,12 @@ class Closure:
 
 
 class RecordSpool:
-    """Newly encoded records, in a temporary file."""
+    """Newly encoded records in a temporary file, which takes the place of a pack."""
 
     def __init__(self) -> None:
         import tempfile
 
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the spool
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # ``read`` closes it
         self.size = 0
 
     def append(self, head: bytes, body: Sequence[Bytes]) -> tuple[int, int]:
@@ -273,7 +283,7 @@ class RecordSpool:
         return ()
 
     def read(self) -> Iterator[Bytes]:
-        """All records, once."""
+        """The bytes of all records. Call it once."""
         with self._file:
             self._file.seek(0)
             while part := self._file.read(_PART):
@@ -281,15 +291,18 @@ class RecordSpool:
 
 
 class _Choice:
-    """The choice for one entry. ``moved``: sent contents that another entry published first."""
+    """The choice of records for one entry.
+
+    ``moved``: contents that are sent with this entry, although another entry published them.
+    """
 
     def __init__(
         self, closure: Closure, offset: int, needed: Needed, *, include_bases: bool = True
     ) -> None:
-        """``include_bases``: bases that the receiver lacks may be sent, too."""
+        """``include_bases``: whether bases that the receiver lacks may be sent, too."""
         self._closure, self._needed, self._offset = closure, needed, offset
         self._include_bases = include_bases
-        self._with_bases: set[bytes] = set()  # needed blobs that are sent with such bases
+        self._with_bases: set[bytes] = set()  # needed blobs that are sent with bases
         self._own: _Own = closure.own(offset)
         self._records: dict[_Place, tuple[RecordHeader, set[int]]] = {}
         self._specs = dict(needed.blobs)
@@ -313,7 +326,7 @@ class _Choice:
         self.moved = {id_ for id_ in self._chosen if closure.home(id_) != self._offset}
 
     def _blob(self, id_: bytes) -> None:
-        """Chooses the codings of a blob: codings of this entry, or else paths with fewest bytes."""
+        """Chooses the codings of a blob: codings in this entry, or else a path with few bytes."""
         spec, steps, origin = self._specs[id_], list[PathStep](), None
         if self._closure.file is None and id_ not in self._closure.lacking:
             steps += (s for s in self._own.get(id_, ()) if self._can_send(s) and self._is_free(s))
@@ -340,7 +353,7 @@ class _Choice:
         self._reencoded[id_] = spec, (origin, self._specs[origin]) if known and origin else None
 
     def _is_free(self, step: PathStep) -> bool:
-        """Whether all contents that a step needs are sent anyway or are at the receiver."""
+        """Whether all contents that a step needs are at the receiver, or are sent anyway."""
         needs = [step.member.id] if step.reverse else self._closure.needs_of(step.member)
         return all(
             id_ is not None and (id_ in self._chosen or id_ in self._needed or id_ in self._closure)
@@ -349,13 +362,13 @@ class _Choice:
 
     @property
     def bases_exceed_gain(self) -> bool:
-        """Whether bases that are sent only for needed blobs have more bytes than these blobs."""
+        """Whether the sent bases have more bytes than the needed blobs that require them."""
         members = (header.members[i] for header, some in self._records.values() for i in some)
         bases = sum(member.stored for member in members if member.id not in self._needed)
         return bases > sum(self._specs[id_].nbytes for id_ in self._with_bases) > 0
 
     def _can_send(self, step: PathStep) -> bool:
-        """Whether the receiver can verify the contents of a coding."""
+        """Whether the receiver can verify a coding, and the codings that share its payload."""
         mates = step.header.members if step.header.group else (step.member,)
         return all(
             member.kind != MANIFEST
@@ -368,7 +381,7 @@ class _Choice:
         )
 
     def _has_spec(self, id_: bytes, neighbours: Iterable[Member]) -> bool:
-        """Whether a content's dtype and shape are known, or match those of ``neighbours``."""
+        """Whether a content's dtype and shape are known, or are equal to those of a neighbour."""
         if id_ not in self._specs:
             like = (self._specs[member.id] for member in neighbours if member.id in self._specs)
             spec = self._closure.spec(id_, like)
@@ -391,9 +404,12 @@ class _Choice:
                     self._waiting.append(id_)
 
     def _manifest(self, id_: ManifestId) -> None:
-        """Chooses a manifest's own coding if the receiver has its base, or else encodes it again.
+        """Chooses the stored coding of a manifest if the receiver has its base.
 
-        A patch may refer to the ids of the blobs in its record, which must then be sent with it.
+        Otherwise the manifest is encoded again.
+
+        A coding that is a patch may refer to ids of the blobs in its record. So these blobs must be
+        sent, too.
         """
         for step in self._own.get(id_, ()):
             header, member = step.header, step.member
@@ -436,7 +452,7 @@ class _Choice:
                 size += len(_cut(header, some)) + sum(header.members[i].stored for i in some)
         sent_now = (header.members[i] for header, some in self._records.values() for i in some)
         sent = {member.id for member in sent_now if member.kind == BLOB}
-        sent |= self._reencoded.keys() | self._chosen  # these include results of undone deltas
+        sent |= self._reencoded.keys() | self._chosen  # also results of deltas decoded backwards
         shapes = tuple(
             SentShape(id_, self._specs[id_].dtype, self._specs[id_].shape)
             for id_ in sorted(sent - self._needed.blobs.keys())

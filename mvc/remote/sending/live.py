@@ -1,6 +1,7 @@
-"""Sends only the live version of a target: a mark of this version, and its files as a slice.
+"""Sends the live version of a target, without history: a mark, and the files as a slice.
 
-The slice has the requested files as the records with fewest bytes, from contents of the receiver.
+A mark is a text that changes with the version. A slice is a part of a transfer. Its records encode
+the requested files in few bytes, as deltas from contents that the receiver has.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ _MOST_VERSIONS = 64  # limit of versions at the receiver that are considered
 
 
 class LiveMark:
-    """A text that differs whenever another version is live on ``target``.
+    """Computes the mark of ``target``: a text that changes whenever another version becomes live.
 
-    A query costs one system call unless an entry was recorded or a dated deployment became due.
-    Raises InvalidName.
+    A query takes one system call, unless an entry was recorded, or a dated deployment (with a time
+    of its own) went live meanwhile. Raises InvalidName.
     """
 
     def __init__(self, store: Store, target: str) -> None:
@@ -49,8 +50,8 @@ class LiveMark:
     def now(self) -> tuple[str, object]:
         """The mark of the live version, and a key that changes when a state is lost or restored.
 
-        While neither changes, the answer to ``Wanted.live`` does not change. Raises DamagedData,
-        IoFailed.
+        While the mark and the key do not change, the answer to ``Wanted.live`` does not change.
+        Raises DamagedData, IoFailed.
         """
         seen, now = self._store.fs.stat(self._journal), self._store.clock.now_ns()
         if seen is None or seen != self._seen or now not in self._valid_ns:
@@ -71,9 +72,9 @@ class LiveMark:
 
 
 def live_slice(store: Store, config: Config, wanted: Wanted) -> Slice:
-    """The answer to ``Wanted.live``: live deployment, its version, records of wanted files.
+    """The answer to ``Wanted.live``: the live deployment, its version, and records of its files.
 
-    If the receiver has this version, there are no records. Raises UnknownTarget, NoDeployment,
+    There are no records if the receiver has this version. Raises UnknownTarget, NoDeployment,
     UnknownPath, StateForgotten, WeightsDropped.
     """
     snapshot, purged = store.fresh(), Purged(store.snapshot, wanted.without)
@@ -114,11 +115,14 @@ def live_slice(store: Store, config: Config, wanted: Wanted) -> Slice:
 def _at_receiver(
     store: Store, wanted: Wanted, time_ns: int
 ) -> tuple[set[bytes], ManifestId | None]:
-    """The contents that the receiver has, and the manifest of its version nearest to a time."""
+    """The contents that the receiver has, and a manifest that it has.
+
+    The manifest is that of the version whose commit time is nearest to ``time_ns``.
+    """
     contents: set[bytes] = set()
     known: list[tuple[int, ManifestId]] = []
     for id_ in sorted(wanted.have)[:_MOST_VERSIONS]:
-        # A version that is forgotten here is skipped: other records suffice.
+        # A version that is forgotten here is skipped: it cannot be a base.
         with suppress(MvcError):
             manifest = manifests.of_commit(store, id_)
             contents.update(manifests.objects(entries_of(manifest, wanted)))
@@ -130,7 +134,7 @@ def _at_receiver(
 
 
 def _near(entries: Iterable[FileEntry], old: Iterable[FileEntry]) -> dict[bytes, bytes]:
-    """Maps contents to those of the same tensors in another version, if the specs are equal."""
+    """Maps contents to contents of the same tensors and specs in another version."""
     olds = {(file.path, t.key): file.contents[t.content] for file in old for t in file.tensors}
     pairs = (
         (file.contents[t.content], olds.get((file.path, t.key)))

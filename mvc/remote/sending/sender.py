@@ -1,4 +1,4 @@
-"""Sends the entries that a receiver lacks, as slices.
+"""Sends the journal entries (recorded operations) that a receiver lacks, as slices.
 
 A slice is a part of a transfer: versions with their records, and statements such as deployments.
 """
@@ -47,11 +47,11 @@ def send(
 ) -> Generator[Slice]:
     """The slices that a receiver lacks, oldest first. There is at least one slice.
 
-    ``without``: versions whose states are not sent. ``most``: bytes of records in a slice of
-    several entries. ``part_of``: removes statements that are not sent from an entry. Each slice
-    names the position in the journal that it reaches. Read its records before the next slice.
-    Raises UnknownRevision; StateForgotten for an absent state; HistoryMissing if the receiver has
-    versions that this journal lost; Busy.
+    ``without``: versions whose states are not sent. ``most``: limit of bytes of records in a slice
+    of several entries. ``part_of``: returns an entry without the statements that are not to be
+    sent. Each slice names the position in the journal up to which the entries are then sent. Read
+    the records of a slice before the next slice. Raises UnknownRevision; StateForgotten for an
+    absent state; HistoryMissing if the receiver has versions that this repository has lost; Busy.
     """
     snapshot = store.fresh()
     for _ in range(_TRIES):
@@ -68,7 +68,7 @@ def send(
             snapshot.refresh()
             if snapshot.generation == generation:
                 raise
-        if sending is not None:  # the rewrite changed all positions
+        if sending is not None:  # the rewrite of the journal changed all positions
             wanted = replace(wanted, after=None, have=wanted.have | sending.sent)
     raise Busy("the repository is rewritten continuously", hint="repeat the command later")
 
@@ -112,7 +112,7 @@ class Sending:
         self.sent: set[CommitId] = set()
         self._snapshot = store.fresh()
         self._generation = self._snapshot.generation
-        # Other threads may refresh the snapshot meanwhile: newer entries are sent next time.
+        # Other threads may refresh the snapshot meanwhile. Entries after this end are not sent.
         self._end = self._snapshot.position
         self._refs = head_refs(self._snapshot)
         self._start = begins(self._snapshot, wanted.after)
@@ -128,7 +128,7 @@ class Sending:
     # -- versions ------------------------------------------------------------------------
 
     def _read_since(self) -> tuple[list[int], set[CommitId]]:
-        """Offsets of entries after the receiver's position, and the versions that these deploy."""
+        """Offsets of entries after the receiver's position, and versions that they deploy."""
         offsets, deployed = list[int](), set[CommitId]()
         for recorded in self._snapshot.entries(self._start):
             offsets.append(recorded.offset)
@@ -155,9 +155,10 @@ class Sending:
     def _new_versions(self) -> dict[CommitId, int]:
         """The wanted versions, and their ancestors and needs, that the receiver lacks.
 
-        Maps each version to the journal offset of the entry that published the version. A receiver
-        that wants everything has all entries before its position, except versions that were
-        unreachable then. If it needs such a version now, it repeats its request without a position.
+        Maps each version to the journal offset of the entry that published the version. If the
+        request names no versions, only versions published after the receiver's position count as
+        lacking. The receiver may lack an older version that was unreachable at that time. In this
+        case, it repeats its request without a position.
         """
         before = 0 if self._wanted.versions else self._start.offset
         new, waiting = dict[CommitId, int](), self._roots()
@@ -194,7 +195,7 @@ class Sending:
     # -- states --------------------------------------------------------------------------
 
     def _mark(self, id_: CommitId) -> Lack | None:
-        """The reason why the state of a version cannot be sent. None if it can be sent."""
+        """Why the state of a version cannot be sent (``Lack``). None if the state can be sent."""
         if id_ in self._purged:
             return "name"
         return None if availability.forgotten(self._store, id_) is None else "rule"
@@ -206,7 +207,7 @@ class Sending:
             return self._new
         chosen: set[CommitId] = set()
         if states != "none":
-            with suppress(DamagedData):  # the deployments may be lost
+            with suppress(DamagedData):  # entries with deployments may be damaged
                 chosen.update(live_now(self._store))
         for tip in self._wanted.versions or self._refs.values():
             at: CommitId | None = tip
@@ -247,10 +248,10 @@ class Sending:
         return (commits.get(self._store.snapshot, id_) for id_ in self._new)
 
     def lacks(self) -> Iterator[tuple[Commit, Absent, list[CommitId]]]:
-        """The versions that are sent without a part, unordered.
+        """The versions that are sent without their state or weights, in no particular order.
 
-        Yields each version, that part, and those versions that are needed to recompute the part but
-        are sent without states.
+        Yields the version, the part that is not sent, and ids of versions. These are versions that
+        are needed to recompute the part, and that are sent without states.
         """
         snapshot = self._snapshot
         marked = {
@@ -312,7 +313,7 @@ class Sending:
         return map(self._snapshot.entry, sorted(offsets))
 
     def _sent(self, recorded: Recorded) -> Iterator[_Row]:
-        """The row for the parts of an entry that are sent, if there are any."""
+        """Yields one row with the parts of an entry that are sent, or none if no part is sent."""
         versions = [
             self._version(commit)
             for commit in recorded.entry.commits
@@ -330,11 +331,11 @@ class Sending:
             yield self._row(recorded, versions, sent)
 
     def _will_have(self, id_: CommitId) -> bool:
-        """Whether the receiver has a version, or gets it with this transfer."""
+        """Whether the receiver has a version, or gets the version with this transfer."""
         return id_ in self._new or id_ in self._known
 
     def _wanted_states(self) -> list[tuple[Recorded, Commit]]:
-        """The versions whose states are requested, oldest first, with the bases they need."""
+        """The versions whose states are requested, and the bases that these need, oldest first."""
         for id_ in self._wanted.restore:
             commits.get(self._store.snapshot, id_)
             availability.check_stored(self._store, id_)
@@ -363,7 +364,8 @@ class Sending:
     def _note_parents(self, commit: Commit) -> None:
         """Notes the contents of parent versions that the receiver has.
 
-        Otherwise only the entry that published a content would show that the receiver has it.
+        Without these notes, a content would count as known to the receiver only if the receiver has
+        a version of the entry that published the content.
         """
         for id_ in commit.parents:
             if id_ in self._known and id_ not in self._without:

@@ -1,9 +1,9 @@
-"""Finds the token for a remote: in the environment or in a private file, never in a URL.
+"""Finds the token for a remote: in the environment, or in a file that other users cannot read.
 
-``MVC_TOKEN_AT_GPU_LAB`` is the token for every remote on the host ``gpu.lab``.
-``MVC_TOKEN_ORIGIN`` is the token for the remote ``origin``, and is used only on this machine: the
-name of a remote does not determine its host. A text that does not have the form of a token is never
-sent, so that a wrong path cannot leak another secret.
+``MVC_TOKEN_AT_GPU_LAB`` is the token for every remote on the host ``gpu.lab``. ``MVC_TOKEN_ORIGIN``
+is the token for the remote ``origin``, and is used only if this remote is on this machine, because
+the name of a remote does not determine its host. A text that does not have the form of a token is
+never sent, so that a wrong path of a token file cannot leak another secret.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _USUAL = re.compile(
     rf"(?:(?:{_LABEL}\.)*(?!\d+(?::|\Z)){_LABEL}|\d+(?:\.\d+){{3}}|\[[0-9a-f:]+\])(?::\d+)?",
     re.ASCII | re.IGNORECASE,
 )
-"""Hosts whose variables are unambiguous: names, IPv4 and IPv6 addresses, perhaps with a port."""
+"""Hosts whose variables are unambiguous: names and IP addresses, with or without a port."""
 _BY_OTHERS = 0o077
 _LONGEST = 1024
 
@@ -38,12 +38,12 @@ def variable_of(remote: Remote) -> str:
     """The environment variable with the token for a remote.
 
     Each host has its own variable: ``.`` and ``:`` become ``_``, ``-`` becomes ``__``, ``_``
-    becomes ``___``. If this would be ambiguous, the variable has a hash. A remote on this machine
-    has a variable with the remote's name.
+    becomes ``___``. If the result would be ambiguous, the name of the variable has a hash of the
+    host instead. For a remote on this machine, the variable has the name of the remote.
     """
     if remote.is_on_this_machine:
         name = _OTHER.sub("_", (remote.name or DEFAULT).upper())
-        return TOKEN + re.sub("^AT_", "AT", name)  # AT_ is for hosts
+        return TOKEN + re.sub("^AT_", "AT", name)  # the prefix AT_ is for hosts
     host = urlsplit(remote.url).netloc
     if _USUAL.fullmatch(host) is None:
         return f"{TOKEN}AT__{blake3(host.lower().encode()).hexdigest(16).upper()}"
@@ -51,7 +51,10 @@ def variable_of(remote: Remote) -> str:
 
 
 def read_token(fs: FileSystem, remote: Remote) -> str | None:
-    """The token for a remote, if any. Raises InvalidConfig, whose text never contains the token."""
+    """The token for a remote, if any.
+
+    Raises InvalidConfig. The text of the error never contains the token.
+    """
     where, is_named = variable_of(remote), bool(remote.name) or not remote.is_on_this_machine
     text = (os.environ.get(where, "").strip() or None) if is_named else None
     if text is None and remote.token_file:

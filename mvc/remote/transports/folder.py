@@ -1,4 +1,4 @@
-"""The transport to a repository in a local folder, which this process opens itself."""
+"""The transport to a repository in a local folder. This process opens the repository itself."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from mvc.remote.sending.live import LiveMark
 
 _POLL = 0.5  # seconds between two checks of the live version
-_MARKS = 256  # targets whose live version is cached
+_MARKS = 256  # limit of targets whose live version is cached
 
 
 class FolderTransport:
-    """A transport that several threads may use at once. ``scopes``: the caller's permissions.
+    """A transport that several threads may use in parallel. ``scopes``: the caller's permissions.
 
-    ``sender``: the token or account to record with pushed entries; by default, the account of this
-    process.
+    ``sender``: the name of the token or account that is recorded with pushed entries. By default,
+    it is the account of this process.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class FolderTransport:
         self._opened_as = self._identity()
 
     def is_in_place(self) -> bool:
-        """Whether the folder is still the same repository with the same settings.
+        """Whether the folder still has the same repository, with the same settings.
 
         Raises NotARepository while the folder is missing.
         """
@@ -86,7 +86,7 @@ class FolderTransport:
         return facts.device, facts.inode, self.store.snapshot.identity, files[CONFIG]
 
     def head(self, after: Place | None = None) -> RemoteHead:
-        """The head. It is read again only if the journal has changed."""
+        """The head of the remote. It is read again only if the journal has changed."""
         store = self.store
         journal = store.fs.stat(store.folder / JOURNAL)
         with self._lock:
@@ -111,7 +111,7 @@ class FolderTransport:
         )
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
-        from mvc.remote.sending.sender import send  # slow import, unused by head
+        from mvc.remote.sending.sender import send  # a slow import, not needed by ``head``
 
         return send(self.store, self.config, wanted)
 
@@ -125,7 +125,7 @@ class FolderTransport:
 
     def receive(self, incoming: Slice) -> Received:
         """As ``receiver.receive``, with the rules for pushes."""
-        from mvc.remote.receiving.receiver import receive  # slow import, unused by head
+        from mvc.remote.receiving.receiver import receive  # slow, not needed by ``head``
 
         return receive(
             self.store,
@@ -142,7 +142,10 @@ class FolderTransport:
 def wait_for_change(
     read: Callable[[], str | None], mark: str, seconds: float, *, pause: float
 ) -> str | None:
-    """The value of ``read`` once it differs from ``mark``. None if it does not in ``seconds``."""
+    """Waits until the value of ``read`` differs from ``mark``, and returns the value.
+
+    None if the value does not change within ``seconds``.
+    """
     deadline = time.monotonic() + seconds
     while (now := read()) == mark:
         left = deadline - time.monotonic()
@@ -153,13 +156,13 @@ def wait_for_change(
 
 
 def _live_mark(store: Store, target: str) -> LiveMark:
-    from mvc.remote.sending.live import LiveMark  # slow import, unused by head
+    from mvc.remote.sending.live import LiveMark  # a slow import, not needed by ``head``
 
     return LiveMark(store, target)
 
 
 def load_transfers() -> None:
-    """Imports the modules for slices before the first slice arrives."""
+    """Imports the modules for slices (parts of a transfer) before the first slice arrives."""
     import_module("mvc.remote.sending.sender")
     import_module("mvc.remote.receiving.receiver")
 
@@ -172,8 +175,8 @@ def account() -> str:
 def _unnamed(store: Store) -> tuple[CommitId, ...]:
     """The live versions, and the newest versions of a push that was interrupted.
 
-    Versions of an interrupted push have no ref yet. They are found only if nothing was recorded
-    since.
+    Versions of an interrupted push have no ref yet. They are found only if no operation was
+    recorded after the push.
     """
     pushed, ancestors = set[CommitId](), set[CommitId]()
     for recorded in store.snapshot.newest_first():
@@ -184,7 +187,7 @@ def _unnamed(store: Store) -> tuple[CommitId, ...]:
             pushed.add(commit.id)
             ancestors.update((*commit.parents, *commit.needs))
     unnamed = pushed - ancestors
-    with suppress(DamagedData):  # the deployments may be lost
+    with suppress(DamagedData):  # entries with deployments may be damaged
         unnamed.update(live_now(store))
     return tuple(sorted(unnamed))
 

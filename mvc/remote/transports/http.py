@@ -44,7 +44,7 @@ PAUSES = (0.2, 1.0, 2.0, 4.0, 8.0)
 _LONGEST_PAUSE = 60.0
 _LEFT_OVER = 1 << 16
 _CUT_STATUS = re.compile(r"H(T(T(P/?)?)?)?|HTTP/1(\.([01]( \d{0,2})?)?)?")
-"""A truncated status line."""
+"""Matches a truncated status line."""
 
 Explain = Callable[[BaseException], MvcError]
 """Turns an error of a connection into the error that the user sees."""
@@ -58,7 +58,7 @@ class Client:
         headers: Mapping[str, str] | None = None, explain: Explain | None = None,
         login: str | None = None,
     ) -> None:  # fmt: skip
-        """``login``: for a client without a token, a hint on how to get one."""
+        """``login``: a hint how to get a token, if the client has none."""
         self.url = url
         self._login = login
         bounded = type("_Bounded", (pool.ConnectionCls,), {"response_class": waiting.Response})
@@ -75,8 +75,8 @@ class Client:
     ) -> Iterator[BaseHTTPResponse]:  # fmt: skip
         """Sends one request, and yields the answer.
 
-        Raises Broken if the connection breaks, even in the block; the server's errors; _Later if
-        the server is busy.
+        Raises Broken if the connection breaks, before or within the ``with`` block; _Later if the
+        server is busy; and the errors that the server sends.
         """
         most = max(tries.left, 0.001)
         timeout = urllib3.Timeout(connect=min(_CONNECT, most), read=min(silence, most))
@@ -113,7 +113,10 @@ class Client:
             raise wire.Broken(str(error)) from error
 
     def read(self, path: str, most: int = wire.MAX_MESSAGE, seconds: float = 0) -> bytes | None:
-        """The complete answer to a query, within ``seconds``. None if it has not changed."""
+        """The complete answer to a query. None for the status 304 (nothing has changed).
+
+        ``seconds``: how long the server may wait before it answers.
+        """
         for tries in self.tries():
             with tries, self.ask(tries, "GET", path, silence=seconds + _SILENCE) as answer:
                 data = _bounded(answer, most)
@@ -121,9 +124,9 @@ class Client:
         raise AssertionError("the last attempt raises an error")
 
     def tries(self, *, works: bool = False) -> Iterator[Try]:
-        """Yields attempts until a block ends without Broken and _Later.
+        """Yields attempts until the ``with`` block of one ends without a temporary error.
 
-        ``works``: the server must read or verify versions.
+        ``works``: whether the server must read or verify versions, which takes longer.
         """
         tries = Try(self._explain, waiting.WORK if works else waiting.PATIENCE)
         while not tries.done:
@@ -134,7 +137,10 @@ class Client:
 
 
 class Try(waiting.Allowance, AbstractContextManager["Try"]):
-    """As a context manager, one attempt. After a temporary error, it waits before it returns."""
+    """The attempts of one request. As a context manager, it is one attempt.
+
+    After a temporary error (Broken, _Later), ``__exit__`` waits, so that the caller tries again.
+    """
 
     def __init__(self, explain: Explain, seconds: float) -> None:
         super().__init__(seconds)
@@ -143,7 +149,7 @@ class Try(waiting.Allowance, AbstractContextManager["Try"]):
         self._failed = 0
 
     def progress(self, size: int) -> None:
-        """Notes progress: the next broken connection counts as the first."""
+        """Notes that ``size`` bytes arrived: the next broken connection counts as the first one."""
         self._failed = 0
         self.earn(size)
 
@@ -174,7 +180,7 @@ class _Later(Exception):
 
 
 def _finish(answer: BaseHTTPResponse) -> None:
-    """Returns the connection to the pool, unless much of the answer is unread."""
+    """Returns the connection to the pool. If much of the answer is unread, closes it instead."""
     for _ in range(8):
         if not answer.read1(_LEFT_OVER, decode_content=False):
             answer.release_conn()
@@ -193,7 +199,7 @@ def _bounded(answer: BaseHTTPResponse, limit: int) -> bytes:
 
 
 def _refuse(url: str, answer: BaseHTTPResponse, login: str | None = None) -> None:
-    """Raises the error of an answer without success."""
+    """Raises an error if the status of the answer is not success."""
     kind = (answer.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
     if answer.status in (429, 503):
         raise _Later(f"{url} is busy", _retry_after(answer))
@@ -255,7 +261,7 @@ class HttpTransport:
         try:
             while (received := slices.read(stream.read)) is not None:
                 yield received
-                for _ in received.records:  # the next slice follows them
+                for _ in received.records:  # the next slice follows the records
                     pass
                 stream.passed(received.place)
         finally:
@@ -305,10 +311,10 @@ class HttpTransport:
 
 
 class _Incoming:
-    """The bytes of the slices that a server sends.
+    """The bytes of the slices (parts of a transfer) that a server sends.
 
-    ``_consumed``: number of bytes of the next slice that were read. ``_hasher``: the hash of its
-    first bytes.
+    ``_consumed``: number of bytes of the next slice that were read. ``_hasher``: the hash of the
+    first of these bytes.
     """
 
     def __init__(self, client: Client, wanted: Wanted) -> None:
@@ -318,7 +324,7 @@ class _Incoming:
         self._source = slices.PartReader(self._pieces)
 
     def read(self, size: int) -> Bytes:
-        """At most ``size`` bytes; none at the end."""
+        """At most ``size`` bytes. No bytes at the end."""
         part = self._source.read(size)
         if (beginning := wire.CHECKED - self._consumed) > 0:
             self._hasher.update(part[:beginning])
@@ -326,7 +332,10 @@ class _Incoming:
         return part
 
     def passed(self, place: Place | None) -> None:
-        """Notes that a slice is complete: the remote's journal was read up to ``place``."""
+        """Notes that a slice was read to its end.
+
+        ``place``: the position in the remote's journal after this slice.
+        """
         if place is not None:
             self._wanted = replace(self._wanted, after=place)
             self._consumed, self._hasher = 0, blake3()
@@ -346,7 +355,7 @@ class _Incoming:
 
 
 def _parts(pieces: Iterable[Bytes]) -> Iterator[tuple[bytearray, bool]]:
-    """Joins pieces into parts of the size limit of a request. Yields (part, is it the last)."""
+    """Joins pieces into parts of the size limit of a request. Yields pairs (part, is_last)."""
     part = bytearray()
     for piece in pieces:
         view = memoryview(piece).cast("B")
@@ -358,7 +367,7 @@ def _parts(pieces: Iterable[Bytes]) -> Iterator[tuple[bytearray, bool]]:
 
 
 def open_transport(remote: Remote) -> HttpTransport:
-    """The transport to an ``https://``, ``http://`` or ``unix:`` server."""
+    """The transport to a server with an ``https://``, ``http://`` or ``unix:`` URL."""
     fs, shown = FileSystem(), printable(remote.url)
     headers = {}
     if remote.url.startswith("unix:"):
@@ -401,10 +410,10 @@ def _login(remote: Remote) -> str:
 def _tls_pool(host: str, port: int | None, tls: ssl.SSLContext) -> HTTPConnectionPool:
     """Connections to a server, through the proxy HTTPS_PROXY unless NO_PROXY excludes the host.
 
-    The proxy sees the host and encrypted bytes only.
+    The proxy sees the name of the host. All other bytes are encrypted.
     """
     proxy = os.environ.get("https_proxy") or os.environ.get("HTTPS_PROXY")
-    from urllib.request import proxy_bypass  # slow import, rarely needed
+    from urllib.request import proxy_bypass  # a slow import, rarely needed
 
     if not proxy or proxy_bypass(host):
         return HTTPSConnectionPool(host, port, maxsize=2, ssl_context=tls)
@@ -430,7 +439,7 @@ def _tls(remote: Remote) -> ssl.SSLContext:
 
 
 def _socket(fs: FileSystem, text: str) -> tuple[str, str]:
-    """The path of the socket, and the repository's name after it."""
+    """Splits the path of a ``unix:`` URL into the path of the socket and the repository's name."""
     path = Path(text).absolute()
     for candidate in (path, *path.parents):
         facts = fs.stat(candidate)
@@ -456,7 +465,7 @@ class _LineConnection(HTTPConnection):
 
 
 class LinePool(HTTPConnectionPool):
-    """Connections other than TCP. ``closing`` is called when the pool is closed."""
+    """A pool of connections that are not TCP. ``closing`` is called when the pool is closed."""
 
     def __init__(
         self, dial: Callable[[], socket.socket], closing: Callable[[], None] = lambda: None
@@ -513,7 +522,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_cut(error: BaseException) -> bool:
-    """Whether the connection ended within TLS, because a proxy or the server stopped."""
+    """Whether the connection was cut within TLS, as when a proxy or the server stops."""
     return any(isinstance(cause, ssl.SSLEOFError) for cause in _causes(error))
 
 

@@ -19,11 +19,11 @@ def open_transport(
     *,
     folder: Path | None = None,
 ) -> Transport:
-    """An open transport to a remote, or to the repository at a URL. The caller closes it.
+    """An open transport to a remote, or to the repository at a URL. The caller must close it.
 
-    ``store``, ``config``: those of the repository that has the remote, if any. ``folder``: for the
-    mirror of a bucket; by default, the remote's folder. Raises WrongUsage for an invalid URL,
-    RemoteUnreachable, RemoteRefused, NotARepository.
+    ``store``, ``config``: store and settings of the local repository, if any. ``folder``: the
+    folder for the mirror (local copy of the journal) of a bucket; by default, the remote's folder.
+    Raises WrongUsage for an invalid URL, RemoteUnreachable, RemoteRefused, NotARepository.
     """
     if isinstance(remote, str):
         remote = Remote(normalised(remote, FileSystem().cwd()))

@@ -1,8 +1,8 @@
 """The transport over ssh: ``ssh`` runs ``mvc serve --stdio PATH``, and HTTP goes through its pipes.
 
 ssh itself handles keys, known hosts and jump hosts. ``MVC_SSH`` replaces the program and its
-arguments, as GIT_SSH_COMMAND does for git. No shell on this machine interprets ``MVC_SSH`` or the
-URL.
+arguments, as GIT_SSH_COMMAND does for git. ``MVC_SSH`` and the URL are not passed to a shell on
+this machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEEP_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", re.ASCII)
 _ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f:.]+", re.ASCII)
 _SSH_FAILED, _NOT_FOUND = 255, 127
-_LINES = 20  # of ssh's stderr
+_LINES = 20  # limit of lines of ssh's stderr
 _LONGEST = 500
 
 
@@ -48,7 +48,10 @@ class Address(Struct, frozen=True):
 
     @classmethod
     def of(cls, remote: Remote) -> Address:
-        """The address of a remote. Raises WrongUsage for parts that ssh could read as options."""
+        """The address of a remote.
+
+        Raises WrongUsage for a missing part, and for a part that ssh could read as an option.
+        """
         parts = urlsplit(remote.url)
         host, user, path = parts.hostname or "", parts.username or "", unquote(parts.path)
         if not _ADDRESS.fullmatch(host) or (user and not _PLAIN.fullmatch(user)):
@@ -84,7 +87,7 @@ class Address(Struct, frozen=True):
 
 
 class _Call:
-    """A running ssh. ``socket`` is connected to the program on the host."""
+    """A running ssh process. ``socket`` is connected to the program on the host."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.socket, theirs = socket.socketpair()
@@ -100,7 +103,7 @@ class _Call:
                 self.socket.close()
                 raise
         self._stderr = deque[str](maxlen=_LINES)
-        # A shared ssh connection may keep stderr open, so no code waits for its end.
+        # A shared ssh connection may leave stderr open, so no code waits for the end of stderr.
         self._reader = threading.Thread(target=self._listen, daemon=True)
         self._reader.start()
 
@@ -130,16 +133,16 @@ class _Call:
 
 
 class _Calls:
-    """The running calls of ssh, one for each connection.
+    """The running ssh processes, one for each connection.
 
-    The first call starts early, so that the host starts mvc while this process continues.
+    The first process starts at once, so that the host starts mvc while this process continues.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
         self.running = list[_Call]()
         self._is_ahead = False
-        with suppress(OSError):  # the first connection will raise it again
+        with suppress(OSError):  # the first connection raises this error again
             self.dial()
             self._is_ahead = True
 
@@ -161,7 +164,7 @@ def open_transport(remote: Remote) -> HttpTransport:
     """The transport to a repository over ssh."""
     address = Address.of(remote)
     calls = _Calls(address.command(["serve", "--stdio", "--", address.path]))
-    from mvc.remote.transports.http import (  # while ssh starts
+    from mvc.remote.transports.http import (  # a slow import, while ssh starts
         Client,
         HttpTransport,
         LinePool,
@@ -186,7 +189,7 @@ def open_transport(remote: Remote) -> HttpTransport:
 def run(remote: Remote, arguments: Sequence[str]) -> int:
     """Runs ``mvc -C PATH ARGUMENTS`` on the host, with this process's input and output.
 
-    Returns its exit code.
+    Returns the exit code of this command.
     """
     address = Address.of(remote)
     command = address.command(["-C", address.path, *arguments])

@@ -1,7 +1,8 @@
 """Limits how long a client waits for a server.
 
-A server could send useless bytes forever, or one byte a minute. So an operation has an allowance of
-seconds for all its attempts together. Only useful bytes extend the allowance.
+A server could send useless bytes forever, or one byte a minute. So an operation may wait for a
+limited number of seconds (its *allowance*), counted over all its attempts. Only useful bytes extend
+the allowance.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ PATIENCE = 600.0
 WORK = 3600.0
 """Seconds for which an operation waits if the server must read or verify versions."""
 RATE = 1 << 10
-"""Number of useful bytes that add one second."""
+"""Number of useful bytes that extend the allowance by one second."""
 PIECE = 1 << 14
-"""Bytes of a request between two checks of the allowance."""
-_LONGEST = 4 * wire.WAIT  # limit per wait: during a longer one, this process was suspended
+"""Number of bytes of a request that are sent between two checks of the allowance."""
+_LONGEST = 4 * wire.WAIT  # limit of one counted wait: in a longer one, the process was suspended
 
 
 class Allowance:
@@ -48,7 +49,10 @@ class Allowance:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Counts the time of the block. Reading a ``Response`` in it can raise TimeoutError."""
+        """Counts the time of the ``with`` block.
+
+        Reading a ``Response`` can then raise TimeoutError.
+        """
         self._since = time.monotonic()
         before = _waiting.set(self)
         try:
@@ -58,13 +62,16 @@ class Allowance:
             self._count()
 
     def check(self) -> None:
-        """Raises TimeoutError once the allowance is used up."""
+        """Raises TimeoutError if the allowance is used up."""
         self._count()
         if self.left <= 0:
             raise TimeoutError("the server sent nothing useful for too long")
 
     def pieces(self, body: Bytes) -> Iterator[memoryview]:
-        """The pieces of a body to send. Bytes that an earlier attempt sent do not add time."""
+        """Yields the pieces of a body to send.
+
+        Bytes that an earlier attempt sent do not extend the allowance again.
+        """
         left = memoryview(body)
         self._unsent = min(self._unsent, len(left))
         while left:
@@ -84,7 +91,10 @@ _waiting: ContextVar[Allowance] = ContextVar("_waiting")
 
 
 class Response(HTTPResponse):
-    """The answer to a request within ``waiting``. The time of ``read1`` is counted, too."""
+    """The answer to a request that was sent within ``waiting``.
+
+    The time that ``read1`` takes is counted, too.
+    """
 
     def __init__(self, sock: socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)

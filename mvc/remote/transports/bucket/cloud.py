@@ -1,8 +1,8 @@
 """Objects in S3, Google Cloud Storage or Azure, through the library obstore.
 
 obstore reads credentials from the environment (variables, or the role of an instance or container).
-A URL has only the bucket and a prefix. A *swap* replaces an object only if the object is unchanged:
-a PUT with an ETag (``If-Match``), or for a new object with ``If-None-Match: *``.
+A URL names the bucket and a prefix. A *swap* replaces an object only if no other client changed the
+object. It is a PUT with the condition ``If-Match: ETAG``, or ``If-None-Match: *`` for a new object.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _CREDENTIALS = {
     "gs": "Google Cloud credentials found (set GOOGLE_APPLICATION_CREDENTIALS, or use a role)",
     "az": "Azure credentials found (set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY)",
 }
-"""Ends of error messages by scheme.
+"""For each scheme, the end of the error message for missing credentials.
 
-If the environment has no credentials, obstore asks a metadata server.
+If the environment has no credentials, obstore asks a metadata server, which may not exist.
 """
 
 
 class CloudObjects(Objects):
-    """The objects of one bucket below one prefix."""
+    """The objects of one bucket whose names begin with one prefix."""
 
     def __init__(self, url: str, *, endpoint: str = "", region: str = "") -> None:
         """Raises NotInstalled if obstore is missing; WrongUsage for a URL without a bucket."""
@@ -130,7 +130,7 @@ class CloudObjects(Objects):
                     yield StoredObject(meta["path"], meta["size"], time_ns)
 
     def delete(self, names: Sequence[str]) -> None:
-        for name in names:  # one by one, because not every store accepts lists
+        for name in names:  # one by one: not every store accepts lists
             try:
                 with _reaching(self.url):
                     self._api.delete(self._store, name)
@@ -196,7 +196,10 @@ def _store(url: str, endpoint: str, region: str) -> S3Store | GCSStore | AzureSt
 
 
 def _profile() -> S3CredentialProvider | None:
-    """Credentials of the profile AWS_PROFILE, read by boto3, because obstore reads no profiles."""
+    """The credentials of the profile AWS_PROFILE.
+
+    boto3 reads them, because obstore cannot read profiles.
+    """
     if not os.environ.get("AWS_PROFILE") or os.environ.get("AWS_ACCESS_KEY_ID"):
         return None
     try:
@@ -210,7 +213,7 @@ def _profile() -> S3CredentialProvider | None:
 
 
 def _version(tag: str | None, version: str | None) -> str:
-    """An id for a version of an object. S3 and Azure compare a tag, Google compares a number."""
+    """An id for a version of an object: an ETag (for S3 and Azure) and a number (for Google)."""
     return f"{tag or ''}\n{version or ''}"
 
 

@@ -1,7 +1,8 @@
 """The bytes of a bucket: head, parts of the journal, and packs (docs/format.md, "Buckets").
 
-All objects except the head have their hash as a name, and never change. All data may be forged. So
-lengths are checked before data are fetched, and hashes before data are used.
+The head is the only object that changes. Each part of the journal, and each pack, has its hash as
+its name. An attacker may have forged any data. So lengths are checked before data are fetched, and
+hashes before data are used.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from mvc.store.packs.records import CHECK_SIZE, PREFIX_SIZE, read_prefix
 
 HEAD, JOURNAL_PARTS, PACK_OBJECTS, DROPPED = "head", "journal/", "packs/", "dropped/"
 MAX_HEAD = 16 << 10
-PART = MIB  # a part of the journal with as many bytes of frames is final
-_MOST_PARTS = 32  # in a long journal, a part with 1/32 of its bytes is final
+PART = MIB  # a part of the journal with this number of bytes of entries is final
+_MOST_PARTS = 32  # in a long journal, a part with 1/32 of the journal's bytes is final
 _LONGEST_PART = 32 * MIB
 MAX_PART = 2 * _LONGEST_PART + 2 * MAX_ENTRY
 MAX_DROPPED = 64 * MIB
@@ -31,19 +32,19 @@ _VERSION = 1
 _HEAD_MAGIC, _PART_MAGIC, _DROPPED_MAGIC = b"mvcbkt1\n", b"mvcjrn1\n", b"mvcdrp1\n"
 _CHECK = 16
 NONCE = 16
-"""Number of random bytes in an object, so that no name is written twice."""
+"""Number of random bytes in an object. They make its hash, and so its name, unique."""
 _MOST_PACKS = 1 << 24
 _LARGEST_PACK = 1 << 40
 _MOST_FEATURES = 256
-_NUMBER = 10  # bytes of the longest encoded number
+_NUMBER = 10  # number of bytes of the longest encoded number
 _MAX_FEATURE = 64
 
 
 class PackObject(Struct, frozen=True, array_like=True):
-    """A pack of the journal, and its object.
+    """An object with a pack (a file of records). ``number``: of the pack in the repository.
 
-    ``size``: bytes of the pack. ``headers``: bytes after the pack, which repeat the headers of its
-    records.
+    ``size``: number of bytes of the pack. ``headers``: number of the bytes that follow the pack in
+    the object. These bytes repeat the headers of its records.
     """
 
     number: int
@@ -57,7 +58,10 @@ class PackObject(Struct, frozen=True, array_like=True):
 
 
 class JournalPart(Struct, frozen=True):
-    """An object with consecutive entries. ``size``: its bytes. ``frames``: bytes of the entries."""
+    """An object with consecutive entries of the journal.
+
+    ``size``: number of bytes of the object. ``frames``: number of bytes of the entries.
+    """
 
     hash: bytes
     size: int
@@ -72,8 +76,9 @@ class BucketHead(Struct, frozen=True):
     """The head: the only object that changes. It names all other objects.
 
     ``rewrites`` counts replacements of the journal. ``swaps`` counts replacements of the head, so
-    no two heads of a bucket are equal. ``sequence`` and ``chain``: the end of the journal.
-    ``frames``: entries that are in no part yet. ``packs``: packs that these entries name.
+    that no two heads of a bucket are equal. ``sequence`` and ``chain``: the end of the journal.
+    ``frames``: the newest entries, which are in no part yet. ``packs``: packs that these entries
+    name.
     """
 
     features: frozenset[str]
@@ -87,7 +92,8 @@ class BucketHead(Struct, frozen=True):
 
     @property
     def end(self) -> Position:
-        """The end of the journal as a file of a repository, which has every entry twice."""
+        """The end position of the journal in a repository, which stores two copies of each entry.
+        """
         frames = sum(part.frames for part in self.parts) + len(self.frames)
         return Position(2 * frames, self.sequence, self.chain)
 
@@ -133,13 +139,13 @@ class BucketHead(Struct, frozen=True):
 
 
 class PartOfJournal(Struct, frozen=True):
-    """The content of a part: the packs that its entries name, and each entry once."""
+    """The content of a part of the journal: ``packs`` that its entries name, and its entries."""
 
     packs: tuple[PackObject, ...]
     frames: bytes
 
     def encoded(self) -> bytes:
-        """The bytes of the part. They differ on each call: see ``NONCE``."""
+        """The bytes of the part. Each call returns other bytes, because of ``NONCE``."""
         writer = Writer().raw(_PART_MAGIC + os.urandom(NONCE))
         _write_packs(writer, self.packs)
         return writer.raw(self.frames).done()
@@ -163,7 +169,7 @@ class PartOfJournal(Struct, frozen=True):
 
 
 def final_size(frames: int) -> int:
-    """The number of bytes at which a part is final. ``frames``: bytes of all frames."""
+    """The number of bytes at which a part is final. ``frames``: bytes of the journal's entries."""
     return max(PART, min(frames // _MOST_PARTS, _LONGEST_PART))
 
 
@@ -189,9 +195,11 @@ def _read_pack(reader: Reader) -> PackObject:
 
 
 def encode_headers(records: Mapping[int, bytes]) -> bytes:
-    """The bytes between a pack and the nonce. ``records``: headers by their offsets in the pack.
+    """The bytes that follow a pack in its object, up to the random bytes.
 
-    For each record in order: the number of bytes before it that belong to no record, and its
+    ``records`` maps offsets in the pack to headers.
+
+    For each record in order, they have the number of unused bytes before the record, and its
     header.
     """
     writer, at = Writer().uint(len(records)), len(PACK_HEADER)
@@ -214,7 +222,7 @@ def decode_headers(
     left, reader = b"", Reader(b"", name)
 
     def with_bytes(size: int) -> Reader:
-        """A reader with at least ``size`` more bytes, if the parts have as many."""
+        """A reader with at least ``size`` more bytes, or with all bytes if there are fewer."""
         nonlocal left, reader
         if len(left) - reader.position < size:
             buffered = [left[reader.position :]]
@@ -240,7 +248,10 @@ def decode_headers(
 
 
 def encode_dropped(hashes: Iterable[bytes]) -> bytes:
-    """The bytes of a list of packs. It is written before a head that no longer names the packs."""
+    """The bytes of a list of dropped packs.
+
+    The list is written before a new head, if the new head no longer names these packs.
+    """
     return _DROPPED_MAGIC + b"".join(sorted(hashes))
 
 
@@ -256,10 +267,10 @@ def decode_dropped(data: bytes, url: str) -> set[bytes]:
 
 
 def follow(frames: bytes, begin: int, at: Position, name: str) -> tuple[bytes, Position] | None:
-    """The entries from ``at`` on, each twice as in a repository's journal, and their end.
+    """The entries from ``at`` on, each twice as in a repository's journal, and the end position.
 
-    ``begin``: the offset of the first frame, not after ``at``. None if no entry of ``frames``
-    follows the entry that ends at ``at``.
+    ``frames``: encoded entries. ``begin``: the offset of the first one in the journal, at or before
+    ``at``. None if the entry before ``at`` is not the one that ``frames`` continue.
     """
     offset = begin
     out: list[bytes] = []

@@ -1,8 +1,9 @@
-"""The mirror of a bucket: a local repository with the bucket's journal. Packs are in the bucket.
+"""The mirror of a bucket: a local repository with the bucket's journal (log of operations).
 
-Only the head of the bucket determines its state. During a publication, the mirror may have entries
-that the bucket lacks. If the publication fails, these are removed. The mirror can be deleted
-without loss: a mirror that is damaged or does not match the head is built again.
+The packs (files with records) stay in the bucket. The head of the bucket, an object, names the
+rest. During a publication, the mirror may have entries that the bucket lacks. If the publication
+fails, these entries are removed. The mirror can be deleted without loss: a mirror that is damaged
+or does not match the head is built again.
 """
 
 from __future__ import annotations
@@ -53,14 +54,17 @@ EMPTY = BucketHead(frozenset(), 0, 0, 0, chain=GENESIS.chain, parts=(), packs=()
 
 
 class Seen(Struct, frozen=True):
-    """The head that the mirror matches. ``version``: the store's name for this head."""
+    """The head that the mirror matches.
+
+    ``version``: the object store's id of this version of it.
+    """
 
     version: str
     head: BucketHead
 
 
 class _Note(Struct, frozen=True, array_like=True):
-    """Data for the next process: the head (``Seen``), and the packs of the bucket."""
+    """Data that the next process reads: the head (``Seen``), and the packs of the bucket."""
 
     version: str
     head: bytes
@@ -75,7 +79,7 @@ class MirrorStore(Store):
         return super().pack_writer(fresh=True)
 
     def unnamed_packs(self) -> set[int]:
-        """Includes dropped packs, because their objects stay in the bucket for a while."""
+        """Includes the packs of the bucket that no entry names, because they can still be read."""
         assert isinstance(self.fs, MirrorPacks)
         known = set(self.fs.known)
         for recorded in self.snapshot.entries():
@@ -84,7 +88,7 @@ class MirrorStore(Store):
 
 
 class Mirror:
-    """A bucket as a repository, used by one process at a time until ``close``."""
+    """A bucket as a local repository. Only one process at a time has it open."""
 
     def __init__(
         self,
@@ -97,14 +101,15 @@ class Mirror:
     ) -> None:
         """``place``: the mirror's folder, created if missing. Raises Busy if it is in use.
 
-        ``own``: the repository that has this remote. Records that it stores are read from there.
+        ``own``: the repository that has this remote. Records that ``own`` stores are not
+        downloaded.
         """
         self.objects = objects
         self.place = place
         self.clock = clock
         self.config = Config({
             **config.values,
-            "deploy.protect": ("", "flag"),  # write access to a bucket allows everything
+            "deploy.protect": ("", "flag"),  # no protection: access to a bucket allows everything
         })  # fmt: skip
         self._folder = place / FOLDER
         self.pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="mvc-bucket")
@@ -168,10 +173,10 @@ class Mirror:
             create(self.fs, self.clock, self.place, "main", config=b"")
 
     def _follow(self, seen: Seen) -> None:
-        """Removes entries that the head lacks, then adds new entries."""
+        """Removes entries that the head lacks from the mirror, then adds the head's new entries."""
         parse_format(format_line(seen.head.features))
         if self.seen is not None:
-            with suppress(DamagedData):  # otherwise everything is read again
+            with suppress(DamagedData):  # after damage, everything is read again
                 end = self.seen.head.end
                 if self.has(end) and self._append(seen, end):
                     return
@@ -185,9 +190,10 @@ class Mirror:
             raise DamagedData(f"the journal of {self.objects.url} does not begin at 0")
 
     def _append(self, seen: Seen, at: Position) -> bool:
-        """Appends the head's entries after ``at``. False if its journal has no such position.
+        """Appends the head's entries after ``at``.
 
-        If an error is raised, the next refresh removes entries after ``at``.
+        False if the head's journal does not contain ``at``. If an error is raised, the next refresh
+        removes the appended entries.
         """
         self._cut(at)
         with self.fs.open_write(self._folder / JOURNAL) as file:
@@ -209,7 +215,7 @@ class Mirror:
     ) -> dict[int, PackObject] | None:
         """Writes the head's entries from ``at`` on. Returns the packs that these entries name.
 
-        None if the journal has no such position. Raises DamagedData.
+        None if the head's journal does not contain ``at``. Raises DamagedData.
         """
         packs: dict[int, PackObject] = {}
         for begin, part in self._sources(head, at.offset):
@@ -224,7 +230,7 @@ class Mirror:
         return packs
 
     def _sources(self, head: BucketHead, offset: int) -> Iterator[tuple[int, PartOfJournal]]:
-        """Yields the parts that end after ``offset``, in order: (first offset, part)."""
+        """Yields pairs (offset, part) for the parts of the journal that end after ``offset``."""
         begin, wanted = 0, []
         for part in head.parts:
             if begin + 2 * part.frames > offset:
@@ -294,7 +300,7 @@ class Mirror:
     # -- note for the next process ----------------------------------------------------------
 
     def settle(self, seen: Seen, packs: Mapping[int, PackObject]) -> None:
-        """Records that mirror and bucket are equal. ``packs``: those that the journal names.
+        """Records that mirror and bucket are equal. ``packs``: the packs that the journal names.
 
         Writes a note for the next process.
         """
@@ -308,7 +314,7 @@ class Mirror:
         self.seen = seen
 
     def _load(self) -> None:
-        """Reads the note. Resets a mirror that has no valid note."""
+        """Reads the note of the process before. Resets a mirror that has no valid note."""
         try:
             data = self.fs.read_bytes(self.place / _SEEN, _LONGEST_NOTE)
             if blake3(data[:-_CHECK]).digest(_CHECK) != data[-_CHECK:]:

@@ -1,8 +1,8 @@
 """Object stores: the operations that a bucket needs, in S3 and similar stores or in a folder.
 
-If an operation raises RemoteUnreachable, it may have had its effect or not. Every reader sees a
-written object at once and completely. If several writers ``swap`` the same version of an object,
-only one of them succeeds.
+An operation that raises RemoteUnreachable may nevertheless have taken effect. A written object is
+immediately visible to every reader, and completely. If several writers ``swap`` the same version of
+an object, only one of them succeeds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StoredObject(Struct, frozen=True):
 
 
 class Versioned(Struct, frozen=True):
-    """The content of a swapped object, and the store's name for this version of it."""
+    """The content of an object that is changed by ``swap``, and the store's id of this version."""
 
     data: bytes
     version: str
@@ -53,31 +53,41 @@ class Objects(Protocol):
     url: str
 
     def read(self, name: str, limit: int) -> bytes | None:
-        """All bytes of an object. None if it is missing. RemoteRefused if it exceeds ``limit``."""
+        """All bytes of an object. None if the object is missing.
+
+        Raises RemoteRefused if the object has more than ``limit`` bytes.
+        """
 
     def read_range(self, name: str, start: int, length: int) -> bytes | None:
-        """``length`` bytes of an object, or fewer at its end. None if it is missing."""
+        """``length`` bytes of an object, or fewer at its end. None if the object is missing."""
 
     def write(self, name: str, parts: Iterable[Bytes], size: int) -> None:
         """Stores the parts as one object of ``size`` bytes."""
 
     def read_version(self, name: str, limit: int, known: str = "") -> Versioned | None:
-        """A swapped object. If its version is still ``known``, the content is empty."""
+        """An object that is changed by ``swap``.
+
+        If its version is still ``known``, the returned content is empty. None if it is missing.
+        """
 
     def swap(self, name: str, data: bytes, known: str) -> str | None:
-        """Replaces the version ``known`` and returns the new version.
+        """Replaces the version ``known`` of an object, and returns the id of the new version.
 
-        If ``known`` is empty, the object must not exist. None if the object has another version.
+        If ``known`` is empty, the object must not exist. Otherwise returns None, as if the object
+        has another version.
         """
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """The objects whose names have this prefix, except swapped objects."""
+        """The objects whose names have this prefix, except objects that ``swap`` changes."""
 
     def delete(self, names: Sequence[str]) -> None:
-        """Deletes objects, and swapped objects with all versions. Ignores missing objects."""
+        """Deletes objects with all their versions. Ignores missing objects."""
 
     def now_ns(self) -> int:
-        """The time of the store's clock, which sets the times of objects. May write an object."""
+        """The time by the clock of the store, which gives objects their times.
+
+        May write an object.
+        """
 
     def close(self) -> None:
         """Closes the store, if necessary."""
@@ -87,11 +97,12 @@ class Objects(Protocol):
 class FolderObjects(Objects):
     """Objects as files of a folder that several hosts may share.
 
-    A swapped object is a folder of numbered files. The name of a version is the newest number and
-    the hash of its content, because times, inodes and sizes are not unique on every file system.
-    The next version is written under a temporary name and gets its number by ``link``, which fails
-    if the number is used. Old numbers are deleted from the lowest up, except the first one. So if
-    the previous number still exists, a free number was never used.
+    An object that ``swap`` changes is a folder of numbered files. The id of a version is the newest
+    number and the hash of this file, because times, inodes and sizes are not unique on every file
+    system. The next version is written under a temporary name and gets its number by ``link``,
+    which fails if this number is in use. Old numbers are deleted in ascending order, but the first
+    one is not deleted. So the next number is certainly unused if the file with the previous number
+    still exists.
     """
 
     def __init__(self, fs: FileSystem, folder: Path) -> None:
@@ -154,7 +165,7 @@ class FolderObjects(Objects):
                 if not numbers:
                     return None
                 data = self._read(self._numbered(name, numbers[-1]), limit)
-                if data is not None:  # if None, newer versions replaced it meanwhile
+                if data is not None:  # None: deleted meanwhile, as newer versions exist
                     version = _version(numbers[-1], data)
                     return Versioned(b"" if version == known else data, version)
         raise RemoteUnreachable(f"{self.url} changes continuously: {name} cannot be read")
@@ -184,7 +195,10 @@ class FolderObjects(Objects):
         return _version(before + 1, data)
 
     def _version(self, name: str, number: int) -> str:
-        """The version with this number, by its content, as a network folder may cache names."""
+        """The id of the version with this number, or empty.
+
+        The content is read, because a network file system may cache the names in a folder.
+        """
         data = self._read(self._numbered(name, number), _LONGEST)
         return "" if data is None else _version(number, data)
 
@@ -265,7 +279,7 @@ CLOCK = "clock"
 
 
 def too_long(url: str, name: str, limit: int) -> RemoteRefused:
-    """The error for an object over its size limit."""
+    """The error for an object that exceeds its size limit."""
     return RemoteRefused(f"{url} is not an mvc bucket: {name} has more than {limit} bytes")
 
 
@@ -275,7 +289,7 @@ def _version(number: int, data: bytes) -> str:
 
 @contextmanager
 def _reaching(url: str) -> Iterator[None]:
-    """Converts errors of the operating system into errors of a remote."""
+    """Converts errors of the file system into RemoteRefused and RemoteUnreachable."""
     try:
         yield
     except (StorageFull, ReadOnly):
@@ -290,9 +304,9 @@ def _reaching(url: str) -> Iterator[None]:
 
 
 def check_conditions(objects: Objects) -> None:
-    """Raises RemoteRefused if the store creates an object twice, or swaps an outdated version.
+    """Raises RemoteRefused if the store ignores the conditions of ``swap``.
 
-    Some stores ignore such conditions. Then one of two concurrent pushes would be lost.
+    With such a store, one of two concurrent pushes could be lost.
     """
     name = f"probe-{os.urandom(8).hex()}"
     try:

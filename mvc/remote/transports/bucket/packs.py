@@ -1,4 +1,7 @@
-"""Packs of a mirror: local files have only headers of records. Bodies are read from the bucket."""
+"""The packs (files with records) of a mirror, which is the local repository for a bucket.
+
+Local files have only the headers of records. The bodies are read from the bucket.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,9 @@ from mvc.store.packs.records import (
 )
 from mvc.store.store import Store
 
-_RECORDS_AHEAD = 3  # records that are read ahead
+_RECORDS_AHEAD = 3  # number of records that are read ahead
 _SMALL_PACK = 1 << 20  # packs up to this number of bytes are read in one request
-_HEADERS = 4 << 20  # bytes of headers per request
+_HEADERS = 4 << 20  # limit of bytes of headers per request
 _CACHED_BODIES = 48  # number of cached bodies of small packs
 _AHEAD_PACKS = 24
 _LOADED_TOGETHER = 256
@@ -37,7 +40,10 @@ Fetch = Callable[[int, int], bytes]
 
 
 def read_record(store: Store, header: RecordHeader, skip: int, length: int) -> bytes | None:
-    """Bytes of a stored record with this header, from ``skip`` on. None if it is not stored."""
+    """``length`` bytes of the stored record with this header, after ``skip`` bytes.
+
+    None if this record is not stored.
+    """
     with suppress(MvcError):  # the bucket has the record, too
         for step in store.graph.codings(header.members[0].id, header.members[0].start):
             if step.header == header:
@@ -56,7 +62,7 @@ class RemotePack(ReadFile):
     def __init__(
         self, headers: ReadFile, fetch: Fetch, ahead: Executor | None, own: Store | None
     ) -> None:
-        """``ahead``: executor for reading ahead, if any.
+        """``ahead``: executor for reading ahead, or None.
 
         ``own``: the repository of the client, which may have the same records.
         """
@@ -116,7 +122,10 @@ class RemotePack(ReadFile):
         return len(data)
 
     def _number(self, offset: int, length: int) -> int | None:
-        """The number of the record that contains these bytes. None if no record contains all."""
+        """The number of the record that contains all these bytes.
+
+        None if there is no such record.
+        """
         with suppress(DamagedData):
             if not self._begins:
                 self._begins = list(self._find_begins())
@@ -149,7 +158,7 @@ class RemotePack(ReadFile):
 
 
 class _HeadersAhead(ReadAhead):
-    """Reads headers in large blocks. Bodies are read as by the pack."""
+    """Reads headers in large blocks. Bodies are read without blocks, as by ``RemotePack``."""
 
     def __init__(self, pack: RemotePack) -> None:
         super().__init__(pack.headers)
@@ -165,20 +174,23 @@ class _HeadersAhead(ReadAhead):
 class MirrorPacks(FileSystem):
     """The file system of a mirror. It reads packs of the bucket from the bucket.
 
-    ``known``: the packs of the bucket, by number. Opening a pack loads its headers and those of the
-    following packs. Bodies of small packs are read completely and cached. When packs are read in
-    sequence, the next packs are read ahead.
+    ``known``: the packs of the bucket, by number. Opening a pack loads its headers, and the headers
+    of the packs that follow. Small packs are read completely, and their bodies are cached. When
+    packs are read in sequence, the next packs are read ahead.
     """
 
     def __init__(
         self, folder: Path, objects: Objects, pool: Executor, own: Store | None = None
     ) -> None:
-        """``own``: a repository that is searched for records before the bucket."""
+        """``own``: a local repository.
+
+        Records are read from there if possible, else from the bucket.
+        """
         self._folder = folder
         self._objects = objects
         self._pool = pool
         self._bodies: OrderedDict[int, Future[bytes]] = OrderedDict()
-        self._last, self._run = 0, 0  # the pack read last, and the length of its sequence
+        self._last, self._run = 0, 0  # the newest read pack; packs read in sequence
         self._lock = threading.Lock()
         self.own = own
         self.known: dict[int, PackObject] = {}
@@ -206,7 +218,10 @@ class MirrorPacks(FileSystem):
     # -- headers -------------------------------------------------------------------------
 
     def load(self, numbers: Iterable[int]) -> None:
-        """Creates missing files of packs. If few are missing, small packs are read with bodies."""
+        """Creates the missing local files of packs.
+
+        If few are missing, the bodies of small packs are read in the same request.
+        """
         packs = (self.known[number] for number in numbers if number in self.known)
         absent = [p for p in packs if self.stat(pack_path(self._folder, p.number)) is None]
         few = len(absent) <= _CACHED_BODIES
@@ -223,12 +238,12 @@ class MirrorPacks(FileSystem):
         self.write_headers(pack, decode_headers(parts, pack, self._objects.url))
 
     def _headers(self, pack: PackObject) -> Iterator[bytes]:
-        """The headers after a pack, in parts. The writer of the pack recorded their size."""
+        """The headers that follow a pack in its object, in parts."""
         for at in range(0, pack.headers, _HEADERS):
             yield self._read(pack, pack.size + at, min(_HEADERS, pack.headers - at))
 
     def write_headers(self, pack: PackObject, headers: Iterable[tuple[int, bytes]]) -> None:
-        """Creates the file of a pack: headers at their offsets, and holes between the headers."""
+        """Creates the local file of a pack: headers at their offsets, holes instead of bodies."""
 
         def fill(file: WriteFile) -> None:
             file.write_at(0, PACK_HEADER)

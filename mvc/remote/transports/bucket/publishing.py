@@ -1,8 +1,8 @@
 """Publishes: writes the mirror's new objects to the bucket, and then swaps the head once.
 
-Readers see no change before the swap, and all changes after it. An object has random bytes, and its
-name is the hash of all its bytes. So no name is written twice: deleting an object that was unnamed
-for long cannot delete a new one.
+Readers see no change before the swap, and all changes after it. The head is the object that names
+all others. Each other object has random bytes, and its name is the hash of all its bytes. So the
+same name is never written again, and deleting an old object cannot delete a new one.
 """
 
 from __future__ import annotations
@@ -40,21 +40,27 @@ from mvc.store.snapshot import JOURNAL, Snapshot
 from mvc.types import Bytes
 
 _BLOCK = 1 << 20
-_LARGE = 4 << 20  # larger objects are written one after another
+_LARGE = 4 << 20  # objects with more bytes are written one after another
 _GROWTH = 32  # bytes by which the numbers in a head may grow
 _Times: TypeAlias = tuple[float, float]
 _REUSED_FOR = 24 * 3600.0  # seconds for which a written pack is reused
 
 
 class _NewPack(Struct):
-    """A pack to write: headers of its records by offset. ``size``: the end of the last record."""
+    """A pack (file of records) to write. ``records`` maps offsets to headers of records.
+
+    ``size``: the end of the last record.
+    """
 
     records: dict[int, bytes] = field(default_factory=dict)
     size: int = 0
 
 
 class _PublishedJournal(Struct):
-    """A journal to publish: unchanged parts, new parts, and the entries in the head (``tail``)."""
+    """A journal to publish. ``unchanged``: parts in the bucket.
+
+    ``tail``: the entries in the head.
+    """
 
     unchanged: tuple[JournalPart, ...]
     parts: list[PartOfJournal]
@@ -66,7 +72,10 @@ class _PublishedJournal(Struct):
 
 
 class _NewObject(Struct):
-    """An object to write. ``parts`` yields its bytes. ``pack``, ``content``: for a pack only."""
+    """An object to write. ``parts`` yields its bytes.
+
+    For a pack only: ``pack``, and ``content``, the hash of the bytes that are not random.
+    """
 
     name: str
     size: int
@@ -76,17 +85,17 @@ class _NewObject(Struct):
 
 
 class Publisher:
-    """Publishes one mirror, any number of times."""
+    """Publishes the changes of one mirror (local repository with the journal of a bucket)."""
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
         self._objects = mirror.objects
-        self._written: dict[bytes, tuple[PackObject, _Times]] = {}  # packs by content hash
+        self._written: dict[bytes, tuple[PackObject, _Times]] = {}  # keys: content hashes
 
     def publish(self) -> bool:
-        """Publishes the mirror's entries. False if another client swapped the head before.
+        """Publishes the mirror's entries. False if another client changed the head meanwhile.
 
-        Then the mirror follows the new head and removes its own entries.
+        In this case, the mirror follows the new head, and loses its unpublished entries.
         """
         mirror = self._mirror
         snapshot = mirror.store.fresh()
@@ -124,12 +133,18 @@ class Publisher:
         return True
 
     def bump(self) -> bool:
-        """Swaps the head for an equal one, so that concurrent pushes must read the head again."""
+        """Swaps the head for one that differs in ``swaps``.
+
+        So concurrent pushes must read the head again.
+        """
         seen, known = self._mirror.seen, dict(self._mirror.fs.known)
         return seen is None or self._swap(replace(seen.head, swaps=seen.head.swaps + 1), known)
 
     def _swap(self, head: BucketHead, packs: Mapping[int, PackObject]) -> bool:
-        """Swaps the head, whose journal names ``packs``. If that fails, refreshes the mirror."""
+        """Swaps the head. ``packs``: packs that its journal names.
+
+        If another client was faster, refreshes the mirror and returns False.
+        """
         mirror, data = self._mirror, head.encoded()
         if len(data) > MAX_HEAD:
             raise StorageFull(
@@ -139,7 +154,7 @@ class Publisher:
         try:
             known = "" if mirror.seen is None else mirror.seen.version
             version = self._objects.swap(HEAD, data, known)
-        except RemoteUnreachable:  # perhaps only the answer was lost, so the head is read
+        except RemoteUnreachable:  # maybe only the answer was lost
             current = self._objects.read_version(HEAD, MAX_HEAD)
             version = current.version if current is not None and current.data == data else None
         if version is None:
@@ -151,7 +166,7 @@ class Publisher:
     # -- writing --------------------------------------------------------------------------
 
     def _write_all(self, uploads: list[_NewObject]) -> None:
-        """Writes small objects concurrently, and meanwhile large objects one after another."""
+        """Writes small objects concurrently. At the same time, writes large objects one by one."""
         due = [upload for upload in uploads if not self._is_written(upload)]
         submit = self._mirror.pool.submit
         waiting = [submit(self._write, upload) for upload in due if upload.size <= _LARGE]
@@ -170,14 +185,17 @@ class Publisher:
             self._written[upload.content] = upload.pack, self._now()
 
     def _is_written(self, upload: _NewObject) -> bool:
-        """Whether a pack was written so recently that no sweep can have deleted it."""
+        """Whether a pack was written so recently that no other client can have deleted it."""
         _, then = self._written.get(upload.content, (None, None))
         return then is not None and all(
             0 <= now - before < _REUSED_FOR for now, before in zip(self._now(), then, strict=True)
         )
 
     def _now(self) -> _Times:
-        """Two clocks: the first can stop while the computer sleeps, the second can be set."""
+        """The times of two clocks.
+
+        The first clock may stop while the computer sleeps, and the second one may be set.
+        """
         return monotonic(), self._mirror.clock.now_ns() / 1e9
 
     def _upload(self, number: int, new: _NewPack) -> _NewObject:
@@ -217,7 +235,7 @@ def _hashes(packs: Mapping[int, PackObject]) -> set[bytes]:
 def _new_packs(
     snapshot: Snapshot, offset: int, known: Mapping[int, PackObject]
 ) -> dict[int, _NewPack]:
-    """The packs that entries from ``offset`` on name and that the bucket lacks."""
+    """The packs that the bucket lacks and that entries from ``offset`` on name."""
     packs: dict[int, _NewPack] = {}
     for recorded, _ in _entries(snapshot, offset):
         for region in recorded.entry.regions:
@@ -233,7 +251,7 @@ def _new_packs(
 
 
 def _entries(snapshot: Snapshot, offset: int) -> Iterator[tuple[Recorded, bytes]]:
-    """Yields entries from ``offset`` to the end, each with one copy of its frame."""
+    """Yields the entries from ``offset`` to the end, each with its encoded bytes (frame)."""
     end = snapshot.position.offset
     with snapshot.fs.open_read(snapshot.folder / JOURNAL) as file:
         source = file.ahead()
@@ -249,10 +267,12 @@ def _entries(snapshot: Snapshot, offset: int) -> Iterator[tuple[Recorded, bytes]
 def _journal(
     snapshot: Snapshot, before: BucketHead, known: Mapping[int, PackObject]
 ) -> _PublishedJournal:
-    """Splits the journal. If the head ``before`` has space, it is extended; else parts are created.
+    """Splits the journal into parts.
 
-    A new part absorbs the newest parts that are not larger, unless they are final. So the journal
-    has few parts, and an entry is written only a few times.
+    New entries are stored in the head if it has space for them, else in new parts.
+
+    A new part includes the entries of the newest parts that are not larger, unless these parts are
+    final. So the journal has few parts, and an entry is rewritten only a few times.
     """
     end = snapshot.position.offset
     start = before.end.offset - 2 * len(before.frames)
@@ -271,7 +291,10 @@ def _journal(
 def _chunks(
     snapshot: Snapshot, offset: int, known: Mapping[int, PackObject], size: int
 ) -> Iterator[PartOfJournal]:
-    """Entries from ``offset`` to the end, in parts that end once they have ``size`` bytes."""
+    """The entries from ``offset`` to the end, in parts.
+
+    A part ends when it has at least ``size`` bytes.
+    """
     frames: list[bytes] = []
     packs: dict[int, PackObject] = {}
     nbytes = 0

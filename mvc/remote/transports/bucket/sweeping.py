@@ -1,10 +1,12 @@
 """Deletes objects of a bucket that its head does not name.
 
-A client with an earlier head may still read objects of that head, and a push writes packs before it
-swaps the head. So an object is deleted only if no head named it for ``UNNAMED_FOR``, by the clock
-of the store. Before a deletion, the head is swapped, so that concurrent pushes read it again. A
-rewrite lists its dropped packs before its swap. The newest list with a pack gives the time since
-when the pack is unnamed. Without a list, the time of the pack counts.
+The head is the object that names all others. A client with an earlier head may still read objects
+that this head names. A push writes packs (files of records) before it swaps (replaces) the head. So
+an object is deleted only if no head named it for ``UNNAMED_FOR``, by the clock of the object store.
+Before a deletion, the head is swapped, so that concurrent pushes must read it again. A rewrite of
+the repository writes a list of dropped packs before it swaps the head. The time of the newest list
+that has a pack is the time since when the pack is unnamed. For a pack in no list, it is the time of
+the pack itself.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from mvc.remote.transports.bucket.publishing import Publisher
 
 _OWN = re.compile(rf"[0-9a-f]{{{2 * DIGEST_SIZE}}}|{re.escape(TEMPORARY)}[0-9a-f]+")
 UNNAMED_FOR = BUCKET_DAYS * 24 * 3600 * 10**9
-"""Nanoseconds for which an unnamed object is retained."""
+"""For how many nanoseconds an unnamed object is retained."""
 
 
 def sweep(mirror: Mirror, publisher: Publisher) -> bool:
@@ -52,7 +54,10 @@ def _named(mirror: Mirror) -> set[str]:
 
 
 def _unnamed(mirror: Mirror) -> Iterator[StoredObject]:
-    """Yields objects that the head does not name. Their times: when they became unnamed."""
+    """Yields objects that the head does not name.
+
+    ``time_ns`` of each is the time since when no head names it.
+    """
     objects, named = mirror.objects, _named(mirror)
     since: dict[str, int] = {}
     for note in _own(objects, DROPPED):
@@ -69,5 +74,5 @@ def _unnamed(mirror: Mirror) -> Iterator[StoredObject]:
 
 
 def _own(objects: Objects, prefix: str) -> Iterator[StoredObject]:
-    """The objects whose names mvc uses, including temporary objects of killed writers."""
+    """The objects with names that mvc creates, including temporary objects of killed writers."""
     return (row for row in objects.list(prefix) if _OWN.fullmatch(row.name, len(prefix)))

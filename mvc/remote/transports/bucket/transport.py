@@ -1,7 +1,7 @@
-"""The transport to a bucket: works on the mirror, and publishes received slices.
+"""The transport to a bucket: works on the mirror, a local repository with the same journal.
 
-Each slice (a part of a transfer) is one swap of the head. So an interrupted push loses at most one
-slice.
+Each received slice (a part of a transfer) is published by one swap of the head, the object that
+names all others. So an interrupted push loses at most one slice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mvc.types import Bytes
 T = TypeVar("T")
 
 MIRROR = "mirror"
-"""The mirror's folder in ``.mvc/remotes/R``."""
+"""Name of the mirror's folder in ``.mvc/remotes/R``, for the remote R."""
 
 _TRIES = 100
 _POLL = 30.0  # seconds between two checks of the live version
@@ -47,7 +47,7 @@ class BucketTransport:
     """An open bucket. Raises RemoteUnreachable, RemoteRefused and the errors of a repository."""
 
     def __init__(self, mirror: Mirror, *, resources: ExitStack) -> None:
-        """``resources``: closed together with the transport."""
+        """``resources`` are closed together with the transport."""
         self.url = mirror.objects.url
         self._mirror = mirror
         self._publisher = Publisher(mirror)
@@ -63,7 +63,7 @@ class BucketTransport:
         return head
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
-        """The entries after the last ``head``."""
+        """The entries up to the end of the journal at the newest call of ``head``."""
 
         def begin(transport: FolderTransport) -> tuple[list[Slice], Iterator[Slice]]:
             self._mirror.fs.load(list(self._mirror.fs.known))
@@ -91,7 +91,7 @@ class BucketTransport:
         """Publishes a slice by one swap of the head. Tries again if another client was faster."""
         place, rest = self._mirror.place, iter(incoming.records)
         with translate(place, "write"), tempfile.TemporaryFile(dir=place) as file:
-            # Another attempt reads received records from the file.
+            # Another attempt first reads from the file the records that were received before.
             def records() -> Iterator[Bytes]:
                 file.seek(0)
                 while block := file.read(_BLOCK):
@@ -108,8 +108,8 @@ class BucketTransport:
     def maintain(self, act: Callable[[Store, Config], T]) -> T:
         """Runs an operation on the bucket's repository, and publishes the changes.
 
-        First deletes objects that were unnamed for long enough. If another client swaps the head
-        meanwhile, the operation runs again on the new head.
+        Before the operation, deletes objects that no head named for long enough (``sweep``). If
+        another client swaps the head meanwhile, the operation runs again on the new head.
         """
         fs, publisher = self._mirror.fs, self._publisher
         fs.lingering = self._on_mirror(lambda _: sweep(self._mirror, publisher))
@@ -118,7 +118,10 @@ class BucketTransport:
         )
 
     def inspect(self, act: Callable[[Store, Config], T]) -> T:
-        """Runs an operation that only reads, such as fsck, on the bucket's own data."""
+        """Runs an operation that changes nothing, such as fsck, on the data in the bucket.
+
+        Records of the local repository are not used.
+        """
         own, self._mirror.fs.own = self._mirror.fs.own, None
         try:
             return self._on_mirror(lambda inside: act(inside.store, inside.config), every_pack=True)
@@ -146,7 +149,7 @@ class BucketTransport:
         )
 
     def _on_mirror(self, act: Callable[[FolderTransport], T], *, every_pack: bool = False) -> T:
-        """Runs ``act`` on the mirror of the last known head.
+        """Runs ``act`` on the mirror of the head that was read last.
 
         If the mirror is damaged, runs ``act`` again on a new mirror.
         """
@@ -172,7 +175,10 @@ class BucketTransport:
 
     @contextmanager
     def _refreshing_on_error(self) -> Iterator[None]:
-        """After an error, the next operation reads the head and removes unpublished entries."""
+        """If the block raises an error, the next operation reads the head again.
+
+        It then removes unpublished entries.
+        """
         try:
             yield
         except BaseException:
@@ -220,6 +226,6 @@ def objects_of(remote: Remote) -> Objects:
 
 
 def check_bucket(remote: Remote) -> None:
-    """Raises RemoteRefused unless the store enforces the conditions that concurrent pushes need."""
+    """Raises RemoteRefused if the object store ignores conditions that concurrent pushes need."""
     with closing(objects_of(remote)) as objects:
         check_conditions(objects)
