@@ -1,5 +1,5 @@
-"""The command line ``mvc``; the operations themselves are in ``mvc.api``.
+"""The command line ``mvc``. The operations that commands run are in ``mvc.api``.
 
-``main`` maps results to exit codes, ``program`` finds commands, ``commands/`` has one module for
-each command, ``payload`` writes structs as JSON; the other modules print results.
+``main`` maps results to exit codes. ``program`` finds commands. ``commands/`` has one module for
+each command. ``payload`` turns structs into JSON. The rest of the modules print results.
 """

@@ -100,7 +100,7 @@ _FOLDERS = {
 
 
 def module_of(name: str) -> str:
-    """The module that defines a command: ``import_`` for ``import``, because that is a keyword."""
+    """The module that defines a command: ``import_`` for ``import``, a keyword of Python."""
     module = "import_" if name == "import" else name.replace("-", "_")
     return f"mvc.cli.commands.{_FOLDERS[name]}.{module}"
 
@@ -113,4 +113,4 @@ OPTIONS_ELSEWHERE: dict[str, str] = {
     "rollback TARGET REV": "'--to REV' names the version: mvc rollback TARGET --to REV",
     "show --stat": "use 'mvc log -n 1 --stat REV'",
 }
-"""Maps a command and an option (or words) of git to a hint on what to use instead."""
+"""Maps options of git commands that mvc lacks to hints on what to use instead."""

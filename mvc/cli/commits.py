@@ -31,13 +31,16 @@ if TYPE_CHECKING:
     from mvc.api import Checked, Relation
 
 
-_LABEL = 10  # columns before a fact
-_NAMES = 27  # columns for refs, and for targets, after the id of a version
+_LABEL = 10  # width of the names of facts, in columns
+_NAMES = 27  # limit of columns for refs, and of columns for targets
 IsLive: TypeAlias = Callable[[Deployed], bool]
 
 
 def live_now(session: Session) -> IsLive:
-    """Returns a function that says whether a deployment is live now. It reads each target once."""
+    """Returns a function that says whether a deployment is live now.
+
+    The function reads each target once.
+    """
 
     @cache
     def sequence(target: str) -> int | None:
@@ -50,7 +53,10 @@ def live_now(session: Session) -> IsLive:
 
 
 def summary(session: Session, done: CommitResult) -> str:
-    """``[main 1a2b3c4d5e] nightly: 12 of 14 tensors changed, 1.02 MB stored for 3.55 MB``."""
+    """The line that reports a new version.
+
+    ``[main 1a2b3c4d5e] nightly: 12 of 14 tensors changed, 1.02 MB stored for 3.55 MB``.
+    """
     where = printable(done.branch or "detached HEAD")
     title = one_line(done.commit.message)
     facts = [_changed(done), stored_for(done.stored_bytes, done.raw_bytes)]
@@ -104,7 +110,10 @@ def names_of(session: Session) -> Callable[[LogEntry], str]:
 
 
 def one_liner(session: Session, entry: LogEntry, names: str, prefix: int = 0) -> str:
-    """``1a2b3c4d5e (HEAD -> main) [prod] message``, shortened to the width minus ``prefix``."""
+    """The line of a version: ``1a2b3c4d5e (HEAD -> main) [prod] message``.
+
+    It is shortened to the width of the terminal minus ``prefix`` columns.
+    """
     message = one_line(entry.commit.message)
     run = printable(entry.commit.run)
     message = f"{run}: {message}" if run and not message.startswith(f"{run}:") else message
@@ -121,7 +130,10 @@ def one_liner(session: Session, entry: LogEntry, names: str, prefix: int = 0) ->
 
 
 def _related(relations: Sequence[Relation]) -> str:
-    """``fine-tuned version (2 of 320 tensors changed)``. With paths if several models changed."""
+    """How the models relate to the parent: ``fine-tuned version (2 of 320 tensors changed)``.
+
+    If several models changed, each relation has the path of its model.
+    """
     changed = [r for r in relations if r.kind != "equal"] or relations[:1]
     if len(relations) <= 1 or changed[0].kind == "equal":
         return "".join(map(str, changed[:1]))
@@ -129,20 +141,23 @@ def _related(relations: Sequence[Relation]) -> str:
 
 
 def missing_state(session: Session, id_: CommitId) -> Gone | None:
-    """The reason why the state of a version is not stored. None if the state is stored."""
+    """Why the state of a version is not stored. None if the state is stored."""
     availability = session.repo.availability(id_)
     return availability if isinstance(availability, Gone) else None
 
 
 def forgotten_on(time_ns: int | None, absent: bool = False) -> str:
-    """``forgotten on 2026-11-21T10:00:00+01:00``, ``state absent``, or empty if it is stored."""
+    """``forgotten on 2026-11-21T10:00:00+01:00``, or ``state absent``.
+
+    Empty if the state is stored.
+    """
     if absent:
         return "state absent"
     return "" if time_ns is None else f"forgotten on {format_time(time_ns, precise=False)}"
 
 
 def note_absent(session: Session, states: int) -> None:
-    """Prints how to fetch absent states, if any."""
+    """If states are absent, prints how to fetch them."""
     if states:
         are = "are" if states > 1 else "is"
         session.note(
@@ -163,10 +178,13 @@ def _code(commit: Commit, *, full: bool) -> str:
 
 
 def signed_line(session: Session, subject: CommitId | Deployed) -> str | None:
-    """The signature. None if there is none and ``sign.allowed_signers`` is unset."""
+    """A text about the signature of a version or deployment.
+
+    None if it has no signature, and the setting ``sign.allowed_signers`` is unset.
+    """
     try:
         checked = session.repo.verify(subject)
-    except MvcError as error:  # only this line of the answer is missing
+    except MvcError as error:  # the rest of the answer is printed
         return f"not checked: {printable(error.message)}"
     if checked.trust == "unsigned" and not session.repo.config.get("sign.allowed_signers"):
         return None
@@ -174,7 +192,7 @@ def signed_line(session: Session, subject: CommitId | Deployed) -> str | None:
 
 
 def signature_of(session: Session, subject: CommitId | Deployed) -> Checked | None:
-    """The signature for JSON. None if it cannot be checked."""
+    """The signature of a version or deployment, for JSON. None if it cannot be checked."""
     with suppress(MvcError):
         return session.repo.verify(subject)
     return None
@@ -188,7 +206,7 @@ def details(
     steps: Mapping[str, Any] | None = None,
     prefix: int = 0,
 ) -> list[str]:
-    """The lines below the heading of a commit. The last ones are the message.
+    """The lines below the heading of a commit. The last lines are the message.
 
     Lines are folded to the width of the terminal minus ``prefix``. ``signed``: the signature of the
     commit. ``steps``: the arguments of ``_steps``.
@@ -234,7 +252,10 @@ def _steps(start: CommitId, batches: int, rows: int, seconds: float | None) -> s
 
 
 def note_line(annotation: Annotation) -> str:
-    """``nightly evaluation  auc=0.91  (ada@host, 2026-11-20T10:00:00+01:00)``."""
+    """The line of an annotation.
+
+    ``nightly evaluation  auc=0.91  (ada@host, 2026-11-20T10:00:00+01:00)``.
+    """
     when = format_time(annotation.time_ns, precise=False)
     parts = (
         one_line(annotation.note),
@@ -251,7 +272,10 @@ def who(author: str, sent_by: str) -> str:
 
 
 def recorded_late(session: Session, deployed: Deployed, *, cell: bool = False) -> str:
-    """The time of recording, if that is over a minute after the deployment's time; else empty."""
+    """The time at which a deployment was recorded, if it was recorded late, else empty.
+
+    Late means more than a minute after the time of the deployment.
+    """
     recorded_ns, minute = deployed.recorded_ns, 60 * 10**9
     return session.moment(recorded_ns, cell=cell) if recorded_ns > deployed.time_ns + minute else ""
 
@@ -261,7 +285,7 @@ def _params_text(params: Mapping[str, str]) -> str:
 
 
 def print_deployed(session: Session, schema: str, done: Deployed, words: str, **more: str) -> None:
-    """Prints JSON, or the text ``words`` formatted with target, commit and ``more``."""
+    """Prints a deployment: as JSON, or as ``words`` with target, commit and ``more`` filled in."""
     warn_of_deployment(session, done)
     if not session.answered(schema, {"deployment": done}) and not session.quiet:
         commit = session.paint(done.commit.short, "id")

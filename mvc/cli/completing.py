@@ -1,4 +1,4 @@
-"""Completes values in a shell: names of a repository, settings, files."""
+"""Completes values in a shell: names in a repository, names of settings, files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mvc.cli.session import Session
 from mvc.cli.topics import TOPICS
 from mvc.errors import MvcError
 
-_NEWEST = 100  # versions searched for names of metrics
+_NEWEST = 100  # limit of versions that are searched for names of metrics
 
 _Read: TypeAlias = Callable[[Session, click.Context], Iterable[str]]
 
@@ -25,9 +25,10 @@ _Read: TypeAlias = Callable[[Session, click.Context], Iterable[str]]
 def completed(
     name: str, ctx: click.Context, param: click.Parameter, typed: str
 ) -> list[CompletionItem]:
-    """The values that begin with ``typed``, for a parameter that has this name or begins with it.
+    """The values that begin with ``typed``, for a parameter of a command.
 
-    Without a repository there are none. The shell itself completes files and folders.
+    ``name``: the name of the parameter in the help, such as ``[REV] [PATH]...``. Without a
+    repository, there are no values. The shell itself completes files and folders.
     """
     word, *_ = re.findall(r"\w+", name) or [""]
     if kind := _ON_DISK.get(name) or _ON_DISK.get(word):
@@ -86,7 +87,10 @@ def _tensors(session: Session, rev: str) -> list[str]:
 
 
 def _revision_then(parts: Callable[[Session, str], list[str]]) -> _Read:
-    """Completes a revision first. After it, or after ``--at``, completes parts of that version."""
+    """Completes a revision, and after it names of parts of the version, such as files.
+
+    After ``--at`` or ``--target``, completes only such names.
+    """
 
     def read(session: Session, ctx: click.Context) -> list[str]:
         words, at, target = (ctx.params.get(name) for name in ("words", "at", "target"))

@@ -1,4 +1,7 @@
-"""Shows and compares the environments that are recorded with versions."""
+"""Shows and compares the environments that are recorded with versions.
+
+An environment has the versions of Python and of packages, facts about the machine, and settings.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,10 @@ def show_environment(session: Session, rev: CommitId) -> None:
 
 
 def compare_environments(session: Session, rev: str, other: str | None) -> bool:
-    """Compares the environment of ``rev`` with that of ``other``, or if None of this machine.
+    """Compares the environment of ``rev`` with the environment of ``other``.
 
-    Returns whether results may differ.
+    If ``other`` is None, compares with this machine. Returns whether results of a training may
+    differ.
     """
     recorded = recipes.environment(session.repo, rev)
     if other is None:
@@ -52,8 +56,8 @@ def compare_environments(session: Session, rev: str, other: str | None) -> bool:
 def trained_elsewhere(session: Session) -> int:
     """Counts the versions without weights that a replay on this machine may not reproduce.
 
-    These are versions with an environment that differs or is unreadable. Settings and threads are
-    ignored, because a replay sets them.
+    A replay runs a recorded training again. These are versions whose environment cannot be read, or
+    differs from this machine. Settings and threads are ignored, because a replay sets them.
     """
     versions = [d for d in session.repo.storage.proofs() if missing_weights(session.repo, d)]
     if not versions:

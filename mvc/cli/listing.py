@@ -25,7 +25,7 @@ _T = TypeVar("_T", LogicalTensor, TensorDiff)
 def of_model(tensors: Sequence[_T], *, training: bool) -> list[_T]:
     """The tensors, except those of optimizers, schedulers and random generators.
 
-    ``training``: the file is a training state, so the list is empty.
+    ``training``: whether the file is a training state. If so, the result is empty.
     """
     return [tensor for tensor in tensors if not (training or is_training_key(tensor.key))]
 
@@ -38,7 +38,7 @@ def note_hidden(out: Output, left_out: int) -> None:
 
 
 def changes(file: FileDiff) -> str:
-    """``2 changed, 12 unchanged``; ``added`` for a new file."""
+    """The changes of a file: ``2 changed, 12 unchanged``, or ``added`` for a new file."""
     if file.kind in {"added", "removed"}:
         return file.kind
     kinds = Counter(tensor.kind for tensor in file.tensors)
@@ -57,7 +57,7 @@ def changes(file: FileDiff) -> str:
 
 
 def file_line(out: Output, entry: FileEntry) -> str:
-    """``model.safetensors  safetensors, 14 tensors, 3.55 MB``."""
+    """The line of a file: ``model.safetensors  safetensors, 14 tensors, 3.55 MB``."""
     parts = [entry.format, size(entry.size)]
     if entry.tensors:
         parts.insert(1, count(len(entry.tensors), "tensor"))
@@ -65,16 +65,19 @@ def file_line(out: Output, entry: FileEntry) -> str:
 
 
 def facts_of(session: Session, rev: CommitId, file: FileEntry) -> Facts:
-    """The metadata of a file, and the quantisations of its tensors by key. Empty if unreadable."""
+    """The metadata of a file, and a mapping from keys of its tensors to quantisations.
+
+    Both are empty if the file cannot be read.
+    """
     with suppress(MvcError):
         return session.repo.open_file(rev, file.path, counted=False).facts
     return {}, {}
 
 
 def why_opaque(session: Session, rev: CommitId, file: FileEntry) -> tuple[str, str] | None:
-    """The reason why a model file is stored as opaque bytes, and how to save it with tensors."""
+    """Why a model file is stored as opaque bytes, and how to save it with tensors."""
     if file.format == "opaque" and may_hold_tensors(file.path):
-        with suppress(MvcError):  # its state cannot be read
+        with suppress(MvcError):  # the state cannot be read
             return session.repo.open_file(rev, file.path, counted=False).why_opaque()
     return None
 
@@ -88,7 +91,10 @@ def tensor_table(
     full: bool = False,
     most: int | None = None,
 ) -> None:
-    """Prints tensors. ``marks``: kinds of change by key. ``types``: quantisations by key."""
+    """Prints tensors.
+
+    ``marks`` maps keys to kinds of change, and ``types`` maps keys to quantisations.
+    """
     rows = [
         (
             tensor.key,
@@ -125,7 +131,10 @@ def make_ref(session: Session, kind: str, names: Sequence[str], make: Callable[.
 def print_refs(
     session: Session, refs: Sequence[Ref], style: str, *, current: str | None = None
 ) -> None:
-    """``* main  1a2b3c4d5e  message``."""
+    """Prints a line for each ref, such as ``* main  1a2b3c4d5e  message``.
+
+    ``current``: the branch that gets the ``*``.
+    """
     columns = [
         *(Column("", style=mark) for mark in ("head", style, "id")),
         Column("", shorten="end"),

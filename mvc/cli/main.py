@@ -1,7 +1,8 @@
 """The entry point ``mvc``: runs the program, and maps each result to an exit code.
 
-0 done, 1 the answer is no, 2 wrong usage, 3 refused or failed, 4 damaged data, 5 busy,
-130 interrupted, 141 the reader of the output has exited. A failure is one line and a hint.
+The codes are: 0 done, 1 the answer is no, 2 wrong usage, 3 refused or failed, 4 damaged data, 5
+busy, 130 interrupted, 141 the reader of the output has exited. For a failure, one line and a hint
+are printed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def main() -> NoReturn:
 
 
 def _flushed(code: int) -> int:
-    """Flushes stdout. If that fails, returns another exit code."""
+    """Flushes stdout. Returns ``code``, or another exit code if the flush fails."""
     if sys.stdout is None:  # closed by the parent process
         return code
     try:
@@ -83,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _printed_warnings(out: Output) -> Iterator[None]:
-    """Within the block, prints warnings of mvc as lines of the program."""
+    """Within the ``with`` block, prints warnings of mvc as lines on stderr."""
     with warnings.catch_warnings():
         print_other = warnings.showwarning
 
@@ -157,9 +158,9 @@ def _usage(error: click.UsageError) -> Failure:
     command = error.ctx.info_name if error.ctx else None
     option = "TARGET REV" if "unexpected extra argument" in message else ""
     hint = OPTIONS_ELSEWHERE.get(f"{command} {getattr(error, 'option_name', option)}")
-    if hint is not None:  # the option that click proposes only has a similar name
+    if hint is not None:  # without the similar option that click proposes
         message = message.partition(". ")[0]
-    if not message[1:2].isupper():  # START is a name
+    if not message[1:2].isupper():  # a message may begin with an argument, such as START
         message = message[:1].lower() + message[1:]
     return Failure("wrong-usage", message, hint or f"see '{path} --help'", _USAGE)
 

@@ -1,6 +1,7 @@
 """Writes the output of commands: data to stdout, all other text to stderr.
 
-No other module of the command line writes output. This one imports rich for progress bars.
+No other module of the command line writes output. The library rich is imported only to draw a
+progress bar.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 }
 PAGER = "MVC_PAGER"
 SOON = 0.5  # seconds before progress is shown
-_NAME = 24  # characters of the current item
+_NAME = 24  # limit of characters of the item that a progress bar names
 
 
 class Output:
@@ -95,7 +96,7 @@ class Output:
         return click.style(text, **_STYLES[style]) if style and self.colored and text else text
 
     def few(self, words: Sequence[str], room: int, gap: str = "  ") -> str:
-        """As many words as fit in ``room`` columns, and the number of words that do not.
+        """As many words as fit in ``room`` columns, and the number of the remaining words.
 
         With -v, or if the output is piped, all words.
         """
@@ -109,7 +110,11 @@ class Output:
         return text if cell_width(plain) <= room else shortened(plain, room, "middle")
 
     def folded(self, text: str, indent: str = "  ", prefix: int = 0) -> list[str]:
-        """Lines of the text, folded between words to the width minus ``prefix``. Not if piped."""
+        """The lines of a text that is folded between words.
+
+        The lines have the width of the terminal minus ``prefix`` columns. Piped output is not
+        folded.
+        """
         if self.width is None:
             return [text]
         lines = [""]
@@ -129,7 +134,10 @@ class Output:
         self._paging.close()
 
     def _start_pager(self) -> None:
-        """Starts ``MVC_PAGER``, else ``PAGER``, else ``less``. If the variable is empty, none."""
+        """Starts the pager: ``MVC_PAGER``, else ``PAGER``, else ``less``.
+
+        If the variable is empty, starts no pager.
+        """
         import shlex
         from shutil import which
 
@@ -174,9 +182,9 @@ class Output:
     ) -> None:
         """Prints a heading and the first ``most`` rows. Without rows, prints nothing.
 
-        ``columns``: columns, or titles as ``titled`` reads them. ``styles``: one style per row, in
-        place of those of the columns. Columns that are empty in every row are omitted. On a
-        terminal, the table is fitted to the width, except with -v.
+        ``columns``: columns, or titles as ``titled`` reads them. ``styles``: one style for each
+        row, in place of the styles of the columns. Columns that are empty in every row are omitted.
+        On a terminal, the table is fitted to the width, except with -v.
         """
         every = [*rows]
         all_columns = titled(columns) if isinstance(columns, str) else columns
@@ -235,7 +243,7 @@ class Output:
         return click.style(word, **_STYLES[style]) if self._wanted(sys.stderr) else word
 
     def _say(self, text: str) -> None:
-        """Prints on stderr, or into the pager if stderr is a terminal, too."""
+        """Prints on stderr. If a pager runs and stderr is a terminal, prints into the pager."""
         self.wipe()
         pager = self._pager if _is_terminal(sys.stderr) else None
         try:
@@ -246,7 +254,7 @@ class Output:
 
     @contextmanager
     def progress(self, verb: str, *, counted: bool = False) -> Iterator[Progress | None]:
-        """Draws a progress bar on stderr if the block takes longer than ``SOON``.
+        """Draws a progress bar on stderr if the ``with`` block takes longer than ``SOON``.
 
         Yields a thread-safe callback, or None if the command is quiet or stderr is no terminal. The
         callback counts bytes, or items if ``counted``.

@@ -1,7 +1,8 @@
 """Turns structs into JSON objects: defines fields, their order, and their keys.
 
-A field is written as ``key`` or ``key=attribute``. A time is written as ``key@`` or
-``key@attribute``: the JSON has ISO 8601 (UTC) under ``key``, and nanoseconds under ``key_ns``.
+A list of fields is a text. In this text, a field is written as ``key`` or ``key=attribute``. A time
+is written as ``key@`` or ``key@attribute``. The JSON of a time has ISO 8601 (UTC) under ``key``,
+and nanoseconds under ``key_ns``.
 """
 
 from __future__ import annotations
@@ -76,11 +77,14 @@ OWN_FIELDS = {
     "recorded@deployment.recorded_ns sequence=deployment.sequence id=deployment.id "
     "retracted=deployment.retracted signature version retraction problems",
 }
-"""The fields of each class whose JSON differs from the fields of the class in their order."""
+"""The fields in JSON, for each class whose JSON does not have the same fields in the same order."""
 
 
 def fields(value: Any, names: str = "") -> dict[str, Any]:
-    """The fields ``names`` of ``value``, separated by spaces. By default, those of its class."""
+    """The JSON fields of ``value``.
+
+    ``names``: a list of fields, separated by spaces. By default, the list of its class.
+    """
     values: dict[str, Any] = {}
     for key, read, is_moment in _readers(names or _names(value.__class__)):
         values |= stamped(key, read(value)) if is_moment else {key: read(value)}

@@ -17,7 +17,7 @@ from mvc.errors import WrongUsage
 
 
 class Program(click.Group):
-    """Finds the called command in the table, and imports only that command."""
+    """Finds the called command in ``COMMANDS``, and imports only this command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)

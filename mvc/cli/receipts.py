@@ -1,4 +1,4 @@
-"""Prints receipts of forgotten states."""
+"""Prints receipts. A receipt records which states ``mvc forget`` deleted, when and why."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_receipt(session: Session, receipt: Receipt, only: CommitId | None = None) -> None:
-    """Prints a receipt. With ``only``, prints only the line of that version."""
+    """Prints a receipt. ``only``: print only the line of this version."""
     states = count(len(receipt.states), "state")
     by = f" by {printable(receipt.author)}" if receipt.author else ""
     session.line(

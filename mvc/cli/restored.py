@@ -52,7 +52,10 @@ def warn_of_unreached(session: Session, done: Restored) -> None:
 def switch_to(
     session: Session, branch: str, *, create: bool, start: str | None, force: bool
 ) -> None:
-    """Switches to a branch, which ``create`` creates at ``start``, and prints changed files."""
+    """Switches to a branch, and prints how many files changed.
+
+    ``create``: create the branch at ``start``.
+    """
     before = session.repo.head(if_known=True).branch
     existing = {ref.name for ref in session.repo.refs()}
     done = session.run(

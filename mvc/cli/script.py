@@ -21,8 +21,8 @@ _HIDDEN = "__mvc_script__"
 class Script:
     """A script, named as ``FILE.py[:NAME]``.
 
-    ``recorded``: a recipe will name its functions by their module, so the module has the name of
-    the file.
+    ``recorded``: whether a recipe (a recorded training) will name functions of the script. A recipe
+    names a function by its module. So in this case, the module has the name of the file.
     """
 
     def __init__(
@@ -43,7 +43,10 @@ class Script:
         return value
 
     def value(self, name: str) -> Any:
-        """The result of the function ``name``, or another value of this name. None if missing."""
+        """The result of the function ``name``. If ``name`` is no function, its value.
+
+        None if missing.
+        """
         value = self.get(name)
         return value() if callable(value) else value
 
@@ -54,7 +57,7 @@ class Script:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Redirects stdout of the code to stderr. Turns exceptions of the code into WrongUsage."""
+        """In the ``with`` block, redirects stdout to stderr, and turns errors into WrongUsage."""
         try:
             with redirect_stdout(sys.stderr):
                 yield

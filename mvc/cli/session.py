@@ -1,4 +1,4 @@
-"""The session of a command: its output, and the repository, which opens at the first use."""
+"""The session of a command: its output, and the repository, which is opened when it is needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mvc.ids import CommitId, Digest
 
 _ACCESS = ("token_file", "ca_file", "program", "endpoint", "region")
-"""Options of a remote that a connection to it needs."""
+"""Options of a remote that are needed to connect to the remote."""
 
 
 class Session(Output):
@@ -53,9 +53,10 @@ class Session(Output):
 
     @contextmanager
     def visiting(self, remote: str | None, *, nodes: bool = False) -> Iterator[None]:
-        """Within the block, ``repo`` is a private copy of ``remote`` (a name or a URL).
+        """Within the ``with`` block, ``repo`` is a temporary copy of ``remote`` (a name or a URL).
 
-        ``nodes``: the copy has reports of nodes. If ``remote`` is None, ``repo`` stays as it was.
+        ``nodes``: whether the copy has the reports of nodes (machines that serve a model). If
+        ``remote`` is None, ``repo`` does not change.
         """
         if remote is None:
             yield
@@ -77,10 +78,11 @@ class Session(Output):
     def at_remote(
         self, name: str | None, act: Callable[[], int | None], *, changes: bool
     ) -> int | None:
-        """Runs ``act`` on the repository of a remote (None: the local one). Returns the exit code.
+        """Runs ``act`` on the repository of the remote ``name``. Returns the exit code.
 
-        A folder is opened as by ``mvc -C``. Over ssh, the same command runs on the other machine.
-        ``changes``: whether ``act`` writes.
+        If ``name`` is None, runs ``act`` on the local repository. A folder is opened as by ``mvc
+        -C``. Over ssh, the same command runs on the other machine. ``changes``: whether ``act``
+        writes.
         """
         if name is None:
             return act()
@@ -99,7 +101,7 @@ class Session(Output):
         return remotes.maintain(name, on, changes=changes)
 
     def _without_remote(self) -> list[str]:
-        """The words of the command line from the command on, without ``--remote``."""
+        """The words of the command line from the name of the command on, without ``--remote``."""
         name = click.get_current_context().info_name or ""
         words = iter(self.arguments[list(self.arguments).index(name) :])
         rest = []
@@ -113,10 +115,10 @@ class Session(Output):
     def moment_or_rev(
         self, words: tuple[str, ...], at: str | None, target: str | None
     ) -> tuple[str | None, tuple[str, ...]]:
-        """The revision, and the remaining words.
+        """The revision that the arguments name, and the words that remain.
 
-        ``at`` and ``target`` define the revision; without them, the first word does. The revision
-        is None if all of these are missing.
+        The revision is defined by ``at`` and ``target``. If both are None, it is the first word. It
+        is None if there are no words, either.
         """
         if at is None and target is None:
             return (words[0], words[1:]) if words else (None, ())
@@ -125,7 +127,7 @@ class Session(Output):
                 f"{printable(words[0])} is a target, not a path",
                 hint=f"name the target with '--target {printable(words[0])}'",
             )
-        self.repo.find(at=at, target=target)  # raises if no target is named
+        self.repo.find(at=at, target=target)  # raises an error if no target is named
         live = self.repo.live(target, at=at) if target else self.repo.live(at=at)[0]
         self.note(
             f"{live.commit.short} was live on {live.target} from {self.moment(live.since_ns)}"
@@ -184,7 +186,7 @@ class Session(Output):
         return ", ".join(filter(None, (id_.short, self.title(id_))))
 
     def names(self, paths: Iterable[str]) -> list[str]:
-        """The tracked names of PATHs relative to the working folder. The root is ``.``."""
+        """Converts PATHs relative to the working folder to tracked names. The root is ``.``."""
         return [self.repo.tracked_name(path) or "." for path in paths]
 
     def tracks(self, path: str) -> bool:
@@ -204,7 +206,8 @@ class Session(Output):
     def check_output(self, output: str | Path, *, force: bool | None) -> None:
         """Raises WouldOverwrite if the file exists, unless ``force``.
 
-        ``force`` is None for a command without -f. Raises WrongUsage for a folder, and inside .mvc.
+        ``force`` is None for a command without -f. Raises WrongUsage for a folder, and for a file
+        inside .mvc.
         """
         from mvc.files import refuse_slash, refuse_store
 
@@ -240,7 +243,7 @@ class Session(Output):
 
     @contextmanager
     def working_on(self, repository: Repository) -> Iterator[None]:
-        """Within the block, ``repo`` is this open repository."""
+        """Within the ``with`` block, ``repo`` is this open repository."""
         own, self._opened = self._opened, repository
         try:
             yield

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from mvc.text import cell_width
 
-_GAP = 2  # between columns
+_GAP = 2  # spaces between columns
 _NARROWEST = 12
 
 
@@ -57,7 +57,11 @@ def fitted(
 
 
 def shortened(text: str, width: int, where: str) -> str:
-    """The text, shortened to ``width``. Names keep most of their ends, where tensors differ."""
+    """The text, shortened to ``width`` columns.
+
+    Unless ``where`` is ``end``, the middle is removed, and most of the end stays, because names of
+    tensors differ there.
+    """
     if cell_width(text) <= width:
         return text
     start = text[: width - 1 if where == "end" else (width - 1) // 5]
@@ -89,7 +93,10 @@ _SHORTENED: dict[str, Literal["middle", "end"]] = {
 
 
 def titled(titles: str) -> list[Column]:
-    """Columns with these titles, and the style of each title. A ``>`` after a title: numbers."""
+    """Columns for titles (separated by commas), each with the style of its title.
+
+    ``>`` after a title means that the column has numbers.
+    """
     return [
         Column(
             title := text.removesuffix(">"), text.endswith(">"), _SHORTENED.get(title, ""),

@@ -11,7 +11,7 @@ from mvc.times import FORMS
 
 
 class Topic(Struct, frozen=True):
-    """A topic. ``forms``: values and their meanings. ``notes``: paragraphs below the forms."""
+    """A topic. ``forms`` maps values to their meanings. ``notes``: paragraphs below the forms."""
 
     title: str
     forms: dict[str, str]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mvc.api import Pushed, RefUpdate, Transferred, Unsent
 
 _COLUMNS = [Column(""), Column("", style="id"), Column("")]
-_MOST = 10  # versions, targets or scopes named in a line
+_MOST = 10  # limit of versions, targets or scopes that a line names
 
 
 def print_fetch(session: Session, done: Transferred, url: str) -> None:
@@ -103,7 +103,10 @@ def _print(
 
 
 def _row(update: RefUpdate, to: str) -> tuple[str, str, str]:
-    """``* new branch  main -> origin/main``. ``to``: the name after the arrow."""
+    """The cells of a changed ref: ``* new branch  main -> origin/main``.
+
+    ``to``: the name after the arrow.
+    """
     kind = "tag" if update.name.startswith("tags/") else "branch"
     name, local = _short(update.name), _short(to)
     old, new = ("" if id_ is None else id_.short for id_ in (update.old, update.new))
@@ -129,10 +132,11 @@ def _ids(versions: Sequence[CommitId]) -> str:
 def note_unsent(session: Session, target: str | None = None, *, has_reports: bool = False) -> None:
     """Prints the deployments that remotes lack.
 
-    ``has_reports``: the answer has reports of nodes, so prints when these were fetched, too.
+    ``has_reports``: whether the answer has reports of nodes (machines that serve a model). If so,
+    prints how to get newer reports, too.
     """
     remotes = session.repo.root / ".mvc" / "remotes.yaml"
-    if session.fs.stat(remotes) is not None:  # else skip the imports for remotes
+    if session.fs.stat(remotes) is not None:  # without remotes, no slow imports
         if has_reports:
             session.note(
                 "reports to a remote: as of the last 'mvc fetch --nodes'; "
@@ -143,7 +147,10 @@ def note_unsent(session: Session, target: str | None = None, *, has_reports: boo
 
 
 def unsent_line(unsent: Unsent) -> str:
-    """``prod: not sent yet to origin: run 'mvc push origin' (or use --push)``."""
+    """The line of a deployment that a remote lacks.
+
+    ``prod: not sent yet to origin: run 'mvc push origin' (or use --push)``.
+    """
     target, name = printable(unsent.target), printable(unsent.remote)
     if unsent.state == "not sent":
         return f"{target}: not sent yet to {name}: run 'mvc push {name}' (or use --push)"

@@ -66,8 +66,9 @@ class CommandOptions(Struct, frozen=True, kw_only=True):
 class _Declared(Struct, frozen=True):
     """The settings of click for a field, except its name and type.
 
-    ``needs``: names of fields, separated by spaces. If this field is set, one of these must be set.
-    ``allows``: the only fields that may be set together with this one; if None, any may be set.
+    ``needs``: names of fields, separated by spaces. If this field is set, one of the named fields
+    must be set, too. ``allows``: names of the only fields that may be set together with this field.
+    If it is None, any field may be set.
     """
 
     make: type[click.Parameter]
@@ -103,7 +104,10 @@ class _Declared(Struct, frozen=True):
 
 
 class Option(click.Option):
-    """An option with one line of help, which needs no ``inspect`` to be cleaned."""
+    """An option with one line of help.
+
+    click would clean the help with ``inspect``, a slow import.
+    """
 
     def __init__(self, names: Sequence[str], *, help: str, **settings: Any) -> None:
         super().__init__(names, **settings)
@@ -111,7 +115,10 @@ class Option(click.Option):
 
 
 def completion(name: str) -> Any:
-    """The completion of the parameter that has this name in the help. It is imported lazily."""
+    """Returns the function that completes the parameter with this name in the help.
+
+    Its module is imported when the function is called.
+    """
 
     def complete(ctx: click.Context, param: click.Parameter, typed: str) -> Any:
         from mvc.cli.completing import completed
@@ -122,7 +129,10 @@ def completion(name: str) -> Any:
 
 
 class _PathName(click.Path):
-    """Refuses the empty string, which ``Path`` reads as the current folder."""
+    """A type for paths.
+
+    It refuses the empty string, which ``Path`` reads as the current folder.
+    """
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if value == "":
@@ -142,8 +152,8 @@ def argument(
     """Declares an argument.
 
     If the type is a tuple, several values are accepted. If the type permits None, or there is a
-    default, the argument is optional. ``completes``: the key in ``completing``, by default
-    ``metavar``.
+    default, the argument is optional. ``completes``: the name by which ``completing`` finds the
+    possible values, by default ``metavar``.
     """
     return _Declared(click.Argument, (), {"metavar": metavar, **settings}, needs, allows=allows)
 
@@ -156,7 +166,7 @@ def option(
     allows: str | None = None,
     **settings: Any,
 ) -> Any:
-    """Declares an option with a value. ``completes``: as for ``argument``."""
+    """Declares an option with a value. ``completes``: as in ``argument``."""
     return _Declared(
         Option, names, {"metavar": metavar, "help": help_, **settings}, needs, allows=allows
     )
@@ -321,7 +331,7 @@ class Verb(click.Command):
         click.help_option("-h", "--help", cls=Option)(self)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with augment_usage_errors(ctx):  # click's parser does not name the command
+        with augment_usage_errors(ctx):  # adds the command to errors
             return super().parse_args(ctx, self._with_counts(args))
 
     def _with_counts(self, args: list[str]) -> list[str]:

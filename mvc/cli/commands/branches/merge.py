@@ -55,7 +55,10 @@ def command(session: Session, args: _MergeOptions) -> int:
 
 
 def _row(conflict: Conflict) -> tuple[str, ...]:
-    """For each side: the changed share of elements, or the kind of change, and the L2 norm."""
+    """The cells of a conflict: path, tensor, and for each side the change and its L2 norm.
+
+    The change is the share of changed elements, or the kind of change.
+    """
     ours, theirs = (
         (
             row.kind if row.changed_share is None else percent(row.changed_share, 1),

@@ -99,7 +99,10 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
 
 
 def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOptions) -> Restored:
-    """Writes files. If REV is unknown but a tracked path, the hint names the right command."""
+    """Writes files.
+
+    If REV is no revision but a tracked path, the hint of the error names the right command.
+    """
     to = _stdout(session) if args.output == "-" else args.output or session.repo.root
     try:
         done: Restored = session.run(
@@ -122,8 +125,8 @@ def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOp
 
 
 def _write_model(session: Session, rev: str, output: str | None, *, force: bool) -> None:
-    """Writes code and weights into a folder."""
-    from mvc.models.export import export_model  # it imports numpy
+    """Writes the code and the weights of a model into a folder."""
+    from mvc.models.export import export_model  # imports numpy, which is slow
 
     commit = session.repo.find(rev)
     folder = output or f"model-{commit.short}"

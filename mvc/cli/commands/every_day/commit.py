@@ -127,7 +127,7 @@ def _show(session: Session, args: _CommitOptions, done: CommitResult, more: dict
 
 
 def _verdict(done: CommitResult, args: _CommitOptions, *, dropped: bool) -> str:
-    """The result of the replay, and whether the weights stay stored."""
+    """The result of the replay (second run of the training), and whether weights stay stored."""
     version = done.id.short
     if dropped:
         return f"dropped the weights of {version}: the replay reproduced them; the file stays"
@@ -198,7 +198,7 @@ def _name_opaque(session: Session, version: CommitId, files: Sequence[FileEntry]
 
 
 def _data(texts: Iterable[str]) -> str | dict[str, str] | None:
-    """The data sets of ``--data``: paths by name, or one path without a name."""
+    """The data sets of ``--data``: a mapping from names to paths, or one path without a name."""
     pairs = [text.partition("=") for text in texts]
     named = {name: path for name, equals, path in pairs if equals}
     if len(named) == len(pairs):
@@ -260,7 +260,7 @@ def _record(session: Session, args: _CommitOptions, target: str, recorded: dict[
 
 
 def _note_setting(session: Session, done: CommitResult) -> None:
-    """Prints a note if ``commit.pipeline`` approximated the version, or had no effect."""
+    """Prints a note if ``commit.pipeline`` is lossy: whether the version is stored exactly."""
     from mvc.pipelines import Pipeline
 
     text = str(session.repo.config.get("commit.pipeline"))
@@ -277,7 +277,10 @@ def _note_setting(session: Session, done: CommitResult) -> None:
 
 
 def _same_as(session: Session, done: CommitResult) -> dict[str, CommitId]:
-    """Maps changed paths whose state existed before to the newest other version with that state."""
+    """Maps changed paths to the newest other version in which the file has the same state.
+
+    Paths without such a version are left out.
+    """
     changed = [path.path for path in done.paths if path.kind == "changed"]
     entries = session.repo.manifest(done.id).by_path if changed else {}
     versions = {p: version_with(session.repo, entries[p], besides=done.id) for p in changed}

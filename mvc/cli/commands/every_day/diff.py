@@ -24,8 +24,8 @@ from mvc.names import training_files
 from mvc.text import count, listed, number, percent, printable, shape
 
 _COLUMNS = "tensor, kind, shape>, changed>, L2>, max |d|>, cosine>, not finite>"
-_MOST_ROWS = 40  # of one file, without -v
-_MOST_UNCHANGED = 12  # more are counted
+_MOST_ROWS = 40  # limit of tensors of one file, without -v
+_MOST_UNCHANGED = 12  # limit of names of unchanged tensors
 _Types = tuple[Mapping[str, str], Mapping[str, str]]
 _STYLES = {"added": "added", "removed": "removed", "changed": None, "unchanged": "dim"}
 
@@ -60,7 +60,10 @@ def command(session: Session, args: _DiffOptions) -> int:
 
 
 def _ends(session: Session, args: _DiffOptions) -> tuple[str | None, str | None, tuple[str, ...]]:
-    """A, B and PATHs. If the first argument is ``A..B`` and no file, the rest are PATHs."""
+    """A, B and PATHs.
+
+    If the first argument is ``A..B``, and no file has this name, all others are PATHs.
+    """
     ends = (args.a or "").split("..")
     if len(ends) != 2 or not any(ends) or session.fs.stat(session.fs.cwd() / str(args.a)):
         return args.a, args.b, args.paths
@@ -69,7 +72,7 @@ def _ends(session: Session, args: _DiffOptions) -> tuple[str | None, str | None,
 
 
 def _note_from_head(session: Session, diff: Diff, named: str | None) -> None:
-    """Names the paths that have no file on disk, for which the file in HEAD is compared."""
+    """Prints the paths without a file on disk. For these paths, files in HEAD were compared."""
     if diff.from_head:
         paths = listed([session.from_here(path) for path in diff.from_head], 3)
         more = "; for the changes of HEAD: mvc diff HEAD~1" if named is None else ""
@@ -132,9 +135,10 @@ def _print_tensors(
 
 
 def _relation(diff: Diff, file: FileDiff) -> str:
-    """`` (fine-tuned version)``, with the path of the old model if that is another path.
+    """The relation of a model to the old model, such as `` (fine-tuned version)``.
 
-    Empty if the file is no model, or if the line says the same already.
+    If the path of the old model differs, the text has this path. Empty if the file is no model, or
+    if the rest of the line already has the information.
     """
     related = diff.relations.get(file.path)
     implied = {("base", "added"), ("equal", "renamed")}
@@ -162,7 +166,10 @@ def _row(tensor: TensorDiff, types: _Types) -> tuple[str, ...]:
 
 
 def _shapes(tensor: TensorDiff, types: _Types) -> str:
-    """The shape, or the old and the new one. With dtypes if these differ or are quantised."""
+    """The shape of a tensor, or its old and new shapes.
+
+    The text has dtypes if the dtypes differ, or if a tensor is quantised.
+    """
     quantised = types[0].get(tensor.renamed_from or tensor.key), types[1].get(tensor.key)
     specs = zip(quantised, (tensor.old_spec, tensor.new_spec), strict=True)
     sides = [(kind or spec.dtype, shape(spec.shape)) for kind, spec in specs if spec]

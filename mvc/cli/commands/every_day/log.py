@@ -173,8 +173,8 @@ def _print(session: Session, rows: Iterable[GraphRow], args: _LogOptions) -> Non
 class GraphRow(Struct, frozen=True):
     """The drawing for one version.
 
-    ``first`` precedes the first line of the version, and ``rest`` each further line. ``links`` are
-    lines below the version.
+    ``first`` precedes the first line of the version, and ``rest`` precedes its other lines.
+    ``links`` are lines below the version.
     """
 
     entry: LogEntry
@@ -184,7 +184,10 @@ class GraphRow(Struct, frozen=True):
 
 
 def graph_lines(entries: Iterable[LogEntry]) -> Iterator[GraphRow]:
-    """One row for each version. The column of a parent outside of ``entries`` does not end."""
+    """Yields one row for each version.
+
+    If the parent of a version is not in ``entries``, the column of the parent does not end.
+    """
     shown, columns = list(entries), list[CommitId]()
     behind = _behind(shown)
     for entry in shown:
@@ -197,20 +200,20 @@ def graph_lines(entries: Iterable[LogEntry]) -> Iterator[GraphRow]:
 
 
 def _behind(entries: Sequence[LogEntry]) -> dict[CommitId, tuple[CommitId, ...]]:
-    """Maps each version to those below it in the drawing: its parents, unless runs share a branch.
+    """Maps each version to the versions that a line connects with it, below it in the drawing.
 
-    On a shared branch, the versions of a run form a line, and the versions without a run form
-    another one. The line of a run ends at the newest version without a run before it, or after a
-    fork at its parent.
+    These are its parents, unless training runs share a branch. On a shared branch, the versions of
+    each run form a line. The versions without a run form a line, too. The line of a run ends at the
+    newest earlier version without a run. After a fork, it ends at the parent of its first version.
     """
     commits = {entry.id: entry.commit for entry in entries}
     behind = {id_: commit.parents for id_, commit in commits.items()}
     before = {id_: [p for p in parents[:1] if p in commits] for id_, parents in behind.items()}
     children = Counter(parent for parents in before.values() for parent in parents)
-    newest: dict[CommitId, dict[str, CommitId]] = {}  # by run, up to a version
+    newest: dict[CommitId, dict[str, CommitId]] = {}  # for each version: the newest of each run
     for id_ in TopologicalSorter(before).static_order():
         run, known = commits[id_].run, dict[str, CommitId]()
-        for parent in before[id_]:  # one at most
+        for parent in before[id_]:  # at most one parent
             forks = children[parent] > 1
             known = dict(newest[parent]) if forks else newest[parent]
             if len(behind[id_]) == 1:
@@ -222,7 +225,7 @@ def _behind(entries: Sequence[LogEntry]) -> dict[CommitId, tuple[CommitId, ...]]
 
 
 def _replace(columns: list[CommitId], at: int, parents: tuple[CommitId, ...]) -> Iterator[str]:
-    """Replaces the version in column ``at`` by its parents. Yields the lines that draw this."""
+    """Replaces the version in column ``at`` by its parents. Yields lines that draw the change."""
     if not parents:
         width = len(columns)
         del columns[at]
@@ -238,7 +241,7 @@ def _replace(columns: list[CommitId], at: int, parents: tuple[CommitId, ...]) ->
 
 
 def _joined(columns: list[CommitId]) -> Iterator[str]:
-    """Joins columns that wait for the same version. Yields the lines that draw this."""
+    """Joins columns that wait for the same version. Yields the lines that draw the change."""
     place = 1
     while place < len(columns):
         first = columns.index(columns[place])

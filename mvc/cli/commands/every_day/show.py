@@ -46,7 +46,7 @@ from mvc.names import training_files
 from mvc.text import count, printable
 
 _FIRST = 20
-_LONGEST = 200  # characters of metadata
+_LONGEST = 200  # limit of characters of a value of metadata
 
 
 class _ShowOptions(CommandOptions, frozen=True, kw_only=True):
@@ -200,7 +200,7 @@ def _json(
     predicted: Mapping[str, Sequence[str]],
     facts: Mapping[str, Facts],
 ) -> dict[str, Any]:
-    """A version. ``changed`` and ``removed`` are null if its parent cannot be read."""
+    """A version for JSON. ``changed`` and ``removed`` are None if its parent cannot be read."""
     known, payload = entry.changes, commit_json(entry) | fields(entry, "reset_point relations")
     payload["files"] = [
         fields(file)

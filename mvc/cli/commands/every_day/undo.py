@@ -113,7 +113,7 @@ def moves(operation: Operation | Undoing, *, full: bool = False) -> str:
         parts.append(count(len(entry.commits), "commit"))
     kinds = Counter(statement.name for statement in entry.statements if not statement.target)
     states = Counter(mark.change for mark in entry.states if not mark.path)
-    states.pop("no residue", None)  # part of the note
+    states.pop("no residue", None)  # the note has the same
     states["forgotten"] += kinds.pop("tombstone", 0)
     parts += [count(number, kind) for kind, number in kinds.items()]
     parts += [f"{count(number, 'state')} {state}" for state, number in states.items() if number]
@@ -143,7 +143,7 @@ def _about(operation: Operation) -> str:
         return f"undoes {entry.undoes}"
     if entry.commits:
         return one_line(entry.commits[-1].message)
-    # The column "changes" names refs and targets.
+    # The column "changes" names refs and targets, so the note would repeat them.
     listed = entry.refs or any(s.target for s in entry.statements)
     return "" if listed else one_line(entry.note)
 

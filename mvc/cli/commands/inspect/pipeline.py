@@ -25,7 +25,7 @@ from mvc.pipelines import (
     read_stages,
 )
 
-_ABOUT = "about lossy decides"  # of a stage, in JSON
+_ABOUT = "about lossy decides"  # fields of a stage in JSON
 
 
 class _PipelineOptions(CommandOptions, frozen=True, kw_only=True):

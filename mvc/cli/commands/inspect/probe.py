@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mvc.probing.probe import Probe
 
 _COLUMNS = "layer, type, fwd>, bwd>, inp, out, grad_inp, grad_out, grad_par"
-_MOST_ROWS = 40  # without -v
+_MOST_ROWS = 40  # limit of rows without -v
 
 
 class _ProbeOptions(CommandOptions, frozen=True, kw_only=True):

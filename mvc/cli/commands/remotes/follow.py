@@ -71,7 +71,7 @@ class _FollowOptions(CommandOptions, frozen=True, kw_only=True):
 
 
 class _Ended(BaseException):
-    """SIGTERM was received."""
+    """Raised when SIGTERM is received."""
 
 
 @verb("mvc follow https://models.lab/net prod -o net.safetensors", _FollowOptions)

@@ -76,7 +76,7 @@ def _list(session: Session) -> None:
 
 
 def _show(session: Session, name: str | None = None) -> None:
-    known = dict[tuple[str, str], CommitId]()  # by kind and name
+    known = dict[tuple[str, str], CommitId]()  # keys: kind and name of a ref
     try:
         remote = session.repo.remotes.find(name)
     except NotARepository:

@@ -98,7 +98,7 @@ def _serve(session: Session, folder: Path, args: _ServeOptions) -> None:
 
 
 def _print_requests() -> None:
-    """Prints the log of the server on stderr: UTC time, message."""
+    """Prints the log of the server on stderr. Each line has the time (UTC) and the message."""
     lines = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
     lines.converter = time.gmtime
     handler = logging.StreamHandler()

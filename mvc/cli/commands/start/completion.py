@@ -41,7 +41,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class _Bash(BashComplete):
-    """Unlike the script of click, this one completes plain values and files together."""
+    """The script for bash. Unlike the script of click, it completes values and files together."""
 
     source_template = _BASH
 

@@ -28,7 +28,7 @@ def command(session: Session, args: _ConfigOptions) -> None:
     if args.key is None or (args.value is None and not args.unset):
         try:
             config = session.repo.config
-        except NotARepository:  # user settings and defaults
+        except NotARepository:  # outside: user settings and defaults
             config = load(None)
         _print(session, config, args.key)
         return

@@ -154,5 +154,5 @@ def _short(name: str) -> str:
 
 
 def _titled(kind: str, name: str) -> str:
-    """``journal entry 3``; ``format``, not ``format format``."""
+    """Joins kind and name: ``journal entry 3``. Equal words are not repeated: ``format``."""
     return kind if not name or name == kind else f"{kind} {name}"

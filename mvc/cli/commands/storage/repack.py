@@ -28,7 +28,7 @@ from mvc.cli.verb import (
 from mvc.ids import CommitId
 from mvc.text import count, listed, seconds, size
 
-_NAMED = 8  # versions listed by id, unless -v
+_NAMED = 8  # limit of versions that are listed by their ids, unless -v
 
 
 class _RepackOptions(CommandOptions, frozen=True, kw_only=True):

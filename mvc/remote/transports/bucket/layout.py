@@ -92,8 +92,7 @@ class BucketHead(Struct, frozen=True):
 
     @property
     def end(self) -> Position:
-        """The end position of the journal in a repository, which stores two copies of each entry.
-        """
+        """The end of the journal in a repository, which stores two copies of each entry."""
         frames = sum(part.frames for part in self.parts) + len(self.frames)
         return Position(2 * frames, self.sequence, self.chain)
 
