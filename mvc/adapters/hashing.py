@@ -1,4 +1,4 @@
-"""Hashes a parsed file into its entry, without storing it."""
+"""Hashes a parsed file into its manifest entry, without storing the file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from mvc.types import Counted, Progress
 def hash_file(parsed: ParsedFile, path: str, progress: Progress | None = None) -> FileEntry:
     """The manifest entry that a commit of this file would have. Sets ``parsed.ids``.
 
-    Needs memory for one piece, or for one storage that views refer to. ``progress`` counts bytes.
+    Needs memory for one piece (32 MiB), or for one storage to which views refer. ``progress``
+    counts bytes.
     """
     sizes = [content.spec.nbytes for content in parsed.contents]
     buffer = np.empty(min(PIECE, max(sizes, default=0)), np.uint8).data
@@ -29,7 +30,10 @@ def hash_file(parsed: ParsedFile, path: str, progress: Progress | None = None) -
 
 
 def entry_from(parsed: ParsedFile, path: str, ids: Sequence[BlobId], skeleton: bytes) -> FileEntry:
-    """The entry of a file with known ids of its contents. Reads only contents that have views."""
+    """The manifest entry of a file whose contents have the ids ``ids``.
+
+    Reads only contents that have views.
+    """
     contents = tuple(
         Content(c.offset, c.spec, id_) for c, id_ in zip(parsed.contents, ids, strict=True)
     )
@@ -57,6 +61,6 @@ def _logical(parsed: ParsedFile, contents: Sequence[Content]) -> Iterator[Logica
 
 
 def content_bytes(parsed: ParsedFile, i: int) -> memoryview:
-    """One content in memory, without a copy if it is in memory already."""
+    """One content as bytes in memory. Copies only contents that are not in memory yet."""
     borrowed = parsed.borrow(i)
     return parsed.copied(i) if borrowed is None else borrowed

@@ -1,4 +1,4 @@
-"""Opens a file for a commit, and checks that it does not change while it is read."""
+"""Opens a file for a commit, and checks that the file does not change while it is read."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mvc.errors import BadModelFile, MvcError, SourceChanged
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.model.manifest import FileEntry
 
-_GRAPHS = 8  # at most so many graphs in a file's folder are read
+_GRAPHS = 8  # the most graphs in a file's folder that are read
 
 
 def parse(source: Source, name: str, *, unless: Callable[[], bool] = lambda: False) -> StateFile:
-    """Parses a file by its first bytes; a file of unknown format has no tensors.
+    """Parses a file, whose first bytes show the format. A file of unknown format has no tensors.
 
-    Raises BadModelFile for a truncated model file, unless ``unless`` returns true. ``name`` is for
-    messages, and its suffix states the expected format.
+    Raises BadModelFile for a truncated model file, unless ``unless`` returns true. ``name`` is used
+    in messages, and its suffix states the expected format.
     """
     return _checked(parse_file(source, name), source, name, unless)
 
@@ -56,7 +56,7 @@ def open_file(
     like: FileEntry | None = None,
     unless: Callable[[], bool] = lambda: False,
 ) -> Iterator[StateFile]:
-    """Opens and parses a file. Raises SourceChanged at the end if it was modified meanwhile.
+    """Opens and parses a file. Raises SourceChanged at the end if the file was modified meanwhile.
 
     ``strict``: raises BadModelFile as ``parse`` does; otherwise a truncated model file has no
     tensors. ``like``: see ``parse_beside``.
@@ -80,10 +80,10 @@ def open_file(
 def parse_beside(
     fs: FileSystem, path: Path, file: Source, name: str, *, like: FileEntry | None = None
 ) -> ParsedFile:
-    """``parse_file``. If the format is unknown, searches ONNX graphs in the folder for tensors.
+    """As ``parse_file``. If the format is unknown, ONNX graphs in the folder may name the tensors.
 
-    ``like``: a stored file. If the file has the same bytes, it has the tensors of ``like``, even
-    tensors that a graph described when ``like`` was stored.
+    ``like``: a stored file. If the file has the same bytes, it gets the tensors of ``like``,
+    including tensors that a graph named when ``like`` was stored.
     """
     parsed = parse_file(file, name, like)
     if parsed.format == "opaque":
@@ -99,7 +99,7 @@ def parse_beside(
     if like is not None and like.size == parsed.size and _layout(parsed) != _layout(like):
         from mvc.adapters.hashing import hash_file
 
-        with suppress(MvcError):  # another parser version is no change of the file
+        with suppress(MvcError):  # a version of mvc with another parser may have stored it
             stored = parse_as(like, file, name)
             if hash_file(stored, name).content_id == like.content_id:
                 return stored
@@ -112,7 +112,7 @@ def _layout(file: PlacedFile) -> tuple[object, ...]:
 
 
 def external_files(fs: FileSystem, graph: Path) -> dict[Path, FileIdentity]:
-    """Files next to an ONNX graph that contain its tensors."""
+    """The files next to an ONNX graph that have its tensors."""
     names = _external(fs, graph, fs.stat(graph)).keys() & set(fs.list(graph.parent))
     files = {graph.with_name(name): fs.stat(graph.with_name(name)) for name in sorted(names)}
     return {path: identity for path, identity in files.items() if identity and identity.is_file}
@@ -120,7 +120,11 @@ def external_files(fs: FileSystem, graph: Path) -> dict[Path, FileIdentity]:
 
 @lru_cache(maxsize=16)
 def _graphs(fs: FileSystem, folder: Path, _now: FileIdentity | None) -> list[Path]:
-    """``_now``: the folder's identity, so that a changed folder is listed again."""
+    """The ONNX graphs in a folder.
+
+    ``_now``: the folder's identity. It is a part of the cache's key, so that a changed folder is
+    listed again.
+    """
     return [folder / name for name in fs.list(folder) if name.lower().endswith(".onnx")]
 
 
@@ -128,7 +132,10 @@ def _graphs(fs: FileSystem, folder: Path, _now: FileIdentity | None) -> list[Pat
 def _external(
     fs: FileSystem, graph: Path, _now: FileIdentity | None
 ) -> Mapping[str, Sequence[GraphTensor]]:
-    """Maps the names of external files to the tensors of a graph that are in these files."""
+    """Maps the names of external files to the tensors of a graph that are in these files.
+
+    ``_now``: the identity of the graph's file, a part of the cache's key.
+    """
     by_name = defaultdict[str, list[GraphTensor]](list)
     with suppress(MvcError, LookupError), fs.open_read(graph) as file:
         for tensor in filter(attrgetter("location"), tensors(FileCursor(file))):

@@ -1,9 +1,10 @@
 """A parsed file: the positions of its tensors, and its bytes on demand.
 
-A *content* is a range with tensors or other large data, a *check field* a checksum of a range. The
-*skeleton* is the rest of the file. Invariant: contents are sorted by offset and do not overlap,
-check fields are outside of contents, and contents, check fields and skeleton have every byte of the
-file. So the file is restored exactly, even if the parser misread the skeleton.
+A *content* is a range of the file with a tensor or other large data. A *check field* has a checksum
+of a range. The *skeleton* is the rest of the file. Contents are sorted by offset and do not
+overlap, and check fields are outside of contents. Every byte of the file is in a content, in a
+check field or in the skeleton. So the file is restored exactly, even if the parser misread the
+skeleton.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ CHECK_BYTES = 4
 
 
 class Source(Protocol):
-    """Random access to existing bytes, such as ``mvc.io.files.ReadFile``."""
+    """Random access to existing bytes. ``mvc.io.files.ReadFile`` is a source, for example."""
 
     def size(self) -> int:
         """Current number of bytes."""
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes from ``offset``; fewer at the end."""
+        """Bytes from ``offset`` on. At the end of the source, fewer than ``length`` bytes."""
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         data = self.read(offset, len(buffer))
@@ -67,7 +68,7 @@ class StoredSource(Source):
 
 
 class ParsedContent(Struct, frozen=True, gc=False):
-    """A blob that fills ``spec.nbytes`` bytes of the file, beginning at ``offset``."""
+    """A content: ``spec.nbytes`` bytes of the file, beginning at ``offset``."""
 
     offset: int
     spec: TensorSpec
@@ -78,7 +79,7 @@ class ParsedContent(Struct, frozen=True, gc=False):
 
 
 class ParsedTensor(Struct, frozen=True, gc=False):
-    """A named tensor, as ``manifest.LogicalTensor`` but not hashed yet."""
+    """A named tensor. It is like ``manifest.LogicalTensor``, but not hashed yet."""
 
     key: str
     spec: TensorSpec
@@ -87,7 +88,7 @@ class ParsedTensor(Struct, frozen=True, gc=False):
 
 
 class FileParts(NamedTuple):
-    """The result of a format's parser."""
+    """What the parser of a format finds in a file."""
 
     format: str
     contents: tuple[ParsedContent, ...]
@@ -96,8 +97,9 @@ class FileParts(NamedTuple):
 
 
 class StepFrom(Struct, frozen=True):
-    """A content that is the stored blob ``base`` plus ``step``. ``coding``: the pipeline of the
-    step.
+    """A content that is the stored blob (tensor) ``base`` plus ``step``.
+
+    ``coding``: the pipeline that encodes the step.
     """
 
     base: BlobId
@@ -105,7 +107,7 @@ class StepFrom(Struct, frozen=True):
     coding: str
 
     def part(self, start: int, length: int) -> Addition:
-        """The addition to this range of the base."""
+        """The part of the step that is added to ``length`` bytes of the base from ``start`` on."""
         width = self.step.nbytes // max(1, len(self.step.symbols))
         symbols = self.step.symbols[start // width : (start + length) // width]
         return replace(self.step, symbols=symbols)
@@ -136,12 +138,12 @@ class ParsedFile(ABC):
         """
 
     def borrow(self, content: int) -> memoryview | None:  # noqa: ARG002
-        """The whole content in memory without a copy, or None."""
+        """The whole content if it is in memory, without a copy; otherwise None."""
         return None
 
     def copied(self, content: int) -> memoryview:
         """The whole content, in new memory."""
-        import numpy as np  # detecting formats does not need it
+        import numpy as np  # imported late: not needed to detect formats
 
         out = np.empty(self.contents[content].spec.nbytes, np.uint8).data
         self.read(content, 0, out)
@@ -152,7 +154,10 @@ class ParsedFile(ABC):
         return False
 
     def content_id(self, content: int, buffer: memoryview) -> BlobId:
-        """The id of one content; ``buffer`` has room for a piece, or for a smaller content."""
+        """The id of one content.
+
+        ``buffer`` has room for a piece (32 MiB), or for the content if that is smaller.
+        """
         if content in self.stored:
             return self.stored[content]
         spec = self.contents[content].spec
@@ -171,7 +176,7 @@ class ParsedFile(ABC):
 
     @abstractmethod
     def skeleton(self) -> bytes:
-        """Every byte outside of contents, in file order, with check fields set to zero."""
+        """All bytes outside of contents, in file order, with check fields set to zero."""
 
 
 PlacedFile: TypeAlias = ParsedFile | FileEntry
@@ -183,7 +188,9 @@ class SourceFile(ParsedFile):
     """A parsed file whose bytes are read from ``source`` on demand."""
 
     def __init__(self, source: Source, name: str, size: int, parts: FileParts) -> None:
-        """Raises BadModelFile or InvalidName if ``parts`` break the invariant above."""
+        """Raises BadModelFile or InvalidName if ``parts`` do not fit the file (see the module's
+        text).
+        """
         self._source = source
         self._name = name
         self.size = size
@@ -215,7 +222,10 @@ class SourceFile(ParsedFile):
 
 
 def gaps(spans: list[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
-    """(start, length) of every run of bytes in [0, size) outside sorted (offset, length) spans."""
+    """The ranges of [0, size) outside of spans, as (start, length).
+
+    ``spans``: sorted pairs of offset and length.
+    """
     end = 0
     for offset, length in (*(span for span in spans if span[1]), (size, 0)):
         if offset > end:
@@ -233,8 +243,9 @@ def skeleton_places(
 
 
 def read_exactly(source: Source, name: str, offset: int, out: memoryview) -> None:
-    """Fills ``out`` with the bytes from ``offset`` on. Raises SourceChanged if the file ends
-    earlier.
+    """Fills ``out`` with the bytes from ``offset`` on.
+
+    Raises SourceChanged if the file ends earlier.
     """
     if source.read_into(offset, out) != len(out):
         raise SourceChanged(
@@ -264,5 +275,5 @@ def _validate(parsed: SourceFile, name: str) -> None:
 
 
 def _overlap(spans: list[tuple[int, int]]) -> bool:
-    """Whether one of these (start, end) starts before the end of the previous one, or before 0."""
+    """Whether one of these (start, end) spans starts before 0, or before the previous span ends."""
     return any(start < end for (start, _), (_, end) in zip(spans, [(0, 0), *spans], strict=False))

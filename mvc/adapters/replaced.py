@@ -8,7 +8,10 @@ from mvc.adapters.parsed import ParsedFile, StepFrom
 
 
 class ReplacedFile(ParsedFile):
-    """``replaced``: maps the index of a content to its new bytes. ``steps``: see ``ParsedFile``."""
+    """A file whose contents are those of another file, except the replaced ones.
+
+    ``replaced``: maps the index of a content to its new bytes. ``steps``: see ``ParsedFile``.
+    """
 
     def __init__(
         self, parsed: ParsedFile, replaced: Mapping[int, memoryview], steps: Mapping[int, StepFrom]
@@ -23,7 +26,7 @@ class ReplacedFile(ParsedFile):
         self.tensors = parsed.tensors
 
     def borrow(self, content: int) -> memoryview | None:
-        """The replaced content, or the file's own."""
+        """The replaced content. For all other contents, as the original file does."""
         replaced = self._replaced.get(content)
         return self._parsed.borrow(content) if replaced is None else replaced
 
@@ -35,10 +38,10 @@ class ReplacedFile(ParsedFile):
             out[:] = replaced[start : start + len(out)]
 
     def skeleton(self) -> bytes:
-        """The file's own skeleton: names, shapes and all bytes outside contents."""
+        """The original file's skeleton: names, shapes and all bytes outside contents."""
         return self._parsed.skeleton()
 
     def copied(self, content: int) -> memoryview:
-        """The replaced content without a copy, and copies of other contents."""
+        """The replaced content without a copy. For all other contents, a copy."""
         replaced = self._replaced.get(content)
         return self._parsed.copied(content) if replaced is None else replaced

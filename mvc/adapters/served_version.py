@@ -1,8 +1,8 @@
 """A version for a process that serves a model, and its form as a safetensors file.
 
-The file's metadata name the version (``mvc.commit``) and when it went live (``mvc.time``).
-``mvc.check`` is a hash over these two values, the structure of the state and the Merkle root of the
-tensors, so that a reader detects any damage.
+The file's metadata have the id of the version (``mvc.commit``) and the time when it went live
+(``mvc.time``). ``mvc.check`` is a hash over these two values, the structure of the state and the
+Merkle root of the tensors. A reader compares this hash to detect damage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Digest = Annotated[bytes, Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
 
 
 class NotedVersion(Struct, frozen=True):
-    """A version that the file contains or contained, with the ``root`` of its tensors."""
+    """A version whose weights the file has or once had. ``root``: the hash of its tensors."""
 
     commit: _Digest
     root: _Digest
@@ -42,10 +42,10 @@ class NotedVersion(Struct, frozen=True):
 class ServedVersion(Struct, frozen=True):
     """A version to serve: bit for bit the state that ``checkout`` of ``commit`` returns.
 
-    ``state`` maps names to weights; no other object uses their memory. ``time_ns``: when the
-    version went live, in nanoseconds since 1970. For a Recorder this is the time of the deployment,
-    or without a deployment the time of the commit. For a reader it is when the reader switched to
-    the version.
+    ``state``: maps names to weights; no other object uses their memory. ``time_ns``: when the
+    version went live, in nanoseconds since 1970. A Recorder (which commits versions during a
+    training) writes the time of the deployment, or without a deployment the time of the commit. A
+    reader of the file sets the time when it switched to the version.
     """
 
     state: Mapping[str, Any]
@@ -57,7 +57,7 @@ class ServedVersion(Struct, frozen=True):
 
 
 def encode_served(version: ServedVersion) -> tuple[memoryview, ...]:
-    """The file in consecutive parts, which share the state's memory if possible."""
+    """The file as consecutive parts. The parts share the state's memory if possible."""
     parsed = from_state(version.state)
     header = safetensors_header(parsed.skeleton(), "version")
     facts = header["__metadata__"]
@@ -68,11 +68,12 @@ def encode_served(version: ServedVersion) -> tuple[memoryview, ...]:
 
 
 def decode_served(data: memoryview, name: str, noted: Iterable[NotedVersion] = ()) -> ServedVersion:
-    """The version in ``data``; its state shares that memory.
+    """The version in ``data``. The tensors of its state share the memory of ``data``.
 
-    ``name`` is for messages. ``noted``: versions in the note of the file; a file without metadata
-    must be one of these. Raises BadModelFile for other formats, WrongUsage for a file that neither
-    a sink nor a follower wrote, and DamagedData if the tensors do not match the metadata.
+    ``name`` is used in messages. ``noted``: versions noted for this file. If the file has no
+    metadata, it must be one of these versions. Raises BadModelFile for other formats, WrongUsage
+    for a file that mvc did not write for serving, and DamagedData if the tensors do not match the
+    metadata.
     """
     source = MemorySource(data)
     parsed = SourceFile(source, name, len(data), parse_safetensors(source, name))

@@ -30,8 +30,9 @@ Specs: TypeAlias = Mapping[str, TensorSpec]
 class FileArrays(Struct, frozen=True):
     """Tensors of a file as arrays, by name.
 
-    If numpy lacks the dtype of a tensor, its array has unsigned integers, and ``dtypes`` has its
-    dtype. ``contents``: maps a tensor to the index of its content in the file.
+    If numpy does not have the dtype of a tensor, its array has unsigned integers, and ``dtypes``
+    maps its name to the dtype. ``contents``: maps a tensor to the index of its content (stored
+    part) in the file.
     """
 
     arrays: dict[str, Array]
@@ -40,8 +41,9 @@ class FileArrays(Struct, frozen=True):
 
     @classmethod
     def of(cls, parsed: ParsedFile) -> FileArrays:
-        """The non-empty tensors that fill a content. Views are left out; of tied tensors all but
-        the first.
+        """The non-empty tensors of a file that fill a content (a stored part of the file).
+
+        Views are left out. If several tensors are tied, only the first is included.
         """
         result = cls({}, {}, {})
         seen: set[int] = set()
@@ -58,7 +60,7 @@ class FileArrays(Struct, frozen=True):
 
 
 def array_of(spec: TensorSpec, data: memoryview) -> Array:
-    """An array over ``data``: of unsigned integers if numpy lacks the dtype."""
+    """An array over ``data``. If numpy does not have the dtype, the array has unsigned integers."""
     if has_dtype(spec.dtype):
         return make_array(spec, data)
     words = np.dtype(f"<u{DTYPES[spec.dtype].itemsize}")
@@ -77,7 +79,7 @@ class StateFile:
 
     @classmethod
     def of(cls, state: Mapping[Any, Any]) -> Self:
-        """A state: mappings and lists of tensors and plain values.
+        """A file with a state: mappings and lists of tensors and plain values.
 
         Raises UnsupportedTensor for a value that cannot be stored exactly, and InvalidName.
         """
@@ -105,13 +107,13 @@ class StateFile:
         return frozenset(t.key for t in self.parsed.tensors if t.content in steps)
 
     def arrays(self) -> FileArrays:
-        """The file's tensors as arrays, which share its memory if possible. Do not modify the
-        arrays.
+        """The file's tensors as arrays. The arrays share the file's memory if possible: do not
+        modify them.
         """
         return FileArrays.of(self.parsed)
 
     def with_arrays(self, arrays: Arrays) -> StateFile:
-        """The file with tensors replaced by these arrays of the same names."""
+        """A file in which these arrays replace the tensors of the same names."""
         places = {tensor.key: tensor.content for tensor in self.parsed.tensors}
         replaced = {places[name]: array_bytes(array) for name, array in arrays.items()}
         return StateFile(ReplacedFile(self.parsed, replaced, {}))
@@ -124,11 +126,11 @@ class StateFile:
         *,
         loss: float | None = None,
     ) -> StateFile:
-        """The file reduced by ``reducer``, as a successor of a stored version.
+        """The file reduced by ``reducer``, which makes the successor of a stored version.
 
-        ``before`` gets names and specs, and returns the tensors of the stored version that match.
-        ``ids``: the ids of all tensors of that version. Approximated tensors are stored as steps
-        from these tensors.
+        ``before``: takes names with dtypes and shapes, and returns the tensors of the stored
+        version that match. ``ids``: the ids of all tensors of the stored version. Approximated
+        tensors are stored as steps from these tensors.
         """
         current = self.arrays()
         specs = {name: self.parsed.contents[i].spec for name, i in current.contents.items()}
@@ -151,22 +153,25 @@ class StateFile:
 
     @property
     def in_memory(self) -> bool:
-        """Whether the file is already in memory, so that it need not be read, assembled or
-        computed.
-        """
+        """Whether the file is in memory, so that it need not be read, assembled or computed."""
         borrowed = (self.parsed.borrow(i) is not None for i in range(len(self.parsed.contents)))
         return self.parsed.steps is None and any(borrowed)
 
     def nested(self) -> Any:
-        """The state as ``checkout`` returns it. It shares memory only with replaced contents."""
+        """The state as ``checkout`` returns it.
+
+        Only replaced contents share memory with this file.
+        """
         return to_state(self.parsed, self.parsed.skeleton(), self.parsed.copied)
 
     def tensor_bytes(self, tensor: LogicalTensor) -> memoryview:
-        """The row-major bytes of a tensor of ``entry``, without a copy if possible."""
+        """The row-major bytes of a tensor of ``entry``. Copies only if necessary."""
         data = content_bytes(self.parsed, tensor.content)
         return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 
 
 def root_of(state: Any) -> Root:
-    """The Merkle root that a commit of this state would have: equal bits, equal root."""
+    """The Merkle root that a commit of this state would have. States with equal bits have equal
+    roots.
+    """
     return StateFile.of(state).root

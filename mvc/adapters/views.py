@@ -1,7 +1,7 @@
 """Tensors inside raw content: row-major bytes from offset and strides.
 
-Strides count elements. They are not negative, since torch has no negative strides. Bounds are
-checked again, because arguments may come from a damaged repository.
+Strides count elements. Strides are not negative, since torch has no negative strides. Bounds are
+checked again, because offset and strides may come from a damaged repository.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def extract(raw: memoryview, spec: TensorSpec, view: View) -> memoryview:
-    """Row-major bytes of the tensor; a slice of ``raw`` if it is contiguous.
+    """The row-major bytes of a tensor inside ``raw``.
 
-    Raises DamagedData if the view does not match its shape or exceeds ``raw``.
+    If the tensor is contiguous, the result is a slice of ``raw``. Raises DamagedData if the view
+    does not match the shape of ``spec`` or exceeds ``raw``.
     """
     raw = raw.cast("B") if raw.nbytes else memoryview(b"")
     if len(view.strides) != len(spec.shape) or view.offset < 0 or min(view.strides, default=0) < 0:

@@ -1,4 +1,5 @@
 """Parsers of model files, such as safetensors, torch zip files and numpy files.
 
-Any other file is opaque. For states from Python see ``python``.
+A file of any other format is opaque: it has no tensors. ``mvc.adapters.python`` is for states from
+Python.
 """

@@ -1,7 +1,9 @@
-"""Reassembles a file: its contents, the skeleton (all other bytes), and computed CRCs.
+"""Reassembles a file from its contents, its skeleton and its checksums.
 
-Contents are read and written once, with one piece in memory at a time. The manifest may come from a
-damaged repository, so the layout is checked.
+The *contents* are the ranges of the file with tensors, and the *skeleton* is all other bytes. CRCs
+(checksums) in the file are computed from the written bytes. Contents are read and written once,
+with one piece in memory at a time. The entry that describes the file may come from a damaged
+repository, so its positions are checked.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ def assemble(
 ) -> None:
     """Writes every byte of the file that ``entry`` describes.
 
-    ``content(i, length)`` yields that many bytes of content i and of the contents ``joined`` to it,
-    in pieces of any size. Contents are written in file order, then the skeleton. Raises DamagedData
-    if the skeleton or a content has another length than the entry says, or if a checksum field or
-    the range of a checksum is outside the file.
+    ``content(i, length)`` yields ``length`` bytes: content i and the contents that ``joined`` adds
+    to it, in pieces of any size. Contents are written in file order, then the skeleton. Raises
+    DamagedData if the skeleton or a content has another length than the entry says, or if a
+    checksum field or the range of a checksum is outside the file.
     """
     if len(skeleton) != entry.skeleton_size:
         raise DamagedData(f"the skeleton of {entry.path} has a wrong length")
@@ -64,9 +66,9 @@ def assemble(
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """The non-empty contents of a file.
+    """The non-empty contents of a file, with short contents joined to neighbours.
 
-    A short content is joined to another content that ends where the short one begins.
+    A short content is joined to the content before it if there is no gap between them.
     """
     spans_, last = list[Span](), -1
     for start, length, i in sorted(span for span in spans if span[1]):
@@ -79,7 +81,10 @@ def joined(spans: Iterable[Span]) -> list[Span]:
 
 
 class _Checksums:
-    """CRC-32 of the ranges that an entry's checks cover, from bytes in file order."""
+    """CRC-32 checksums of the ranges that an entry's checks cover.
+
+    The bytes of the file are passed in file order.
+    """
 
     def __init__(self, entry: FileEntry) -> None:
         self._entry = entry

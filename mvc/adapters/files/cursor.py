@@ -1,7 +1,7 @@
 """Reads a file of any format forward, by the lengths that the file states.
 
-One window of the file is in memory. The number of reads is limited, because a small file can state
-a huge number of parts.
+Only one part of the file, the *window*, is in memory. The number of reads is limited, because a
+small file can state a huge number of parts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ _READS = 4_000_000
 
 
 class FileCursor:
-    """``at``: position of the next byte. ``end``: length of the file. ``order``: byte order."""
+    """A position in a file.
+
+    ``at``: position of the next byte. ``end``: length of the file. ``order``: byte order of
+    numbers.
+    """
 
     def __init__(self, source: Source, order: Literal["little", "big"] = "little") -> None:
         self.source, self.order = source, order
@@ -24,13 +28,15 @@ class FileCursor:
         self._window, self._start, self._left = b"", 0, _READS
 
     def skip(self, length: int) -> None:
-        """Raises BadModelFile if the file ends earlier."""
+        """Moves the position by ``length`` bytes. Raises BadModelFile if the file ends earlier."""
         self.at += length
         if self.at > self.end:
             raise BadModelFile(f"it is truncated: {self.end:,} of {self.at:,} bytes")
 
     def read(self, length: int) -> bytes:
-        """The next bytes. Raises BadModelFile as ``skip``, LookupError after too many reads."""
+        """The next bytes. Raises BadModelFile if the file ends earlier, LookupError after too many
+        reads.
+        """
         start, self._left = self.at, self._left - 1
         self.skip(length)
         if length > _WINDOW or not self._left:

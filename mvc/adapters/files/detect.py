@@ -1,4 +1,7 @@
-"""Detects a file's format by its content. A file that no parser understands is opaque."""
+"""Detects a file's format by its content.
+
+A file that no parser understands is *opaque*: it has no tensors.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ from mvc.model.manifest import FORMATS, FileEntry
 from mvc.model.tensor import TensorSpec
 
 _HEAD = 9
-_ZIP = b"PK\x03\x04", b"PK\x05\x06"  # with and without members
+_ZIP = b"PK\x03\x04", b"PK\x05\x06"  # of an archive with members, and of an empty archive
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _NEEDS_H5PY = "hdf5"
 _PICKLE = b"\x80"
-_SMALLEST_CUT = 64 << 10  # only larger files are searched for runs of numbers
+_SMALLEST_CUT = 64 << 10  # bytes; only larger files are searched for runs of numbers
 HOW_TO_SAVE = {
     **dict.fromkeys((".pt", ".pth", ".ckpt"), "save it with torch.save, or as .safetensors"),
     **dict.fromkeys((".h5", ".hdf5"), "write its datasets as numbers, without compression"),
@@ -45,11 +48,11 @@ _NOT_UNDERSTOOD = (BadModelFile, DamagedData, InvalidName, NotInstalled, Unsuppo
 
 
 def parse_file(source: Source, name: str, like: FileEntry | None = None) -> ParsedFile:
-    """Parses a file by its magic bytes; a file of unknown format is opaque.
+    """Parses a file, whose first bytes show the format. A file of unknown format is opaque.
 
-    ``name`` is only for messages. ``like``: a stored file to compare with. If the file has the same
-    bytes, or if h5py is not installed, the tensors that h5py found in ``like`` are used. Raises
-    IoFailed and SourceChanged.
+    ``name`` is used in messages. ``like``: a stored file to compare with. If the file has the same
+    bytes, it has the tensors that h5py found in ``like``. If h5py is not installed, tensors at the
+    same positions are assumed in any file of the same size. Raises IoFailed and SourceChanged.
     """
     parsed = None
     if like is not None and FORMATS[like.format] == _NEEDS_H5PY and like.size == source.size():
@@ -68,7 +71,10 @@ def parse_file(source: Source, name: str, like: FileEntry | None = None) -> Pars
 
 
 def parse_as(like: FileEntry, source: Source, name: str) -> SourceFile:
-    """The file with the parts of ``like``. If all hashes are equal, the two files are equal."""
+    """Divides the file ``source`` at the positions at which ``like`` is divided.
+
+    If the hashes of all parts are equal, too, the two files are equal.
+    """
     checks = find_checks(source, name, read_members(source, name)) if like.checks else ()
     contents = tuple(ParsedContent(c.offset, c.spec) for c in like.contents)
     tensors = tuple(ParsedTensor(t.key, t.spec, t.content, view=t.view) for t in like.tensors)
@@ -81,8 +87,8 @@ def _known(source: Source, name: str) -> SourceFile | None:
 
 
 def why_opaque(source: Source, name: str) -> tuple[str, str]:
-    """Why the tensors of an opaque file are unknown, and how to save the file so that mvc reads
-    them.
+    """Why the tensors of an opaque file are unknown, and how to save the file so that mvc reads its
+    tensors.
     """
     why = "mvc does not know its format"
     try:
@@ -98,7 +104,7 @@ def why_opaque(source: Source, name: str) -> tuple[str, str]:
 
 
 def opaque(source: Source, name: str = "the file", cuts: Iterable[int] = ()) -> SourceFile:
-    """The whole of ``source`` as contents of dtype ``raw``, split at the cuts."""
+    """The whole file as contents of dtype ``raw``, split at the positions ``cuts``."""
     size = source.size()
     spans = pairwise([0, *cuts, size])
     contents = (ParsedContent(at, TensorSpec("raw", (end - at,))) for at, end in spans)

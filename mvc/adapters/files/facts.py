@@ -20,8 +20,10 @@ _KERAS_HEAD = 512
 
 
 class FileFacts(NamedTuple):
-    """``metadata`` by name. ``types``: maps the key of a quantized tensor to its type, such as
-    ``Q4_K``.
+    """What a model file says about itself.
+
+    ``metadata``: maps names to values. ``types``: maps the key of a quantized tensor to its type,
+    for example ``Q4_K``.
     """
 
     metadata: Mapping[str, Setting]
@@ -29,7 +31,10 @@ class FileFacts(NamedTuple):
 
 
 def file_facts(file: PlacedFile, skeleton: Callable[[], bytes]) -> FileFacts:
-    """Metadata of a file; empty for a format without metadata, or for an invalid skeleton."""
+    """Metadata of a file. Empty if the format has no metadata, or if the skeleton is invalid.
+
+    ``skeleton``: returns the bytes outside of tensors.
+    """
     try:
         if file.format == "safetensors":
             return FileFacts(safetensors_header(skeleton(), file.path).get("__metadata__", {}), {})
@@ -42,5 +47,5 @@ def file_facts(file: PlacedFile, skeleton: Callable[[], bytes]) -> FileFacts:
             matches = _KERAS.findall(skeleton()[:_KERAS_HEAD])
             return FileFacts({name.decode(): value.decode() for name, value in matches}, {})
     except (BadModelFile, LookupError, struct.error):
-        pass  # the skeleton may come from an untrusted source
+        pass  # an invalid skeleton from an untrusted source is no error
     return FileFacts({}, {})

@@ -1,7 +1,7 @@
 """GGUF files of llama.cpp: settings by name, positions of the tensors, numbers.
 
-Plain numbers are ordinary tensors. A quantized tensor consists of blocks; it becomes a tensor of
-bytes, with the blocks of a row in the last dimension.
+Plain numbers are ordinary tensors. A quantized tensor consists of blocks. It becomes a tensor of
+bytes, and the blocks of a row are the last dimension.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (versions 2 and 3).
 """
@@ -48,7 +48,9 @@ Setting = str | int | float
 
 
 class GgufTensor(NamedTuple):
-    """``type``: ggml's name; ``offset``: from the start of the tensor data."""
+    """``type``: ggml's name of the type. ``offset``: position relative to the start of the tensor
+    data.
+    """
 
     key: str
     type: str
@@ -57,14 +59,18 @@ class GgufTensor(NamedTuple):
 
 
 class GgufHeader(NamedTuple):
-    """``settings``: long texts are truncated, and an array is shown as its type and length."""
+    """What the header says.
+
+    ``settings``: maps names to values. A long text is truncated. An array is replaced by a text
+    with its type and length.
+    """
 
     settings: dict[str, Setting]
     tensors: list[GgufTensor]
 
 
 def parse_gguf(source: Source, name: str) -> FileParts:
-    """Raises BadModelFile."""
+    """The tensors of a file and their positions. Raises BadModelFile."""
     file = FileCursor(source)
     try:
         tensors = read_gguf(file).tensors
@@ -81,7 +87,7 @@ def parse_gguf(source: Source, name: str) -> FileParts:
 
 
 def read_gguf(file: FileCursor) -> GgufHeader:
-    """Reads up to the start of the tensor data.
+    """Reads the header, which ends where the tensor data begins.
 
     Raises BadModelFile for a truncated file, and LookupError with the reason for unsupported
     content.
@@ -143,7 +149,7 @@ def _tensor(file: FileCursor) -> GgufTensor:
     key, dimensions = _text(file, MAX_NAME_BYTES + 1), file.number(4)
     if dimensions > MAX_DIMENSIONS:
         raise LookupError(f"a tensor has {dimensions:,} dimensions")
-    shape = [file.number(8) for _ in range(dimensions)][::-1]  # GGUF lists the row first
+    shape = [file.number(8) for _ in range(dimensions)][::-1]  # GGUF lists row length first
     kind, offset = file.number(4), file.number(8)
     if kind not in TYPES:
         raise LookupError(f"a tensor has the unknown type {kind}")

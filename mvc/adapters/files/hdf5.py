@@ -1,10 +1,13 @@
 """HDF5 files, and Keras's zip files that contain one.
 
-A contiguous dataset of little-endian numbers is a tensor. Of a chunked dataset, each run of
-adjacent chunks is a tensor. Compressed datasets and small ones in headers stay literal bytes.
+A *dataset* is an array in an HDF5 file. If a dataset is contiguous and has little-endian numbers,
+it is a tensor. If a dataset is stored in chunks, each run of adjacent chunks is a tensor.
+Compressed datasets, and small datasets that are stored in headers, stay in the bytes outside of
+tensors.
 
-h5py runs in a separate process (``hdf5_child``), which sends the positions of the datasets. These
-are checked as positions in any file. h5py is needed to commit a file, but not to check it out.
+The library h5py runs in a separate process (``hdf5_child``), which sends the positions of the
+datasets. These positions are checked in the same way as the positions in files of other formats.
+h5py is needed to commit a file, but not to check it out.
 """
 
 from __future__ import annotations
@@ -35,19 +38,22 @@ _DTYPES = {**DESCRIPTIONS, "bfloat16": "bfloat16"}
 _MOST = 32 * MIB
 """Maximum bytes of one message to or from the process."""
 
-# Load no compression filter from a folder, and start no thread pool.
+# The child must load no compression filter from a folder, and start no thread pool.
 _VARIABLES = {"HDF5_PLUGIN_PRELOAD": "::", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Read(Struct, tag=True, frozen=True):
-    """Requests bytes of the file; the answer is shorter at its end or for large requests."""
+    """A request for bytes of the file.
+
+    The answer has fewer bytes at the end of the file, or if the request is large.
+    """
 
     offset: int
     length: int
 
 
 class DatasetPlace(Struct, frozen=True):
-    """A contiguous dataset, or a run of its chunks. ``dtype``: the name that numpy uses."""
+    """A contiguous dataset, or a run of adjacent chunks. ``dtype``: numpy's name of the dtype."""
 
     key: str
     dtype: str
@@ -56,7 +62,7 @@ class DatasetPlace(Struct, frozen=True):
 
 
 class DatasetPlaces(Struct, tag=True, frozen=True):
-    """The answer of the process."""
+    """The last message of the process: where the datasets are."""
 
     places: list[DatasetPlace]
 
@@ -67,15 +73,15 @@ Message: TypeAlias = Read | DatasetPlaces
 def parse_hdf5(source: Source, name: str) -> FileParts:
     """The tensors of a file, named by the paths of their datasets.
 
-    If a dataset has several runs of chunks, each run is a tensor, and its name ends in ``#NUMBER``.
-    Raises BadModelFile, NotInstalled.
+    If a dataset has several runs of adjacent chunks, each run is a tensor, and its name ends in
+    ``#NUMBER``. Raises BadModelFile, NotInstalled.
     """
     size = source.size()
     return FileParts("hdf5", *laid_out(query_h5py(source, name, 0, size), name, 0, size))
 
 
 def parse_keras(source: Source, name: str, members: tuple[ZipMember, ...]) -> FileParts:
-    """``parse_hdf5`` for the member ``KERAS_WEIGHTS``, which must exist."""
+    """As ``parse_hdf5``, for the member ``KERAS_WEIGHTS`` of a zip file. The member must exist."""
     weights = next(member for member in members if member.name == KERAS_WEIGHTS)
     if not weights.stored:
         raise BadModelFile(f"{name}: its weights are compressed")
@@ -109,8 +115,8 @@ def laid_out(
 def query_h5py(source: Source, name: str, start: int, size: int) -> list[DatasetPlace]:
     """The datasets that h5py finds in the ``size`` bytes at ``start``.
 
-    Raises NotInstalled; BadModelFile. A file that is read from a version (``StoredSource``) raises
-    BadModelFile at once: a version could have many files that were made to keep h5py busy.
+    Raises NotInstalled; BadModelFile. If the file is read from a version (``StoredSource``), always
+    raises BadModelFile: a version could have many files that were made to keep h5py busy.
     """
     if find_spec("h5py") is None:
         raise NotInstalled("reading an HDF5 file needs h5py", hint=how_to_install("hdf5"))

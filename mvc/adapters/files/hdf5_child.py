@@ -26,12 +26,12 @@ from mvc.adapters.files.hdf5 import SECONDS, DatasetPlace, DatasetPlaces, Read
 
 _MEMORY = 2 << 30
 _LIMITS = {"RLIMIT_AS": _MEMORY, "RLIMIT_CPU": SECONDS, "RLIMIT_NOFILE": 0, "RLIMIT_CORE": 0}
-_SMALL = 1024  # bytes; smaller runs of chunks become no tensor
+_SMALL = 1024  # bytes; a smaller run of chunks does not become a tensor
 _IN_FILE = frozenset({h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED})
 
 
 class _RemoteFile(io.RawIOBase):
-    """A file of ``size`` bytes, read by the other process."""
+    """A file of ``size`` bytes. The other process reads its bytes and sends them."""
 
     def __init__(self, pipe: Connection[Any, Any], size: int) -> None:
         self._pipe, self._size, self._at = pipe, size, 0
@@ -50,9 +50,9 @@ class _RemoteFile(io.RawIOBase):
 
 def main(pipe: Connection[Any, Any], size: int) -> None:
     """Reads the structure of the file and sends its ``DatasetPlaces``."""
-    codecs.lookup("ascii")  # h5py needs this codec later, when no file can be opened
+    codecs.lookup("ascii")  # h5py needs this later, when it cannot be loaded
     for name, most in _LIMITS.items():
-        with suppress(ValueError, OSError):  # macOS lacks some limits
+        with suppress(ValueError, OSError):  # some limits do not exist on macOS
             resource.setrlimit(getattr(resource, name), (most, most))
     places = list[DatasetPlace]()
     with h5py.File(_RemoteFile(pipe, size), "r") as file:
@@ -61,19 +61,19 @@ def main(pipe: Connection[Any, Any], size: int) -> None:
 
 
 def _add(places: list[DatasetPlace], key: str, data: Any) -> None:
-    """Adds the positions of a dataset whose bytes are in this file, unencoded."""
+    """Adds the positions of a dataset if its plain bytes are in this file."""
     if not isinstance(data, h5py.Dataset):
         return
     settings = data.id.get_create_plist()
     outside = settings.get_layout() not in _IN_FILE or settings.get_external_count()
     if outside or settings.get_nfilters() or data.shape is None:
         return
-    with suppress(TypeError):  # numpy has no such numbers
+    with suppress(TypeError):  # numpy does not have a dtype for the numbers
         dtype = data.dtype.str
         if dtype == "|V2" and data.attrs.get("dtype") == "bfloat16":  # written by Keras
             dtype = "bfloat16"
         if data.chunks is None:
-            if data.id.get_storage_size() == data.nbytes:  # no bytes before the first write
+            if data.id.get_storage_size() == data.nbytes:  # False if nothing was written yet
                 places.append(DatasetPlace(key, dtype, data.shape, data.id.get_offset() or 0))
             return
         runs = list[DatasetPlace]()
@@ -88,7 +88,10 @@ def _add(places: list[DatasetPlace], key: str, data: Any) -> None:
 
 
 def _add_chunk(runs: list[DatasetPlace], one: DatasetPlace, chunk: Any) -> None:
-    """Adds a chunk like ``one`` to the last run if it is adjacent, else starts a new run."""
+    """Adds a chunk. ``one``: describes a chunk of the dataset.
+
+    If the chunk is adjacent to the last run, extends the run. Otherwise starts a new run.
+    """
     last = runs[-1] if runs else DatasetPlace("", "", (0,), -1)
     if last.offset + last.shape[0] * chunk.size == chunk.byte_offset:
         runs[-1] = replace(last, shape=(last.shape[0] + 1, *one.shape[1:]))

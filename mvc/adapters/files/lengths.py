@@ -1,7 +1,7 @@
 """Checks that a file is as long as its header says, for formats that state a length.
 
-Each check raises BadModelFile for a truncated file. LookupError means that the file exceeds mvc's
-limits or knowledge, so its length is unknown.
+Each check raises BadModelFile for a truncated file. It raises LookupError if the file exceeds mvc's
+limits or has parts that mvc does not know. Then the right length is unknown.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from mvc.limits import MAX_PICKLE, MAX_SAFETENSORS_HEADER
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _FIELD = re.compile(rb"'[<>|=]([a-zA-Z])(\d{1,9})(?:\[\w{1,9}\])?'(?:, \(([\d, ]+)\))?[,)\]]")
 _SHAPE = re.compile(rb"'shape': \(([\d, ]*)\)")
-# Maps the first byte of a msgpack value to the bytes of its count, and to the bytes and nested
-# values of each counted item. Values without a count have one item.
+# Maps the first byte of a msgpack value to three numbers. The first is the number of bytes of the
+# count that follows (0: no count). The others are for each counted item, or for the value if there
+# is no count: the number of bytes, and the number of nested values.
 _MSGPACK = {
     **dict.fromkeys((*range(128), 192, 194, 195, *range(224, 256)), (0, 0, 0)),
     **{0x80 + n: (0, 0, 2 * n) for n in range(16)},
@@ -36,11 +37,11 @@ _MSGPACK = {
     **{0xD9 + n: (1 << n, 1, 0) for n in range(3)},
     0xDC: (2, 0, 1), 0xDD: (4, 0, 1), 0xDE: (2, 0, 2), 0xDF: (4, 0, 2),
 }  # fmt: skip
-_EXTENSIONS = range(0xC7, 0xCA)  # one more byte for their type
+_EXTENSIONS = range(0xC7, 0xCA)  # these values have one more byte, for their type
 
 
 def check_safetensors(file: FileCursor) -> None:
-    """Raises ValueError for a header of another kind."""
+    """Raises ValueError if the header is not a header of safetensors."""
     length = file.number(8)
     if length > MAX_SAFETENSORS_HEADER:
         raise ValueError
@@ -56,7 +57,11 @@ def check_safetensors(file: FileCursor) -> None:
 
 
 def check_zip(file: FileCursor) -> None:
-    """A truncated end loses the directory. Missing bytes in the middle move it."""
+    """Finds the directory at the end of the archive.
+
+    If the end is missing, there is no directory. If bytes in the middle are missing, the directory
+    is not at the position that the archive states.
+    """
     try:
         read_directory(file.source, "it")
     except BadModelFile as error:
@@ -64,13 +69,19 @@ def check_zip(file: FileCursor) -> None:
 
 
 def check_dcp(file: FileCursor) -> None:
-    """The file consists of zip files, one per tensor. It must end with the end of a zip file."""
+    """Checks that the file ends with the end of a zip file.
+
+    A complete file consists of zip files, one for each tensor.
+    """
     if file.source.read(max(file.end - 22, 0), 4) != b"PK\x05\x06":
         raise BadModelFile("it is truncated: it ends inside a zip file")
 
 
 def check_npy(file: FileCursor) -> None:
-    """Matches the header without evaluating it; unknown fields add no bytes."""
+    """Finds shape and dtype in the header by patterns, without evaluating the header.
+
+    Fields of the header that no pattern matches do not change the expected length.
+    """
     file.skip(len(MAGIC))
     version = file.number(2)
     header = file.read(file.number(2 if version == 1 else 4))
@@ -87,13 +98,13 @@ def _product(shape: bytes) -> int:
 
 
 def check_pickle(file: FileCursor) -> None:
-    """Checks the last byte; a pickle states no length."""
+    """Checks that the last byte ends a pickle. A pickle does not state its length."""
     if file.source.read(file.end - 1, 1) != b".":
         raise BadModelFile("it is truncated: its pickle lacks the final '.'")
 
 
 def check_legacy_torch(file: FileCursor) -> None:
-    """Five pickles, of which the fourth names the storages, followed by the storages."""
+    """Checks five pickles and the storages after them. The fourth pickle names the storages."""
     try:
         _, sizes, end = read_old(file.source)
     except BadModelFile:
@@ -104,7 +115,7 @@ def check_legacy_torch(file: FileCursor) -> None:
 
 
 def check_hdf5(file: FileCursor) -> None:
-    """The superblock, which may follow a user block, states the length of the file."""
+    """Checks the length in the superblock. A block of the user may precede the superblock."""
     head = file.source.read(0, 8192)
     at = next(at for at in (0, 512, 1024, 2048, 4096) if head.startswith(_HDF5, at))
     file.skip(at + 48)
@@ -117,13 +128,19 @@ def check_hdf5(file: FileCursor) -> None:
 
 
 def check_gguf(file: FileCursor) -> None:
-    """The header states the end of each tensor, in either byte order."""
+    """Checks that the file has all bytes of each tensor.
+
+    The header states where each tensor ends. Numbers may have either byte order.
+    """
     tensors = read_gguf(file).tensors
     file.skip(max((tensor.offset + tensor.spec.nbytes for tensor in tensors), default=0))
 
 
 def check_tar(file: FileCursor) -> None:
-    """A header of 512 bytes states each member's length; a header of zeros ends the file."""
+    """Follows the members to the end.
+
+    Each member has a header of 512 bytes, which states its length. A header of zeros ends the file.
+    """
     while any(header := file.read(512)):
         size = int(
             header[124:136].strip(b" \0") or b"0", 8
@@ -132,7 +149,7 @@ def check_tar(file: FileCursor) -> None:
 
 
 def check_msgpack(file: FileCursor) -> None:
-    """One value with any nesting."""
+    """Checks that the file has one complete value, which may have nested values."""
     file.order, waiting = "big", 1
     while waiting:
         code = file.read(1)[0]

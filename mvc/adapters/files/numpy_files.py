@@ -1,7 +1,7 @@
 """numpy's .npy and .npz files: a short text header, then the numbers.
 
-The header is matched against exactly the form that numpy writes, and never evaluated. Little-endian
-row-major arrays of numbers become tensors; other arrays of an .npz stay raw bytes. Format:
+The header must have exactly the form that numpy writes. It is never evaluated. Little-endian
+row-major arrays of numbers become tensors. Other arrays in an .npz stay raw bytes. Format:
 numpy/lib/format.py (versions 1.0, 2.0, 3.0).
 """
 
@@ -31,13 +31,16 @@ _HEADER = re.compile(
 
 
 def parse_npy(source: Source, name: str) -> FileParts:
-    """One array with the key ``array``. Raises BadModelFile for anything but a plain array."""
+    """One array with the key ``array``. Raises BadModelFile if the file is not one plain array."""
     start, spec = _array(source, 0, source.size(), name)
     return FileParts("npy", (ParsedContent(start, spec),), (ParsedTensor("array", spec, 0),))
 
 
 def parse_npz(source: Source, name: str, members: tuple[ZipMember, ...]) -> FileParts:
-    """Arrays by their names without ``.npy``. Raises BadModelFile if one is compressed."""
+    """Arrays, keyed by their names without ``.npy``.
+
+    Raises BadModelFile if an array is compressed.
+    """
     contents: list[ParsedContent] = []
     tensors: list[ParsedTensor] = []
     for member in members:
@@ -54,7 +57,7 @@ def parse_npz(source: Source, name: str, members: tuple[ZipMember, ...]) -> File
 
 
 def _array(source: Source, start: int, size: int, name: str) -> tuple[int, TensorSpec]:
-    """Start and spec of the numbers, which fill the rest of the ``size`` bytes."""
+    """Start, dtype and shape of the numbers, which fill the rest of the ``size`` bytes."""
     head = source.read(start, min(size, 12))
     version = head[6:8]
     width = {b"\1\0": 2, b"\2\0": 4, b"\3\0": 4}.get(version, 0)

@@ -1,7 +1,9 @@
 """ONNX graphs: the positions of their tensors, in the same file or in external files.
 
-An ONNX file is a message of protocol buffers. It is read by the lengths of its fields. Numbers
-coded one by one (varints) and constants of small nodes stay in the skeleton.
+An ONNX file is a message of protocol buffers, which consists of fields. A field is a number, or it
+states its length. So the file is read without the generated classes. Numbers that are coded one by
+one (varints) and constants of small nodes are not tensors. They stay in the skeleton, the bytes
+outside of tensors.
 
 Format: https://github.com/onnx/onnx (onnx.proto).
 """
@@ -26,7 +28,7 @@ ONNX = b"\x08"
 
 _DEEPEST = 500
 _SIZES = {0: 0, 1: 8, 5: 4}
-# Needed fields by kind of message; a varint field has a negative number.
+# For each kind of message, the needed fields. A varint field has a negative number here.
 _FIELDS = {
     "model": {7: "graph", 25: "function"},
     "graph": {1: "node", 5: "tensor", 15: "sparse"},
@@ -47,7 +49,7 @@ _FACTS = {
     4: "domain",
     5: "model_version",
 }
-# A node of at most this size is skipped, unless it contains a graph or names a file.
+# A node of at most so many bytes is skipped, unless it contains a graph or names a file.
 _SMALL = 4096
 _INSIDE = re.compile(rb"\xa0\x01[\x05\x0a]|location")
 _DTYPES = {
@@ -61,8 +63,8 @@ _DTYPES = {
 class GraphTensor(Struct, frozen=True):
     """A tensor in the graph's own file, or in the file ``location``.
 
-    ``key``: the tensor's name, or the name of the node that has it as a constant. ``spec``: dtype
-    and shape of the stored bytes; None if their number is unknown.
+    ``key``: the tensor's name, or the name of the node that has the tensor as a constant. ``spec``:
+    dtype and shape of the stored bytes; None if the number of bytes is unknown.
     """
 
     key: str
@@ -72,7 +74,10 @@ class GraphTensor(Struct, frozen=True):
 
 
 def parse_onnx(source: Source, name: str) -> FileParts:
-    """Raises BadModelFile for an invalid file, or one without tensors."""
+    """The tensors of a file and their positions.
+
+    Raises BadModelFile for an invalid file, or for a file without tensors.
+    """
     try:
         graph_tensors = tensors(FileCursor(source))
     except LookupError as error:
@@ -83,7 +88,7 @@ def parse_onnx(source: Source, name: str) -> FileParts:
 
 
 def laid_out(tensors: Iterable[GraphTensor], size: int) -> FileParts:
-    """A file of ``size`` bytes with these tensors, without tensors that overlap earlier ones.
+    """A file of ``size`` bytes with these tensors. Leaves out tensors that overlap earlier tensors.
 
     If two tensors have the same name, as in two subgraphs, only the first gets this name.
     """
@@ -106,7 +111,8 @@ def laid_out(tensors: Iterable[GraphTensor], size: int) -> FileParts:
 
 
 def tensors(file: FileCursor) -> list[GraphTensor]:
-    """The tensors of a graph that are not encoded, in the graph's file or in external files.
+    """The tensors of a graph whose bytes are the plain numbers, in the graph's file or in external
+    files.
 
     Raises BadModelFile for a truncated or invalid file, LookupError after too many fields.
     """
@@ -140,7 +146,10 @@ def tensors(file: FileCursor) -> list[GraphTensor]:
 
 
 def facts_of(file: FileCursor) -> dict[str, str | int]:
-    """Metadata before a model's graph. Raises BadModelFile and LookupError."""
+    """The metadata that the file has before the model's graph.
+
+    Raises BadModelFile and LookupError.
+    """
     facts = dict[str, str | int]()
     while file.at < file.end:
         number, wire = divmod(_varint(file), 8)
@@ -152,14 +161,17 @@ def facts_of(file: FileCursor) -> dict[str, str | int]:
 
 
 def _fields(name: str = "") -> dict[str, Any]:
-    """Initial fields of a message; ``name`` is that of the enclosing message."""
+    """The fields of a new message. ``name``: the name of the enclosing message."""
     return {"name": name, "shape": [], "dtype": 0}
 
 
 def _read(
     file: FileCursor, field: str, value: int, open_messages: list[tuple[str, int, Any]]
 ) -> None:
-    """Reads a field of the innermost message; ``value``: its number, or its length."""
+    """Reads a field of the innermost message.
+
+    ``value``: the number in the field, or the field's length.
+    """
     fields, end = open_messages[-1][2], file.at + value
     if field == "length":
         fields["shape"].append(value)
@@ -188,9 +200,9 @@ def _tensor(fields: dict[str, Any]) -> GraphTensor:
 
 
 def _spec(fields: dict[str, Any], size: int) -> TensorSpec | None:
-    """The spec of a tensor. ``size``: its bytes, or -1 if unknown.
+    """The dtype and shape of a tensor. ``size``: the number of its bytes, or -1 if unknown.
 
-    If the size contradicts dtype and shape, the spec is one of plain bytes.
+    If the size contradicts dtype and shape, the tensor is one of plain bytes.
     """
     with suppress(KeyError, DamagedData):
         spec = shared_spec(_DTYPES[fields["dtype"]], tuple(fields["shape"]))

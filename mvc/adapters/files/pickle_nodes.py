@@ -1,8 +1,9 @@
 """A pickle as a tree of inert nodes: opcodes are read, nothing is imported or called.
 
-A global (a class or function) becomes its two names. A call becomes its function and arguments. All
-opcodes of protocols 0 to 5 are known, except out-of-band buffers, which files cannot contain.
-CPython describes the opcodes in Lib/pickletools.py. Neither pickle nor pickletools is used.
+A global (a class or function) becomes a node with its module and name. A call becomes a node with
+its function and arguments. All opcodes of protocols 0 to 5 are known, except out-of-band buffers,
+which files cannot contain. CPython describes the opcodes in Lib/pickletools.py. The modules pickle
+and pickletools are not used.
 """
 
 from __future__ import annotations
@@ -28,13 +29,16 @@ class Global(Struct, eq=False):
 
 
 class PickledDict(Struct, eq=False):
-    """A dictionary as pairs, since keys may be any node."""
+    """A dictionary as pairs of key and value, because a key may be any node."""
 
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
 
 
 class PickleCall(Struct, eq=False):
-    """A call that builds an object: function or class, arguments, and later additions."""
+    """A call that builds an object: function or class, and arguments.
+
+    ``state``, ``items``, ``pairs``: what later opcodes add to the object.
+    """
 
     func: Any
     args: Any
@@ -44,7 +48,7 @@ class PickleCall(Struct, eq=False):
 
 
 class Persistent(Struct, eq=False):
-    """A reference to something outside the pickle; in torch files a storage."""
+    """A reference to something outside the pickle. In torch files this is a storage."""
 
     id: Any
 
@@ -52,8 +56,8 @@ class Persistent(Struct, eq=False):
 def read_pickle(data: bytes) -> Any:
     """The value of the first pickle in ``data``.
 
-    Lists, tuples, texts, bytes, numbers, booleans and None are returned unchanged. Every other
-    value is a node of this module. Raises BadModelFile.
+    Lists, tuples, texts, bytes, numbers, booleans and None are returned as such. Every other value
+    becomes a node of this module. Raises BadModelFile.
     """
     return read_pickles(data, 1)[0][0]
 
@@ -81,16 +85,18 @@ def read_pickles(
 
 
 class _Machine:
-    """The stack machine. ``stack``: values above the last mark. ``at``: position of the next byte.
+    """The machine that executes opcodes. It has a stack of values.
 
-    ``steps``: the remaining steps, which several machines may share.
+    ``stack``: values above the last mark (a mark on the stack is where a list of arguments begins).
+    ``at``: position of the next byte. ``steps``: the remaining number of opcodes, which several
+    machines may share.
     """
 
     def __init__(self, data: bytes, at: int, steps: Iterator[int]) -> None:
         self._data, self._steps = data, steps
         self.at = at
         self.stack: list[Any] = []
-        self._below: list[list[Any]] = []  # the stacks below each mark
+        self._below: list[list[Any]] = []  # for each mark, the values below it
         self.memo: dict[int, Any] = {}
         self.references: list[Persistent] = []
 
@@ -104,7 +110,7 @@ class _Machine:
             if code in _CONSTANTS:
                 self.stack.append(_CONSTANTS[code])
             elif code in _READERS:
-                value = _READERS[code](self)  # it may replace the stack
+                value = _READERS[code](self)  # a reader may replace ``self.stack``
                 self.stack.append(value)
             else:
                 _ACTIONS[code](self)
@@ -157,7 +163,7 @@ class _Machine:
         return values
 
     def pop_any(self) -> None:
-        """POP removes the mark if it is on top."""
+        """The opcode POP. If a mark is on top of the stack, POP removes the mark."""
         if self.stack:
             self.stack.pop()
         else:
@@ -261,7 +267,7 @@ _READERS: dict[int, Callable[[_Machine], Any]] = {
     ord("R"): lambda m: PickleCall(*m.last(2)),
     0x81: lambda m: PickleCall(*m.last(2)),
     0x92: lambda m: PickleCall(m.stack.pop(-3), m.last(2)),
-    ord("o"): lambda m: PickleCall(m.stack.pop(0), tuple(m.to_mark())),  # the class comes first
+    ord("o"): lambda m: PickleCall(m.stack.pop(0), tuple(m.to_mark())),  # first value: the class
 }
 """Opcodes that push one value."""
 

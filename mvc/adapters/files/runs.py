@@ -1,9 +1,10 @@
 """Finds where runs (sequences) of floats begin in a file of unknown format, without a parser.
 
-One byte of a float has most bits of the exponent, and nearby floats have similar exponents. So
-bytes that are similar to the byte 8 positions later show how floats are aligned. A file is split
-where the alignment changes, so that each content is coded in whole floats. A split depends only on
-nearby bytes. So it moves with its run, and does not change between states of a training.
+One byte of a float has most bits of the exponent, and nearby floats have similar exponents. A byte
+is compared with the byte 8 positions later, which has the same position in its float. The positions
+at which such bytes are similar show how the floats are aligned. The file is split where the
+alignment changes. So each content is coded in whole floats. A split depends only on nearby bytes.
+So if a run moves in the file, its split moves, too, and the content stays the same.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from mvc.codecs.floats import Numbers
 from mvc.io.handles import ReadFile
 from mvc.limits import MIB
 
-_MOST = 400  # maximum cuts of a file
+_MOST = 400  # maximum number of cuts in a file
 _SAMPLE, _BETWEEN = (
     512,
     4096,
 )  # bytes of a sample that shows the alignment; bytes before it that include a run's start
 _UNIT, _UNITS = 8192, 1 << 12  # minimum bytes between samples; maximum number of samples
-_RUN = 3  # minimum samples of a run
-_PERIOD = 8  # bytes of the widest word
+_RUN = 3  # minimum number of samples in a run
+_PERIOD = 8  # bytes of the widest float
 _NEAR = (
     11  # maximum difference of similar bytes, signs ignored: less than three binades of a float16
 )
@@ -33,18 +34,20 @@ _CHANCE, _SPREAD, _LEAST = (
     6.5,
     26,
 )  # similar pairs of 64: by chance, their spread, and the required minimum
-_GAIN, _LOSS = 3, 5  # weights of two exponents for a run if similar, and against it if not
+_GAIN, _LOSS = 3, 5  # score of a similar pair of exponents, and minus score of others
 
 
 class RunFinder:
-    """Finds the runs of a file. ``name`` is for the message if the file becomes shorter."""
+    """Finds the runs of floats in a file. ``name`` is used in the message if the file becomes
+    shorter.
+    """
 
     def __init__(self, source: Source, name: str) -> None:
         self._source = source
         self._name = name
 
     def cuts(self) -> list[int]:
-        """Positions in ascending order, without 0. Raises SourceChanged."""
+        """Positions where runs begin, in ascending order, without 0. Raises SourceChanged."""
         size = self._source.size()
         unit = max(_UNIT, 1 << (size // _UNITS).bit_length())
         places = range(0, size - _SAMPLE - _PERIOD + 1, unit)
@@ -59,8 +62,8 @@ class RunFinder:
         return [cut for cut in cuts if cut > 0]
 
     def _similar(self, places: Sequence[int], length: int = _SAMPLE) -> Numbers:
-        """For each byte after these positions: 1 if it is similar to the byte a period later, else
-        0.
+        """For each byte after these positions, whether the byte 8 positions later is similar (1 or
+        0).
         """
         data = np.empty((len(places), length + _PERIOD), np.uint8)
         for at, row in zip(places, data, strict=True):
@@ -71,19 +74,21 @@ class RunFinder:
         return ((data[:, :-_PERIOD] - data[:, _PERIOD:] + _NEAR) & 0x7F <= 2 * _NEAR).view(np.uint8)
 
     def _labels(self, places: Sequence[int]) -> list[int]:
-        """For each sample: one bit for each byte of a period that is mostly similar; 0 if all or
-        none are.
+        """For each sample, a number that shows the alignment of its floats.
+
+        Bit i is set if the bytes at position i of each group of 8 bytes are mostly similar. The
+        number is 0 if all or none of the bits would be set.
         """
-        # No sum exceeds a byte, so eight bytes are added as one number.
+        # No sum exceeds a byte, so eight bytes can be added as one number.
         alike = self._similar(places).view(np.uint64).sum(1, keepdims=True).view(np.uint8)
         most = alike.max(1, keepdims=True)
         bits = np.packbits(alike > (most + _CHANCE) / 2, axis=1, bitorder="little")
-        # In text, no byte is random.
+        # In a text, bytes at all positions are similar. Floats have at least one random byte.
         none = (most < _LEAST) | (alike.min(1, keepdims=True) > _CHANCE + _SPREAD)
         return [int(label) for label in np.where(none, 0, bits % 255)[:, 0]]
 
     def _start(self, at: int, label: int, unit: int) -> int:
-        """The start of the run whose first sample is at ``at``."""
+        """The start of the run whose first sample is at position ``at``."""
         low, high = max(at - unit, 0), at
         while high - low > _SAMPLE:
             middle = (low + high) // 2 // _PERIOD * _PERIOD

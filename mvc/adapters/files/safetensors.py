@@ -1,7 +1,7 @@
 """safetensors files: an 8-byte header length, a JSON header, and contiguous tensors.
 
 This parser is stricter than the reference reader, which accepts duplicate names. The header must
-name each tensor once, and the tensors must cover the rest of the file exactly. Format:
+name each tensor once, and the tensors must fill the rest of the file without gaps. Format:
 https://github.com/huggingface/safetensors ("Format").
 """
 
@@ -23,7 +23,7 @@ CODES = {
     "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
     "F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2": "float8_e5m2",
     "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2",
-    # Extensions by mvc for dtypes without a name in the format; other readers reject such files.
+    # mvc's own names for dtypes without a name in the format. Other readers reject such files.
     "C32": "complex32", "C128": "complex128",
 }  # fmt: skip
 """dtype names in the header -> names in ``mvc.model.tensor``."""
@@ -36,7 +36,7 @@ _PACKED = "float4_e2m1fn_x2"
 
 
 def parse_safetensors(source: Source, name: str) -> FileParts:
-    """Raises BadModelFile unless the whole file is one safetensors file."""
+    """The tensors of a file. Raises BadModelFile unless the whole file is one safetensors file."""
     rest = source.size() - LENGTH_BYTES
     length = int.from_bytes(source.read(0, LENGTH_BYTES), "little")
     if not 2 <= length <= min(rest, MAX_SAFETENSORS_HEADER):
@@ -49,9 +49,9 @@ def parse_safetensors(source: Source, name: str) -> FileParts:
 
 
 def _describes(structure: str, entries: dict[str, Any]) -> bool:
-    """Whether a state's structure names exactly the tensors of its file.
+    """Whether ``structure`` (the nesting of a Python state) names exactly the tensors of its file.
 
-    If so, a state that was written to a file is the same state when the file is read.
+    If so, reading the file gives the state that was written.
     """
     names: list[str] = []
     try:
@@ -67,10 +67,10 @@ def safetensors_header(skeleton: bytes, name: str) -> dict[str, Any]:
 
 
 def parse_header(header: bytes, name: str) -> dict[str, Any]:
-    """The header as a dictionary in file order; ``__metadata__`` maps str to str, or is absent.
+    """The header as a dictionary in file order.
 
-    Raises BadModelFile for duplicate keys, NaN, invalid UTF-8, and anything but a JSON object that
-    starts at the first byte.
+    ``__metadata__`` maps str to str, or is absent. Raises BadModelFile for duplicate keys, NaN,
+    invalid UTF-8, and anything but a JSON object that starts at the first byte.
     """
     if not header.startswith(b"{"):
         raise BadModelFile(f"{name}: its header does not start with '{{'")
@@ -117,7 +117,7 @@ def _layout(
 
 
 def _entry(name: str, key: str, value: Any) -> tuple[int, int, TensorSpec]:
-    """Start, end and spec of a tensor; unknown fields are ignored, as by other readers."""
+    """Start, end and spec of a tensor. Ignores unknown fields, as other readers do."""
     if not isinstance(value, dict) or not value.keys() >= {"dtype", "shape", "data_offsets"}:
         raise BadModelFile(f"{name}: the header's entry for {key} is malformed")
     code, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
@@ -125,7 +125,7 @@ def _entry(name: str, key: str, value: Any) -> tuple[int, int, TensorSpec]:
         raise BadModelFile(f"{name}: {key} has an unknown dtype")
     if not naturals(shape) or not naturals(offsets) or len(offsets) != 2:
         raise BadModelFile(f"{name}: shape or offsets of {key} are malformed")
-    if CODES[code] == _PACKED:  # the header counts 4-bit halves
+    if CODES[code] == _PACKED:  # the header counts numbers of 4 bits, two per byte
         if not shape or shape[-1] % 2:
             raise BadModelFile("a tensor of 4-bit numbers does not fill whole bytes")
         shape = [*shape[:-1], shape[-1] // 2]
@@ -138,7 +138,10 @@ def naturals(values: Any) -> bool:
 
 
 def header_entry(spec: TensorSpec, start: int) -> dict[str, Any]:
-    """The header's entry for a tensor at ``start``, relative to the end of the header."""
+    """The header's entry for a tensor at ``start``.
+
+    ``start`` is relative to the end of the header.
+    """
     shape = list(spec.shape)
     if spec.dtype == _PACKED and shape:
         shape[-1] *= 2
@@ -147,7 +150,7 @@ def header_entry(spec: TensorSpec, start: int) -> dict[str, Any]:
 
 
 def header_bytes(text: str) -> bytes:
-    """Length and header, padded to align the tensors that follow."""
+    """Length and header, padded with spaces so that the tensors after the header are aligned."""
     header = text.encode()
     header += b" " * (-(len(header) + LENGTH_BYTES) % _ALIGNMENT)
     return len(header).to_bytes(LENGTH_BYTES, "little") + header

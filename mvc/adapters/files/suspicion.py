@@ -1,6 +1,7 @@
-"""Detects opaque files that are not what their name or first bytes claim.
+"""Detects opaque files (files that no parser understands) that are not what they seem.
 
-Any bytes can be versioned. But a partly written checkpoint, or a server's error page instead of a
+Name or first bytes of such a file claim a format, but the content is incomplete or different. Any
+bytes can be versioned. But a partly written checkpoint, or a server's error page instead of a
 download, must not go live by accident.
 """
 
@@ -35,7 +36,7 @@ _CHECKS: dict[bytes, Callable[[FileCursor], object]] = {
     _ONNX: onnx.tensors,
     _MSGPACK: lengths.check_msgpack,
     _DCP: lengths.check_dcp,
-    **dict.fromkeys((_TFLITE, _ANYTHING), lambda _: None),  # these headers state no length
+    **dict.fromkeys((_TFLITE, _ANYTHING), lambda _: None),  # nothing states the length
 }
 """Maps a pattern of the first bytes to the check that the file is complete."""
 
@@ -94,6 +95,6 @@ def suspicion(source: Source, name: str) -> str | None:
         return error.message
     except (ValueError, struct.error):
         return named
-    except LookupError:  # unsupported: completeness is unknown
+    except LookupError:  # unsupported: nobody knows whether it is complete
         return None
     return None

@@ -1,9 +1,10 @@
 """Files of torch.save: zip archives, and the older format of five pickles and storages.
 
-Both formats are read only from their structure and the pickle's opcodes. If contiguous tensors
-cover a storage exactly, each tensor becomes one content. Tensors at the same position (tied
-weights) share a content. Any other storage (views, strides, gaps) is one raw content, and its
-tensors are views of this content. Everything else, code and pickle included, stays literal bytes.
+Both formats are read only from their structure and the pickle's opcodes. A *content* is a part of
+the file that is stored by its hash. If contiguous tensors cover a storage exactly, each tensor
+becomes one content. Tensors at the same position (tied weights) share a content. Any other storage
+(with views, strides or gaps) is one raw content, and its tensors are views of this content. All
+other bytes of the file, including code and pickle, are stored unchanged.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _MAX_STEP = 1 << 62
 OLD_HEAD = rb"\x80.{1,16}" + re.escape(b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
 """First bytes of the old format: a pickle of one number."""
 
-_COUNT = 8  # bytes before a storage of the old format: the number of its elements
+_COUNT = 8  # bytes of the number of elements before each storage (old format)
 _BIG_MEMBER = MIB
 """Members without tensors that have at least this size are contents, not skeleton."""
 
@@ -78,8 +79,9 @@ Children = Iterable[tuple[str | None, Any]]
 
 
 class StoredTensor(Struct, frozen=True):
-    """A tensor in a storage. ``offset``, ``strides``: in elements. ``node``: the call that builds
-    it.
+    """A tensor in a storage.
+
+    ``offset``, ``strides``: in elements. ``node``: the call in the pickle that builds the tensor.
     """
 
     key: str
@@ -92,7 +94,7 @@ class StoredTensor(Struct, frozen=True):
 
     @property
     def start(self) -> int:
-        """Its first byte in the storage; 0 for an empty tensor."""
+        """The tensor's first byte in the storage; 0 for an empty tensor."""
         return self.offset * DTYPES[self.spec.dtype].itemsize if self.spec.elements else 0
 
 
@@ -125,7 +127,7 @@ _END = object()
 
 
 def _children(path: str | None, node: Any) -> Children:
-    """The values in a container, each with its path."""
+    """Yields the values in a container, each with its path."""
     if isinstance(node, (list, tuple)):
         return _paired(path, enumerate(node))
     if isinstance(node, PickledDict):
@@ -151,12 +153,12 @@ def _children(path: str | None, node: Any) -> Children:
 def _object(
     path: str | None, node: PickleCall, args: tuple[Any, ...]
 ) -> Iterator[tuple[str | None, Any]]:
-    """An instance of any class: its arguments, items, and attributes."""
+    """The parts of an instance of any class: its arguments, items, and attributes."""
     first: Any = args[0] if _name_in(node.func, "collections") == "OrderedDict" and args else None
     yield from _paired(path, first if _are_pairs(first) else enumerate(args))
     yield from _paired(path, enumerate(node.items))
     yield from _paired(path, node.pairs)
-    # Objects with __slots__ have a pair of dictionaries as their state.
+    # The state of an object with __slots__ is a pair of dictionaries.
     state = node.state
     is_pair = isinstance(state, tuple) and len(state) == 2
     slots = is_pair and all(part is None or isinstance(part, PickledDict) for part in state)
@@ -164,7 +166,9 @@ def _object(
 
 
 def _are_pairs(node: Any) -> bool:
-    """Whether a dictionary of ``collections`` can be built from ``node``."""
+    """Whether ``node`` has the pairs from which a dictionary class of ``collections``
+    can be built.
+    """
     return isinstance(node, list) and all(isinstance(p, list | tuple) and len(p) == 2 for p in node)
 
 
@@ -175,7 +179,10 @@ def _paired(path: str | None, pairs: Iterable[Any]) -> Iterator[tuple[str | None
 
 
 def _join(path: str | None, part: str) -> str:
-    """``join``, truncated. A name too long to be stored stays too long, but does not grow."""
+    """As ``join``, but a long name is truncated.
+
+    A name that is too long to be stored stays too long, but does not grow further.
+    """
     return join(path, part)[:_MAX_PATH]
 
 
@@ -193,7 +200,7 @@ def _of_torch(node: Any) -> str:
 
 
 def _tensor(path: str | None, node: Any, names: Names) -> StoredTensor | None:
-    """The tensor that a call builds; None if it builds none."""
+    """The tensor that a call builds; None if it builds no tensor."""
     if type(node) is not PickleCall or _function(node) not in _PLAIN:
         return None
     args = node.args
@@ -218,16 +225,16 @@ def _tensor(path: str | None, node: Any, names: Names) -> StoredTensor | None:
 
 
 def _is_lazy_view(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether the storage contains conjugates or negatives of the tensor's values."""
+    """Whether the storage has conjugates or negatives of the tensor's values."""
     at = {"_rebuild_tensor_v2": 6, "_rebuild_tensor_v3": 7}.get(name, len(args))
     flags = args[at] if len(args) > at else None
     return isinstance(flags, PickledDict) and any(value is not False for _, value in flags.pairs)
 
 
 def _stored_as(id_: Any) -> tuple[str, str, int]:
-    """(dtype, key, bytes) of ``('storage', class, key, device, elements)``.
+    """(dtype, key, bytes) of the storage ``('storage', class, key, device, elements)``.
 
-    A part of another storage, as PyTorch 0.1 could save, is refused.
+    Refuses a part of another storage, which PyTorch 0.1 could save.
     """
     if not isinstance(id_, tuple) or len(id_) < 5 or id_[0] != "storage" or any(id_[5:]):
         raise BadModelFile("a storage in the pickle is malformed")
@@ -238,13 +245,13 @@ def _stored_as(id_: Any) -> tuple[str, str, int]:
 
 
 def _only_argument(node: Any) -> Any:
-    """The x of a call f(x); None for anything else."""
+    """The argument x of a call f(x); None if ``node`` is not such a call."""
     one = isinstance(node, PickleCall) and isinstance(node.args, tuple) and len(node.args) == 1
     return node.args[0] if one else None
 
 
 def _naturals(node: Any) -> tuple[int, ...]:
-    """A tuple of sizes, plain or as torch.Size."""
+    """A tuple of sizes. In the file it may be a plain tuple or a torch.Size."""
     if isinstance(node, PickleCall) and _of_torch(node.func) == "Size":
         node = _only_argument(node)
     if not isinstance(node, (tuple, list)) or not all(
@@ -269,7 +276,7 @@ def _place_tensors(
         if key not in storages:
             raise BadModelFile(f"{name}: the storage {key} is missing or compressed")
         places |= _place(storages[key], inside, name)
-    # Expanded views may be far larger than the file; hashing them must end.
+    # Expanded views may be far larger than the file. Limit the time to hash them.
     unfolded = sum(t.spec.nbytes for t in tensors if places[t.key][1] is not None)
     if unfolded > MAX_UNFOLDED[0] * size + MAX_UNFOLDED[1]:
         raise BadModelFile(f"{name}: its views unfold to {unfolded} bytes")
@@ -285,7 +292,10 @@ def _place_tensors(
 def _place(
     storage: ParsedContent, tensors: list[StoredTensor], name: str
 ) -> dict[str, tuple[ParsedContent, View | None]]:
-    """The content and view of each tensor of one storage, by key."""
+    """Maps the key of each tensor of one storage to its content and view.
+
+    The view is None if the tensor fills the content.
+    """
     for tensor in tensors:
         end = reach(tensor.spec, View(tensor.offset, tensor.strides))[1]
         if not tensor.storage_bytes == storage.spec.nbytes >= end:
@@ -300,7 +310,10 @@ def _place(
 
 
 def _tiles(size: int, tensors: list[StoredTensor]) -> bool:
-    """Whether contiguous tensors cover [0, size) without gap; equal positions count once."""
+    """Whether contiguous tensors cover [0, size) without gap or overlap.
+
+    Several tensors at the same position count as one.
+    """
     if not all(is_contiguous(t.spec.shape, t.strides) for t in tensors):
         return False
     places = {(t.start, t.spec) for t in tensors}
@@ -319,7 +332,7 @@ def archive_name(members: Iterable[ZipMember]) -> str | None:
 
 
 def _root(source: Source, name: str, members: Iterable[ZipMember]) -> tuple[ZipMember, Any]:
-    """The member ``data.pkl`` and its nodes."""
+    """The member ``data.pkl`` of the archive, and the value in it as nodes."""
     wanted = f"{archive_name(members)}/data.pkl"
     pickle = next((m for m in members if m.name == wanted), None)
     if pickle is None or not pickle.stored or pickle.size > MAX_PICKLE:
@@ -328,7 +341,7 @@ def _root(source: Source, name: str, members: Iterable[ZipMember]) -> tuple[ZipM
 
 
 def parse_torch_zip(source: Source, name: str, members: tuple[ZipMember, ...]) -> FileParts:
-    """Raises BadModelFile for files that torch would not write."""
+    """The tensors of a file. Raises BadModelFile for files that torch would not write."""
     folder = archive_name(members)
     by_name = {m.name: m for m in members}
     pickle, root = _root(source, name, members)
@@ -356,7 +369,7 @@ def _raw(start: int, size: int) -> ParsedContent:
 
 
 def parse_torch_old(source: Source, name: str) -> FileParts:
-    """Raises BadModelFile for files that torch would not write."""
+    """The tensors of a file. Raises BadModelFile for files that torch would not write."""
     root, sizes, at = read_old(source)
     storages: dict[str | int, ParsedContent] = {}
     for key, (width, size) in sizes.items():
@@ -371,7 +384,8 @@ def parse_torch_old(source: Source, name: str) -> FileParts:
 def read_old(source: Source) -> tuple[Any, dict[str, tuple[int, int]], int]:
     """The nodes of an old-format file, its storages in order, and the start of the first storage.
 
-    For each storage: the bytes of an element and of the storage. Raises BadModelFile.
+    The storages map a key to the number of bytes of an element and of the storage. Raises
+    BadModelFile.
     """
     if not re.match(OLD_HEAD, source.read(0, 40), re.DOTALL):
         raise BadModelFile("it is a pickle that torch.save did not write")
@@ -414,8 +428,8 @@ UNKNOWN = object()
 def nested(file: PlacedFile, skeleton: bytes, tensor: Callable[[str], Any]) -> tuple[Any, bool]:
     """A torch file's nested value, and whether it is a dictionary of plain data only.
 
-    ``tensor`` returns a tensor by its key. Plain data are dictionaries, lists, tuples, numbers,
-    texts, bytes, booleans, None and dense tensors. Parameters become tensors; a ``Counter`` or
+    ``tensor``: returns a tensor by its key. Plain data are dictionaries, lists, tuples, numbers,
+    texts, bytes, booleans, None and dense tensors. Parameters become tensors. A ``Counter`` or
     ``defaultdict`` becomes a dictionary. All other values become UNKNOWN.
     """
     source, name = _SkeletonSource(file, skeleton), "the file"
@@ -426,14 +440,14 @@ def nested(file: PlacedFile, skeleton: bytes, tensor: Callable[[str], Any]) -> t
     except BadModelFile:
         return UNKNOWN, False
     if not {t.key for t in file.tensors}.issuperset(keys.values()):
-        return UNKNOWN, False  # the tensors were not read, for example for their byte order
+        return UNKNOWN, False  # tensors that mvc cannot read, for example big-endian
     builder = _Builder(keys, tensor)
     value = builder.value(root, 0)
     return value, builder.plain and isinstance(value, dict)
 
 
 class _SkeletonSource(Source):
-    """A file with zeros instead of its contents."""
+    """A stored file with zeros in place of its tensors."""
 
     def __init__(self, entry: PlacedFile, skeleton: bytes) -> None:
         runs = list(gaps([(c.offset, c.spec.nbytes) for c in entry.contents], entry.size))
@@ -457,9 +471,9 @@ class _SkeletonSource(Source):
 
 
 class _Builder:
-    """Builds plain values from nodes; a node that occurs twice becomes one object.
+    """Builds plain values from nodes. A node that occurs twice becomes one object.
 
-    ``plain``: no value was UNKNOWN.
+    ``plain``: whether no value was UNKNOWN.
     """
 
     def __init__(self, keys: dict[int, str], tensor: Callable[[str], Any]) -> None:
@@ -469,7 +483,10 @@ class _Builder:
         self._values: dict[int, Any] = {}
 
     def value(self, node: Any, depth: int) -> Any:
-        """The value of a node; UNKNOWN if not plain, too deeply nested, or inside itself."""
+        """The value of a node.
+
+        UNKNOWN if the value is not plain, nested too deeply, or inside itself.
+        """
         if type(node) in _VALUES:
             return node
         if depth > MAX_DEPTH:
@@ -513,7 +530,7 @@ class _Builder:
             case "bytes", ():
                 return b""
             case "encode", (str(text), "latin1"):
-                return text.encode("latin-1")  # written by protocols 0 to 2
+                return text.encode("latin-1")  # protocols 0 to 2 write bytes so
         raise _NotPlain
 
     def _dict(self, pairs: Iterable[Any], depth: int) -> dict[Any, Any]:
@@ -521,7 +538,10 @@ class _Builder:
 
 
 def _as_key(node: Any) -> Any:
-    """A plain value or a tuple of plain values; hashing deeper values could take forever."""
+    """A key: a plain value or a tuple of plain values.
+
+    Hashing deeper values could take forever.
+    """
     if not all(type(item) in _VALUES for item in (node if type(node) is tuple else (node,))):
         raise _NotPlain
     return node

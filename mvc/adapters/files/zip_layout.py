@@ -1,8 +1,8 @@
 """Positions of the members of a zip archive, and of their checksums.
 
 Only positions are read from the archive. Every byte outside of tensors is stored unchanged, so
-unusual headers do no harm. Ambiguous archives are refused: overlapping members, duplicate names,
-encryption. Format: PKWARE APPNOTE 6.3.10, sections 4.3 to 4.5.
+unusual headers do no harm. Ambiguous archives are refused: archives with overlapping members,
+duplicate names, or encryption. Format: PKWARE APPNOTE 6.3.10, sections 4.3 to 4.5.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _LOCAL_CRC, _CENTRAL_CRC = 14, 16
 
 
 class ZipMember(Struct, frozen=True):
-    """A member: ``size`` bytes at ``start``. ``header``: where its header begins.
+    """A member: ``size`` bytes at ``start``. ``header``: the position of the member's header.
 
-    ``stored``: the bytes are not compressed. ``fields``: positions of the member's CRC-32.
+    ``stored``: whether the bytes are not compressed. ``fields``: positions of the member's CRC-32.
     """
 
     name: str
@@ -100,7 +100,10 @@ def read_directory(source: Source, name: str) -> tuple[int, int, int]:
 def _members(
     source: Source, directory: bytes, start: int, *, count: int, name: str
 ) -> Iterator[ZipMember]:
-    """The members of the directory at ``start``, by the directory and by their own headers."""
+    """The members that the directory at ``start`` lists.
+
+    Each member also has a header of its own, which is checked.
+    """
     at = 0
     for _ in range(count):
         row = _CENTRAL.unpack_from(directory, at)
@@ -135,7 +138,10 @@ def _members(
 
 
 def _wide(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
-    """Sizes and offset, with 64-bit values from the zip64 field (4.5.3)."""
+    """Sizes and offset of a member.
+
+    64-bit values are in the zip64 field (4.5.3).
+    """
     missing = values.count(_UNKNOWN)
     at = 0
     while missing and at + 4 <= len(extra):
@@ -150,7 +156,10 @@ def _wide(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
 
 
 def _data_start(source: Source, header: int, entry: tuple[int, int, bytes], name: str) -> int:
-    """The start of a member's bytes; its own header must match its directory ``entry``."""
+    """The start of a member's bytes.
+
+    The member's own header must match its ``entry`` in the directory.
+    """
     head = source.read(header, _LOCAL.size + len(entry[2]))
     if len(head) != _LOCAL.size + len(entry[2]):
         raise BadModelFile(f"{name}: a zip member is outside the file")
@@ -162,9 +171,10 @@ def _data_start(source: Source, header: int, entry: tuple[int, int, bytes], name
 
 
 def find_checks(source: Source, name: str, members: Iterable[ZipMember]) -> tuple[Check, ...]:
-    """The CRC-32 fields that have the correct value. Fields with other values stay literal bytes.
+    """The CRC-32 fields that have the correct value.
 
-    Reads the members once, through one buffer.
+    A field with another value stays in the bytes that are stored unchanged. Reads the members once,
+    through one buffer.
     """
     buffer = memoryview(bytearray(CHUNK))
     checks = []

@@ -1,8 +1,9 @@
 """Matches optimizer states to weights by their data.
 
-A step changes weights along their first moment, scaled by the second. If a sample of the weights
-changed in the direction that a state predicts, the state belongs to these weights. A state without
-a first moment predicts only sizes of changes, not signs.
+A step of an optimizer changes weights in the direction of the first moment, scaled by the second
+moment. If a sample of the weights changed in the direction that a state predicts, the state belongs
+to these weights. A state without a first moment predicts only the sizes of changes, not their
+signs.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ _SECOND = ("max_exp_avg_sq", "exp_avg_sq", "square_avg")
 
 
 def sample(spec: TensorSpec, data: memoryview) -> Numbers | None:
-    """The first numbers of a tensor; None if it has too few to be distinguished from other tensors.
+    """The first numbers of a tensor.
 
-    ``data``: at least its first ``SAMPLE_BYTES``.
+    None if the tensor has too few numbers to be distinguished from other tensors. ``data``: at
+    least the first ``SAMPLE_BYTES`` of the tensor.
     """
     width = spec.nbytes // max(spec.elements, 1)
     part = data[: width * min(_SAMPLE, spec.elements)]
@@ -47,7 +49,10 @@ def sample(spec: TensorSpec, data: memoryview) -> Numbers | None:
 
 
 class Expected(NamedTuple):
-    """A step is a mixture of ``directions``. ``signed``: False if only sizes are known."""
+    """The change that a step is expected to make: a mixture of ``directions``.
+
+    ``signed``: False if only the sizes of the changes are known, not their signs.
+    """
 
     directions: tuple[Numbers, ...]
     signed: bool
@@ -58,8 +63,8 @@ def expected(
 ) -> Expected | None:
     """The expected direction of a step. ``new``, ``old``: the states after and before the step.
 
-    ``values``: the hyperparameters of its group. The first moments of both states are used, because
-    the gradient is a mixture of the two.
+    ``values``: the hyperparameters of the parameter's group. The first moments of both states are
+    used, because the gradient is a mixture of them.
     """
     first = next((name for name in _FIRST if name in new), None)
     second = next((name for name in _SECOND if name in new), None)
@@ -78,9 +83,10 @@ def expected(
 
 
 def matches(went: Sequence[Numbers], expectations: Sequence[Expected]) -> dict[int, int]:
-    """Maps the index of an expectation to the matching index in ``went``.
+    """Matches expectations to changes of weights.
 
-    All arrays have the same length, and all expectations have the same number of directions.
+    ``went``: the changes. Maps the index of an expectation to the index of the matching change. All
+    arrays have the same length, and all expectations have the same number of directions.
     """
     if not went or not expectations:
         return {}
@@ -99,7 +105,10 @@ def matches(went: Sequence[Numbers], expectations: Sequence[Expected]) -> dict[i
 
 
 def _unit(rows: Numbers) -> Numbers:
-    """Rows of length 1; zeros for rows without a direction, to the precision of float32."""
+    """The rows, scaled to length 1.
+
+    A row without a direction, to the precision of float32, becomes zeros.
+    """
     rows = np.nan_to_num(rows, posinf=0, neginf=0)
     rows = rows / np.where((most := np.abs(rows).max(axis=1, keepdims=True)) > 0, most, 1)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)

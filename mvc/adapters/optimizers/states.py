@@ -1,8 +1,8 @@
 """Optimizers and mappings of weights in a file, found in its structure.
 
 An optimizer is a mapping with ``state`` and ``param_groups``, as torch's ``state_dict`` returns, or
-with ``state`` and ``groups`` of names, as a Recorder stores. An optimizer may be anywhere in a
-file. The file is untrusted.
+with ``state`` and ``groups`` of names, as a ``Recorder`` (which commits versions during a training)
+stores. An optimizer may be anywhere in a file. The file is untrusted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ ParameterId = int | str
 
 
 class TensorRef(Struct, frozen=True):
-    """A tensor of the file, in place of its value. ``whole``: whether it fills its content."""
+    """A reference to a tensor of the file. ``content``: the index of its stored bytes in the file.
+
+    ``whole``: whether the tensor fills this content, so that it is not a view.
+    """
 
     content: int
     spec: TensorSpec
@@ -42,7 +45,11 @@ class TensorRef(Struct, frozen=True):
 
 
 class Parameter(Struct, frozen=True):
-    """The state of one parameter: tensors of the parameter's shape by name, and scalars by name."""
+    """The state of one parameter.
+
+    ``spec``: dtype and shape of the parameter. ``members``: maps names to tensors of the
+    parameter's shape. ``scalars``: maps names to numbers.
+    """
 
     spec: TensorSpec
     members: Mapping[str, int]
@@ -70,7 +77,9 @@ WeightKey = tuple[str, str, str]
 
 
 class Weight(NamedTuple):
-    """A tensor outside of optimizers; ``place`` is the path of its mapping or list."""
+    """A tensor outside of optimizers. ``place``: the path of the mapping or list that has the
+    tensor.
+    """
 
     path: str
     place: str
@@ -85,8 +94,8 @@ class Weight(NamedTuple):
 class FileState(Struct, frozen=True):
     """The optimizers and weights in a file of a version. ``step``: its step number, if recorded.
 
-    ``weights``: one tuple for each mapping or list, in order. ``ordered``: whether the file has the
-    insertion order of mappings.
+    ``weights``: for each mapping or list with weights, a tuple of these weights, in order.
+    ``ordered``: whether the file has the insertion order of mappings.
     """
 
     path: str
@@ -102,13 +111,16 @@ def has_optimizer(skeleton: bytes) -> bool:
 
 
 def scalar_contents(file: PlacedFile) -> list[int]:
-    """Contents that may be scalars; ``file_state`` needs their bytes."""
+    """The contents (stored parts of a file) that may be scalars.
+
+    ``file_state`` needs their bytes.
+    """
     specs = enumerate([content.spec for content in file.contents])
     return [i for i, spec in specs if spec.nbytes <= SCALAR_BYTES and spec.dtype in _NUMBERS]
 
 
 def parsed_state(path: str, parsed: ParsedFile) -> FileState:
-    """``file_state`` of a file whose contents can be read."""
+    """The result of ``file_state`` for a file whose contents can be read."""
     skeleton, scalars = parsed.skeleton(), dict[int, bytes]()
     for i in scalar_contents(parsed) if has_optimizer(skeleton) else ():
         out = bytearray(parsed.contents[i].spec.nbytes)
@@ -120,7 +132,10 @@ def parsed_state(path: str, parsed: ParsedFile) -> FileState:
 def file_state(
     path: str, file: PlacedFile, skeleton: bytes, scalars: Mapping[int, bytes]
 ) -> FileState:
-    """The optimizers and weights of a file; empty if its structure cannot be read."""
+    """The optimizers and weights of a file. Empty if its structure cannot be read.
+
+    ``scalars``: maps contents to bytes.
+    """
     if file.format == "safetensors":
         weights = tuple(Weight(path, "", t.key, _ref(t)) for t in file.tensors)
         return FileState(path, weights=(weights,) if weights else (), ordered=False)
@@ -143,7 +158,7 @@ def _ref(tensor: Any) -> TensorRef:
 def _search(
     path: str, value: Any, scalars: Mapping[int, bytes]
 ) -> tuple[list[OptimizerState], list[tuple[Weight, ...]]]:
-    """The optimizers in a nested value, and the other weights of each container."""
+    """The optimizers in a nested value, and for each other container its weights."""
     optimizers, weights = list[OptimizerState](), list[tuple[Weight, ...]]()
     waiting, seen = [("", value, 0)], set[int]()
     while waiting and len(seen) <= _MAX_VISITS:
@@ -188,7 +203,10 @@ def _optimizer(
 
 
 def _parameter(values: Any, scalars: Mapping[int, bytes]) -> Parameter | None:
-    """None for a state without tensors, with different shapes, or with unusual scalars."""
+    """The state of one parameter from its mapping.
+
+    None if it has no tensors, tensors of different shapes, or invalid scalars.
+    """
     if not isinstance(values, Mapping):
         return None
     refs = {k: v for k, v in values.items() if isinstance(k, str) and isinstance(v, TensorRef)}
@@ -206,7 +224,7 @@ def _parameter(values: Any, scalars: Mapping[int, bytes]) -> Parameter | None:
 def _groups(
     listed: Sequence[Any], scalars: Mapping[int, bytes], *, named: bool
 ) -> Iterator[ParameterGroup]:
-    """The groups of an optimizer, up to the first invalid one."""
+    """Yields the groups of an optimizer. Ends at the first invalid group."""
     for group in listed:
         if not isinstance(group, Mapping):
             return
@@ -216,7 +234,7 @@ def _groups(
             return
         if not all(type(id_) in {int, str} for id_ in ids):
             return
-        names = group.get("param_names", ids)  # DTensor's helpers use names as ids, too
+        names = group.get("param_names", ids)  # DTensor's helpers use names as ids
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             names = []
         known = tuple(names) if len(names) == len(ids) else ()
@@ -224,7 +242,7 @@ def _groups(
 
 
 def _values(values: Mapping[Any, Any], scalars: Mapping[int, bytes]) -> Iterator[tuple[str, Any]]:
-    """Hyperparameters that are numbers, texts, or short lists of numbers."""
+    """Yields the hyperparameters that are numbers, texts, or short lists of numbers."""
     for key, value in values.items():
         if not isinstance(key, str) or key in {"params", "param_names"}:
             continue
@@ -237,7 +255,10 @@ def _values(values: Mapping[Any, Any], scalars: Mapping[int, bytes]) -> Iterator
 
 
 def scalar(value: Any, scalars: Mapping[int, bytes]) -> Number | TensorRef:
-    """A plain value, or the number in a tensor of one number; any other tensor unchanged."""
+    """A plain value is returned unchanged. A tensor of one number becomes this number.
+
+    Any other tensor is returned unchanged.
+    """
     if isinstance(value, TensorRef):
         number = _number(value, scalars)
         return value if number is None else number
@@ -255,7 +276,7 @@ def _number(ref: TensorRef, scalars: Mapping[int, bytes]) -> float | int | None:
 
 
 def whole_number(number: float | None) -> int | None:
-    """A step count as an integer; None for an invalid count."""
+    """A number of steps as an integer; None if the number is invalid."""
     if number is None or not math.isfinite(number) or number != int(number):
         return None
     return int(number)

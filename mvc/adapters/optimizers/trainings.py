@@ -1,4 +1,6 @@
-"""Caches optimizers and weights of a repository's newest versions, so that none is read twice."""
+"""Caches optimizers and weights of a repository's newest versions, so that no file is
+read twice.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ _Value = TypeVar("_Value")
 
 
 class Trainings(Struct):
-    """``states``: maps path and ``content_id`` of a file to its state.
+    """``states``: maps path and ``content_id`` of a file to the optimizers and weights in the file.
 
     ``matched``: maps ``Step.key`` to the weights of an optimizer's parameters.
     """
@@ -26,7 +28,7 @@ class Trainings(Struct):
 
 
 def remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
-    """Adds a value; if there are too many, the oldest is removed."""
+    """Adds a value. If there are too many values, removes the oldest."""
     known[key] = value
     if len(known) > _MOST:
         del known[next(iter(known))]

@@ -1,8 +1,9 @@
 """Units of a version: parameters of an optimizer, exactly one step after the previous version.
 
-A unit names the tensors of one parameter, its states and its weights, in the new and in the
-previous version. It has candidates for the hyperparameters of the step, from the new and from the
-old state, because a scheduler may change these before or after the state is recorded.
+A *unit* names the tensors of one parameter (its states and its weights) in the new and in the
+previous version. It has candidates for the hyperparameters of the step: those recorded with the new
+state, and those recorded with the old state. A scheduler may change hyperparameters before or after
+a state is recorded.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PARAM = "param"
 
 
 class ContentPlace(NamedTuple):
-    """A content of a version: its file, and its index in the file."""
+    """A content (stored tensor) of a version: the path of its file, and its index in the file."""
 
     path: str
     content: int
@@ -39,9 +40,9 @@ class ContentPlace(NamedTuple):
 class Unit(Struct, frozen=True):
     """One parameter of one optimizer, one step after the previous version.
 
-    ``members``: maps names in torch's state to contents, and ``param`` to the weights, if known.
-    ``older``: the same for the previous version. ``hypers``: candidate hyperparameters, the
-    likeliest first.
+    ``members``: maps names in torch's state to contents, and ``param`` to the weights, if they are
+    known. ``older``: the same for the previous version. ``hypers``: candidates for the
+    hyperparameters, the likeliest first.
     """
 
     kinds: tuple[str, ...]
@@ -51,7 +52,8 @@ class Unit(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """One optimizer step between two versions. ``guess``: the weights that it probably changed.
+    """One optimizer step between two versions. ``guess``: the weights that the step probably
+    changed.
 
     ``newer`` and ``older``: all weights of the two versions.
     """
@@ -64,18 +66,18 @@ class Step(Struct, frozen=True):
     older: Mapping[WeightKey, Weight]
 
     def before(self, weight: Weight) -> Weight | None:
-        """The same weights in the previous version, if shape and dtype are equal."""
+        """The same weights in the previous version; None if their shape or dtype has changed."""
         previous = self.older.get(weight.key)
         return previous if previous is not None and previous.ref.spec == weight.ref.spec else None
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for steps of one training with the same weights."""
+        """A key that is equal for all steps of one training with the same weights."""
         return self.path, self.new.place, tuple(g.parameters for g in self.new.groups)
 
 
 def steps(new: Sequence[FileState], old: Sequence[FileState]) -> list[Step]:
-    """The steps of optimizers that both a version and the previous version have.
+    """The steps of those optimizers that both a version and its previous version have.
 
     ``new`` and ``old``: the files of these two versions.
     """
@@ -93,7 +95,7 @@ def steps(new: Sequence[FileState], old: Sequence[FileState]) -> list[Step]:
 
 
 def units(step: Step, weights: Mapping[ParameterId, Weight]) -> Iterator[Unit]:
-    """The units of a step that changed these ``weights``."""
+    """The units of a step. ``weights``: maps the optimizer's parameters to the weights."""
     groups = {id_: group for group in step.old.groups for id_ in group.parameters}
     shared = dict[object, _Numbers]()
     for group in step.new.groups:
@@ -119,7 +121,7 @@ def units(step: Step, weights: Mapping[ParameterId, Weight]) -> Iterator[Unit]:
 
 
 def _follows(new: FileState, old: FileState) -> bool:
-    """Whether the recorded steps of two files, if any, are consecutive."""
+    """Whether the step numbers of two files are consecutive. True if a file has no step number."""
     return new.step is None or old.step is None or new.step == old.step + 1
 
 
@@ -131,14 +133,14 @@ _Numbers = tuple[tuple[str, ...], tuple[Mapping[str, object], ...]]
 
 
 def _numbers(new: Parameter, group: ParameterGroup, before: ParameterGroup) -> _Numbers:
-    """Possible kinds of optimizers of a parameter, and the ``hypers`` of its unit."""
+    """The kinds of optimizers that a parameter may have, and the ``hypers`` of its unit."""
     kinds = kinds_of(frozenset((*new.members, *new.scalars)), group.values)
     both = [{**values, **new.scalars} for values in (group.values, before.values)]
     return tuple(kinds), tuple(both) if both[0] != both[1] else (both[0],)
 
 
 def _one_step(new: Parameter, old: Parameter) -> bool:
-    """Whether two states match, and are one step apart if they count steps."""
+    """Whether two states have the same form. If they count steps, they must be one step apart."""
     if new.spec != old.spec or ("step" in new.scalars) != ("step" in old.scalars):
         return False
     if "step" not in new.scalars:

@@ -1,9 +1,10 @@
 """Matches the states of an optimizer to weights.
 
-If names are known, states are matched by name: a Recorder stores names, and so does torch for an
-optimizer of named parameters. Otherwise states are matched by order and shape: torch numbers
-parameters in the order passed, which within a group is the model's order. Such a match is a guess,
-which the encoder checks on the data.
+If names are known, states are matched by name. A ``Recorder`` (which commits versions during a
+training) stores names. So does torch for an optimizer of named parameters. Without names, states
+are matched by order and shape. torch numbers parameters in the order in which they were passed to
+the optimizer. Within a group, this is usually the model's order. Such a match is a guess, which the
+encoder checks on the data.
 """
 
 from __future__ import annotations
@@ -28,21 +29,24 @@ _PREFIXES = ("_orig_mod.", "module.")
 
 
 class Unsure(NamedTuple):
-    """Parameters and weights of the same shape, to be matched by their data."""
+    """Parameters and weights of the same shape. Their data must show which belong together."""
 
     parameters: tuple[ParameterId, ...]
     weights: tuple[Weight, ...]
 
 
 class Guess(NamedTuple):
-    """``weights``: the weights of an optimizer's parameters. ``unsure``: uncertain matches."""
+    """``weights``: the weights of an optimizer's parameters.
+
+    ``unsure``: parameters whose weights the shape does not show.
+    """
 
     weights: Mapping[ParameterId, Weight]
     unsure: Sequence[Unsure] = ()
 
 
 def weights_of(file: FileState, optimizer: OptimizerState, files: Sequence[FileState]) -> Guess:
-    """The weights of an optimizer's parameters that have a state."""
+    """The weights of those parameters of an optimizer that have a state."""
     specs = {id_: parameter.spec for id_, parameter in optimizer.parameters.items()}
     best = Guess({})
     for ordered, weights in _candidates(file, files):
@@ -58,11 +62,12 @@ def weights_of(file: FileState, optimizer: OptimizerState, files: Sequence[FileS
 def _candidates(
     file: FileState, files: Sequence[FileState]
 ) -> Iterator[tuple[bool, Sequence[Weight]]]:
-    """Lists of weights, likeliest first: for each file those of one mapping, then all of the file.
+    """Yields lists of weights, the likeliest first.
 
-    Each list comes with whether its order is the original one, which safetensors files lose. The
-    first file is the optimizer's own. The model of this training state comes next, then files of
-    the same folder, then other files.
+    For each file, the weights of each mapping come first, then all weights of the file. Each list
+    comes with whether its order is the original order; safetensors files do not have it. The first
+    file is the optimizer's own file. The file of the model to which this training state belongs
+    comes next, then files of the same folder, then all other files.
     """
     folder = PurePosixPath(file.path).parent
 
@@ -74,7 +79,7 @@ def _candidates(
     for other in sorted(files, key=distance):
         lists = sorted(other.weights, key=_rank)
         yield from ((other.ordered, weights) for weights in lists)
-        if len(lists) > 1:  # one optimizer may have several modules
+        if len(lists) > 1:  # an optimizer may have the parameters of several modules
             yield other.ordered, [weight for weights in lists for weight in weights]
 
 
@@ -110,10 +115,11 @@ def _by_order(
     *,
     ordered: bool,
 ) -> Guess:
-    """Matches each group's parameters to weights of their shapes in the same order, with gaps.
+    """Matches each group's parameters to weights of the same shapes in the same order.
 
-    A match is certain if the shape has only one weight. With ``ordered``, it is certain if the
-    shape has as many weights as parameters, and these parameters are all of one group.
+    Weights may be left out. A match is certain if the shape has only one weight. With ``ordered``,
+    it is certain, too, if there are as many weights as parameters of this shape, and these
+    parameters all are in one group.
     """
     places = _by_shape(weights)
     every = {spec: tuple(weights[i] for i in indices) for spec, indices in places.items()}
@@ -140,7 +146,10 @@ def _by_order(
 
 
 def _by_shape(weights: Sequence[Weight]) -> dict[TensorSpec, list[int]]:
-    """For each shape the indices of weights that may be parameters; of tied weights the first."""
+    """Maps each shape to the indices of the weights that may be parameters.
+
+    Of tied weights, only the first may be.
+    """
     places: dict[TensorSpec, list[int]] = {}
     seen: set[int] = set()
     for i, weight in enumerate(weights):

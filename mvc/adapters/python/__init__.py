@@ -1,4 +1,4 @@
 """States from Python: nested dictionaries of torch tensors and numpy arrays.
 
-For model files see ``files``.
+``mvc.adapters.files`` is for model files.
 """

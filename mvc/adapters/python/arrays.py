@@ -1,7 +1,7 @@
-"""numpy arrays and torch tensors to and from tensor specs and bytes.
+"""Converts numpy arrays and torch tensors to tensor specs (dtype and shape) and bytes, and back.
 
 torch is imported only for torch tensors. If torch is not installed, tensors are returned as numpy
-arrays. bfloat16 and 8-bit floats, which numpy lacks, use ml_dtypes.
+arrays. numpy has no bfloat16 and no 8-bit floats. For these, ml_dtypes is used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 
-# Quantized integers as the plain integers they consist of.
+# Maps quantized integers to the plain integers of which they consist.
 _INTEGERS = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "raw": "uint8"}
 _DTYPES = {name: np.dtype(text) for text, name in DESCRIPTIONS.items()}
 _DTYPES |= {name: _DTYPES[plain] for name, plain in _INTEGERS.items() if name != "raw"}
@@ -31,7 +31,9 @@ _EXTENSIONS = {"bfloat16", *(name for name in DTYPES if name.startswith("float8_
 
 
 def has_dtype(name: str, *, extended: bool = False) -> bool:
-    """Whether numpy has a dtype for these numbers, or with ``extended`` ml_dtypes."""
+    """Whether numpy has a dtype for these numbers. With ``extended``, dtypes of ml_dtypes count,
+    too.
+    """
     return name in _DTYPES or (extended and name in _EXTENSIONS)
 
 
@@ -63,7 +65,7 @@ def array_bytes(array: np.ndarray[Any, Any]) -> memoryview:
 
 
 def make_array(spec: TensorSpec, data: memoryview) -> np.ndarray[Any, Any]:
-    """An array over ``data``, without a copy; as writable as ``data``.
+    """An array over ``data``, without a copy. It is writable if ``data`` is.
 
     Raises UnsupportedTensor for an empty tensor whose shape numpy does not support, and
     NotInstalled for a dtype that only torch has.
@@ -145,17 +147,17 @@ def _refusal(tensor: torch.Tensor) -> tuple[str, str]:
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values in this process's memory, row-major; without a copy if possible."""
+    """The same values as a row-major tensor in this process's memory. Copies only if necessary."""
     return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """The tensor's row-major bytes in this process's memory, without a copy if possible."""
+    """The tensor's row-major bytes in this process's memory. Copies only if necessary."""
     return _bytes(contiguous(tensor))
 
 
 def borrowed_bytes(tensor: torch.Tensor) -> memoryview | None:
-    """The bytes in memory, without a copy; None unless they are row-major in CPU memory."""
+    """The bytes in memory, without a copy. None if they are not row-major or not in CPU memory."""
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         return None
     return None if tensor.is_conj() or tensor.is_neg() else _bytes(tensor.detach())
@@ -166,17 +168,17 @@ def _bytes(rows: torch.Tensor) -> memoryview:
 
     if not rows.numel():
         return memoryview(b"")
-    # torch calls one element contiguous with any strides; viewing it as bytes needs stride 1.
+    # A tensor of one element is contiguous with any stride, but viewing it as bytes needs stride 1.
     flat = rows.as_strided((rows.numel(),), (1,))
     raw: Any = flat.view(torch.uint8).numpy()
     return memoryview(raw)
 
 
 def make_tensor(spec: TensorSpec, data: memoryview) -> torch.Tensor:
-    """A tensor over ``data``, without a copy if ``data`` is writable.
+    """A tensor over ``data``. Copies only if ``data`` is not writable.
 
-    Quantized dtypes and ``raw`` become the plain integers they consist of. Raises UnsupportedTensor
-    for an empty tensor whose shape torch does not support.
+    Quantized dtypes and ``raw`` become the plain integers of which they consist. Raises
+    UnsupportedTensor for an empty tensor whose shape torch does not support.
     """
     import torch
 

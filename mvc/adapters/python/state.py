@@ -1,10 +1,10 @@
 """Python states (nested dictionaries of torch tensors and numpy arrays) as virtual files.
 
-A state has the layout of a safetensors file. The name of a tensor is its keys, joined with '.'.
-Tensors are sorted by descending item size, for alignment. The nesting and all other values are JSON
-in ``__metadata__["mvc"]`` (``mvc.structure``). Every safetensors reader can read that file, unless
-a tensor is complex32 or complex128. The format has no names for these dtypes, so mvc writes ``C32``
-and ``C128``.
+A virtual file has the layout of a safetensors file. The name of a tensor is its keys in the nested
+dictionaries, joined with '.'. Tensors are sorted by descending item size, for alignment. The
+nesting and all other values are JSON in ``__metadata__["mvc"]`` (``mvc.structure``). Every
+safetensors reader can read such a file, unless a tensor is complex32 or complex128. The format has
+no names for these dtypes, so mvc writes ``C32`` and ``C128``.
 
 Tied tensors are stored under each of their names, with equal content. Devices, Parameter types, and
 attributes of dictionaries such as ``_metadata`` are not stored.
@@ -56,8 +56,8 @@ Buffers = Callable[[int], Any]
 class LazyTensor(Struct, frozen=True):
     """A torch tensor of a state whose bytes are produced on demand.
 
-    ``read(start, out)`` fills ``out`` with the tensor's row-major bytes from ``start``. It is
-    called from several threads.
+    ``read(start, out)`` fills ``out`` with the tensor's row-major bytes from ``start`` on. Several
+    threads may call it.
     """
 
     spec: TensorSpec
@@ -80,7 +80,7 @@ class _Array(Struct, frozen=True):
         return array_bytes(self.value) if self.value.flags.c_contiguous else None
 
     def rows(self) -> memoryview:
-        """The array's row-major bytes, copied if necessary."""
+        """The array's row-major bytes. Copies only if necessary."""
         if self.is_torch:
             return tensor_bytes(self.value)
         return array_bytes(np.ascontiguousarray(self.value))
@@ -113,8 +113,9 @@ class _Collector:
 
 
 class _ParsedState(ParsedFile):
-    """The virtual file of a state. It reads from the state's arrays, which must not change
-    meanwhile.
+    """The virtual file of a state.
+
+    It reads from the state's arrays, which must not change while this object is in use.
     """
 
     format = "state"
@@ -124,7 +125,7 @@ class _ParsedState(ParsedFile):
         self._header = header
         self._arrays = arrays
         self._lock = threading.Lock()
-        # The last array that was read; caching only one limits the memory for copies.
+        # The last array that was read. Only one is cached, to limit the memory for copies.
         self._rows: tuple[int, memoryview] | None = None
         ends = list(accumulate((a.spec.nbytes for a in arrays), initial=len(header)))
         self.contents = tuple(map(ParsedContent, ends, (a.spec for a in arrays)))
@@ -166,17 +167,17 @@ def from_state(obj: Mapping[Any, Any]) -> ParsedFile:
     arrays = sorted(collector.arrays, key=lambda a: -DTYPES[a.spec.dtype].itemsize)
     metadata = {"mvc": structure}
     if any(a.is_torch for a in arrays):
-        metadata["format"] = "pt"  # expected by readers of other tools
+        metadata["format"] = "pt"  # other tools expect this entry
     return _ParsedState(_header(metadata, ((a.key, a.spec) for a in arrays)), arrays)
 
 
 def combined_header(
     file: FileEntry, skeletons: Sequence[bytes], tensors: Mapping[str, TensorSpec]
 ) -> bytes | None:
-    """The header of a file that has ``tensors``, in this order, from two files.
+    """The header of a file that has ``tensors``, in this order, joined from two files.
 
-    It has the metadata of ``file``, the first of the two. None if a state has other values than
-    tensors by name.
+    ``file``: the first of the two files; the result has its metadata. ``skeletons``: the bytes of
+    both files outside of tensors. None if a file is a state with other values than tensors by name.
     """
     metadata = safetensors_header(skeletons[0], file.path).get("__metadata__", {})
     if file.format == "state":
@@ -195,7 +196,7 @@ class _Leaf(NamedTuple):
 
 
 def _header(metadata: Mapping[str, str], tensors: Iterable[tuple[str, TensorSpec]]) -> bytes:
-    # Entry by entry, because 100,000 entries as objects need more memory than as text.
+    # Encode entry by entry: 100,000 entries need more memory as objects than as text.
     parts = [_json({"__metadata__": metadata})[:-1]]
     end = 0
     for key, spec in tensors:
@@ -217,10 +218,10 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def to_state(entry: PlacedFile, skeleton: bytes, content: Buffers) -> Any:
-    """The nested state, or {key: tensor} for a file of another format.
+    """The nested state; for a file of another format {key: tensor}.
 
-    A torch file with a dictionary of plain data is nested, too. Tensors are torch tensors if the
-    state had torch tensors, and for torch and safetensors files. Otherwise, or if torch is not
+    A torch file is nested, too, if it has a dictionary of plain data. Tensors are torch tensors if
+    the state had torch tensors, and for torch and safetensors files. Otherwise, or if torch is not
     installed, they are numpy arrays. Strided views become contiguous. Raises DamagedData.
     """
     reader = _Reader(entry, content)
@@ -241,7 +242,8 @@ def nested_state(
 ) -> tuple[Any, bool]:
     """The nested value of a state or torch file, and whether it is a dictionary of plain data.
 
-    ``leaf``: see ``decode_state``. Files of other formats have no nested value. Raises DamagedData.
+    ``leaf``: see ``decode_state``. Files of other formats do not have a nested value. Raises
+    DamagedData.
     """
     if file.format == "torch":
         from mvc.adapters.files.torch_files import nested  # only torch's users need it
@@ -253,9 +255,10 @@ def nested_state(
 
 
 def decode_state(skeleton: bytes, path: str, leaf: Callable[[str, str], Any]) -> Any:
-    """The nested state of a skeleton, with ``leaf(tag, key)`` instead of each array.
+    """The nested state of a skeleton (the bytes outside of tensors).
 
-    ``tag`` is torch, numpy or scalar. Raises DamagedData, which names the ``path``.
+    In place of each array, it has the result of ``leaf(tag, key)``. ``tag`` is torch, numpy or
+    scalar. Raises DamagedData, which names the ``path``.
     """
     structure = safetensors_header(skeleton, path).get("__metadata__", {}).get("mvc")
     if structure is None:
@@ -266,9 +269,9 @@ def decode_state(skeleton: bytes, path: str, leaf: Callable[[str, str], Any]) ->
 def values(
     entry: FileEntry, content: Buffers, keys: Collection[str] | None, library: str
 ) -> dict[str, Any]:
-    """Tensors by name (all for ``keys`` None) as ``torch`` or ``numpy`` arrays.
+    """Tensors by name, as ``torch`` or ``numpy`` arrays.
 
-    Without torch, all are numpy arrays. Raises UnknownPath.
+    ``keys`` None: all tensors. If torch is not installed, all are numpy arrays. Raises UnknownPath.
     """
     reader = _Reader(entry, content)
     wanted = [t.key for t in entry.tensors] if keys is None else keys
@@ -282,7 +285,7 @@ def values(
 
 
 class _Reader:
-    """Makes arrays of an entry's tensors; caches the last raw storage with views."""
+    """Makes arrays of an entry's tensors. Caches the raw storage that was read last."""
 
     def __init__(self, entry: PlacedFile, content: Buffers) -> None:
         self.by_key = {t.key: t for t in entry.tensors}
