@@ -1,1 +1,1 @@
-"""Integrations with frameworks, one package each. A package is imported only when used."""
+"""Integrations with frameworks, one package each. A package is imported when it is first used."""

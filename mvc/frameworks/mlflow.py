@@ -1,7 +1,7 @@
-"""MLflow: if enabled, tags every run with the version of the weights that the run started from.
+"""MLflow: tags every run with the version of the weights from which the run started.
 
-MLflow loads ``VersionTags`` through the entry point ``mlflow.run_context_provider``. The setting
-``mlflow.tags`` enables the tags.
+The setting ``mlflow.tags`` enables the tags. MLflow loads ``VersionTags`` through the entry point
+``mlflow.run_context_provider``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,18 @@ _SETTING, _VARIABLE = "mlflow.tags", "MVC_MLFLOW_TAGS"
 
 
 class VersionTags(RunContextProvider):
-    """Tags of a run that starts in a repository or in a folder inside one, if enabled there."""
+    """Tags of a run that starts in a repository or in a folder inside a repository, if enabled
+    there.
+    """
 
     def in_context(self) -> bool:
-        return True  # ``tags`` is empty if it does not apply
+        return True  # ``tags`` is empty if there is nothing to add
 
     def tags(self) -> dict[str, str]:
-        """``mvc.commit``, ``mvc.root`` and ``mvc.branch`` of HEAD. Warns if HEAD cannot be read."""
+        """The tags ``mvc.commit``, ``mvc.root`` and ``mvc.branch`` for HEAD.
+
+        Warns if HEAD cannot be read. Empty if the tags are not enabled.
+        """
         try:
             with Repository.open(config=_settings) as repo:
                 if not repo.config.get(_SETTING):
@@ -45,6 +50,6 @@ class VersionTags(RunContextProvider):
 
 
 def _settings(file: Path | None) -> Config:
-    """Settings without the environment, except the variable that enables tags."""
+    """Settings from ``file``. Of mvc's environment variables, only the one for tags counts."""
     names = [name for name in os.environ if name == _VARIABLE or not name.startswith("MVC_")]
     return settings(file, {name: os.environ[name] for name in names})

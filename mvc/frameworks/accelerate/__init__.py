@@ -1,4 +1,4 @@
-"""Accelerate: every ``accelerator.save_state`` also commits a version."""
+"""Accelerate: every ``accelerator.save_state`` commits a version, too."""
 
 from mvc.frameworks.accelerate.recording import Attached, attach
 

@@ -1,9 +1,9 @@
-"""``attach(accelerator, repo)``: every ``accelerator.save_state`` also commits a version.
+"""``attach(accelerator, repo)``: every ``accelerator.save_state`` commits a version, too.
 
-Accelerate calls its hook before it writes files, so the version has the states in memory: models,
+Accelerate calls a hook before it writes files. The hook commits the states in memory: models,
 optimizers, schedulers, scaler, random generators, positions in the data, registered objects. The
-version and the saved folder have the same content, unless a lossy pipeline makes production
-weights.
+version and the saved folder have the same content, unless a lossy pipeline makes *production
+weights*, which differ a little from the training's weights.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _BY = resume.RecordedBy(name="accelerate", part="accelerate")
 class Attached(Records):
     """Commits a version on every ``save_state`` until ``close``. ``load`` restores a version.
 
-    ``repo`` is an open Repository, or the path of an existing one. With ``wait``, the version is
-    durable when ``save_state`` returns. Otherwise a thread commits the version later. The other
-    options are those of ``mvc.Recorder``. The Recorder calls ``exact``, ``model_state`` and
-    ``training_state``. Raises WrongUsage if no process has the whole model, or if the pipeline may
-    skip versions.
+    ``repo`` is an open Repository, or the path of an existing repository. With ``wait``, the
+    version is durable when ``save_state`` returns. Otherwise a thread commits the version later.
+    The other options are those of ``mvc.Recorder``, which calls ``exact``, ``model_state`` and
+    ``training_state`` of this object. Raises WrongUsage if no process has the whole model, or if
+    the pipeline may skip versions.
     """
 
     weights = True
@@ -59,7 +59,7 @@ class Attached(Records):
         refuse_sharded()
         chosen = self._set_options(repo, options)
         _check_stages(chosen)
-        # Use the branch that is current now, not the one that is current at the first save.
+        # Use the branch that is current now. Another branch may be current at the first save.
         self._options = replace(chosen, branch=self.repo.head(chosen.branch).branch)
         self.saves = 0
         self._origin: CommitId | None = None
@@ -90,7 +90,9 @@ class Attached(Records):
         return dict(model_of(self._accelerator).state_dict())
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """The training state except the model. ``step``: the number of the save."""
+        """The training state except the model. ``step``: the number of calls of ``save_state`` so
+        far.
+        """
         accelerator = self._accelerator
         model, schedulers = model_of(accelerator), prepared(accelerator, "schedulers")
         states = [optimizer_state(model, one) for one in optimizers_of(accelerator)]
@@ -113,7 +115,7 @@ class Attached(Records):
                 "objects": [one.state_dict() for one in prepared(accelerator, "custom_objects")],
                 "loaders": self._epochs.state(),
                 "draws": self._epochs.drawing.seen,
-                # Accumulated gradients before the next step; accelerate does not save them.
+                # Gradients that accumulate until the next step. Accelerate does not save these.
                 "gradients": {
                     name: parameter.grad
                     for name, parameter in model.named_parameters()
@@ -130,21 +132,22 @@ class Attached(Records):
     def batches(self, loader: Any) -> Iterator[Any]:
         """The batches of one epoch of a prepared loader.
 
-        An epoch that is left by ``break`` counts as started: the next call starts another epoch.
-        After ``load``, the remaining batches of the recorded epoch come first.
+        If you leave an epoch by ``break``, it counts as started, and the next call starts another
+        epoch. After ``load``, the first call returns the remaining batches of the epoch in which
+        the version was saved.
         """
         return self._epochs.batches(loader)
 
     def epoch(self, loader: Any) -> int:
-        """The number of the epoch that ``batches`` would return, from 0."""
+        """The number of the epoch that the next call of ``batches`` returns, from 0."""
         return self._epochs.epoch(loader)
 
     def load(self, rev: str | CommitId | None = None) -> Resumed:
-        """Restores everything that ``save_state`` saves from a version.
+        """Restores from a version everything that ``save_state`` saves.
 
         ``rev``: by default the newest version of the branch. ``Resumed.step``: the number of the
-        save. Raises CannotResume, before anything changes, if the version does not match the
-        prepared and registered objects.
+        save. If the version does not match the prepared and registered objects, raises CannotResume
+        before anything changes.
         """
         commit, name = self._find(rev), self._options.name
         recorded = resume.training_state(self.repo, commit, name, by=_BY)
@@ -154,7 +157,9 @@ class Attached(Records):
         return Resumed(commit, recorded["step"], recorded["batch"], tuple(differs))
 
     def _restore(self, commit: CommitId, recorded: Any, weights: Mapping[str, Any]) -> list[str]:
-        """Restores a version, after all checks. Returns the differences."""
+        """Restores a version, after all checks. Returns how data and settings differ from the
+        recorded ones.
+        """
         saved, accelerator, epochs = recorded["accelerate"], self._accelerator, self._epochs
         states = {
             **saved,
@@ -224,13 +229,18 @@ def _hyper(accelerator: Any) -> dict[str, str]:
 
 
 def _of_this_process(states: list[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The recorded generators of this process, or of the first if fewer processes saved."""
+    """The recorded random generators of this process.
+
+    If fewer processes saved the version than load it, additional processes get those of the first.
+    """
     index = PartialState().process_index
     return states[index if index < len(states) else 0]
 
 
 def _check_stages(options: RecorderOptions) -> None:
-    """Raises WrongUsage for a pipeline that may skip a save, or that needs an unknown loss."""
+    """Raises WrongUsage for a pipeline that may skip a save, or that needs a loss that
+    is unknown.
+    """
     decides = options.stages.decisions
     if decides:
         raise WrongUsage(
@@ -247,17 +257,18 @@ def _check_stages(options: RecorderOptions) -> None:
 
 
 # -- position in the data, so that training can resume inside an epoch -----------------------
-# Accelerate draws the order of an epoch and a seed for the workers when the epoch starts. To
-# reproduce these, the generators are set to their state at that moment, the done batches are
-# skipped without being loaded, and the generators are set to their state at the save.
+# When an epoch starts, accelerate draws random numbers for its order and a seed for the workers. To
+# reproduce the order and the seed, the random generators are set to their state at this moment, and
+# the batches that are done are skipped without being loaded. Then the generators are set to their
+# state at the save.
 
 
 class _Position(Struct):
     """Position of one loader: complete epochs, and batches ``done`` of the current epoch.
 
-    ``rng``: global generators at the start of the epoch; None between epochs. ``order``: the state
-    of the loader's own generator at that moment. ``restored``: the global generators to set after
-    the done batches of a recorded epoch were skipped.
+    ``rng``: state of the global random generators at the start of the epoch; None between epochs.
+    ``order``: state of the loader's own generator at the start of the epoch. ``restored``: after
+    ``load``, the state to which the global generators are set after the done batches were skipped.
     """
 
     epoch: int = 0
@@ -268,7 +279,7 @@ class _Position(Struct):
 
 
 class Epochs:
-    """Positions of all prepared loaders; ``drawing`` detects batches that draw random numbers."""
+    """Positions of all prepared loaders. ``drawing``: detects batches that draw random numbers."""
 
     def __init__(self, accelerator: Any) -> None:
         self._accelerator = accelerator
@@ -276,12 +287,15 @@ class Epochs:
         self.drawing = data.Drawing()
 
     def epoch(self, loader: Any) -> int:
-        """The number of the epoch that ``batches`` would return, from 0."""
+        """The number of the epoch that the next call of ``batches`` returns, from 0."""
         position = self._position(loader)
         return position.epoch + (position.rng is not None and position.restored is None)
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        """The batches of an epoch, or its remaining batches after ``restore``."""
+        """The batches of an epoch.
+
+        After ``restore``, the remaining batches of the restored epoch.
+        """
         position = self._position(loader)
         position.epoch = self.epoch(loader)
         if hasattr(loader, "set_epoch"):
@@ -323,7 +337,10 @@ class Epochs:
         }
 
     def check_sizes(self, recorded: list[Mapping[str, Any]]) -> list[str]:
-        """Differences in the amount of data. Inside an epoch, they raise CannotResume."""
+        """How the amount of data differs from the recorded one.
+
+        Inside an epoch, a difference raises CannotResume.
+        """
         loaders = prepared(self._accelerator, "dataloaders")
         return [
             line
@@ -334,7 +351,7 @@ class Epochs:
         ]
 
     def restore(self, recorded: list[Any], rng: Mapping[str, Any], *, draws: bool) -> None:
-        """Sets the positions. ``rng``: the generators at the save."""
+        """Sets the positions. ``rng``: the states of the random generators at the save."""
         for loader, position in zip(
             prepared(self._accelerator, "dataloaders"), recorded, strict=True
         ):
@@ -369,7 +386,10 @@ def _order(loader: Any) -> torch.Tensor | None:
 
 
 def prepared(accelerator: Any, part: str) -> list[Any]:
-    """The accelerator's ``models``, ``optimizers``, ``schedulers``, ``dataloaders``, ..."""
+    """A list of the accelerator's objects.
+
+    ``part``: ``models``, ``optimizers``, ``schedulers``, ``dataloaders``, ...
+    """
     objects = getattr(accelerator, f"_{part}", None)
     if not isinstance(objects, list):
         raise NotInstalled(
@@ -380,7 +400,10 @@ def prepared(accelerator: Any, part: str) -> list[Any]:
 
 
 def model_of(accelerator: Any) -> torch.nn.Module:
-    """The prepared model. Several models become one, with their numbers as prefixes."""
+    """The prepared model.
+
+    Several models become one module, and their numbers become prefixes of names.
+    """
     models = [accelerator.unwrap_model(model) for model in prepared(accelerator, "models")]
     return models[0] if len(models) == 1 else torch.nn.ModuleList(models)
 

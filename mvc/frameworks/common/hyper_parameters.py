@@ -1,7 +1,8 @@
 """Hyper-parameters that a framework knows, as params of a version.
 
-A framework's configuration also contains paths, functions and tokens. Only plain values become
-params, with dots in the names of nested ones; secrets, long texts and objects are left out.
+A framework's configuration contains paths, functions and tokens, too. Only plain values become
+params. The name of a nested value has the names of all levels, joined by dots. Secrets, long texts
+and objects are left out.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-_MOST = 200  # values
-_LONGEST = 200  # bytes of a name, and of a value as text
-_DEEPEST = 4  # levels of nesting
+_MOST = 200  # the most values that are recorded
+_LONGEST = 200  # the most bytes of a name, and of a value as text
+_DEEPEST = 4  # the most levels of nesting
 _WORDS = (
     r"secret|passw(?:or)?d|passphrase|pwd|credential|auth(?!or(?!i))|bearer|cookie|private"
     r"|(?:api|access)[-_ ]?(?:key|token)"
 )
-_COUNTED = r"token(?!i[sz])|key"  # max_tokens: as a number it is no secret
+_COUNTED = r"token(?!i[sz])|key"  # a number such as max_tokens is not secret
 _SECRET = re.compile(_WORDS, re.IGNORECASE)
 _SECRET_TEXT = re.compile(f"{_WORDS}|{_COUNTED}", re.IGNORECASE)
 _LOGIN = re.compile(r"//[^/\s]*@|//[^/\s:]*:(?!\d+/)\S*@")  # a password may contain slashes
@@ -33,10 +34,11 @@ _SIGNATURE = re.compile(r"(?<![a-z])sig(?:nature)?(?![a-z])", re.IGNORECASE)
 
 
 def hyper_parameters(*sources: tuple[str, object]) -> dict[str, str]:
-    """Params of several sources, each with a prefix for names. The first source of a name counts.
+    """Params of several sources. Each source has a prefix for the names of its params.
 
-    A source is a mapping, a namespace or a dataclass. Numbers, truth values, None and their lists
-    become JSON; an enumeration member becomes its value.
+    If two sources have the same name, the first source counts. A source is a mapping, a namespace
+    or a dataclass. Numbers, truth values, None and lists of these become JSON. A member of an
+    enumeration becomes its value.
     """
     params: dict[str, str] = {}
     for prefix, source in sources:
@@ -49,7 +51,7 @@ def hyper_parameters(*sources: tuple[str, object]) -> dict[str, str]:
 
 
 def _walk(prefix: str, value: object, levels: int) -> Iterator[tuple[str, str]]:
-    """Names and texts of the plain values in ``value``."""
+    """Yields names and texts of the plain values in ``value``."""
     value = _plain(value)
     if _is_secret(prefix, value) or not (prefix or isinstance(value, Mapping)):
         return
@@ -71,7 +73,9 @@ def _walk(prefix: str, value: object, levels: int) -> Iterator[tuple[str, str]]:
 
 
 def _plain(value: object) -> object:
-    """Python values of enumerations, numpy and torch scalars, namespaces and dataclasses."""
+    """The plain Python value of an enumeration, a numpy or torch scalar, a namespace or a
+    dataclass.
+    """
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, np.generic) or (isinstance(value, torch.Tensor) and value.numel() == 1):
@@ -84,7 +88,10 @@ def _plain(value: object) -> object:
 
 
 def _is_secret(name: str, value: object) -> bool:
-    """Whether name or text mark a secret. Everything nested in a secret name is secret, too."""
+    """Whether the name or the text looks like a secret.
+
+    If a name does, everything nested below this name is secret, too.
+    """
     if _holds_login(value):
         return True
     above, _, last = name.rpartition(".")
@@ -94,7 +101,7 @@ def _is_secret(name: str, value: object) -> bool:
 
 
 def _holds_login(value: object) -> bool:
-    """Whether a text is a URL with a login, or with a secret in its query."""
+    """Whether a text is a URL with a login, or a URL with a secret in its query."""
     if not isinstance(value, str):
         return False
     queried = _QUERY.findall(value)
@@ -104,5 +111,5 @@ def _holds_login(value: object) -> bool:
 
 
 def _fits(text: str) -> bool:
-    """Whether name or value is short and printable enough for a param."""
+    """Whether a name or value is short and printable enough for a param."""
     return text.isprintable() and len(text.encode("utf-8", "replace")) <= _LONGEST

@@ -8,11 +8,11 @@ from mvc.names import check_path
 
 
 class NoSuchFile(UnknownPath, FileNotFoundError):
-    """A missing file. Also a FileNotFoundError, as frameworks expect."""
+    """A missing file. This is a FileNotFoundError, too, because frameworks expect that."""
 
 
 def is_path(text: object) -> bool:
-    """Whether this can be a path of a version."""
+    """Whether ``text`` can be the path of a file in a version."""
     try:
         return bool(check_path(str(text)))
     except InvalidName:
@@ -20,7 +20,7 @@ def is_path(text: object) -> bool:
 
 
 def check_new_path(manifest: Manifest, path: str) -> None:
-    """Raises WrongUsage if ``path`` is a folder of the version or below a file.
+    """Raises WrongUsage if ``path`` is a folder of the version, or if a part of it is a file.
 
     Raises InvalidName if ``path`` is not a valid path.
     """

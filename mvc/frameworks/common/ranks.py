@@ -12,7 +12,7 @@ from mvc.training.state.rng import rng_state
 
 
 def refuse_sharded() -> None:
-    """Raises WrongUsage if no process holds the whole model."""
+    """Raises WrongUsage for sharded training, in which no process has the whole model."""
     kind = getattr(AcceleratorState().distributed_type, "value", "")
     if kind in {"FSDP", "DEEPSPEED", "MEGATRON_LM"}:
         raise WrongUsage(
@@ -22,7 +22,10 @@ def refuse_sharded() -> None:
 
 
 def rng_of_other_processes() -> list[dict[str, Any]]:
-    """``rng_state`` of all processes but the first. Collective: every process must call it."""
+    """The result of ``rng_state`` in each process except the first.
+
+    Every process must call this function (it is collective).
+    """
     if PartialState().num_processes == 1:
         return []
     states: list[dict[str, Any]] = gather_object([rng_state()])

@@ -1,4 +1,7 @@
-"""The base of every callback: a repository, options, and the Recorder of the running training."""
+"""The base class of all callbacks.
+
+It has a repository, options, and the Recorder (which commits versions) of the running training.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from mvc.training.state.parts import StateSource
 
 
 class Records:
-    """A callback that records one training after another: ``_begin``, ``_step``, ``close``."""
+    """Records one training after another, each by ``_begin``, ``_step`` and ``close``."""
 
     resumed: Resumed | None = None
     """Where the training continued, and what differs; None for a new training."""
@@ -32,7 +35,10 @@ class Records:
     def _set_options(
         self, repo: AnyRepository, options: RecorderKeywords, *, every: int = 1
     ) -> RecorderOptions:
-        """Raises WrongUsage, NotARepository, InvalidName or InvalidPipeline."""
+        """Checks and sets the options. ``every``: steps from one version to the next.
+
+        Raises WrongUsage, NotARepository, InvalidName or InvalidPipeline.
+        """
         self._repository = RepositoryArgument(repo)
         self._options = RecorderOptions.of(options, every)
         return self._options
@@ -43,13 +49,14 @@ class Records:
 
     @property
     def report(self) -> Report | None:
-        """The Recorder's counts for this training, or else for the previous one; None if there is
-        none.
+        """The Recorder's counts for this training.
+
+        Between trainings, those of the previous training; None before the first training.
         """
         return self._report if self._recorder is None else self._recorder.report
 
     def _find(self, rev: str | CommitId | None) -> CommitId:
-        """The commit of ``rev``, by default the branch's newest version."""
+        """The commit of ``rev``. Without ``rev``, the newest version of the branch."""
         return self.repo.find(self._options.tip if rev is None else rev)
 
     def _begin(
@@ -61,10 +68,11 @@ class Records:
         hyper: Mapping[str, str] | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Starts recording a training that has done ``start`` steps before.
+        """Starts recording a training that did ``start`` steps before.
 
-        Every version gets the params ``hyper``, which the user's params override, and the
-        additional ``files``, by path relative to the model's folder.
+        ``hyper``: params of every version; the params of the user take precedence. ``files``: maps
+        the paths of additional files of every version, relative to the model's folder, to their
+        bytes.
         """
         own = {"hyper": hyper or {}, "files": files or {}}
         options = replace(self._options, start=start, origin=origin, **own)
@@ -79,8 +87,9 @@ class Records:
         metrics: Metrics | None = None,
         data: Any = None,
     ) -> bool:
-        """Calls ``Recorder.step``. Its error ends the training, and ``close`` does not raise it
-        again.
+        """Calls ``Recorder.step``.
+
+        An error of this call ends the training, and ``close`` does not raise the error again.
         """
         assert self._recorder is not None
         with self._noting_failure():
@@ -103,7 +112,7 @@ class Records:
     def close(self) -> Report | None:
         """Commits the queued versions and stops recording.
 
-        Raises an error of a commit that was not raised during the training.
+        If a commit failed and no step raised this error, raises it.
         """
         recorder, self._recorder = self._recorder, None
         try:
@@ -128,19 +137,22 @@ class Records:
 
 
 def stage_by_data(options: RecorderOptions) -> str | None:
-    """The first stage that needs the batch's data."""
+    """The first stage of the pipeline that needs the data of each batch; None if none does."""
     decisions = options.stages.decisions
     return next((stage.text for stage in decisions if isinstance(stage, DriftStage | Dsed)), None)
 
 
 def stage_by_loss(options: RecorderOptions) -> str | None:
-    """The stage that needs the loss of each batch."""
+    """The stage of the pipeline that needs the loss of each batch; None if none does."""
     chosen = [stage for stage in options.stages.lossy if isinstance(stage, TopKOfEach)]
     return next((stage.text for stage in chosen if stage.curve is not None), None)
 
 
 def refuse_data(options: RecorderOptions, why: str) -> None:
-    """Raises WrongUsage naming an option that needs the batch's data. ``why`` is the reason."""
+    """Raises WrongUsage if an option needs the data of each batch.
+
+    ``why``: why the framework does not provide the data, for the message.
+    """
     stage = stage_by_data(options)
     functions = {"evaluate": options.evaluate, "monitor": options.monitor}
     users = [f"stage {stage}"] if stage is not None else []

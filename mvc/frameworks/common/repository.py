@@ -14,18 +14,21 @@ from mvc.api import Repository, opened
 AnyRepository = Repository | str | PathLike[str]
 """An open repository, or a repository's folder."""
 
-# Module level, because an object with a lock cannot be pickled and sent to another process.
+# This lock is global, because an object with a lock could not be pickled.
 _opening = threading.Lock()
 
 
 class RepositoryArgument:
     """An open Repository, which the caller closes, or a folder that is opened on first use.
 
-    Every process of a distributed training creates this object, but often only one writes.
+    In a distributed training, every process creates this object, but often only one process writes.
+    So the folder is opened late.
     """
 
     def __init__(self, argument: AnyRepository) -> None:
-        """Raises WrongUsage for another type, NotARepository for a folder without a repository."""
+        """Raises WrongUsage if ``argument`` has another type; NotARepository if the folder has no
+        repository.
+        """
         repo, own = opened(argument)
         self._repo: Repository | None = None if own else repo
         self._folder = Path(repo.root) if own else None
@@ -45,12 +48,15 @@ class RepositoryArgument:
         return RepositoryArgument, (self._argument,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Shares an open Repository; a folder is opened again."""
+        """The copy shares an open Repository.
+
+        If this object has a folder, the copy opens it again.
+        """
         return type(self)(self._argument)
 
     @contextmanager
     def during(self) -> Iterator[Repository]:
-        """The open Repository, or the folder's repository, open only during the block."""
+        """The open Repository. Without one, opens the folder's repository until the block ends."""
         if self._folder is None:
             yield self.repo
             return
@@ -58,7 +64,7 @@ class RepositoryArgument:
             yield repo
 
     def close(self) -> None:
-        """Closes the folder's repository; ``repo`` opens it again."""
+        """Closes the folder's repository. A later use of ``repo`` opens it again."""
         if self._folder is not None and self._repo is not None:
             repo, self._repo = self._repo, None
             repo.close()

@@ -13,8 +13,9 @@ from mvc.training.state.optimizers import Placement
 
 
 def alone(states: list[Any]) -> tuple[Any, list[Any]]:
-    """``(state, [])`` for a single state, as the Recorder stores it; ``(None, states)`` for
-    several.
+    """The form in which the Recorder stores states, depending on their number.
+
+    One state: ``(state, [])``. Several: ``(None, states)``.
     """
     return (states[0], []) if len(states) == 1 else (None, states)
 
@@ -25,7 +26,10 @@ def several(single: Any, states: list[Any]) -> list[Any]:
 
 
 def check_schedulers(kinds: Iterable[Any], schedulers: Iterable[Any]) -> list[str]:
-    """Functions that differ. Raises CannotResume for a scheduler of another type."""
+    """How the functions of schedulers differ from the recorded ones.
+
+    Raises CannotResume for a scheduler of another type.
+    """
     pairs = zip(kinds, schedulers, strict=False)
     return [line for kind, one in pairs for line in check_type("scheduler", kind, one)]
 
@@ -36,7 +40,9 @@ def load_with_optimizers(
     buffers: Mapping[str, Any],
     optimizers: Iterable[tuple[torch.optim.Optimizer, Any]],
 ) -> None:
-    """Loads weights, buffers and optimizers. Raises CannotResume before anything changes."""
+    """Loads weights, buffers and optimizers. If they do not match, raises CannotResume before any
+    change.
+    """
     placements = [Placement(model, optimizer, state) for optimizer, state in optimizers]
     load_model(model, weights, buffers)
     for placement in placements:

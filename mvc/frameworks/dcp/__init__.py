@@ -1,7 +1,7 @@
 """torch.distributed.checkpoint: saves a sharded state as one commit of whole tensors, and loads it.
 
-This package uses only public names of torch. For plain files through ``mvc://`` see
-``mvc.frameworks.fsspec``.
+This package uses only public names of torch. ``mvc.frameworks.fsspec`` reads and writes plain files
+through ``mvc://``.
 """
 
 from mvc.errors import need_torch

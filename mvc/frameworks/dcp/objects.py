@@ -1,4 +1,6 @@
-"""Decodes the values of a checkpoint that are not tensors, without running its code."""
+"""Decodes the values of a checkpoint that are not tensors, without running code of the
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +15,26 @@ from mvc.structure import MAX_DEPTH
 
 
 def objects_path(path: str) -> str:
-    """The path of a state's objects: ``a.objects.safetensors`` for ``a.safetensors``."""
+    """The path of the file with a state's objects.
+
+    For ``a.safetensors`` it is ``a.objects.safetensors``.
+    """
     name = PurePosixPath(path)
     return str(name.with_name(f"{name.stem}.objects{name.suffix}"))
 
 
 def plain_value(data: bytes) -> Any:
-    """The number, text, list, tuple or dictionary in bytes of ``torch.save``.
+    """The number, text, list, tuple or dictionary in ``data``, which are bytes of ``torch.save``.
 
-    The pickle is parsed without running it. Then the value is saved again, and the bytes are
-    compared. Raises MvcError, TypeError or ValueError for another value, or if the bytes differ.
+    The pickle is parsed without running it. To be sure, the value is saved again, and the bytes are
+    compared. Raises MvcError, TypeError or ValueError for any other value, or if the bytes differ.
     """
     members = {m.name.partition("/")[2]: m for m in read_members(MemorySource(data), "an object")}
     pickle = members.get("data.pkl")
     if pickle is None or not pickle.stored or any(n.startswith("data/") for n in members):
         raise BadModelFile("the object contains tensors")
     text = data[pickle.start : pickle.start + pickle.size]
-    # At most one value per byte of the pickle, so that shared containers cannot multiply.
+    # Shared containers could multiply values, so at most one value per byte is made.
     value = _plain(read_pickle(text), 0, iter(range(len(text))))
     encoded = saved_bytes(value)
     for member in read_members(MemorySource(encoded), "an object"):
@@ -40,7 +45,10 @@ def plain_value(data: bytes) -> Any:
 
 
 def _plain(node: Any, depth: int, budget: Iterator[int]) -> Any:
-    """Nodes of a pickle as plain values, at most as many as ``budget`` yields."""
+    """The plain value of a node.
+
+    Raises an error if this needs more values than ``budget`` yields.
+    """
     if depth > MAX_DEPTH or next(budget, None) is None:
         raise BadModelFile("the object is nested too deeply")
     if node is None or type(node) in {bool, int, float, str, bytes}:

@@ -1,4 +1,8 @@
-"""``dcp.load`` from a version: each rank reads parts of whole tensors, with any number of ranks."""
+"""``dcp.load`` from a version.
+
+Each rank (process) reads parts of whole tensors. The number of ranks may differ from that of the
+save.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +30,15 @@ from mvc.ids import CommitId
 from mvc.limits import MIB
 from mvc.names import DEFAULT_STATE, check_path
 
-_GROUP_BYTES = 64 * MIB  # approximate bytes of tensors recovered at once
+_GROUP_BYTES = 64 * MIB  # approximate bytes of tensors that are recovered together
 
 
 class MvcReader(StorageReader):
     """``dcp.load(state, storage_reader=MvcReader(repo, "HEAD~3"))``, with any number of ranks.
 
     ``repo`` is an open Repository or its folder. ``rev`` is any revision. ``path`` is any file with
-    tensors, not only one of ``dcp.save``; ``checkpoint_id`` of ``dcp.load`` overrides ``path``. If
-    the description of the version cannot be read, torch raises AssertionError or
+    tensors, even if ``dcp.save`` did not write it. ``checkpoint_id`` of ``dcp.load`` overrides
+    ``path``. If the version's metadata cannot be read, torch raises AssertionError or
     CheckpointException with the text of mvc's error.
     """
 
@@ -79,7 +83,7 @@ class MvcReader(StorageReader):
         """Does nothing: ``read_metadata`` has stored the metadata."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Adds the commit that this rank reads."""
+        """Adds to the plan the id of the commit that this rank reads."""
         return dataclasses.replace(plan, storage_data=self._commit)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
@@ -128,25 +132,30 @@ def _copy(item: ReadItem, whole: torch.Tensor, planner: LoadPlanner) -> None:
 
 
 class _State:
-    """A version's state under the flat names of torch's planner."""
+    """A version's state. Its tensors and objects have the flat names that torch's planner gives
+    them.
+    """
 
     def __init__(self, file: VersionFile, objects: VersionFile | None) -> None:
         self._file = file
         self._objects = objects
         self._by_key = {t.key: t for t in file.entry.tensors}
-        self._keys: dict[int, tuple[str, torch.Tensor]] = {}  # by the identity of a placeholder
+        self._keys: dict[int, tuple[str, torch.Tensor]] = {}  # keyed by the id() of a placeholder
         planner = DefaultSavePlanner()
         planner.set_up_planner(file.nested(self._placeholder), is_coordinator=True)
         self._flat: dict[str, Any] = planner.state_dict
         _, self.metadata = planner.create_global_plan([planner.create_local_plan()])
-        # Maps torch's name of an object to its key, which differs for an empty name.
+        # Maps torch's name of an object to its key in mvc. Only an empty name differs from it.
         self._saved = {} if objects is None else objects.nested(lambda _, key: key)
         for name in self._saved:
             self.metadata.state_dict_metadata[name] = BytesStorageMetadata()
             self.metadata.planner_data.setdefault(name, (name,))
 
     def _placeholder(self, tag: str, key: str) -> Any:
-        """A tensor without content, in place of a torch tensor. Numpy arrays are objects to DCP."""
+        """A tensor without content, in place of a torch tensor.
+
+        A numpy array gets no such tensor, because DCP treats arrays as objects.
+        """
         if key not in self._by_key:
             raise DamagedData(f"{self._file.entry.path} lacks the tensor {key}")
         if tag != "torch":
@@ -161,7 +170,7 @@ class _State:
         return empty
 
     def saved(self, name: str) -> bytes:
-        """An object as bytes of ``torch.save``. Raises DamagedData."""
+        """The object with this name, as bytes of ``torch.save``. Raises DamagedData."""
         if name in self._flat:
             return saved_bytes(self._filled(self._flat[name]))
         assert self._objects is not None
@@ -169,7 +178,7 @@ class _State:
         return bytes(self._objects.tensors([key], "numpy")[key].tobytes())
 
     def _filled(self, value: Any) -> Any:
-        """An object with tensors in place of its placeholders, for example a tuple of tensors."""
+        """An object, for example a tuple, with tensors in place of its placeholders."""
         if id(value) in self._keys:
             key = self._keys[id(value)][0]
             return self._file.tensors([key])[key]
@@ -178,7 +187,7 @@ class _State:
         return value
 
     def tensors(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Whole tensors by torch's names, recovered in groups. Raises DamagedData."""
+        """Yields the whole tensors with these names, recovered in groups. Raises DamagedData."""
         keys = {name: self._keys[id(self._flat[name])][0] for name in names}
         ends = accumulate(self._by_key[key].spec.nbytes for key in keys.values())
         numbered = zip(ends, keys.items(), strict=True)

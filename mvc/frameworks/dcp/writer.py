@@ -1,11 +1,12 @@
 """``dcp.save`` into a repository: the shards of all ranks become one commit of whole tensors.
 
-In a save each rank writes a *shard*, a file in ``.mvc/staging`` that exists until the coordinator
-has committed. A shard contains row-major bytes of chunks (boxes of tensors) and bytes of objects. A
-tensor is assembled from its chunks part by part, so that it is never in memory as a whole.
+In a save, each rank (process) writes a *shard*, a file in ``.mvc/staging`` that exists until the
+coordinator (the rank that finishes the save) has committed. A shard contains row-major bytes of
+*chunks* (boxes of tensors) and bytes of objects. A tensor is assembled from its chunks part by
+part, so that it is never in memory as a whole.
 
-The process that wrote a shard has a shared lock on the shard, which ends with the process at the
-latest. A shard without a lock is left over from a crash; the next save removes it.
+The process that wrote a shard keeps a shared lock on the shard. At the latest, the lock ends with
+the process. So a shard without a lock is left over from a crash, and the next save removes it.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ class MvcWriter(StorageWriter):
     needs the same repository. ``path`` is the file for the state; ``checkpoint_id`` of ``dcp.save``
     overrides ``path``. ``branch`` is the current branch by default.
 
-    ``deploy`` is a target that each version is deployed to. With ``deploy``, a version is made even
-    without changes. ``push`` is a remote to which the branch is pushed before the save returns. A
-    failed push is a warning (NotPushed), and the next save pushes the missing versions.
+    ``deploy`` is the target to which each version is deployed. With ``deploy``, each save makes a
+    version, even if nothing has changed. ``push`` is a remote to which the branch is pushed before
+    the save returns. If the push fails, there is a warning (NotPushed), and the next save pushes
+    the missing versions.
 
     If a save fails, nothing is committed, and torch wraps the error in a CheckpointException. The
     methods are torch's interface, in the order of torch's calls.
@@ -112,7 +114,7 @@ class MvcWriter(StorageWriter):
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Writes this rank's part to a shard. Raises UnsupportedTensor."""
+        """Writes this rank's chunks and objects to a shard. Raises UnsupportedTensor."""
         with Shard(self._staging) as shard:
             results = []
             for item in plan.items:
@@ -126,9 +128,9 @@ class MvcWriter(StorageWriter):
         return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Commits, on the coordinator, and removes the shards.
+        """Commits and removes the shards. torch calls this only on the coordinator.
 
-        Raises BadModelFile, UnsupportedTensor; then nothing was committed.
+        Raises BadModelFile, UnsupportedTensor. After these errors nothing was committed.
         """
         records = {result.index: result.storage_data for rank in results for result in rank}
         names = {record.shard for record in records.values()}
@@ -150,15 +152,16 @@ class MvcWriter(StorageWriter):
         return self._repository.repo.scratch("staging")
 
     def _release(self) -> None:
-        """Releases the last save's shard: torch informs only the coordinator when a save is
-        done.
+        """Releases the previous save's shard.
+
+        This happens late because torch informs only the coordinator when a save is complete.
         """
         if self._shard is not None:
             self._shard.release()
             self._shard = None
 
     def _parent(self) -> Manifest:
-        """The newest version of the branch. Raises UnknownRevision."""
+        """The manifest (list of files) of the branch's newest version. Raises UnknownRevision."""
         repo = self._repository.repo
         newest = repo.head(self._branch).commit
         return Manifest(()) if newest is None else repo.manifest(newest)
@@ -192,7 +195,10 @@ class MvcWriter(StorageWriter):
 
 
 def _bytes(item: WriteItem, value: Any) -> memoryview:
-    """The bytes of an object, or the row-major bytes of a chunk, checked against the plan."""
+    """The bytes of an object, or the row-major bytes of a chunk.
+
+    Raises an error if dtype or size contradict the plan.
+    """
     name, planned = item.index.fqn, item.tensor_data
     if not isinstance(value, torch.Tensor):
         if item.type is not WriteItemType.BYTE_IO:
@@ -215,7 +221,7 @@ def _spec(name: str, dtype: torch.dtype, size: torch.Size) -> TensorSpec:
 
 
 class _Saved:
-    """The data that all ranks have written, by the flat names of torch's planner."""
+    """The data that all ranks have written, under the flat names of torch's planner."""
 
     def __init__(
         self, metadata: Metadata, records: dict[Any, ShardPart], shards: dict[str, Any]
@@ -247,7 +253,9 @@ class _Saved:
         )
 
     def objects(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-        """All values except tensors: plain values, and others as bytes of ``torch.save``."""
+        """All values except tensors: first the plain values, then the others as bytes of
+        ``torch.save``.
+        """
         plain: dict[str, Any] = {}
         encoded: dict[str, np.ndarray[Any, Any]] = {}
         for name, entry in self._entries.items():
@@ -268,8 +276,10 @@ class _Saved:
         return self._records[index]
 
     def names_read(self, tensors: Iterable[str], plain: Mapping[str, Any]) -> set[str]:
-        """The flat names that a reader sees. A list without tensors and dictionaries has only one
-        name.
+        """The flat names that a reader sees.
+
+        If a list has no tensors and no dictionaries, the list as a whole has a name, and its items
+        do not.
         """
         state = self.nested({**dict.fromkeys(tensors, torch.empty(0)), **plain})
         planner = DefaultSavePlanner()
@@ -277,7 +287,7 @@ class _Saved:
         return set(planner.state_dict)
 
     def nested(self, flat: Mapping[str, Any]) -> dict[str, Any]:
-        """Nested dictionaries and lists. Items missing in a list are empty dictionaries."""
+        """Nested dictionaries and lists. Missing items of a list become empty dictionaries."""
         top = _Folder()
         for name, value in flat.items():
             *above, last = keys = self._places.get(name, (name,))
@@ -317,7 +327,7 @@ class ShardPart(Struct, frozen=True):
 class Shard(AbstractContextManager["Shard"]):
     """A new shard of this process, open for writing until its ``with`` block ends.
 
-    The lock stays until ``release``. An exception in the block removes the shard.
+    The lock stays until ``release``. If the block raises an exception, the shard is removed.
     """
 
     def __init__(self, staging: Scratch) -> None:
@@ -334,7 +344,7 @@ class Shard(AbstractContextManager["Shard"]):
         return ShardPart(self.name, start, self._file.position - start)
 
     def release(self) -> None:
-        """Releases the lock, so that others may remove the shard."""
+        """Releases the lock, so that the coordinator or a later save may remove the shard."""
         self._lock.release()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
@@ -379,7 +389,7 @@ def _sweep(staging: Scratch) -> None:
 class Chunk(Struct, frozen=True):
     """A box of a tensor (offsets and sizes in elements).
 
-    Its ``length`` row-major bytes start at byte ``start`` of ``source``.
+    The ``length`` row-major bytes of the box start at byte ``start`` of ``source``.
     """
 
     offsets: tuple[int, ...]
@@ -390,7 +400,7 @@ class Chunk(Struct, frozen=True):
 
 
 def assembled(name: str, spec: TensorSpec, chunks: list[Chunk]) -> LazyTensor:
-    """A tensor assembled from its chunks. The planner ensures that these do not overlap.
+    """A tensor assembled from its chunks. torch's planner ensures that the chunks do not overlap.
 
     Raises BadModelFile if the chunks do not cover the tensor, exceed the tensor or their shard, or
     have a length that contradicts their sizes.
@@ -413,7 +423,10 @@ def assembled(name: str, spec: TensorSpec, chunks: list[Chunk]) -> LazyTensor:
 
 
 class _Whole:
-    """A tensor assembled from chunks that cover it. A scalar is one row of one element."""
+    """A tensor assembled from chunks that cover it.
+
+    A scalar is treated as one row of one element.
+    """
 
     def __init__(self, name: str, spec: TensorSpec, chunks: list[Chunk]) -> None:
         self._name = name
@@ -425,7 +438,7 @@ class _Whole:
             for chunk in chunks
         ]
         if all(chunk.sizes[1:] == self._shape[1:] for chunk in self._chunks):
-            # Contiguous chunks: treat each byte as a row, so that no whole row need be read.
+            # Contiguous chunks: treat each byte as a row, so that parts of a row can be read.
             self._chunks = [
                 replace(chunk, offsets=(chunk.offsets[0] * self._row,), sizes=(chunk.length,))
                 for chunk in self._chunks
@@ -433,7 +446,9 @@ class _Whole:
             self._shape, self._row, self._item = (spec.nbytes,), 1, 1
 
     def read(self, start: int, out: memoryview) -> None:
-        """Fills ``out`` with row-major bytes from ``start``, reading only the rows needed."""
+        """Fills ``out`` with row-major bytes from ``start`` on. Reads only the rows with these
+        bytes.
+        """
         if not len(out):
             return
         first, last = start // self._row, -(-(start + len(out)) // self._row)

@@ -1,4 +1,4 @@
 """``mvc://`` paths for fsspec: plain files.
 
-For torch.distributed.checkpoint see ``mvc.frameworks.dcp``.
+``mvc.frameworks.dcp`` is for torch.distributed.checkpoint.
 """

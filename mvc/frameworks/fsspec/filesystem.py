@@ -1,13 +1,14 @@
 """Repositories as an fsspec file system: ``mvc://REPOSITORY@REVISION/PATH``.
 
-REPOSITORY is a folder, absolute (``mvc:///home/me/models``) or relative to the current folder. It
-ends before the first ``@`` or ``/`` that follows the path of a repository. REVISION is a revision
-as for ``mvc show``, with ``/`` written as ``%2F``; the default is HEAD.
+REPOSITORY is a folder, absolute (``mvc:///home/me/models``) or relative to the current folder. In
+the address, REPOSITORY ends before the first ``@`` or ``/`` after the path of an existing
+repository. REVISION is a revision as for ``mvc show``, with ``/`` written as ``%2F``. The default
+is HEAD.
 
-Any revision can be read. Only branches can be written: closing a file commits it. With
-``fs.transaction``, the end of the transaction commits all files in one commit. Until then data is
-in an unnamed temporary file, which disappears if the process dies. Checkpoints of
-torch.distributed.checkpoint are refused: use ``mvc.frameworks.dcp``.
+Any revision can be read. Only branches can be written: closing a file commits it. In a block ``with
+fs.transaction``, files are not committed when they are closed. The end of the block commits all
+files in one commit. Uncommitted data is in an unnamed temporary file, which disappears if the
+process dies. Checkpoints of torch.distributed.checkpoint are refused: use ``mvc.frameworks.dcp``.
 """
 
 # ruff: noqa: ARG002 (fsspec prescribes the parameters)
@@ -58,14 +59,17 @@ class NotABranch(WrongUsage, PermissionError):
 
 @cache
 def _opened(root: Path, _device: int, _inode: int) -> Repository:
-    """A repository, opened once per process; a replaced folder has another inode."""
+    """A repository, opened once per process.
+
+    The arguments are the cache's key: if a folder is replaced, the new folder has another inode.
+    """
     return Repository.open(root, discover=False)
 
 
 class VersionPath:
     """A path of a version in an open repository, parsed from an absolute name.
 
-    ``path`` is empty for the version itself; ``rev`` is None without a revision. Raises
+    ``path``: empty for the version itself. ``rev``: None if the name has no revision. Raises
     NotARepository, InvalidName.
     """
 
@@ -90,7 +94,7 @@ class VersionPath:
         raise NotARepository(f"no repository in the path {printable(text)}", hint=_FORM)
 
     def named(self, path: str) -> str:
-        """The full name of a path of the same version."""
+        """The full name of another path in the same version."""
         return f"{self.version}/{path}" if path else self.version
 
     @property
@@ -118,7 +122,7 @@ class VersionPath:
 
     @property
     def branch(self) -> str:
-        """The branch that a write would move. Raises NotABranch, UnknownRevision."""
+        """The branch to which a write adds a commit. Raises NotABranch, UnknownRevision."""
         current, rev = self._head.branch, self.rev
         if rev is None or rev == "HEAD":
             if current is None:
@@ -144,7 +148,7 @@ class VersionPath:
 
     @property
     def is_folder(self) -> bool:
-        """Whether files are below this path. The version itself is always a folder."""
+        """Whether the version has files below this path. The version itself is always a folder."""
         below = f"{self.path}/"
         return not self.path or any(e.path.startswith(below) for e in self.manifest.entries)
 
@@ -156,8 +160,9 @@ class VersionPath:
         )
 
     def stored(self, path: str) -> FileEntry:
-        """A file of this version, for a commit. Raises WeightsDropped if its content was
-        dropped.
+        """A file of this version, for a commit.
+
+        Raises WeightsDropped if the content of the file was dropped.
         """
         assert self.commit is not None, "a version without a commit has no entries"
         return self.repo.open_file(self.commit, path).entry
@@ -174,7 +179,7 @@ class VersionPath:
         return {"name": name, "size": size, "type": kind, "commit": commit}
 
     def listed(self) -> list[dict[str, Any]]:
-        """The entries of this folder, sorted by name; for a file, its own entry."""
+        """The entries of this folder, sorted by name. If the path is a file, its own entry."""
         start = f"{self.path}/" if self.path else ""
         entries: dict[str, dict[str, Any]] = {}
         for entry in self.manifest.entries:
@@ -188,7 +193,11 @@ class VersionPath:
 
 
 class _Planned(Struct, frozen=True):
-    """Files of one branch for one commit (None: removed), and its message."""
+    """Changes of files on one branch, for one commit.
+
+    ``files``: maps paths to files; None: the file is removed. ``message``: the message of the
+    commit.
+    """
 
     repo: Repository
     branch: str
@@ -216,9 +225,9 @@ def _commit_plans(plans: Iterable[_Planned]) -> None:
 class Spool(io.RawIOBase):
     """A file that is being written to ``place``. ``close`` commits it.
 
-    With a ``transaction``, the end of the transaction commits the file; its data remains until
-    ``discard``. An exception that leaves the ``with`` block, or is active when the file is closed,
-    discards the file.
+    With a ``transaction``, the end of the transaction commits the file, and the data remains until
+    ``discard``. An exception discards the file if it leaves the file's ``with`` block, or if it is
+    active when the file is closed.
     """
 
     mode = "wb"
@@ -265,7 +274,7 @@ class Spool(io.RawIOBase):
     def close(self) -> None:
         if self.closed:
             return
-        # At the end of a failed block fsspec closes files without an error.
+        # If a block fails, fsspec closes files without passing the error.
         if sys.exception() not in (None, self._outside):
             self.discard()
             return
@@ -298,7 +307,10 @@ class Spool(io.RawIOBase):
 
 
 class OneCommit(Transaction):
-    """``with fs.transaction``: all changes until its end become one commit, or none is stored."""
+    """``with fs.transaction``: the changes in the block become one commit.
+
+    If the block fails, none of the changes is stored.
+    """
 
     def __init__(self, fs: Any, **options: Any) -> None:
         super().__init__(fs, **options)
@@ -321,7 +333,8 @@ class OneCommit(Transaction):
 
 
 class MvcFileSystem(AbstractFileSystem):
-    """fsspec's interface to versions. Names are absolute, as in ``/models@main/model.safetensors``.
+    """fsspec's interface to versions. Names are absolute, for example
+    ``/models@main/a.safetensors``.
 
     Errors are ``mvc.MvcError``. The error for a missing path is a FileNotFoundError, too. The error
     for writing to a revision that is not a branch is a PermissionError, too.
@@ -341,7 +354,9 @@ class MvcFileSystem(AbstractFileSystem):
         return (text if text.startswith("/") else f"{FileSystem().cwd()}/{text}").rstrip("/") or "/"
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Size in bytes, type (``file`` or ``directory``), commit; for files the content's id."""
+        """Size in bytes, type (``file`` or ``directory``) and commit. For a file, the id of its
+        content, too.
+        """
         place = self._place(path)
         if place.entry is not None:
             return place.file(place.entry)
@@ -366,7 +381,7 @@ class MvcFileSystem(AbstractFileSystem):
             return False
 
     def ukey(self, path: str) -> str:
-        """A text that changes when the content changes."""
+        """A text that changes whenever the content changes."""
         info_ = self.info(path)
         return str(info_.get("id") or info_["commit"])
 
@@ -452,7 +467,7 @@ class MvcFileSystem(AbstractFileSystem):
         source, target = self._place(path1), self._place(path2)
         branch = target.branch
         if source.entry is None and source.is_folder:
-            return  # folders exist only through their files
+            return  # a folder exists only if it has files
         if source.entry is None or source.repo is not target.repo:
             with self.open(path1, "rb") as old, self.open(path2, "wb") as new:
                 while data := old.read(_BLOCK):
@@ -464,8 +479,9 @@ class MvcFileSystem(AbstractFileSystem):
         self._apply([_Planned(target.repo, branch, files, message)])
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
-        """Creates nothing, because folders exist only through their files. Checks that the
-        branch is writable.
+        """Creates nothing, because a folder exists only if it has files.
+
+        Checks that the branch can be written.
         """
         self.makedirs(path)
 
@@ -501,7 +517,7 @@ def _unnamed(scratch: Scratch) -> WriteFile:
 
 
 class _Written(Source):
-    """The data written to a file so far."""
+    """The data that was written to a file so far, as a source to parse."""
 
     def __init__(self, file: WriteFile) -> None:
         self._file = file

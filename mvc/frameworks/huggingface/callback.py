@@ -1,12 +1,13 @@
 """A callback for the Trainer of Hugging Face transformers: a version of every step.
 
-``MVCCallback(repo)`` records. ``callback.resume(trainer)`` continues from a version with the same
-bits. A version is made between two steps, after the logging, evaluation and saving of a step,
-because these draw random numbers, too.
+``MVCCallback(repo)`` records versions. ``callback.resume(trainer)`` continues from a version, with
+the same bits as if the training had not stopped. A version is made between two steps. The Trainer
+logs, evaluates and saves after a step. The version is made after these, because they draw random
+numbers, too.
 
 Names and formats of files in a checkpoint folder are those of transformers
-(``Trainer._save_checkpoint``). Files in torch's format are only written here; the Trainer reads
-them with ``weights_only``.
+(``Trainer._save_checkpoint``). mvc writes files in torch's format, but does not read them. The
+Trainer reads them with ``weights_only``.
 """
 
 # ruff: noqa: ARG002 (the Trainer prescribes the parameters)
@@ -63,19 +64,19 @@ _NO_HYPER = re.compile(
 
 
 class MVCCallback(Records, TrainerCallback):
-    """Records a Trainer's steps; ``Trainer(callbacks=[MVCCallback(repo)])``.
+    """Records a Trainer's steps: ``Trainer(callbacks=[MVCCallback(repo)])``.
 
-    ``repo`` is an open Repository, or the path of an existing one. Every ``every_n_steps``-th step
-    of the optimizer makes a version. So the last step makes a version only if its number is
-    divisible by ``every_n_steps``. If ``every_n_steps`` is None, a version is made when the Trainer
-    saves a checkpoint; a warning is shown if ``save_strategy`` is ``no``.
+    ``repo`` is an open Repository, or the path of an existing repository. Every
+    ``every_n_steps``-th step of the optimizer makes a version. So the last step makes a version
+    only if its number is divisible by ``every_n_steps``. If ``every_n_steps`` is None, a version is
+    made when the Trainer saves a checkpoint; a warning is shown if ``save_strategy`` is ``no``.
 
-    ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``. The other
-    options are those of ``mvc.Recorder``. Only the first process writes. A pipeline that needs the
-    data of a batch is refused, since the Trainer does not provide it.
+    ``include`` lists parts to record: ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``.
+    The other options are those of ``mvc.Recorder``. Only the first process writes. A pipeline that
+    needs the data of a batch is refused, since the Trainer does not provide it.
 
     Queued versions are committed at the end of training, by ``close``, by the next training, or
-    when the interpreter ends. This is so after an exception, too.
+    when the interpreter ends, even after an exception.
     """
 
     def __init__(
@@ -98,17 +99,17 @@ class MVCCallback(Records, TrainerCallback):
         self._pending = False
         self._logged: dict[str, float] = {}
         self._resuming: tuple[CommitId, Mapping[str, Any]] | None = None
-        self._epoch_rng: Mapping[str, Any] | None = None  # to set when the epoch begins
+        self._epoch_rng: Mapping[str, Any] | None = None  # set when the epoch begins
 
     # -- resuming ----------------------------------------------------------------------------
 
     def resume(self, trainer: Any, rev: str | CommitId | None = None, **options: Any) -> Any:
         """Continues training from a version, bit for bit. Returns the result of ``trainer.train``.
 
-        ``rev`` is by default the newest version of ``branch`` or of HEAD. ``options`` go to
-        ``trainer.train``. Afterwards ``self.resumed`` has the version and the differences. Raises
-        CannotResume, before training, if the version lacks a needed part or does not match the
-        trainer.
+        ``rev`` is by default the newest version of ``branch``, or of HEAD without ``branch``.
+        ``options`` are passed to ``trainer.train``. When the call returns, ``self.resumed`` has the
+        version and the differences. If the version lacks a needed part or does not match the
+        trainer, raises CannotResume before training.
         """
         if self not in trainer.callback_handler.callbacks:
             raise WrongUsage(
@@ -123,7 +124,7 @@ class MVCCallback(Records, TrainerCallback):
         commit, name = self._find(rev), self._options.name
         recorded = training_state(self.repo, commit, name, by=_BY)
         weights, model = training_weights(self.repo, commit, name, recorded), trainer.model
-        # A version has the wrapper's names if it was recorded with them.
+        # The version may have names with or without the prefixes of a wrapper.
         wrapped = set(weights) == set(model.state_dict())
         check_model(model if wrapped else unwrap(model), weights, recorded)
         self._resuming = commit, recorded
@@ -204,7 +205,7 @@ class MVCCallback(Records, TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **live: Any) -> None:
         self._drawing.watch()
         if logs is not None and "train_runtime" in logs:
-            self._settle(state)  # the end: the Trainer may load the best model right after it
+            self._settle(state)  # now, because the Trainer may load the best model next
         else:
             numbers = {k: v for k, v in (logs or {}).items() if isinstance(v, int | float)}
             self._logged.update(numbers)
@@ -217,12 +218,12 @@ class MVCCallback(Records, TrainerCallback):
         self.close()
 
     def _settle(self, state: Any) -> None:
-        """Records the finished step with its logged metrics."""
+        """Records the step that has just finished, with its logged metrics."""
         pending, self._pending = self._pending, False
         if not pending or self._source is None:
             return
         if self._source.rng:
-            # collective: every process must call it
+            # every process must call this (collective)
             self._source.other_rngs = rng_of_other_processes()
         if self._recorder is not None:
             self._source.data_draws = self._drawing.seen
@@ -236,7 +237,10 @@ class MVCCallback(Records, TrainerCallback):
 
 
 def _parts(live: Mapping[str, Any], include: Sequence[str] | None) -> TrainingParts:
-    """The objects of an event without wrappers; the optimizer's wrapper has the scaler."""
+    """The objects of an event, without wrappers.
+
+    The wrapper of the optimizer has the scaler.
+    """
     optimizer, scaler = live["optimizer"], getattr(live["optimizer"], "scaler", None)
     while isinstance(optimizer, AcceleratedOptimizer):
         optimizer = optimizer.optimizer
@@ -246,9 +250,10 @@ def _parts(live: Mapping[str, Any], include: Sequence[str] | None) -> TrainingPa
 
 
 class _TrainerSource:
-    """States for the Recorder. ``epoch_rng``: the generators at the start of the epoch.
+    """States of a Trainer's training, for the Recorder.
 
-    ``other_rngs``: the current generators of all processes but the first.
+    ``epoch_rng``: the states of the random generators at the start of the epoch. ``other_rngs``:
+    the present states of the generators in all processes but the first.
     """
 
     def __init__(self, parts: TrainingParts, args: Any, state: Any, loader: Any) -> None:
@@ -276,7 +281,9 @@ class _TrainerSource:
         }
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """The parts, the Trainer's own state without its logs, and the order of the data."""
+        """The parts to record, the Trainer's own state without its logs, and the order
+        of the data.
+        """
         return {
             **self._parts.training_state(step, batch),
             "trainer": dataclasses.asdict(dataclasses.replace(self._state, log_history=[])),
@@ -289,7 +296,7 @@ class _TrainerSource:
         }
 
     def differences(self, commit: CommitId, recorded: Mapping[str, Any]) -> list[str]:
-        """Reasons why the resumed training will differ from the uninterrupted one.
+        """Reasons why the resumed training will differ from an uninterrupted training.
 
         Raises CannotResume if the data have changed and training resumes inside an epoch.
         """
@@ -307,7 +314,7 @@ class _TrainerSource:
 
 
 def _in_the_middle(recorded: Mapping[str, Any]) -> bool:
-    """Whether the step is inside an epoch; data of unknown length count as one epoch."""
+    """Whether the step is inside an epoch. Data of unknown length count as one epoch."""
     run = recorded["run"]
     batches, steps = run["batches an epoch"], run["gradient accumulation"]
     epoch = run["steps in all"] if batches is None else max(1, -(-batches // steps))
@@ -315,7 +322,7 @@ def _in_the_middle(recorded: Mapping[str, Any]) -> bool:
 
 
 def _hyper(args: Any) -> dict[str, str]:
-    """TrainingArguments that are not defaults, or by which trainings are compared."""
+    """The TrainingArguments that differ from their defaults, or by which trainings are compared."""
     chosen = {
         field.name: value
         for field in dataclasses.fields(args)
@@ -327,13 +334,13 @@ def _hyper(args: Any) -> dict[str, str]:
 
 
 def _processing(live: Mapping[str, Any], loader: Any) -> Any:
-    """The tokenizer or processor. If the Trainer has none, the tokenizer of the collator."""
+    """The tokenizer or processor. If the Trainer has none, the tokenizer of its data collator."""
     own = live.get("processing_class")
     return own or getattr(getattr(loader, "collate_fn", None), "tokenizer", None)
 
 
 def _pretrained_files(model: Any, processing: Any) -> dict[str, bytes]:
-    """Files that ``from_pretrained`` needs in addition to the weights, by name.
+    """The files that ``from_pretrained`` needs besides the weights, by name.
 
     Empty for a model that is not from transformers. ``processing``: the tokenizer or processor, or
     None.
@@ -351,7 +358,7 @@ def _pretrained_files(model: Any, processing: Any) -> dict[str, bytes]:
         for part, save in saves.items():
             try:
                 save(folder)
-            except Exception as error:  # raised by transformers; it must not end the training
+            except Exception as error:  # an error of transformers must not end the training
                 warnings.warn(f"mvc: the {part} is not recorded: {error}", stacklevel=2)
         root = Path(folder)
         paths = sorted(path for path in root.rglob("*") if path.is_file())
@@ -377,7 +384,7 @@ def _write_checkpoint(
     """Writes to ``folder`` what the Trainer needs: weights, generators, the Trainer's state.
 
     ``recorded``: the version's training state. If the version has production weights, the training
-    weights are written in their place.
+    weights are written instead of these.
     """
     state = json.dumps(recorded["trainer"], indent=2, sort_keys=True, default=lambda n: n.item())
     files = {"trainer_state.json": f"{state}\n".encode(), **_generators(recorded)}

@@ -32,12 +32,13 @@ from mvc.training.state.parts import included
 
 
 class MVCCallback(Records, keras.callbacks.Callback):
-    """Records a training; list it last, so that the versions include changes by other callbacks.
+    """Records a training. List this callback last, so that versions include changes by all
+    callbacks.
 
-    ``repo`` is an open Repository, or the path of an existing one. ``every`` is ``batch`` or
+    ``repo`` is an open Repository, or the path of an existing repository. ``every`` is ``batch`` or
     ``epoch``. With ``batch``, every ``every_n_batches``-th batch is recorded. ``resume`` is the
-    version from which the first ``fit`` continues. ``include`` names any of ``model``,
-    ``optimizer``, ``rng``, by default all. The other options are those of ``mvc.Recorder``. A
+    version from which the first ``fit`` continues. ``include`` lists parts to record: ``model``,
+    ``optimizer``, ``rng``; by default all. The other options are those of ``mvc.Recorder``. A
     pipeline that needs the data of a batch is refused, since Keras does not provide it. A pipeline
     that needs the loss uses the loss that Keras logs.
     """
@@ -67,19 +68,19 @@ class MVCCallback(Records, keras.callbacks.Callback):
             "Keras does not pass batches to callbacks",
         )
         self._steps = 0
-        self._restored: RestoredFit | None = None  # until its epoch starts
+        self._restored: RestoredFit | None = None  # None from the start of its epoch on
         self._skip: Skip | None = None
 
     def close(self) -> Report | None:
         """Commits the queued versions, as ``on_train_end`` does. Call it after an exception."""
         self._end_skip()
-        if self._restored is not None:  # fit had no epoch left
+        if self._restored is not None:  # True if fit had no epoch left
             self._restored = None
             begin_at(self.model, None)
         return super().close()
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 (the name is Keras's)
-        self.close()  # after a fit that ended with an exception
+        self.close()  # ends a previous fit that raised an exception
         model, data = self.model, data_of_fit()
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
@@ -170,8 +171,8 @@ class MVCCallback(Records, keras.callbacks.Callback):
             skip.end()
 
     def _check_thread(self) -> None:
-        # Keras does not recognize a callback outside a list, and calls it from its own threads
-        # while the next batch trains.
+        # If a callback is passed without a list, Keras calls it from threads of its own while the
+        # next batch trains.
         if threading.get_ident() != self._thread:
             raise WrongUsage(
                 "Keras calls this callback from another thread than the training's",
@@ -184,8 +185,8 @@ def load(
 ) -> CommitId:
     """Loads the weights of a version into ``model``, which must be built. Returns the version's id.
 
-    Raises CannotResume, before anything changes. The error names the first weight that is missing,
-    unexpected, or of another shape or dtype.
+    If a weight is missing, unexpected, or of another shape or dtype, raises CannotResume with its
+    name before anything changes.
     """
     _check_backend()
     commit, current = repo.find(rev), weights(model)
@@ -201,7 +202,7 @@ def load(
 
 
 def _hyper(model: Any, params: Mapping[str, Any]) -> dict[str, str]:
-    """The optimizer's configuration, and plain arguments of ``compile`` and ``fit``."""
+    """The optimizer's configuration, and the plain arguments of ``compile`` and ``fit``."""
     fit = {"epochs": params.get("epochs"), "steps_per_epoch": params.get("steps")}
     optimizer = None if model.optimizer is None else model.optimizer.get_config()
     loss = model.loss if isinstance(model.loss, str) else None
@@ -223,19 +224,22 @@ def _check_backend() -> None:
 
 
 class Skip:
-    """Replaces the model's train function for ``count`` batches, which only return ``logs``."""
+    """Skips ``count`` batches.
+
+    It replaces the model's train function, which for these batches only returns ``logs``.
+    """
 
     def __init__(self, model: Any, count: int, logs: Mapping[str, float]) -> None:
         self._model = model
         self._train = model.train_function
         self._logs = dict(logs)
-        self._fit = model.history  # Keras creates a new one for every fit
-        self.announced = False  # whether a batch of this fit comes next
+        self._fit = model.history  # Keras creates a new object for every fit
+        self.announced = False  # whether Keras announced a batch of this fit
         self.left = count
         model.train_function = self
 
     def __call__(self, data: Any) -> Any:
-        # After an interrupted fit, the next one must not skip its batches.
+        # If a fit was interrupted, the next fit must not skip its batches.
         if self._model.history is not self._fit or not self.announced:
             self.end()
             return self._train(data)

@@ -1,8 +1,8 @@
-"""Private names of Keras 3.15; only this module uses them.
+"""Private names of Keras 3.15. Only this module uses such names.
 
-Keras does not show callbacks the data of a ``fit``. But ``fit`` creates an ``EpochIterator`` for
-the data before it calls any callback. So this module wraps the constructor of that class, to note
-the newest iterator of each thread.
+Keras does not show callbacks the data of a ``fit``. But before ``fit`` calls any callback, it
+creates an ``EpochIterator`` for the data. So this module wraps the constructor of that class, to
+note the newest iterator of each thread.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import global_seed_generator
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-_GLOBAL = "global_seed_generator"  # Keras's name for its generator
+_GLOBAL = "global_seed_generator"  # Keras's name for its own random generator
 
 
 class FitData(NamedTuple):
-    """The source of a ``fit``'s data, as far as Keras shows it."""
+    """What Keras shows about the data of a ``fit``.
+
+    ``unrepeatable``: why the data cannot be read again in the same order; None if it can be.
+    ``sizes``: the amount of data, if known.
+    """
 
     unrepeatable: str | None = None
     """Why a later process cannot read an epoch again; None if it can."""
@@ -57,17 +61,20 @@ EpochIterator.__init__ = _noted
 
 
 def data_of_fit() -> FitData:
-    """The data of the current ``fit``; call it once, in the first callback of the fit."""
+    """The data of the current ``fit``.
+
+    Call this function once, in the first callback of the fit.
+    """
     noted, _newest.iterator = _newest.iterator, None
     iterator = None if noted is None else noted()
     if iterator is None:
-        return FitData()  # not Keras's own ``fit``
+        return FitData()  # the fit is not Keras's own
     adapter = iterator.data_adapter
     why = None
     if type(adapter).__name__ == "GeneratorDataAdapter":
         why = "the data comes from a generator"
     elif getattr(adapter, "enqueuer", None) is not None:
-        # Batches that its threads have read ahead are used later.
+        # Threads read batches ahead. These batches are used later.
         why = "the data comes from a PyDataset with workers"
     elif iterator.steps_per_epoch is not None:
         why = "with steps_per_epoch an epoch continues the iterator of the previous one"
@@ -94,7 +101,10 @@ def set_own_generator(recorded: torch.Tensor | None) -> None:
 
 
 def begin_at(model: Any, epoch: int | None) -> None:
-    """Makes ``fit`` start with this epoch after ``on_train_begin``; None resets this."""
+    """Makes ``fit`` start with this epoch after ``on_train_begin``.
+
+    None: makes it start as usual.
+    """
     model._initial_epoch = epoch
 
 
@@ -104,6 +114,6 @@ def layers_of(model: Any) -> list[Any]:
 
 
 def inner_optimizers(optimizer: Any) -> list[Any]:
-    """The optimizers that this one wraps."""
-    one = getattr(optimizer, "inner_optimizer", None)  # of a LossScaleOptimizer
+    """The optimizers that ``optimizer`` wraps."""
+    one = getattr(optimizer, "inner_optimizer", None)  # attribute of a LossScaleOptimizer
     return list(getattr(optimizer, "_inner_optimizers", [])) if one is None else [one]

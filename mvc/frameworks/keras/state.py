@@ -1,12 +1,12 @@
 """The full state of a Keras training, and resuming from it, bit for bit on the same machine.
 
-The model's file of a version contains only its weights. The training state has the optimizer's
-variables, the seed generators of layers, running metrics, random generators, and the position in
-``fit``.
+A version has two files: the weights of the model, and the training state. The training state has
+the optimizer's variables, the seed generators of layers, running metrics, random generators, and
+the position in ``fit``.
 
-Keras draws the order of an epoch when the epoch begins. The state of the generators before that
-draw reproduces the order. A digest of their state after the draw verifies this. Keras also has its
-own generator for layers without a seed generator.
+When an epoch begins, Keras draws random numbers for its order. If the generators are set to their
+state before the draw, the same order is drawn again. To verify this, the state after the draw is
+compared by a digest. Keras also has its own generator for layers without a seed generator.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _BY = RecordedBy(_SCHEMA, "state of a Keras training", "MVCCallback", _WEIGHTS)
 class TrainingSource:
     """States of a model in ``fit``, for a Recorder.
 
-    ``batch`` batches of epoch ``epoch`` (from 0) are done. ``batches``: how many the epoch has;
-    None if Keras does not know. ``logs``: those of the last done batch. ``digest``: a digest of the
-    generators after the epoch's order was drawn.
+    ``batch`` batches of epoch ``epoch`` (from 0) are done. ``batches``: how many batches the epoch
+    has; None if Keras does not know. ``logs``: what Keras logged for the last done batch.
+    ``digest``: a digest of the random generators after the epoch's order was drawn.
     """
 
     def __init__(self, model: Any, include: Sequence[str], data: FitData) -> None:
@@ -61,7 +61,10 @@ class TrainingSource:
         self.digest: str | None = None
 
     def batch_begins(self) -> None:
-        """Call it for every batch. At the first batch of an epoch, the order has been drawn."""
+        """Call it for every batch.
+
+        At the first batch of an epoch, the order was drawn just before.
+        """
         if self.digest is None:
             self.digest = _digest(rng_state())
 
@@ -102,7 +105,7 @@ class TrainingSource:
 
 
 class RestoredFit:
-    """A version loaded into a model, and its data for the rest of ``fit``."""
+    """A version that was loaded into a model, and its data for the rest of ``fit``."""
 
     def __init__(
         self,
@@ -114,10 +117,11 @@ class RestoredFit:
         data: FitData,
         epochs: Any,
     ) -> None:
-        """Compares, then restores. Raises CannotResume with the reason before any change.
+        """Compares the version with the training, then restores it.
 
-        ``data``: result of ``data_of_fit`` for the ``fit`` that resumes. ``epochs``: the last epoch
-        of that ``fit``.
+        If they do not match, raises CannotResume with the reason before any change. ``data``: the
+        result of ``data_of_fit`` for the ``fit`` that resumes. ``epochs``: the number at which that
+        ``fit`` ends.
         """
         self._recorded = recorded = training_state(repo, commit, name, by=_BY)
         self.epoch, self.batch = int(recorded["batch"]["epoch"]), int(recorded["batch"]["batch"])
@@ -151,18 +155,26 @@ class RestoredFit:
         _set_random_state(recorded["rng"])
 
     def enter_epoch(self) -> None:
-        """Call it before an interrupted epoch restarts, so that the same order is drawn again."""
+        """Sets the random generators so that the order of the interrupted epoch is drawn again.
+
+        Call it before this epoch restarts.
+        """
         self._metrics.apply()
         _set_random_state(self._recorded["order"]["before"])
 
     def leave_skipped(self) -> None:
-        """Sets the generators to the version's state. Call it after the done batches were
-        skipped.
+        """Sets the random generators to the version's state.
+
+        Call it after the done batches were skipped.
         """
         _set_random_state(self._recorded["rng"])
 
     def _check(self, why: str | None, sizes: list[str]) -> None:
-        """``why``: why the data cannot be read again, or None. ``sizes``: differing amounts."""
+        """Raises CannotResume if the epoch cannot be continued.
+
+        ``why``: why the data cannot be read again, or None. ``sizes``: how the amounts of data
+        differ.
+        """
         recorded, commit = self._recorded, self.resumed.commit
         _check_random(recorded["rng"])
         if not self.batch:
@@ -201,7 +213,7 @@ def _random_state() -> dict[str, Any]:
 
 
 def _check_random(recorded: Any) -> None:
-    """Raises CannotResume for states that ``_set_random_state`` cannot set."""
+    """Raises CannotResume for recorded states that ``_set_random_state`` cannot set."""
     check_rng(recorded)
     own = recorded.get("keras")
     if own is not None and (not isinstance(own, torch.Tensor) or own.shape != (2,)):
@@ -209,7 +221,7 @@ def _check_random(recorded: Any) -> None:
 
 
 def _set_random_state(recorded: Mapping[str, Any]) -> None:
-    set_own_generator(recorded["keras"])  # may draw from Python's generator, which is set next
+    set_own_generator(recorded["keras"])  # may draw from Python's generator, so set that afterwards
     set_rng_state(recorded)
 
 

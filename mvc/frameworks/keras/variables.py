@@ -1,12 +1,12 @@
-"""Keras variables by name, and loading of recorded tensors into them.
+"""Keras variables by name, and loading of recorded tensors into variables.
 
-A variable's name is its ``path``, such as ``sequential/dense/kernel``. If several variables of a
-model have the same path (layers of one name in a subclassed model), the second is ``...#2``, and so
-on in Keras's order.
+A variable's name is its ``path``, for example ``sequential/dense/kernel``. Several variables of a
+model may have the same path, if a subclassed model has layers with the same name. Then the name of
+the second variable ends in ``#2``, and so on in Keras's order.
 
-Keras numbers automatic names and continues counting from model to model within a process. If names
-differ only in such numbers, tensors and variables are matched in order, as by Keras's own
-``load_weights``.
+If a layer has no name, Keras makes a name with a number, and continues counting from model to model
+within a process. If names of tensors and variables differ only in such numbers, tensors and
+variables are matched in order, as Keras's own ``load_weights`` does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"_\d+(?=[/_#]|$)")
 
 
 def by_path(variables: Iterable[Any]) -> dict[str, Any]:
-    """The variables under unique names."""
+    """Maps unique names to the variables."""
     named: dict[str, Any] = {}
     for variable in variables:
         name, number = variable.path, 1
@@ -36,7 +36,7 @@ def by_path(variables: Iterable[Any]) -> dict[str, Any]:
 
 
 def weights(model: Any) -> dict[str, Any]:
-    """Trained and frozen weights, statistics, buffers of torch modules."""
+    """The model's trained and frozen weights, statistics, and buffers of torch modules, by name."""
     return {**by_path(model.weights), **_buffers(model)}
 
 
@@ -47,10 +47,13 @@ def no_weights(model: Any) -> list[str]:
 
 
 def _buffers(model: Any) -> dict[str, torch.Tensor]:
-    """Buffers of torch modules inside the model; Keras has no variables for these."""
+    """Buffers of torch modules inside the model.
+
+    Keras does not have variables for these buffers.
+    """
     buffers: dict[str, torch.Tensor] = {}
     for layer in layers_of(model):
-        module = getattr(layer, "module", None)  # of a TorchModuleWrapper
+        module = getattr(layer, "module", None)  # attribute of a TorchModuleWrapper
         if not isinstance(module, torch.nn.Module):
             continue
         path = layer.path or layer.name
@@ -64,10 +67,11 @@ def _buffers(model: Any) -> dict[str, torch.Tensor]:
 
 
 def stale_gradients(model: Any) -> dict[str, torch.Tensor]:
-    """Gradients that the next batch adds to, by position among the trained weights.
+    """Gradients to which the next batch adds, by position among the trained weights.
 
-    Keras registers only one of several weights of the same path with torch. Its ``zero_grad`` does
-    not reset the gradients of the rest, so they accumulate over the batches.
+    If several weights have the same path, Keras registers only one of them with torch. Keras's
+    ``zero_grad`` does not reset the gradients of the unregistered weights, so these accumulate over
+    the batches.
     """
     reached = {id(parameter) for parameter in model.parameters()}
     return {
@@ -78,23 +82,26 @@ def stale_gradients(model: Any) -> dict[str, torch.Tensor]:
 
 
 def set_stale_gradients(model: Any, gradients: Mapping[str, torch.Tensor]) -> None:
-    """Sets the result of ``stale_gradients``. Check first that the weights are the same."""
+    """Sets gradients that ``stale_gradients`` returned.
+
+    First check that the model has the same weights.
+    """
     for number, variable in enumerate(model.trainable_weights):
         gradient = gradients.get(str(number))
         variable.value.grad = None if gradient is None else gradient.to(variable.value.device)
 
 
 def seeds(model: Any) -> dict[str, Any]:
-    """States of the layers' seed generators: variables that are not weights."""
+    """States of the layers' seed generators. These are variables that are not weights."""
     own = {id(variable) for variable in model.weights}
     return by_path(v for v in model.variables if id(v) not in own)
 
 
 def optimizer_variables(optimizer: Any) -> dict[str, Any]:
-    """Moments, iterations, learning rate, loss scale.
+    """Variables of an optimizer: moments, iterations, learning rate, loss scale.
 
-    Keras does not list all variables of a wrapped optimizer, such as the running product of Nadam
-    in a LossScaleOptimizer; these are read from attributes.
+    If an optimizer wraps another optimizer, Keras does not list all variables. An example is the
+    running product of Nadam in a LossScaleOptimizer. Such variables are read from attributes.
     """
     variables = {id(variable): variable for variable in optimizer.variables}
     kind = type(optimizer.variables[0])  # the number of iterations always exists
@@ -116,8 +123,9 @@ def _with_inner(optimizer: Any) -> list[Any]:
 
 
 class Filling:
-    """Recorded tensors and their variables. The constructor checks that they match; ``apply``
-    copies.
+    """Recorded tensors and the variables to fill.
+
+    The constructor checks that tensors and variables match, and ``apply`` copies.
     """
 
     def __init__(self, owner: str, recorded: Mapping[str, Any], current: Mapping[str, Any]) -> None:
@@ -158,7 +166,9 @@ def _tensor_of(target: Any) -> torch.Tensor:
 
 
 def _check_names(owner: str, recorded: list[str], current: list[str]) -> None:
-    """Raises CannotResume for names that differ in more than Keras's numbers."""
+    """Raises CannotResume if names differ, unless they differ only in the numbers that Keras
+    counts.
+    """
     theirs, mine = ([_NUMBER.sub("", name) for name in names] for names in (recorded, current))
     for name, plain in zip(current, mine, strict=True):
         if plain not in theirs:

@@ -1,6 +1,6 @@
-"""PyTorch Lightning: versions of a model while a Trainer fits it, and resuming from them.
+"""PyTorch Lightning: versions of a model while a Trainer fits it, and resuming from these versions.
 
-``MVCCallback`` passes every optimizer step to a Recorder, whose thread commits it
+``MVCCallback`` passes every optimizer step to a Recorder. A thread of the Recorder commits it
 (``mvc.training.writer_thread``). ``MVCCheckpointIO`` stores the checkpoints of ``ModelCheckpoint``
 (``mvc.frameworks.lightning.checkpoint``).
 """
@@ -43,10 +43,11 @@ _HOOK = "on_train_batch_end"
 class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
     """Records a version after every ``every_n_steps``-th batch in which an optimizer stepped.
 
-    ``repo`` is an open Repository, or the path of an existing one. ``include`` names any of
-    ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``, by default all. The other options
-    are those of ``mvc.Recorder``. The loss and ``trainer.callback_metrics`` are metrics of each
-    version. Decisions of a lossy pipeline receive the batch of ``training_step``.
+    ``repo`` is an open Repository, or the path of an existing repository. ``include`` lists parts
+    to record: ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``; by default all. The
+    other options are those of ``mvc.Recorder``. The loss and ``trainer.callback_metrics`` become
+    metrics of each version. If a lossy pipeline decides whether a version is saved, the decision
+    gets the batch of ``training_step``.
 
     To resume bit for bit: ``trainer.fit(model, ckpt_path=callback.resume())``.
     """
@@ -68,14 +69,14 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
         self._include = frozenset(included(include))
         self._steps = 0
         self._resume: Resume | None = None
-        self._undo = ExitStack()  # undoes changes of a fit to trainer and module
+        self._undo = ExitStack()  # undoes what a fit changed in trainer and module
 
     def resume(self, rev: str | CommitId | None = None) -> str:
         """The ``ckpt_path`` for ``trainer.fit``, to resume from a version.
 
-        ``rev`` is by default the newest version of ``branch`` or of HEAD. Raises CannotResume if
-        the version lacks a needed part. ``fit`` raises CannotResume if model, optimizers or loaders
-        do not match.
+        ``rev`` is by default the newest version of ``branch``, or of HEAD without ``branch``.
+        Raises CannotResume if the version lacks a needed part. ``fit`` raises CannotResume if
+        model, optimizers or loaders do not match.
         """
         self._resume = Resume(self.repo, self._find(rev), self._options.name)
         return self._resume.path
@@ -90,7 +91,7 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
                 f"MVCCallback does not work with {type(trainer.strategy).__name__}",
                 hint="train on one device or with DDP; sharded states are not supported",
             )
-        # This callback is last, so that a version includes changes by other callbacks.
+        # Make this callback the last, so that a version includes changes by all callbacks.
         trainer.callbacks = [*(c for c in trainer.callbacks if c is not self), self]
         self.resumed = None
         if self._resume is not None:
@@ -101,14 +102,14 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         if self._resume is not None and trainer.ckpt_path != self._resume.path:
-            self._resume = None  # the user resumes from something else
+            self._resume = None  # ``ckpt_path`` is not that of ``resume``
         origin = None
         if self._resume is not None:
             self._resume.on_fit_start(trainer)
             self.resumed = self._resume.resumed
             self._steps, origin = self.resumed.step, self.resumed.commit
         if trainer.is_global_zero and not trainer.fast_dev_run:
-            # Only now the module has all its layers, and ``_begin`` reads its buffers.
+            # ``_begin`` reads the module's buffers. Before ``setup``, layers may be missing.
             owners = (pl_module, trainer.datamodule)
             hyper = hyper_parameters(*(("", getattr(owner, "hparams", None)) for owner in owners))
             self._begin(self._source, origin=origin, hyper=hyper)
@@ -153,7 +154,8 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
     def _wait_for(self, module: Any, trainer: Any) -> None:
         """Records each batch after the module's own hook, which runs after all callbacks.
 
-        The hook may change weights (clipping, averaging), and the next batch starts from these.
+        This hook may change weights (for example by clipping or averaging), and the next batch
+        starts from the changed weights.
         """
         hook, own = getattr(module, _HOOK), vars(module).get(_HOOK)
 
@@ -185,11 +187,14 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
             data=batch if self._by_data else None,
         )
         last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
-        # The end of an epoch has no batch that a decision could evaluate.
+        # At the end of an epoch, there is no batch for a decision that evaluates batches.
         self._ended = recorded and last and not self._decides
 
     def _record_epoch(self, trainer: Any) -> None:
-        """Records the state after validation and schedulers, with which the next epoch begins."""
+        """Records the state after validation and schedulers.
+
+        The next epoch begins with this state.
+        """
         if self._recorder is not None and self._ended:
             self._ended = False
             self._source.next = EPOCH
@@ -220,6 +225,6 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
 
 
 def _loss(outputs: Any) -> Any:
-    """The loss in the result of ``training_step``; None if it is not a single number."""
+    """The loss in the result of ``training_step``. None if the loss is not a single number."""
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     return loss if loss is not None and getattr(loss, "ndim", 0) == 0 else None

@@ -1,8 +1,8 @@
 """A checkpoint plugin: checkpoints of ModelCheckpoint become versions.
 
-A checkpoint is two files of one commit: the model's ``state_dict``, and the rest. A *marker*, a
-short text that names the commit, is at the path where Lightning expects a file. Listing, linking,
-renaming and deleting checkpoints work on markers as on any other file.
+A checkpoint is two files of one commit: the model's ``state_dict``, and the rest. At the path where
+Lightning expects a file, there is a *marker*: a short text that names the commit. Lightning lists,
+links, renames and deletes markers as it does with other files.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _TRAINING = ".training.safetensors"
 class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
     """``Trainer(plugins=[MVCCheckpointIO(repo)])`` stores every checkpoint in a repository.
 
-    ``repo`` is an open Repository, or the path of an existing one. A checkpoint is durable when
-    ``save_checkpoint`` returns. ``deploy``: the target to which each checkpoint is deployed.
+    ``repo`` is an open Repository, or the path of an existing repository. A checkpoint is durable
+    when ``save_checkpoint`` returns. ``deploy``: the target to which each checkpoint is deployed.
     ``branch``: by default the branch that is current at the first checkpoint. ``run``: the name of
     the training.
     """
@@ -88,8 +88,8 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
     ) -> None:
         """Commits a checkpoint, then writes the marker at ``path``.
 
-        Raises UnsupportedTensor, which names a value that cannot be stored exactly. Then nothing is
-        written.
+        If a value cannot be stored exactly, raises UnsupportedTensor with its name. In this case
+        nothing is written.
         """
         if storage_options is not None:
             raise WrongUsage("MVCCheckpointIO does not support storage_options")
@@ -116,7 +116,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         }
         training = training_path(name)
         if self._saver is not None and not self._saver.is_alive():
-            self._branch = self._named  # AsyncCheckpointIO has one thread per training
+            self._branch = self._named  # a new thread means a new training (AsyncCheckpointIO)
         self._saver = threading.current_thread()
         self._branch = self._branch or repo.head().branch
         states = (
@@ -141,9 +141,9 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """The saved dictionary, from a marker's path or from ``mvc:REV``.
+        """The saved dictionary. ``path``: the path of a marker, or ``mvc:REV``.
 
-        ``mvc:REV`` is the checkpoint that this version added or changed. Tensors are on the CPU
+        ``mvc:REV`` is the checkpoint that the version REV added or changed. Tensors are on the CPU
         unless ``map_location`` says otherwise. Raises UnknownPath.
         """
         del weights_only  # loading never runs code
@@ -156,8 +156,9 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
             return _loaded(repo, path, map_location)
 
     def remove_checkpoint(self, path: str | PathLike[str]) -> None:
-        """Removes the marker. The next version does not have the checkpoint; older versions still
-        have it.
+        """Removes the marker.
+
+        The next version does not have the checkpoint. Older versions still have it.
         """
         files = FileSystem()
         file = _local(files, path)
@@ -170,7 +171,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         files.unlink(file, missing_ok=True)
 
     def teardown(self) -> None:
-        """Ends a training; closes the repository if this object opened it."""
+        """Ends a training. If this object opened the repository, closes the repository."""
         self._branch = self._named
         self._repository.close()
 
@@ -216,7 +217,9 @@ def _read_marker(files: FileSystem, path: str | PathLike[str]) -> tuple[CommitId
 
 
 def _is_model(model: Any) -> bool:
-    """Whether a ``state_dict`` can be a file of its own: names and plain tensors."""
+    """Whether a ``state_dict`` has only names and plain tensors, so that it can be a file of its
+    own.
+    """
     return (
         type(model) in {dict, OrderedDict}
         and bool(model)
@@ -236,8 +239,7 @@ def _local(files: FileSystem, path: str | PathLike[str]) -> Path:
 def _tracked(repo: Repository, file: Path) -> str:
     """The model's path in a version, relative to the repository, the current folder, or the root.
 
-    The model's path differs from the marker's, so that ``commit -a`` does not commit a marker as a
-    model.
+    This path differs from the marker's path. So ``commit -a`` does not commit a marker as a model.
     """
     files = FileSystem()
     folder = files.realpath(file.parent)
@@ -248,7 +250,7 @@ def _tracked(repo: Repository, file: Path) -> str:
 
 
 def _own_checkpoint(repo: Repository, commit: CommitId) -> str:
-    """The checkpoint that a version added or changed, or its only one."""
+    """The path of the checkpoint that a version added or changed, or of its only checkpoint."""
     entries = repo.manifest(commit).by_path
     names = [path for path in entries if path.endswith(_TRAINING)]
     parents = repo.log(commit, limit=1)[0].commit.parents

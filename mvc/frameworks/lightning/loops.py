@@ -1,13 +1,14 @@
 """Lightning's loops: the next event, the order of an epoch, and drawing that order again.
 
-A loader that shuffles draws from a generator when the epoch begins: a base seed when its iterator
-is created, and the order when the first batch is fetched. To resume inside an epoch, the generators
-are set to their states at these two moments, and the done batches are skipped. Then the generators
-are set to their states after the last done batch.
+When an epoch begins, a loader that shuffles draws random numbers twice: a base seed when its
+iterator is created, and the order when the first batch is fetched. To resume inside an epoch, the
+random generators are set to their states at these two moments, and the batches that are done are
+skipped. Then the generators are set to their states after the last of these batches.
 
-Only this module uses private names of Lightning (of 2.6). Lightning has no hook at these moments,
-so two methods of the loops are wrapped during a ``fit``: the method called just before the first
-iterator is created, and the start of an epoch's loop, which creates the later iterators.
+Only this module uses private names of Lightning (of 2.6). Lightning has no hook at these two
+moments. So two methods of the loops are wrapped during a ``fit``. The first is the method that is
+called just before the first iterator is created. The second is the start of an epoch's loop, which
+creates all later iterators.
 """
 
 from __future__ import annotations
@@ -50,11 +51,14 @@ def checkpoint_of(trainer: Any) -> dict[str, Any]:
 
 
 def begin(loop: Any, *, middle: bool) -> None:
-    """Makes the fit loop, with restored states, run as if no checkpoint had been loaded."""
+    """Makes the fit loop, whose states were restored, run as if no checkpoint had been loaded.
+
+    ``middle``: whether training resumes inside an epoch.
+    """
     loop._restarting = False
-    if middle:  # else schedulers that monitor a metric would be skipped at the end of the epoch
+    if middle:  # more would skip schedulers that monitor a metric
         return
-    # Sets fields, because the setter of ``restarting`` stays true whenever ``max_steps`` is set.
+    # Set fields: the property ``restarting`` would stay true if ``max_steps`` is set.
     loop._loaded_from_state_dict = loop._resuming_from_checkpoint = False
     loop.reset_restart_stage()
     for inner in vars(loop).values():
@@ -63,7 +67,7 @@ def begin(loop: Any, *, middle: bool) -> None:
 
 
 class Order:
-    """Watches the orders that one ``fit`` draws until ``release``."""
+    """Watches the orders that one ``fit`` draws, until ``release``."""
 
     def __init__(self, trainer: Any) -> None:
         self._loop = loop = trainer.fit_loop
@@ -74,7 +78,7 @@ class Order:
             )
         self._iterator: dict[str, Any] | None = None
         self._first: dict[str, Any] | None = None
-        # Order and generators of a version, until training has resumed inside its epoch.
+        # What ``resume`` got, until training has resumed inside the version's epoch.
         self._entering: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
         ready, start = loop._load_combined_loader_states, loop.epoch_loop.on_run_start
 
@@ -101,7 +105,7 @@ class Order:
             vars(self._loop.epoch_loop).pop(name, None)
 
     def _draw(self) -> dict[str, Any]:
-        """The current global generators and those of the loaders."""
+        """The present states of the global random generators and of the loaders' generators."""
         return {"rng": rng_state(), "own": self._own()}
 
     def _own(self) -> list[torch.Tensor]:
@@ -122,8 +126,10 @@ class Order:
         return [] if combined is None else list(combined.flattened)
 
     def state(self) -> dict[str, Any]:
-        """The data for ``resume``: generators now and at the two moments, and properties of the
-        loaders.
+        """The data for ``resume``.
+
+        The states of the random generators now and at the two moments (see the module's text), and
+        the loaders' amounts of data.
         """
         loaders = self._loaders()
         return {
@@ -136,17 +142,20 @@ class Order:
         }
 
     def _limit(self) -> Sizes:
-        """The batches that the Trainer uses per epoch; None for all."""
+        """How many batches the Trainer uses per epoch; None for all."""
         limit = self._loop.max_batches
         return {"batches that the Trainer takes": limit if isinstance(limit, int) else None}
 
     def check_sizes(self, recorded: Mapping[str, Any], *, middle: bool) -> list[str]:
-        """Differences in the amount of data. With ``middle``, they raise CannotResume."""
+        """How the amount of data differs from the recorded one.
+
+        With ``middle`` (inside an epoch), a difference raises CannotResume.
+        """
         differences = compare(recorded.get("sizes", []), self._loaders(), middle=middle)
         return differences or changed(recorded.get("limit", {}), self._limit())
 
     def resume(self, recorded: Mapping[str, Any], rng: Mapping[str, Any], *, middle: bool) -> None:
-        """Starts the next epoch with the recorded generators.
+        """Starts the next epoch with the recorded states of the random generators.
 
         With ``middle``, the epoch continues at the position in Lightning's loop.
         """
@@ -157,7 +166,10 @@ class Order:
             self._set(recorded["now"], rng)
 
     def _suppress_warning(self) -> None:
-        """Lightning warns that it cannot resume inside an epoch; this module resumes exactly."""
+        """Suppresses Lightning's warning that it cannot resume inside an epoch.
+
+        The warning is wrong here: this module resumes exactly.
+        """
         epoch = self._loop.epoch_loop
         reset = epoch.reset
 
@@ -194,7 +206,7 @@ class Order:
 
 def check_draws(recorded: Mapping[str, Any]) -> None:
     """Raises CannotResume if training cannot resume inside the epoch."""
-    if all(recorded["stateful"]):  # Lightning restores such loaders itself
+    if all(recorded["stateful"]):  # Lightning itself restores stateful loaders
         return
     if len(recorded["stateful"]) > 1:
         raise CannotResume(

@@ -1,7 +1,8 @@
 """The state of a Lightning training as a Recorder stores it, and resuming from it.
 
-The training state has the parts of ``mvc.training.state.parts`` and a part ``lightning``: the
-Trainer's checkpoint without the data stored elsewhere, and the order of the epoch.
+The training state has the parts of ``mvc.training.state.parts`` and a part ``lightning``. This part
+has the order of the epoch and the Trainer's checkpoint, without the data that is stored elsewhere
+in the version.
 
 ``fit(ckpt_path=...)`` makes the Trainer ask its checkpoint plugin for the version. Lightning's code
 restores model, callbacks, loops and schedulers. This module loads optimizers by parameter names,
@@ -30,11 +31,14 @@ from mvc.training.state.parts import TrainingParts, no_weights
 
 _ELSEWHERE = ("state_dict", "optimizer_states", "lr_schedulers")
 _BY = resume.RecordedBy(name="Lightning's MVCCallback", part="lightning")
-_HYPER = ("NAME", "KEY", "TYPE")  # keys of hyper-parameters, as attributes of modules
+_HYPER = ("NAME", "KEY", "TYPE")  # suffixes of the attributes that name hyper-parameters
 
 
 class TrainerSource:
-    """States of a running ``fit``, for a Recorder. ``next``: the event after this version."""
+    """States of a running ``fit``, for a Recorder.
+
+    ``next``: what Lightning does next, after the recorded batch.
+    """
 
     def __init__(self, trainer: Any, order: Order, include: frozenset[str]) -> None:
         self._trainer = trainer
@@ -76,12 +80,12 @@ class TrainerSource:
         }
 
     def _checkpoint(self) -> dict[str, Any]:
-        """The states of loops, callbacks, precision and data module, and additions by hooks."""
+        """The states of loops, callbacks, precision and data module, and what hooks have added."""
         trainer = self._trainer
         checkpoint = checkpoint_of(trainer)
         unread = [*_ELSEWHERE]
         for owner in (trainer.lightning_module, trainer.datamodule):
-            if owner is not None:  # resuming does not read hyper-parameters
+            if owner is not None:  # leave out hyper-parameters, which resuming does not read
                 unread += [getattr(owner, f"CHECKPOINT_HYPER_PARAMS_{x}") for x in _HYPER]
         if "scaler" not in self._include:
             unread.append(type(trainer.precision_plugin).__qualname__)
@@ -90,17 +94,18 @@ class TrainerSource:
         if self.next == EPOCH:
             progress = checkpoint["loops"]["fit_loop"]["epoch_progress"]
             for part in (progress["total"], progress["current"]):
-                part["ready"] = part["started"]  # the new epoch will be announced again
+                part["ready"] = part["started"]  # the new epoch will be counted again
         return checkpoint
 
 
 class Resume:
-    """A version that ``fit`` resumes from. The constructor makes all checks that need no
-    Trainer.
+    """A version from which ``fit`` resumes.
+
+    The constructor makes all checks for which no Trainer is needed.
     """
 
     def __init__(self, repo: Repository, commit: CommitId, name: str) -> None:
-        """Raises CannotResume with the reason."""
+        """Raises CannotResume, with the reason, if a check fails."""
         self.path = f"mvc:{commit}"
         self._recorded = recorded = resume.training_state(repo, commit, name, by=_BY)
         self._lightning = lightning = recorded["lightning"]
@@ -127,7 +132,7 @@ class Resume:
         self.resumed = Resumed(commit, recorded["step"], recorded["batch"], differs)
 
     def checkpoint(self, trainer: Any) -> dict[str, Any]:
-        """The dictionary that Lightning would load from a file, without the optimizers."""
+        """The dictionary that Lightning would load from a file. It does not have the optimizers."""
         if trainer.world_size > 1:
             raise CannotResume(
                 f"{self.resumed.commit.short} has the random generators of one process, "
@@ -141,12 +146,12 @@ class Resume:
         return {
             **original(self._lightning["checkpoint"]),
             "state_dict": weights,
-            "optimizer_states": [],  # loaded by name in on_fit_start
+            "optimizer_states": [],  # loaded in on_fit_start
             "lr_schedulers": self._schedulers,
         }
 
     def on_fit_start(self, trainer: Any) -> None:
-        """Loads the optimizers, which exist now, and the buffers outside of ``state_dict``."""
+        """Loads the optimizers, which now exist, and the buffers that are not in ``state_dict``."""
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         for part, current, recorded in (
             ("optimizers", trainer.optimizers, self._optimizers),
@@ -166,7 +171,7 @@ class Resume:
         common.load_with_optimizers(module, self._weights, self._recorded["buffers"], optimizers)
 
     def on_train_start(self, trainer: Any, order: Order) -> None:
-        """Makes the restored loops continue as if training had never stopped.
+        """Makes the restored loops continue as if training had not stopped.
 
         Raises CannotResume if training resumes inside an epoch and the data have changed.
         """
@@ -185,7 +190,9 @@ class Resume:
 
 
 class VersionReader:
-    """The Trainer's own checkpoint plugin, except that one path loads a version."""
+    """The Trainer's own checkpoint plugin, except that one path stands for a version
+    and loads it.
+    """
 
     def __init__(self, trainer: Any, resume: Resume) -> None:
         self._trainer = trainer

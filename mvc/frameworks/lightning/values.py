@@ -2,8 +2,8 @@
 
 A checkpoint has values that a state of mvc cannot contain: paths, counters, hyper-parameters in an
 ``AttributeDict``. Each of these becomes a plain value, and a list of kinds records its type. The
-table ``_KINDS`` has all kinds. A value of any other type is refused, because only running code of
-the file could restore it.
+table ``_KINDS`` has all kinds. A value of any other type is refused, because it could be restored
+only by running code that the file names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FACTORIES: dict[str, Any] = {f.__name__: f for f in (bool, dict, float, int, li
 
 
 class _Kind(NamedTuple):
-    """A type with the conversions of its values to plain values and back."""
+    """A type, and functions that convert its values to plain values and back."""
 
     type: type
     out: Callable[[Any], Any]
@@ -36,7 +36,7 @@ class _Kind(NamedTuple):
 
 
 def _sorted(values: Any) -> list[Any]:
-    return sorted(values, key=repr)  # a set's order differs in every process
+    return sorted(values, key=repr)  # sorted, because a set's order differs in every process
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -86,10 +86,10 @@ _NAMES = {kind.type: name for name, kind in _KINDS.items() if name != "state-dic
 
 
 def plain(value: Any, name: str) -> dict[str, Any]:
-    """``value`` in types that a state can contain, with the original types of converted values.
+    """``value`` in types that a state can contain, and the original types of converted values.
 
-    Tensors are not copied. Raises UnsupportedTensor, which names the keys of a value below
-    ``name``.
+    Tensors are not copied. If a value cannot be converted, raises UnsupportedTensor with the keys
+    of this value below ``name``.
     """
     kinds: list[list[Any]] = []
     return {"value": _out(value, (), name, kinds), "kinds": kinds}
@@ -126,7 +126,7 @@ def _text(name: str, keys: KeyPath) -> str:
 
 
 def _converted(value: Any, keys: KeyPath, convert: Callable[[Any, KeyPath], Any]) -> Any:
-    """A container with its items converted; any other value unchanged."""
+    """A container with its items converted. Any other value is returned unchanged."""
     if type(value) in {dict, OrderedDict}:
         return type(value)((k, convert(v, (*keys, k))) for k, v in value.items())
     if type(value) in {list, tuple}:
