@@ -1,7 +1,7 @@
 """Canonical bytes: one encoding per value, so that equal values have equal hashes.
 
-Unsigned integers are encoded in LEB128 without redundant trailing groups. A signed integer is
-mapped to an unsigned one (zigzag) first. The length of a byte string is written before its bytes.
+Unsigned integers are encoded in LEB128 without redundant trailing groups. A signed integer is first
+mapped to an unsigned integer (zigzag). The length of a byte string is written before its bytes.
 ``Reader`` refuses anything that ``Writer`` would not have written (docs/format.md, "Primitives").
 """
 
@@ -17,7 +17,7 @@ _MAX_UINT_BYTES = 10
 _ONE_BYTE = [bytes((value,)) for value in range(0x80)]  # most numbers are small
 
 
-@lru_cache(maxsize=4096)  # tensors of a model have few lengths
+@lru_cache(maxsize=4096)  # tensors of a model have few different lengths
 def encode_uint(value: int) -> bytes:
     """LEB128 of 0 <= ``value`` < 2**64.
 

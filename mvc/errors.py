@@ -161,7 +161,7 @@ class CannotResume(MvcError):
 
 
 class DoesNotFit(MvcError):
-    """A version's tensors do not fit the module to load them into."""
+    """A version's tensors do not fit the torch module that should load the tensors."""
 
 
 class BadMessage(MvcError):
@@ -201,7 +201,7 @@ class CannotRetrain(MvcError):
 
 
 class RetrainingDiffers(MvcError):
-    """A replay computed other weights than those of the version. The new weights are not returned.
+    """A replay computed other weights than the stored weights. The new weights are not returned.
 
     ``tensors``: one ``mvc.recipes.replay.TensorDifference`` for each tensor that differs.
     """
@@ -210,7 +210,7 @@ class RetrainingDiffers(MvcError):
 
 
 class WeightsDropped(MvcError):
-    """The weights of a version were dropped. A replay of the version's recipe recovers them."""
+    """The weights of a version were dropped. A replay of the recipe recovers the weights."""
 
 
 class NothingToCommit(MvcError):

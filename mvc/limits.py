@@ -34,7 +34,7 @@ MAX_CODE_FILES = 500  # source files attached to a version
 MAX_CODE_BYTES = 16 * MIB  # all source files of a version
 MAX_ARGUMENTS = MIB  # a model's constructor arguments as JSON
 
-MAX_SKELETON = 256 * MIB  # bytes of one file besides the data of its tensors
+MAX_SKELETON = 256 * MIB  # bytes of one file outside the data of its tensors
 MAX_UNFOLDED = (16, 256 * MIB)  # bytes of all strided tensors of a file: 16 * file size + 256 MiB
 
 # codecs: a thread works on one chunk at a time; one piece at a time is in memory
@@ -53,7 +53,7 @@ MAX_ENTRY = 16 * MIB  # one journal entry's payload
 INDEX_BATCH = 512  # journal entries that are in memory before they are added to the index
 
 # remote
-BUCKET_DAYS = 14  # days before unreferenced objects are deleted: clients may use them
+BUCKET_DAYS = 14  # days for which unreferenced objects stay: clients may read them
 
 # adapters
 MAX_SAFETENSORS_HEADER = 100_000_000

@@ -24,7 +24,7 @@ ATTACHED = ".mvc/"
 """The prefix of the paths of attachments, which are stored with a version but are not its files."""
 
 SCRATCH = "retraining"
-"""The folder of ``.mvc`` with the scratch folders of processes."""
+"""The folder in ``.mvc`` with temporary folders of processes, such as replays of trainings."""
 
 PATCH = "code.patch"
 """The attachment with the uncommitted changes of the code, as a patch of the code's git commit."""
@@ -72,7 +72,7 @@ def printable(text: str) -> str:
 def encode_text(value: str) -> bytes:
     """``value`` in UTF-8. Bytes that could not be decoded (surrogateescape) are restored.
 
-    Raises WrongUsage for a surrogate that does not stand for such a byte.
+    Raises WrongUsage for a surrogate that does not represent such a byte.
     """
     try:
         return value.encode("utf-8", "surrogateescape")

@@ -36,7 +36,7 @@ from typing import Any, NoReturn
 from mvc.errors import DamagedData, UnsupportedTensor
 
 MAX_DEPTH = 100
-"""Most levels of nested containers. A state that contains itself exceeds this limit, too."""
+"""The largest number of nested levels. A state that contains itself exceeds this limit, too."""
 
 _VERSION = 1
 _DECIMAL_BITS = 256
@@ -73,7 +73,7 @@ class Names:
         self._counts: dict[str, int] = {}
 
     def unique(self, name: str | None) -> str:
-        """``name``, or ``name#N`` with the first unused N. ``tensor`` if there is no name."""
+        """``name``, or ``name#N`` with the first unused N. An empty name becomes ``tensor``."""
         name = unique = name or "tensor"
         while unique in self._counts:
             self._counts[name] += 1

@@ -113,7 +113,7 @@ def number(value: float) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """``part`` of ``whole``: ``28.7 %``. Only exact values are ``0 %`` and ``100 %``."""
+    """``part`` of ``whole``: ``28.7 %``. ``0 %`` and ``100 %`` are always exact."""
     if not whole:
         return "0 %"
     share = 100 * part / whole
@@ -149,7 +149,7 @@ def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
 
 
 def listed(words: Sequence[str], most: int | None = None, joint: str = ", ") -> str:
-    """The first ``most`` words, and the number of the remaining words. None means all words."""
+    """The first ``most`` words, and how many words remain. ``most``: None means all words."""
     rest = len(words[most:]) if most is not None else 0
     return joint.join(words[:most]) + (f" and {rest:,} more" if rest else "")
 

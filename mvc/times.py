@@ -38,7 +38,7 @@ _ISO = (  # patterns are compiled on first use: few commands parse a time
     r"\s?(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?|[a-z_]+/[a-z0-9_/+-]+)?)?"
 )
 _COMPACT = r"(?ai)(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)?(.*))?"
-_PARTS = {  # parts of 'Sat, 28 Nov 2026 19:03:50 +0000' besides the names of the day and the month
+_PARTS = {  # parts of 'Sat, 28 Nov 2026 19:03:50 +0000' that are no names of days or months
     "day": r"(?a)\d\d?",
     "year": r"(?a)\d{4}",
     "time": r"(?a)\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?",

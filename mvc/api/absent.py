@@ -1,4 +1,4 @@
-"""Fetches absent states, which a retention rule forgot in this repository or which never arrived.
+"""Fetches absent states, which were forgotten by a retention rule or were never fetched.
 
 The methods of ``Repository`` that read states call ``with_states``. Functions of lower layers never
 fetch. So a method that needs no state, such as ``history``, fetches nothing.

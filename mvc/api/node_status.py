@@ -54,7 +54,7 @@ class NodeStatus(Struct, frozen=True):
 
     @property
     def behind_seconds(self) -> float:
-        """For how many seconds a version that the node does not serve has been live, or 0."""
+        """Seconds since the live version went live. 0 if the node serves the live version."""
         if not self.is_behind or self.live_ns is None:
             return 0.0
         return max(0, self.now_ns - self.live_ns) / 1e9

@@ -94,7 +94,7 @@ class Remotes(Generic[_R]):
     def show(self, name: str | None = None) -> RemoteRefs:
         """The branches and tags that a remote has now.
 
-        Raises HistoryMissing if another repository than at the last fetch is at the URL.
+        Raises HistoryMissing if the repository at the URL was replaced since the last fetch.
         """
         return refs_of(self.find(name), self._store, self._config)
 
@@ -127,8 +127,7 @@ class Remotes(Generic[_R]):
 
         If another process changed a bucket meanwhile, ``act`` runs again. ``changes``: False if
         ``act`` only reads; then nothing is written to a bucket. Raises RemoteRefused if the remote
-        is no folder and no bucket, because only the owner of another kind of remote can maintain
-        the remote.
+        is neither a folder nor a bucket: only the owner of such a remote can maintain it.
         """
         remote = self.find(name)
         if (folder := self.folder(name)) is not None:

@@ -159,9 +159,9 @@ class Repository(Closing, Unpicklable):
         """Opens the repository of a folder. ``discover``: search the folder's parents, too.
 
         If ``path`` is an open repository, opens this repository a second time, with the same
-        settings. ``config``: a function that returns the configuration, given the path of the
-        repository's settings file. Raises NotARepository, DubiousOwnership, UnsupportedFormat,
-        DamagedData, InvalidConfig.
+        settings. ``config``: a function that is called with the path of the repository's settings
+        file and returns the configuration. Raises NotARepository, DubiousOwnership,
+        UnsupportedFormat, DamagedData, InvalidConfig.
         """
         if isinstance(path, Repository):
             opened, discover = path.handle, False
@@ -293,7 +293,7 @@ class Repository(Closing, Unpicklable):
         ``mvc.describe_model``. ``deploy``: a target; the version is deployed to this target.
         ``files``: how to read paths. ``options``: rarely used arguments.
 
-        ``pipeline``: a text, or Requirements; their ``max_recovery`` bounds the recovery time. A
+        ``pipeline``: a text, or Requirements, whose ``max_recovery`` bounds the recovery time. A
         lossy pipeline changes the state at ``path``, or the files, so that the delta from the
         branch's newest version becomes small. The changed weights (production weights) are stored
         and returned in the result's ``state``. The files in ``states`` remain exact. If a stage of
@@ -440,11 +440,11 @@ class Repository(Closing, Unpicklable):
         torch is installed. All other tensors are returned as numpy arrays.
 
         ``to``: an existing or new file or folder. A new path is a file if the last part has a
-        suffix, and a folder if it has none or if ``to`` ends in ``/``. A binary stream as ``to``
-        receives one file. If ``to`` is ``root`` and ``path`` is None, HEAD moves to the version.
-        With ``to``, ``path`` may be a list. All files are written and verified under temporary
-        names, then renamed. Training states are omitted unless ``path`` names them or
-        ``everything`` is true. ``force``: overwrite and delete uncommitted work and files at
+        suffix. It is a folder if the last part has no suffix, or if ``to`` ends in ``/``. A binary
+        stream as ``to`` receives one file. If ``to`` is ``root`` and ``path`` is None, HEAD moves
+        to the version. With ``to``, ``path`` may be a list. All files are written and verified
+        under temporary names, then renamed. Training states are omitted unless ``path`` names them
+        or ``everything`` is true. ``force``: overwrite and delete uncommitted work and files at
         ``to``. ``atomic_dir``: write a new folder, then replace the symbolic link ``to`` by a link
         to this folder in one step. ``delete``: if the version lacks a file of the folder ``to``,
         delete this file. ``delta_from``: write a new folder that contains only the changes since
@@ -518,7 +518,7 @@ class Repository(Closing, Unpicklable):
         force: bool = False,
         progress: Progress | None = None,
     ) -> Restored | None:
-        """Makes a branch the current one and checks out its files."""
+        """Makes a branch the current branch and checks out the files of the branch."""
         restored = with_states(self._store, self._config, lambda: lazy.checkout.switch(
             self._store, branch, create=create, start=start, force=force, progress=progress
         ))  # fmt: skip
@@ -646,8 +646,8 @@ class Repository(Closing, Unpicklable):
 
         ``A..B`` means all versions that B reaches and A does not. ``limit``: the largest number of
         versions. This call raises UnknownRevision, UnknownTarget and WrongUsage. Iteration raises
-        DamagedData if it reaches lost journal entries. With ``incomplete``, that error is appended
-        to the list instead, and the readable versions follow. ``progress``: reports how far the
+        DamagedData at lost entries of the operation log. With ``incomplete``, the error is appended
+        to this list instead, and the readable versions follow. ``progress``: reports how far the
         storage costs of the versions (``LogOptions.prices``) are computed.
         """
         chosen = options or lazy.log.LogOptions()
@@ -870,8 +870,8 @@ class Repository(Closing, Unpicklable):
         """All deployments, including retracted ones.
 
         ``target``, ``rev``: only deployments on this target, or of this version. Raises DamagedData
-        if lost journal entries may contain deployments. With ``incomplete``, that error is appended
-        to the list instead, and the readable deployments are returned.
+        if lost journal entries may contain deployments. With ``incomplete``, the error is appended
+        to this list instead, and the readable deployments are returned.
         """
         if rev is not None:
             every = live.of_commit(self._store.fresh(), self.find(rev), incomplete)
@@ -980,9 +980,10 @@ class Repository(Closing, Unpicklable):
         refs.advance(self._store, moves, operation, first=first)
 
     def delete_ref(self, kind: Literal["branch", "tag"], name: str, *, force: bool = False) -> Ref:
-        """Deletes a branch or tag. Its versions stay until ``gc``.
+        """Deletes a branch or tag. The versions stay until ``gc``.
 
-        Unless ``force``, refuses to delete a branch if no other ref reaches its newest version.
+        Unless ``force``, refuses to delete a branch if no other ref reaches the newest version of
+        the branch.
         """
         if kind == "branch":
             return refs.delete_branch(self._store, name, force)
@@ -1086,8 +1087,8 @@ class Repository(Closing, Unpicklable):
 
         Tags, data sets, deployments and annotations of these versions are sent, too. In the remote,
         either all refs move or no ref moves. ``every``: send all branches and tags. ``force``: a
-        ref need not be fast-forwarded, if it has not moved in the remote since the last fetch or
-        push. ``delete``: refs to delete in the remote. ``states``: send only the states of these
+        ref need not be fast-forwarded if the ref has not moved in the remote since the last fetch
+        or push. ``delete``: refs to delete in the remote. ``states``: send only the states of these
         versions. ``partial``: send a version even if neither repository has its state. ``dry_run``:
         send nothing. Raises RefConflict if a ref cannot be fast-forwarded or has moved in the
         remote; UnknownRevision, StateForgotten, WeightsDropped, RemoteUnreachable, RemoteRefused.

@@ -204,7 +204,7 @@ class Storage:
     def cost(self, rev: Rev, path: str | None = None, *, besides: CommitId | None = None) -> Cost:
         """The bytes and the recovery time of a version, or of its file ``path``, as stored now.
 
-        ``besides``: a version whose bytes do not count.
+        ``besides``: a version. The bytes of tensors that this version has, too, do not count.
         """
         return lazy.weights.cost(self._store, resolve(self._store, rev), path, besides)
 

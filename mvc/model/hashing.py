@@ -25,8 +25,8 @@ _TAG_BLOB = b"mvc.blob.1"
 _PARALLEL_BYTES = 1 << 20
 ONE_CALL = 64 << 10
 """Up to this size, one hash call on a copy of all bytes is faster than a hasher object."""
-# The buffer is never written. So the operating system maps all of it to one page of zeros, which
-# stays in the CPU cache.
+# The buffer is never written. So the operating system maps the whole buffer to one page of zeros,
+# which stays in the CPU cache.
 _ZEROS = memoryview(bytes(PIECE))
 
 

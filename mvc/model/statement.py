@@ -178,7 +178,8 @@ class Deployment(Statement, frozen=True, dict=True, kw_only=True):
 class Retraction(Statement, frozen=True, dict=True, kw_only=True):
     """The subject, a deployment or an annotation, no longer counts.
 
-    ``target``: the target of the deployment; empty if the subject is an annotation.
+    ``target``: the target of the deployment; empty if the subject is an annotation. ``replaces``:
+    the deployment that was live on the target when the retraction was recorded.
     """
 
     target: str = ""
@@ -224,7 +225,7 @@ class ReplayProof(Statement, frozen=True, dict=True, kw_only=True):
     """A replay of a version's recipe computed exactly the tensors of the version's file ``path``.
 
     ``base``: the version from which the replay started. ``milliseconds``: how long the replay took.
-    ``environment``: where the replay ran.
+    ``environment``: a description of where the replay ran.
     """
 
     path: str
@@ -245,8 +246,8 @@ class ReplayProof(Statement, frozen=True, dict=True, kw_only=True):
 class Signature(Statement, frozen=True, dict=True, kw_only=True):
     """The signature ``blob`` of a version, or of a statement if ``of_statement``.
 
-    ``signed_ns``: when the signature was made. ``before``: the newest deployment on the target at
-    that time.
+    ``signed_ns``: when the signature was made. ``before``: if a deployment is signed, the newest
+    other deployment on the target at that time.
     """
 
     of_statement: bool

@@ -59,8 +59,8 @@ class Averaged(Struct, frozen=True):
 def ema_weights(count: int, decay: float) -> tuple[float, ...]:
     """The weights of an exponential moving average over ``count`` versions, oldest first.
 
-    The average m of versions x is m = decay * m + (1 - decay) * x, starting with m = x. Raises
-    WrongUsage.
+    The average m of versions x is m = decay * m + (1 - decay) * x, starting with m = the first x.
+    Raises WrongUsage.
     """
     if not 0 <= decay < 1:
         raise WrongUsage(f"a decay must be at least 0 and below 1, not {decay:g}")

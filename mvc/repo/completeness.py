@@ -47,8 +47,8 @@ def refuse_incomplete(
     """Raises BadModelFile if a model is incomplete.
 
     A model is incomplete if a file is missing, or if a file of the version ``commit`` is invalid.
-    ``files``: maps paths to files on disk, which replace those of ``commit``. None removes a path.
-    If ``commit`` is forgotten, nothing is checked.
+    ``files``: maps paths to files on disk, which replace the files of ``commit``. None removes a
+    path. If ``commit`` is forgotten, nothing is checked.
     """
     with suppress(DamagedData, StateForgotten):
         entries = manifests.of_commit(store, commit).by_path

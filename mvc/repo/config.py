@@ -35,8 +35,7 @@ Value: TypeAlias = str | int | float | bool | None
 
 _PREFIX = "MVC_"
 AUTHOR = "MVC_AUTHOR"
-"""Environment variable with the author's name, which is always read.
-"""
+"""Environment variable with the author's name, which is always read."""
 TOKEN = "MVC_TOKEN_"  # noqa: S105 - a name
 """Prefix of environment variables with tokens of remotes."""
 SSH = "MVC_SSH"

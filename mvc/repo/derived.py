@@ -65,7 +65,7 @@ class DerivedFile(ParsedFile):
         self._skeleton = skeleton
 
     def read(self, content: int, start: int, out: memoryview) -> None:
-        """As in ``ParsedFile``. To read part of a piece, the whole piece is computed."""
+        """Fills ``out`` with bytes of a content from ``start`` on. Computes whole pieces."""
         make = partial(self._compute, content)
         if content in self.stored:
             make = partial(self._store.recovery.piece, self.stored[content])

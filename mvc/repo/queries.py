@@ -114,7 +114,7 @@ def counted(
 
 
 def drop_rows(store: Store, deleted: Set[CommitId]) -> None:
-    """Deletes the rows of forgotten or deleted versions. If this fails, the rows remain."""
+    """Deletes the rows of forgotten or deleted versions. If the write fails, the rows remain."""
     fs, folder = store.fs, store.folder
     path = folder / QUERIES
     with suppress(MvcError):

@@ -16,8 +16,7 @@ from mvc.repo.lookup.refs import HEAD
 from mvc.store.store import Store
 
 _SECONDS = 0.05
-"""The timeout of ``recorder``, longer than ``recorder`` of another process has the lock.
-"""
+"""The timeout of ``recorder``, longer than ``recorder`` of another process has the lock."""
 _BEGINNING = 2.0  # seconds to wait for a lock, because a killed process needs time to end
 
 
@@ -71,7 +70,7 @@ def recorder(store: Store, branch: str | None, target: str | None = None) -> str
 
 
 def refuse_recorded(store: Store, branch: str | None) -> None:
-    """Raises RefConflict if a training records on ``branch``, which no operation may move then."""
+    """Raises RefConflict if a training records on ``branch``: nothing else may move the branch."""
     if recorder(store, branch) is not None:
         raise RefConflict(
             f"a training is recording on {branch or 'the detached HEAD'}",

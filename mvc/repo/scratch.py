@@ -19,7 +19,7 @@ class Scratch(Struct, frozen=True):
 
 
 def scratch(store: Store, name: str) -> Scratch:
-    """The folder ``.mvc/NAME``. A missing folder is created. Raises IoFailed for a file."""
+    """The folder ``.mvc/NAME``. A missing folder is created. Raises IoFailed if it is a file."""
     folder = store.folder / name
     try:
         store.fs.make_dir(folder, exist_ok=True, within=store.folder)

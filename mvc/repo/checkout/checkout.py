@@ -350,7 +350,7 @@ def _is_stored(store: Store, old: Manifest, present: FileEntry | Literal["other 
 
 
 def _present(store: Store, path: str, like: FileEntry) -> FileEntry | Literal["other kind"] | None:
-    """The file at a path. ``other kind`` if the path is a folder; None if nothing is there."""
+    """The file at a path. ``other kind`` if the path is a folder; None if nothing exists."""
     identity = store.fs.stat(store.root / path)
     if identity is None:
         return None

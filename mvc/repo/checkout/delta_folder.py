@@ -33,7 +33,7 @@ Changes: TypeAlias = dict[str, tuple[Content, Content]]
 """Maps the name of a tensor to the tensor's stored data in the new version and in the base."""
 
 _SHARD, _INDEX = ".safetensors", "model.safetensors.index.json"
-_MARK = "delta_encoding"  # the key of the index that marks a delta
+_MARK = "delta_encoding"  # if an index has this key, its folder contains a delta
 _NUMBERED = "weight_v"  # prefix of folders for SGLang and slime
 _LONGEST = (10**15, 10**15, "f" * 64)
 # A sparse difference has many zeros in sequence. Only the optimal parser of zstd writes such a

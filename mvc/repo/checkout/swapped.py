@@ -68,7 +68,7 @@ class SwappedFolder:
             retained = {self.target(force=force), *keep}
             for name in fs.list(self.parent) if tidy else ():
                 is_ours = self._ours.fullmatch(name.removesuffix(_GOING)) and name not in retained
-                if is_ours and fs.read_link(self.parent / name) is None:  # links were made by users
+                if is_ours and fs.read_link(self.parent / name) is None:  # a user made a link
                     _remove_at_once(fs, self.parent / name)
             yield
 

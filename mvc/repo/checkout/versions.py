@@ -101,8 +101,9 @@ def _ahead(
 class _Decoder:
     """Decodes a version from the contents (tensor data) of the previous version.
 
-    The caller has the arrays of the previous version, too, and may have changed them. Then the
-    hashes of the next version are wrong, and mvc decodes that version from the repository instead.
+    The caller has the arrays of the previous version, too, and may have changed them. If so, the
+    hashes of the next version are wrong, and mvc decodes the next version from the repository
+    instead.
     """
 
     def __init__(self, store: Store, path: str | None, keys: Collection[str] | None) -> None:

@@ -50,9 +50,9 @@ class Inputs(Struct, frozen=True):
     """The files of a commit, and the other data of the commit.
 
     ``produced_by``: the lossy pipeline that computes files, or None. ``state``: a state from Python
-    that is committed unchanged. ``production``: files on disk that are replaced by their production
-    weights after the commit. It maps the path of each file to the present identity of the file
-    (inode, size, times).
+    that is committed unchanged. ``production``: the files on disk that are replaced by their
+    production weights after the commit. Maps the path of each of these files to the present
+    identity of the file (inode, size, times).
     """
 
     request: CommitRequest
@@ -207,7 +207,7 @@ def _of_files(
     If ``arguments`` name a tracked path or its folder, and the file does not exist, the path is
     removed from the version. But a state that was committed from Python remains if only its folder
     is named. ``files.all``: add modified tracked files, and remove tracked paths without a file. If
-    a named file has the bytes of a missing file, it is treated as the renamed file. Raises
+    a named file has the bytes of a missing file, the missing file counts as renamed. Raises
     UnknownPath for a dead symbolic link; WrongUsage if there is nothing to commit, unless
     ``options.allow_empty``. Opening a truncated model file raises BadModelFile, unless
     ``files.opaque`` is true or HEAD has a truncated model file at this path.
@@ -273,7 +273,7 @@ def _refuse_unnamed(changed: Sequence[FileChange]) -> None:
 
 
 def _was_opaque(store: Store, name: str) -> bool:
-    """Whether HEAD has an invalid model file at this path. Only ``opaque`` accepts such files."""
+    """Whether HEAD has an invalid model file at this path. Such a file needs ``opaque``."""
     with suppress(DamagedData, StateForgotten):
         entry = manifests.of_commit(store, head(store.fresh()).commit).by_path.get(name)
         if entry is not None and entry.format == "opaque":

@@ -33,7 +33,7 @@ from mvc.times import local_zone_minutes
 
 
 class Proposal(Struct, frozen=True):
-    """A version that is stored but not yet recorded in the journal.
+    """A version that is stored but not yet recorded in the journal (the file with all operations).
 
     ``at``: the branch or HEAD that the version follows. ``parent``: the manifest of the version's
     parent. ``manifest``: the manifest of the version. ``regions``: where packs (files with the data
@@ -259,7 +259,7 @@ def _recorded_pipeline(config: Config, inputs: Inputs) -> str:
 
 
 def _marks(proposal: Proposal, entries: Mapping[str, FileEntry]) -> tuple[bytes, ...]:
-    """Prefixes of the new files' state ids, by which ``identify`` finds the version.
+    """Prefixes of the new files' state ids (Merkle roots), by which ``identify`` finds the version.
 
     The prefix of the version's root is omitted, because each root is in the index.
     """

@@ -118,8 +118,8 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
 class FileOptions(Struct, frozen=True, kw_only=True):
     """How ``Repository.commit`` reads files.
 
-    ``all``: add modified tracked files. If a named file has the bytes of a missing file, treat the
-    named file as the renamed one. ``cwd``: the folder from which relative paths start. ``opaque``:
+    ``all``: add modified tracked files. If a named file has the bytes of a missing file, the
+    missing file counts as renamed. ``cwd``: the folder from which relative paths start. ``opaque``:
     store truncated model files as bytes instead of raising BadModelFile. ``output``: the file to
     which production weights are written. ``in_place``: replace the file by its production weights.
     With ``output`` or ``in_place``, a lossy pipeline in the setting ``commit.pipeline`` is applied.
@@ -251,7 +251,7 @@ def with_files(
 
 
 def check_request(request: CommitRequest) -> None:
-    """Raises WrongUsage, InvalidName or another error of names for an invalid request."""
+    """Raises WrongUsage or InvalidName for an invalid request."""
     if request.options.push and request.deploy is None:
         raise WrongUsage(
             "push sends a deployment, but there is none", hint="name a target with deploy="

@@ -24,7 +24,7 @@ NEW_SHARD = 5 * 10**9
 def divided(
     store: Store, commit: CommitId | None, folder: str, state: Mapping[str, Any]
 ) -> dict[str, Mapping[str, Any] | StateFile | FileEntry]:
-    """Maps paths in ``folder`` to the files of a sharded model: the shards of ``state``, the index.
+    """Maps paths in ``folder`` to the files of a sharded model: shards and an index.
 
     A tensor of the version ``commit`` stays in its file. A new tensor goes to the last file. The
     index lists all tensors. Raises WrongUsage if a value is not a tensor, or if a file of
@@ -73,7 +73,7 @@ def divided(
 
 
 def _first_places(sizes: Mapping[str, int]) -> dict[str, str]:
-    """Maps tensors to the files of a new folder. A file is filled before the next one begins."""
+    """Maps tensors to the files of a new folder. A file is filled before the next file begins."""
     numbers, filled, number = dict[str, int](), 0, 1
     for key, size in sizes.items():
         if filled and filled + size > NEW_SHARD:

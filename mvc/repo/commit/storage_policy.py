@@ -6,8 +6,9 @@ VSOL paper) or the request may bound the recovery time. Then a new version is st
 as decoding all its contents (tensor data) from deltas would exceed the bound. If all deltas take
 equal time, a chain has as many deltas as fit into the bound (R'). A run ends before a step that
 would exceed the bound. Without a bound, every ``store.reset_interval``-th version is a reset point.
-With ``store.storage_weight``, a version is a reset point, too, if decoding the deltas of its chain
-has cost as much as a reset point.
+With ``store.storage_weight`` (how many seconds a stored gigabyte is worth), a version is a reset
+point, too, if decoding the deltas of its chain has taken as many seconds as the bytes of a reset
+point are worth.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from mvc.store.writing.layout import RUN, Layout, before_run
 _FLOATS = TensorSpec("float32", ())
 _SAMPLED = 8  # how many of the largest contents of a version are examined
 _UNBOUNDED = 10_000  # the largest number of versions in a chain if only seconds are bounded
-_PATIENCE = 1.0  # seconds that decoding a run's payloads may take even if the model is small
-_STEP = 130e-6  # seconds to decode a predicted payload, even the shortest
+_PATIENCE = 1.0  # seconds that decoding a run may take even if the model is small
+_STEP = 130e-6  # seconds to decode one tensor of a step, even the shortest
 _STEPPED = 5e8  # raw bytes of a run that are decoded per second
 _SHORTEST = 4  # a run may have at least so many versions
 
@@ -93,7 +94,8 @@ def storage_policy(
 def _run_of_many(parent: Manifest) -> int:
     """How many versions a run of optimizer steps may have. Many short tensors reduce the number.
 
-    Recovery decodes all payloads of a run. Each payload takes at least ``_STEP`` seconds.
+    Recovery decodes all payloads (encoded tensors) of a run. Each payload takes at least ``_STEP``
+    seconds.
     """
     payloads = sum(len(entry.contents) for entry in parent.entries)
     seconds = max(_PATIENCE, RUN * sum(entry.size for entry in parent.entries) / _STEPPED)
@@ -113,7 +115,7 @@ def _is_paid(
     *,
     weight: float,
 ) -> bool:
-    """Whether a reset point now would save as many seconds of decoding as its bytes are worth.
+    """Whether a reset point now would save as many seconds of decoding as the bytes are worth.
 
     ``weight``: how many seconds a stored gigabyte is worth. One recovery is counted for each
     version since the chains began, including the new version. If later versions are similar, the

@@ -47,7 +47,7 @@ _MOST = 4096  # the largest number of tensors of one shape that are compared wit
 
 
 class Found(Struct, frozen=True):
-    """The units of a commit. ``states``: parsed training states of its files, cached for later."""
+    """The units of a commit. ``states``: parsed training states of the files, for the cache."""
 
     units: tuple[Unit, ...] = ()
     states: Mapping[str, FileState] = field(default_factory=dict)

@@ -35,8 +35,8 @@ _MOST_OPEN = 16  # the largest number of files that are open at the same time
 class Written(Struct, frozen=True):
     """``entries``: the stored files of ``inputs``, by path. ``attached``: the stored attachments.
 
-    ``raw_bytes``: bytes that were read. ``state``: the state that a lossy pipeline computed, or the
-    state of ``inputs``. ``objects``: the writer that stored the files.
+    ``raw_bytes``: number of bytes that were read. ``state``: the state that a lossy pipeline
+    computed, or the state of ``inputs``. ``objects``: the writer that stored the files.
     """
 
     inputs: Inputs
@@ -135,7 +135,7 @@ def choose_bases(
     *,
     until: ExitStack,
 ) -> dict[str, Storing]:
-    """Opens files, applies a requested lossy pipeline, and chooses a delta base of each content.
+    """Opens files, applies a requested lossy pipeline, and chooses a delta base for each tensor.
 
     Returns the files by path. The files stay open until ``until`` ends.
     """

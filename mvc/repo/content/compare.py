@@ -31,12 +31,12 @@ def bare_name(key: str) -> str:
 class TensorDiff(Struct, frozen=True):
     """How one tensor differs. A number is None if it was not requested or is undefined.
 
-    ``kind``: unchanged, changed, added, removed, resized (another shape), or renamed: the content,
-    or the name without wrapper prefixes, is that of ``renamed_from``. ``changed_share``: share of
-    elements whose bits differ; 1 if the dtypes differ. ``l2``, ``max_abs``: L2 norm and largest
-    magnitude of the difference. ``cosine``: cosine similarity of the old and the new values.
-    ``l2``, ``max_abs`` and ``cosine`` are computed in float64 from elements that are finite in both
-    tensors. ``nonfinite``: number of the remaining elements.
+    ``kind``: unchanged, changed, added, removed, resized (another shape), or renamed
+    (``renamed_from`` has the same content, or the same name without wrapper prefixes).
+    ``changed_share``: share of elements whose bits differ; 1 if the dtypes differ. ``l2``,
+    ``max_abs``: L2 norm and largest magnitude of the difference. ``cosine``: cosine similarity of
+    the old and the new values. ``l2``, ``max_abs`` and ``cosine`` are computed in float64 from
+    elements that are finite in both tensors. ``nonfinite``: number of the remaining elements.
     """
 
     key: str

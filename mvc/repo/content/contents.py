@@ -149,10 +149,10 @@ def write_file(
 ) -> None:
     """Writes every byte of the file. The memory of ``buffers`` suffices for files of any size.
 
-    ``copied``: functions that write some contents, by id. These contents are neither decoded nor
-    hashed. Without ``check``, writing is faster, but damage of a large content is detected only by
-    the hash, after the content was written. Then DamagedData is raised, and the caller must start
-    again with ``check``, which tries other deltas without the damage.
+    ``copied``: maps ids of some contents to functions that write these contents. These contents are
+    neither decoded nor hashed. Without ``check``, writing is faster, but damage of a large content
+    is detected only by the hash, after the content was written. Then DamagedData is raised, and the
+    caller must start again with ``check``, which tries other deltas without the damage.
     """
     buffers = buffers or Buffers()
     steps = _steps(recovery, entry.contents, buffers, copied, check=check)

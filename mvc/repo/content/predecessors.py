@@ -2,9 +2,9 @@
 
 ``mvc.store.writing.object_writer`` then chooses the base among the versions of the found tensor. In
 the parent's file of the same path, the search order is: the same name; a name that differs only in
-the prefix of a wrapper; the same dtype, shape and position. Then the parent's other files are
-searched in this order. ``mvc.store.writing.precision_copies`` finds the full-precision originals of
-lower-precision copies.
+the prefix of a wrapper (such as DataParallel); the same dtype, shape and position. Then the
+parent's other files are searched in this order. ``mvc.store.writing.precision_copies`` finds the
+full-precision originals of lower-precision copies.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ _V = TypeVar("_V")
 
 
 class Diff(Struct, frozen=True):
-    """``a``: name of the old side. ``b``: name of the new side. ``files``: all files by path.
+    """``a``, ``b``: names of the old and the new side. ``files``: all files, sorted by path.
 
     ``from_head``: paths of states committed from Python and of imported files that were never
     written to the working folder. These paths count as equal to HEAD. ``metrics``, ``params``:
@@ -417,8 +417,8 @@ def tensor_pieces(
 ) -> Iterator[memoryview]:
     """A tensor's row-major bytes, piece by piece in ``buffer``.
 
-    Raises the error of ``side.wrong`` at the end if the bytes do not match their hash. For a view,
-    the whole storage is read first.
+    Raises the error of ``side.wrong`` at the end if the bytes do not match their hash. For a view
+    (a strided part of a storage), the whole storage is read first.
     """
     from mvc.adapters.views import extract
     from mvc.model.hashing import pieces, verify_pieces

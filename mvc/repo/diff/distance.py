@@ -205,8 +205,8 @@ def rounded(values: NDArray[np.float64], dtype: str) -> NDArray[Any]:
 
     A complex element is rounded from a pair of values. Each value is rounded once. Narrow floats
     are rounded in float64, to a multiple of a power of two that depends on the exponent. Overflow
-    gives infinity, or NaN if the dtype has no infinity. Each NaN becomes the positive quiet NaN, in
-    ``values``, too.
+    gives infinity, or NaN if the dtype has no infinity. Each NaN becomes the positive quiet NaN. In
+    ``values``, NaNs are replaced, too.
     """
     values[np.isnan(values)] = np.nan
     if dtype in _NUMPY:

@@ -1,8 +1,8 @@
 """Finds the version whose tensors are nearest to the tensors of a file that no version has.
 
 The nearest version is the version with the most equal tensors. If several versions have equally
-many, the values of a few differing tensors decide. The search takes a bounded time for histories of
-any length.
+many equal tensors, the values of a few differing tensors decide. The search takes a bounded time
+for histories of any length.
 """
 
 from __future__ import annotations

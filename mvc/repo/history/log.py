@@ -1,6 +1,6 @@
 """The history of a version: the version and its ancestors, each once, newest first, read lazily.
 
-Orphans are versions that only a detached HEAD has reached, and no branch or tag.
+Orphans are versions that a detached HEAD has reached, but no branch and no tag.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class LogEntry(Struct, frozen=True):
     version, in the order of recording. ``forgotten_ns``: when the state was forgotten (ns since
     1970); if ``absent``, when the version was received without its state. ``relations``: how the
     version's models relate to the models of the first parent. ``dropped``: how a recipe recovers
-    dropped weights. ``storage``: how the version is stored, and the cost. ``changes``: maps paths
-    to the difference from the first parent; None if unknown. ``annotations``: oldest first, without
-    undone annotations. ``sent_by``: the token or account that pushed the version to this
-    repository.
+    dropped weights. ``storage``: how the version is stored, and how many bytes and seconds this
+    takes. ``changes``: maps paths to the difference from the first parent; None if unknown.
+    ``annotations``: oldest first, without undone annotations. ``sent_by``: the token or account
+    that pushed the version to this repository.
     """
 
     id: CommitId
@@ -390,7 +390,7 @@ def _matching(
 
 
 def _values(commit: Commit, annotations: Annotations) -> dict[str, float | str]:
-    """Maps names to the values of a version. Metrics override params, and params override texts."""
+    """Maps names to values of a version. Metrics override params. Params override texts."""
     later = annotations.of(commit.id)
     texts = {"author": commit.author, "message": commit.message, "run": commit.run}
     texts["note"] = "\n".join(annotation.note for annotation in later)

@@ -4,7 +4,7 @@ A version's state is stored or absent (not stored here). If the state is stored,
 path may be dropped. Then a replay of the version's recipe computes the weights again, for one
 ``with`` block or permanently. Journal entries (records of operations) contain *marks*, which record
 that a state was ``forgotten``, ``dropped`` etc. The newest mark of a version counts. Dropping
-weights deletes no other file, no manifest and no attachment.
+weights deletes no other file, no manifest (list of files) and no attachment.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _checked_out(store: Store) -> set[CommitId]:
 
 
 def needed_by(store: Store, going: Collection[CommitId]) -> dict[CommitId, CommitId]:
-    """The versions of ``going`` that recipes of dropped weights need.
+    """The versions of ``going`` (to be deleted) that recipes of dropped weights need.
 
     Maps each of these versions to one version whose recipe needs it. A recipe of a version in
     ``going`` counts only if this version is needed itself.
@@ -172,7 +172,7 @@ def needed_by(store: Store, going: Collection[CommitId]) -> dict[CommitId, Commi
 def leading_on(
     store: Store, needed: Iterable[CommitId], known: Iterable[CommitId] = ()
 ) -> set[CommitId]:
-    """The versions that a replay reads: ``needed`` and what they need in turn, without ``known``.
+    """The versions that a replay reads: ``needed`` and the needs of these, except ``known``.
 
     The needs of a version are included if its only attachment is a recipe and its weights are not
     dropped. (Such a version contains data rows or states of random generators.) If its weights are

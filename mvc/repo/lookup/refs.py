@@ -64,7 +64,7 @@ def head_if_known(snapshot: Snapshot) -> Head:
 
 
 def tip(snapshot: Snapshot, branch: str | None, *, new: bool = False) -> Head:
-    """``branch`` and its newest commit. If ``branch`` is None, HEAD.
+    """``branch`` and its newest commit. If ``branch`` is None, the result of ``head``.
 
     If the branch has no version, raises UnknownRevision unless the branch is current or ``new``,
     and RefConflict if a tag has the same name.

@@ -86,7 +86,7 @@ class Conflict(Struct, frozen=True):
 
 
 class MergePlan(Struct, frozen=True):
-    """``files``: maps paths to files that replace ours. None removes the path.
+    """``files``: maps paths to files that replace our files. None removes the path.
 
     Paths with conflicts are not in ``files``. ``used``: the rules that match a conflict, including
     conflicts that the rules resolve.

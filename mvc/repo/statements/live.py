@@ -265,7 +265,7 @@ def _in_range(
     down: bool = True,
     incomplete: list[DamagedData] | None = None,
 ) -> Iterator[_T]:
-    """Yields the result of ``read`` for each deployment in a range of keys.
+    """Yields the result of ``read`` for each deployment in a range of keys of the index.
 
     ``down``: begin at the end of the range. Deployments of one moment are in the order of
     recording. While the caller uses a result, gc may move journal entries. Then only the offsets in
@@ -477,7 +477,7 @@ def live(store: Store, target: str, time_ns: int | None = None) -> Live:
     """The stretch that contains a moment (default: now), found by a few look-ups.
 
     Raises UnknownTarget, NoDeployment, InvalidTime; DamagedData if a lost journal entry may change
-    the answer, or if the version's commit is lost.
+    the result, or if the version's commit is lost.
     """
     now, snapshot = nearest(store.clock.now_ns()), store.snapshot
     deployed = live_at(store, time_ns, target)
@@ -602,9 +602,9 @@ def replaced(
     *,
     against: Against = IN_STEP,
 ) -> StatementId | None:
-    """The id of the deployment that a new statement on a target replaces.
+    """The id of the deployment that a new deployment or retraction on a target replaces.
 
-    ``time_ns``: the time of the new statement. The result is valid only under the journal's lock.
+    ``time_ns``: the time of the new deployment. The result is valid only under the journal's lock.
     """
     at = None if time_ns == now_ns else time_ns
     live = live_among(snapshot, target, now_ns, at, against=against)

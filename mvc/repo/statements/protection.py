@@ -71,7 +71,7 @@ class NotDeployed(MvcWarning):
 
 
 class RecordingNotice(AbstractContextManager["RecordingNotice"]):
-    """A ``with`` block in which a training records on ``branch``. Other processes can see this.
+    """A ``with`` block in which a training records on ``branch``. It is visible to other processes.
 
     With a ``target``, versions are deployed as long as the target is not protected, and the live
     deployment is the training's own newest deployment, or the deployment that was live when the

@@ -85,7 +85,7 @@ def publish(
 
 
 class _Overtaken(Exception):
-    """``make`` returned another entry under the lock than the entry that was signed."""
+    """Under the lock, ``make`` returned an entry that differs from the signed entry."""
 
 
 def deploy(

@@ -155,7 +155,7 @@ class _Past:
     def _before(self, origin: Deployed, without: set[CommitId]) -> Iterator[Deployed]:
         """Yields the deployments before ``origin``, except deployments of ``without``.
 
-        ``origin`` may be retracted by now.
+        ``origin`` may have been retracted since.
         """
         line = self._succession(origin)
         rest = dropwhile(lambda deployed: deployed.sequence != origin.sequence, line)
@@ -178,7 +178,7 @@ class _Past:
 
         If ``deployed`` is no rollback, ``deployed`` itself.
         """
-        while (earlier := self._returned_to(deployed)) is not None:  # ends: ``earlier`` is older
+        while (earlier := self._returned_to(deployed)) is not None:  # ends, as ``earlier`` is older
             deployed = earlier
         return deployed
 

@@ -44,7 +44,7 @@ from mvc.store.store import Store
 from mvc.types import Counted, Progress
 
 VERSIONS, DEPLOYMENTS = "mvc-version", "mvc-deployment"
-"""The namespaces. A list of allowed signers may say who may sign in which namespace."""
+"""Namespaces of SSH signatures. A list of allowed signers may say who may sign in which."""
 _KEY = "sign.key"
 
 
@@ -93,7 +93,7 @@ def _key_file(store: Store) -> Path:
 
 
 def signed(snapshot: Snapshot, entry: Entry, how: Signing | None) -> Entry:
-    """The completed entry with its signatures. If ``how`` is None, the unchanged entry."""
+    """The entry with complete statements and signatures. If ``how`` is None, ``entry``."""
     if how is None:
         return entry
     entry = completed(snapshot, entry)
