@@ -64,7 +64,8 @@ IN_VAIN = 10_000
 """Limit of consecutive slices (parts of a transfer) without anything new.
 
 A remote that sends more such slices is refused. It is refused, too, if they took longer than
-``waiting.WORK`` seconds. The time limits of a connection do not end it, because data arrive.
+``waiting.WORK`` seconds. The time limits of connections do not stop such a remote, because data
+arrive.
 """
 _NAMED = 10_000  # limit of recorded versions that the remote purged and this repository retains
 
@@ -79,7 +80,7 @@ def fetch(
     nodes: bool = False,
     progress: Progress | None = None,
 ) -> Transferred:
-    """Copies new versions, refs and statements from a remote. They are durable on return.
+    """Copies new versions, refs and statements from a remote. The data are durable on return.
 
     A statement is a deployment, an annotation or a purge. ``states``: which states to fetch.
     ``prune``: delete refs of branches that the remote deleted. ``nodes``: fetch reports of nodes
@@ -162,7 +163,7 @@ def fetch_states(
     *,
     progress: Progress | None = None,
 ) -> Transferred:
-    """Fetches absent states and dropped weights of local versions. They are durable on return.
+    """Fetches absent states and dropped weights of local versions, durably.
 
     Raises StateForgotten for a state that is purged, or that the remote lacks, too.
     """
@@ -235,8 +236,8 @@ def _updates(store: Store, remote: Remote, head: RemoteHead, *, prune: bool) -> 
 def _is_free(store: Store, tag: str, new: CommitId) -> bool:
     """Whether a remote's tag may become a local tag.
 
-    It may if no local branch or tag has its name, or if the local tag of a data set then names a
-    later version.
+    It may if no local branch or tag has its name. The tag of a data set may, too, if it moves the
+    local tag to a later version.
     """
     short, at = tag.removeprefix(TAG), store.snapshot.ref(tag)
     if store.snapshot.ref(BRANCH + short) is not None or store.snapshot.ref(HEAD) == short:

@@ -32,8 +32,8 @@ class RemoteKind(Struct, frozen=True):
     ``form``: an example of a URL, for messages. ``module``: the name of a module with
     ``open_transport(remote)``, or for buckets ``open_objects(remote)``. ``authority``: a regular
     expression for the text between ``//`` and the path; empty for paths on this machine.
-    ``secrets``: a message that says where credentials come from. ``runs_commands``: the module has
-    ``run(remote, arguments)``.
+    ``secrets``: a message that says where credentials come from. ``runs_commands``: whether the
+    module has ``run(remote, arguments)``, which runs mvc on the host of the remote.
     """
 
     form: str

@@ -113,7 +113,9 @@ def keep_place(store: Store, remote: Remote, name: str, known: KnownPlace) -> No
 
 
 class Known(Struct, frozen=True):
-    """A remote's head (its refs and properties), and the contents of the three files about it.
+    """A remote's head (its refs and properties), and the records about the remote.
+
+    ``fetched``, ``reports`` and ``pushed`` are the contents of the files with these records.
 
     ``pushed`` is None if nothing was pushed yet. It is None, too, if the journal of the remote no
     longer contains the position at which it ended at the last contact.
@@ -126,7 +128,7 @@ class Known(Struct, frozen=True):
 
 
 def ask(transport: Transport, store: Store, remote: Remote) -> Known:
-    """Requests a remote's head, and reads the three files about the remote.
+    """Requests a remote's head, and reads the records about the remote.
 
     Raises HistoryMissing if another repository is at the remote's URL now.
     """

@@ -120,12 +120,12 @@ def push(
 ) -> Pushed:
     """Sends branches and tags (by default the current branch) and all versions that they need.
 
-    Sends the tags, data sets, deployments and annotations of all versions that the remote then has,
+    For all versions that the remote then has, sends tags, data sets, deployments and annotations,
     too. All data are durable at the remote on return. If an error is raised, no ref has moved.
     Raises RefConflict for a move that is no fast-forward, and for a ref that was moved meanwhile;
     UnknownRevision; StateForgotten if neither side has a state; WeightsDropped if the remote could
-    not recompute weights; RemoteUnreachable; RemoteRefused; the errors of the local store and of
-    the remote's.
+    not recompute weights; RemoteUnreachable; RemoteRefused; the errors of the local and of the
+    remote store.
     """
     chosen = options or PushOptions()
     store.fresh()
@@ -140,7 +140,7 @@ def push(
             *plan.tips,
             *work.replaced(plan.tips),
         ])  # fmt: skip
-        # The server could not name the ref in its error: the moves come with the last slice.
+        # The server's error could not name the ref, because the moves come with the last slice.
         for update in plan.updates:
             check_news(work.head.scopes, (), adds=True, name=update.name)
         needed = work.needed(wanted, partial=chosen.partial)
@@ -562,7 +562,8 @@ class _Push:
             known = read or KnownPlace(self._identity, self._end)
             known = replace(known, identity=self._identity, place=self._end)
             keep_place(store, remote, FETCHED, known)
-        elif read is not None and read.place.sequence > head.place.sequence:  # a remote rolled back
+        elif read is not None and read.place.sequence > head.place.sequence:
+            # The remote was rolled back.
             keep_place(store, remote, FETCHED, replace(read, place=Place(0, b"")))
 
 

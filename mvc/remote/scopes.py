@@ -83,9 +83,10 @@ def within(scopes: Iterable[str], repository: str) -> tuple[str, ...]:
 
 
 def allows(scopes: Iterable[str], action: Action, name: str = "") -> bool:
-    """Whether the scopes of one repository allow an action. Without scopes, everything is.
+    """Whether the scopes of one repository allow an action.
 
-    ``name``: the branch or tag to push to (``heads/main``), or the target to deploy to.
+    If there are no scopes, everything is allowed. ``name``: the branch or tag to push to
+    (``heads/main``), or the target to deploy to.
     """
     scopes = tuple(scopes)
     if not scopes or "admin" in scopes:

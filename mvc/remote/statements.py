@@ -2,10 +2,10 @@
 
 A *statement* is an immutable record: a deployment, an annotation, a tombstone (a purge). A receiver
 admits statements in any order, and skips statements that it has. Repositories with the same
-statements give the same answers, whatever the order was. A statement about an unknown subject is
-skipped, because it is sent again together with its subject. A deployment of an unknown version is
-refused. In a push, a deployment is refused, too, if the deployment that it replaces is not live at
-the receiver.
+statements give the same answers, in whatever order these arrived. A statement about an unknown
+subject is skipped, because it is sent again together with its subject. A deployment of an unknown
+version is refused. In a push, a deployment is refused, too, if the deployment that it replaces is
+not live at the receiver.
 """
 
 from __future__ import annotations
@@ -292,8 +292,8 @@ def compared(
     """Splits the statements of a push into those to admit, and those to refuse.
 
     A deployment or retraction is refused if the deployment that it replaces is not live here.
-    ``statements``: the statements of one operation that the sender itself recorded. Call it under
-    the journal's lock.
+    ``statements``: the statements of one operation that the sender itself recorded. ``standings``:
+    finds the live deployments. Call it under the journal's lock.
     """
     refused: list[RefusedDeployment] = []
     for target in {row.target for row in statements if row.target}:

@@ -35,11 +35,12 @@ _Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
 
 class Place(Struct, frozen=True, array_like=True):
-    """A position in a journal: the number of the next entry, and the check of the entry before.
+    """A position in a journal, between two entries.
 
-    A check is a hash that covers all entries up to its own. ``seen``: the number of entries that
-    the journal had when the position was recorded. It is 0 if the position was the end of the
-    journal.
+    ``sequence``: the number of the entry after the position. ``chain``: the check of the entry
+    before the position, a hash that covers this entry and all earlier ones. ``seen``: the number of
+    the next entry at the end of the journal, when the position was recorded. It is 0 if the
+    position was this end.
     """
 
     sequence: _Number
@@ -80,10 +81,10 @@ class Wanted(Struct, frozen=True):
     repository, and whose statements it wants. ``reports``: include reports of nodes.
 
     ``live``: a target. The answer is one slice with the live version, its deployment, and the
-    records of the file ``paths`` (by default the only model). With ``folder``, it has the records
-    of all ``paths`` and of the files below them (by default all files but training states). In a
-    request with ``live``, ``have`` names versions of which the receiver has these files, except
-    contents in ``objects``. No history is sent.
+    records of the file ``paths`` (by default the only model). With ``folder``, the slice has the
+    records of all ``paths`` and of the files below them (by default all files but training states).
+    In a request with ``live``, ``have`` names versions of which the receiver has these files,
+    except contents in ``objects``. No history is sent.
     """
 
     after: Place | None = None

@@ -3,7 +3,7 @@
 The requests are ``v1/head``, ``v1/live``, ``v1/send`` and ``v1/receive``. The same application
 answers over TLS, a Unix socket and the pipes of ssh. Slow work runs in threads. Meanwhile the
 server sends empty frames (parts of an answer, see ``mvc.remote.wire``), so that the client sees
-that it is alive. Text of a request is checked or escaped before it is logged.
+that the server is alive. Text of a request is checked or escaped before it is logged.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Application:
     ) -> Callable[[Request], Awaitable[Response]]:
         """Adds authentication, errors and logs to an endpoint.
 
-        If it is None, answers with metrics.
+        If ``endpoint`` is None, answers with metrics.
         """
 
         async def answer(request: Request) -> Response:
@@ -272,7 +272,7 @@ class Application:
     ) -> str:
         """Polls for all requests that wait until the same mark changes. Returns the current mark.
 
-        It ends when the mark changes, or after the longest time that a request may wait.
+        The polling ends when the mark changes, or after the longest time that a request may wait.
         """
         _, target, mark = key
         deadline = time.monotonic() + wire.WAIT

@@ -58,10 +58,7 @@ def _deployed(entries: Iterable[Sent]) -> list[str]:
 
 
 def _counted(entries: Iterable[Sent]) -> Counter[str]:
-    """Counts versions, states and statements.
-
-    The kinds of statements except deployments are keys.
-    """
+    """Counts versions, states, and statements of each kind except deployments."""
     counts = Counter[str]()
     for entry in entries:
         counts["versions"] += len(entry.commits)

@@ -1,8 +1,8 @@
 """Collects reports of nodes (machines that serve a model), and publishes them together.
 
 All reports that arrive within half a second need only one flush to disk. If the reports are
-refused, each half of them is tried again alone. So one node with a wrong report cannot block other
-nodes.
+refused, each half of the reports is published separately, and so on. So a node with a wrong report
+cannot block other nodes.
 """
 
 from __future__ import annotations

@@ -160,9 +160,9 @@ def run(server: uvicorn.Server, listening: socket.socket) -> None:
 def _prepare_process() -> None:
     """Raises the limit of open files, and limits the free memory that glibc retains.
 
-    glibc would give each thread its own pool of memory, so the number of pools is limited. By
-    default, glibc returns the memory of a large block to the system when it is freed, but after the
-    first time retains such blocks. With a fixed threshold, it always returns them.
+    glibc would give each thread its own pool of memory, so the number of pools is limited. Without
+    a fixed threshold, glibc would return a large block to the system only the first time that such
+    a block is freed, and later keep free blocks for new data.
     """
     import ctypes
     import resource

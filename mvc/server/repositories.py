@@ -20,10 +20,7 @@ from mvc.transport import Received, Slice, Wanted, serve
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}", re.ASCII)
 RESERVE = 1 << 30
-"""Number of bytes of the disk that uploads leave free.
-
-It is a quarter of the free bytes if this is less.
-"""
+"""Uploads leave this many bytes of the disk free, or a quarter of the free bytes if less."""
 _DEEPEST = 8
 _FOLDERS = 1000  # limit of folders that are searched for repositories
 _OPEN = 64
@@ -31,7 +28,7 @@ _OPEN = 64
 
 
 class Served:
-    """An open repository, and its uploads. ``transport``: reads and writes it with all rights."""
+    """An open repository, and its uploads. ``transport`` has all permissions."""
 
     def __init__(self, fs: FileSystem, name: str, root: Path, quota: int | None) -> None:
         self.name = name

@@ -1,10 +1,11 @@
 """Verifies a received slice (journal entries with their records) before it is published.
 
 The verification reads the repository as if the received entries were published. A *coding* is a
-stored form of a content (the bytes of a tensor), in full or from a base. Every received coding is
-decoded from its own base, and the result is hashed. If only one coding of each content was tested,
-a wrong coding could stay unnoticed. Then the Merkle root of each version is compared. Contents
-without a received coding that no parent version has are recovered and hashed, too.
+stored form of a content (the bytes of a tensor), in full or from a base. A coding may also be
+*predicted* from other contents, its inputs. Every received coding is decoded from its own base, and
+the result is hashed. If only one coding of each content was tested, a wrong coding could stay
+unnoticed. Then the Merkle root of each version is compared. A content that has no received coding
+and that no parent version has is recovered and hashed, too.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ _MOST_MISSING = 100_000
 class Missing(Exception):
     """Contents that a slice needs, and that neither the slice nor the repository has.
 
-    An element of ``ids`` is an id of 32 bytes. If only a coding names the content as its base, the
-    element has the first 8 bytes of the id.
+    An element of ``ids`` is an id of 32 bytes, or the first 8 bytes of an id. A coding names its
+    base by these 8 bytes.
     """
 
     def __init__(self, ids: Iterable[bytes]) -> None:
@@ -141,7 +142,7 @@ class _Object(Struct):
 class _Proof:
     def __init__(self, store: Store, view: Snapshot) -> None:
         self._view = view
-        # An inverse delta recovers a base. Received deltas are not inverted: a false one would fit.
+        # Stored deltas may be decoded backwards, received ones not: they would verify themselves.
         self._graph = Graph(view, Speed(), undo=view.journal.fixed)
         self._pool: Executor = store.pool
         self._provided = store.provided  # dropped weights that a replay recomputed
@@ -199,7 +200,7 @@ class _Proof:
         return is_reachable
 
     def _check_bases_reachable(self, records: Sequence[Placed]) -> None:
-        """Records the bases and inputs of codings that cannot be recovered as missing."""
+        """Notes bases and inputs of codings as missing if they cannot be recovered."""
         members = (member for _, _, header in records for member in header.members)
         needed = dict.fromkeys((name, member.start) for member in members for name in member.needs)
         for name, start in needed:
@@ -210,7 +211,7 @@ class _Proof:
                 self._check_reachable(id_, start)
 
     def _check_version_reachable(self, version: ReceivedVersion) -> None:
-        """Records the contents of a version that cannot be recovered as missing."""
+        """Notes contents of a version as missing if they cannot be recovered."""
         if self._check_reachable(version.commit.manifest, 0):
             for id_, spec in self._fresh(version, self._load(version.commit.manifest)).items():
                 if id_ not in self._received:
@@ -284,10 +285,10 @@ class _Proof:
     def _records(self, parts: Sequence[Sequence[Placed]]) -> None:
         """Verifies all codings of a slice.
 
-        Codings that are predicted from each other, or that share a payload, are decoded together. A
-        base is decoded before the codings that need it, whatever the order of sending. It stays
-        cached until they are decoded. So the work grows with the number of codings, not with the
-        number of deltas between a content and its full record.
+        Codings that are predicted from each other, or that share a payload (compressed bytes), are
+        decoded together. A base is decoded before the codings that need it, whatever the order of
+        sending. It stays cached until they are decoded. So the work grows with the number of
+        codings, not with the number of deltas between a content and its full record.
         """
         nodes = [node for records in parts for node in _nodes(self._graph, records)]
         self._uses = Counter(key for node in nodes for key in node.needs)

@@ -289,7 +289,8 @@ class Replica:
         before = update.before
         if before is None:
             raise IoFailed(f"{self.shown} had no version before {update.version.id.short}")
-        self.note(replace(update.version, identities=()), before)  # see _swap
+        # Without identities, ``current`` compares hashes: timestamps may be equal.
+        self.note(replace(update.version, identities=()), before)
         if self._identities(before) != before.identities:
             self._place.go_back(before.link)
         if not isinstance(self._place, InPlace):  # in place, ``current`` compares hashes
@@ -415,7 +416,7 @@ class Replica:
                 raise DamagedData(f"another program changed {self.shown} during the update")
             before = update.before
             if before is not None and isinstance(self._place, InPlace):
-                before = replace(before, identities=())  # equal timestamps are possible
+                before = replace(before, identities=())  # as in ``go_back``
             version = self.note(replace(version, shown_ns=time.time_ns()), before)
             if fresh is not None:
                 self._place.show(fresh)

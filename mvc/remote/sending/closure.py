@@ -2,10 +2,11 @@
 
 A record has encoded contents (the bytes of tensors). The stored records of the journal entry that
 published the version are sent unchanged. Contents that other entries published are sent as deltas
-from contents that the receiver has, in the fewest bytes. If several contents share a payload, all
-of them are sent. A content is encoded again if its base cannot be sent, because the dtype and shape
-of the base are unknown or its version is purged. The contents of a version are encoded again if
-bases that the receiver lacks are larger than these contents.
+from contents that the receiver has. Of the possible deltas, those with the fewest bytes are chosen.
+If several contents share a payload, all of them are sent. A content is encoded again if its base
+cannot be sent, because the dtype and shape of the base are unknown or its version is purged. The
+contents of a version are encoded again if bases that the receiver lacks are larger than these
+contents.
 """
 
 from __future__ import annotations
@@ -353,7 +354,7 @@ class _Choice:
         self._reencoded[id_] = spec, (origin, self._specs[origin]) if known and origin else None
 
     def _is_free(self, step: PathStep) -> bool:
-        """Whether all contents that a step needs are at the receiver, or are sent anyway."""
+        """Whether the receiver has or gets all contents that a step (a delta of a path) needs."""
         needs = [step.member.id] if step.reverse else self._closure.needs_of(step.member)
         return all(
             id_ is not None and (id_ in self._chosen or id_ in self._needed or id_ in self._closure)

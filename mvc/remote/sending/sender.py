@@ -153,7 +153,7 @@ class Sending:
         return known
 
     def _new_versions(self) -> dict[CommitId, int]:
-        """The wanted versions, and their ancestors and needs, that the receiver lacks.
+        """The versions that the receiver lacks: wanted versions, ancestors, and versions they need.
 
         Maps each version to the journal offset of the entry that published the version. If the
         request names no versions, only versions published after the receiver's position count as

@@ -1,9 +1,9 @@
 """``mvc show``.
 
 REV is HEAD by default ('mvc help revisions'). mvc lists files and tensors that differ from the
-first parent; -v lists all. A 'predicted' tensor is stored as the step of an optimizer. With TENSOR,
-mvc prints values of this tensor; -v prints all values of a large tensor. bfloat16 and float8 are
-printed as float32. If several files have the TENSOR, write PATH:TENSOR.
+first parent; -v lists all. mvc stores a 'predicted' tensor as the difference from a step of the
+optimizer. With TENSOR, mvc prints values of this tensor; with -v, all values. bfloat16 and float8
+are printed as float32. If several files have the TENSOR, write PATH:TENSOR.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _print_file(
     facts: Facts,
     training: bool,
 ) -> None:
-    """Prints a file. ``predicted``: its tensors that are stored as the step of an optimizer."""
+    """Prints a file. ``predicted``: tensors that a step of the optimizer predicts."""
     changed = "" if change is None else changes(change)
     steps = f"{len(predicted)} predicted" if predicted else ""
     session.line(", ".join(filter(None, (file_line(session, file), changed, steps))))

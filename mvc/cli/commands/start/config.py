@@ -1,7 +1,7 @@
 """``mvc config``.
 
-Without KEY, mvc lists all settings with their sources. Later ones have priority: default, user
-file, repository file, environment (such as MVC_STORE_RESET_INTERVAL) and flag.
+Without KEY, mvc lists all settings with their sources. Of several sources, the last counts:
+default, user file, repository file, environment (MVC_STORE_RESET_INTERVAL), flag.
 """
 
 from __future__ import annotations

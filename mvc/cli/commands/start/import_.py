@@ -1,10 +1,10 @@
 """``mvc import``.
 
-Each model file becomes a version of one tracked path, in the order of the files' times. A folder
-inside DIR, such as checkpoint-500, becomes one version. A folder of numbered checkpoints inside DIR
-is a training run, and becomes a branch. mvc skips versions that exist already, so you can repeat
-the command. mvc skips and lists files whose names are not those of model files; to import such a
-file, name it. With --data, mvc stores a file or folder as a data set with the tag data/NAME.
+Each model file becomes a version of one tracked path, in order of time. A checkpoint folder, such
+as DIR/checkpoint-500, becomes one version. A subfolder with numbered checkpoints, such as DIR/run1
+with DIR/run1/checkpoint-500, becomes a branch. mvc skips versions that exist already, so you can
+repeat the command. mvc skips and lists a file whose name is not that of a model file, unless the
+file is an argument. With --data, mvc stores a file or folder as a data set (tag data/NAME).
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _MAX_FEATURE = 64
 
 
 class PackObject(Struct, frozen=True, array_like=True):
-    """An object with a pack (a file of records). ``number``: of the pack in the repository.
+    """An object with a pack (a file of records). ``number``: number of the pack.
 
     ``size``: number of bytes of the pack. ``headers``: number of the bytes that follow the pack in
     the object. These bytes repeat the headers of its records.
@@ -269,7 +269,7 @@ def follow(frames: bytes, begin: int, at: Position, name: str) -> tuple[bytes, P
     """The entries from ``at`` on, each twice as in a repository's journal, and the end position.
 
     ``frames``: encoded entries. ``begin``: the offset of the first one in the journal, at or before
-    ``at``. None if the entry before ``at`` is not the one that ``frames`` continue.
+    ``at``. None if no entry in ``frames`` follows the entry that ends at ``at``.
     """
     offset = begin
     out: list[bytes] = []

@@ -1,9 +1,9 @@
 """The mirror of a bucket: a local repository with the bucket's journal (log of operations).
 
-The packs (files with records) stay in the bucket. The head of the bucket, an object, names the
-rest. During a publication, the mirror may have entries that the bucket lacks. If the publication
-fails, these entries are removed. The mirror can be deleted without loss: a mirror that is damaged
-or does not match the head is built again.
+The packs (files with records) stay in the bucket. The head of the bucket is an object that names
+all other objects. During a publication, the mirror may have entries that the bucket lacks. If the
+publication fails, these entries are removed. The mirror can be deleted without loss: a mirror that
+is damaged or does not match the head is built again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ EMPTY = BucketHead(frozenset(), 0, 0, 0, chain=GENESIS.chain, parts=(), packs=()
 class Seen(Struct, frozen=True):
     """The head that the mirror matches.
 
-    ``version``: the object store's id of this version of it.
+    ``version``: the id of this version of the head in the object store.
     """
 
     version: str
@@ -314,7 +314,7 @@ class Mirror:
         self.seen = seen
 
     def _load(self) -> None:
-        """Reads the note of the process before. Resets a mirror that has no valid note."""
+        """Reads the note that an earlier process wrote. Resets a mirror without a valid note."""
         try:
             data = self.fs.read_bytes(self.place / _SEEN, _LONGEST_NOTE)
             if blake3(data[:-_CHECK]).digest(_CHECK) != data[-_CHECK:]:

@@ -1,8 +1,8 @@
 """Object stores: the operations that a bucket needs, in S3 and similar stores or in a folder.
 
-An operation that raises RemoteUnreachable may nevertheless have taken effect. A written object is
-immediately visible to every reader, and completely. If several writers ``swap`` the same version of
-an object, only one of them succeeds.
+An operation that raises RemoteUnreachable may nevertheless have taken effect. A written object
+becomes visible to all readers at the same time, with all its bytes. If several writers ``swap`` the
+same version of an object, only one of them succeeds.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Objects(Protocol):
     def swap(self, name: str, data: bytes, known: str) -> str | None:
         """Replaces the version ``known`` of an object, and returns the id of the new version.
 
-        If ``known`` is empty, the object must not exist. Otherwise returns None, as if the object
-        has another version.
+        Returns None if the object has another version. If ``known`` is empty, creates the object,
+        or returns None if the object exists.
         """
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
@@ -101,8 +101,8 @@ class FolderObjects(Objects):
     number and the hash of this file, because times, inodes and sizes are not unique on every file
     system. The next version is written under a temporary name and gets its number by ``link``,
     which fails if this number is in use. Old numbers are deleted in ascending order, but the first
-    one is not deleted. So the next number is certainly unused if the file with the previous number
-    still exists.
+    one is not deleted. So a number without a file was never used if the number before it still has
+    a file.
     """
 
     def __init__(self, fs: FileSystem, folder: Path) -> None:
@@ -165,7 +165,7 @@ class FolderObjects(Objects):
                 if not numbers:
                     return None
                 data = self._read(self._numbered(name, numbers[-1]), limit)
-                if data is not None:  # None: deleted meanwhile, as newer versions exist
+                if data is not None:  # None: deleted, because newer versions exist now
                     version = _version(numbers[-1], data)
                     return Versioned(b"" if version == known else data, version)
         raise RemoteUnreachable(f"{self.url} changes continuously: {name} cannot be read")

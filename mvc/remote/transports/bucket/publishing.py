@@ -1,8 +1,10 @@
 """Publishes: writes the mirror's new objects to the bucket, and then swaps the head once.
 
-Readers see no change before the swap, and all changes after it. The head is the object that names
-all others. Each other object has random bytes, and its name is the hash of all its bytes. So the
-same name is never written again, and deleting an old object cannot delete a new one.
+The *mirror* is a local repository with the journal of the bucket. The *head* is the object that
+names all others. A *swap* replaces the head, unless another client has replaced it meanwhile.
+Readers see no change before the swap, and all changes after it. Each other object has random bytes,
+and its name is the hash of all its bytes. So the same name is never written again, and deleting an
+old object cannot delete a new one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The transport to a bucket: works on the mirror, a local repository with the same journal.
 
-Each received slice (a part of a transfer) is published by one swap of the head, the object that
-names all others. So an interrupted push loses at most one slice.
+Each received slice (a part of a transfer) is published by one swap of the head. The head is the
+object that names all others. A swap replaces it, unless another client has replaced it meanwhile.
+So an interrupted push loses at most one slice.
 """
 
 from __future__ import annotations
