@@ -246,8 +246,8 @@ class ReplayProof(Statement, frozen=True, dict=True, kw_only=True):
 class Signature(Statement, frozen=True, dict=True, kw_only=True):
     """The signature ``blob`` of a version, or of a statement if ``of_statement``.
 
-    ``signed_ns``: when the signature was made. ``before``: if a deployment is signed, the newest
-    other deployment on the target at that time.
+    ``signed_ns``: when the signature was made. ``before``: for the signature of a deployment or
+    retraction, the newest deployment on the target when the signature was made.
     """
 
     of_statement: bool

@@ -1,10 +1,11 @@
-"""Finds the parent version's tensor that is probably the best delta base of a new tensor.
+"""Finds the parent version's tensor from which a new tensor was probably derived.
 
-``mvc.store.writing.object_writer`` then chooses the base among the versions of the found tensor. In
-the parent's file of the same path, the search order is: the same name; a name that differs only in
-the prefix of a wrapper (such as DataParallel); the same dtype, shape and position. Then the
-parent's other files are searched in this order. ``mvc.store.writing.precision_copies`` finds the
-full-precision originals of lower-precision copies.
+The new tensor can be stored as a delta from a version of the found tensor.
+``mvc.store.writing.object_writer`` chooses this version. In the parent's file of the same path, the
+search order is: the same name; a name that differs only in the prefix of a wrapper (such as
+DataParallel); the same dtype, shape and position. Then the parent's other files are searched in
+this order. ``mvc.store.writing.precision_copies`` finds the full-precision originals of
+lower-precision copies.
 """
 
 from __future__ import annotations

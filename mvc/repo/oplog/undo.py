@@ -270,7 +270,7 @@ class _Revert:
     def statements(self, author: str, reason: str) -> tuple[Statement, ...]:
         """Retractions of the operation's annotations, and copies of annotations it retracted.
 
-        If the operation was undone before, the statements of the newest undo are reverted instead.
+        If the operation was undone and redone, the redo (an undo of the undo) is reverted instead.
         """
         snapshot, at = self._snapshot, self._recorded
         while (later := snapshot.newest_undo(at.sequence)) is not None:
