@@ -44,15 +44,16 @@ _LOCKS = ".lock"  # names of lock files end with this
 _OWN = {JOURNAL, FORMAT, HIGH_WATER_MARK, COPY}
 """Files that ``_copy_small_files`` leaves out, because a backup writes them itself."""
 _WAIT = 1.0  # seconds to wait for another backup to the same folder
-_ROUNDS = 4
+_ROUNDS = 4  # tries: maintenance may replace the journal during a copy
 _LARGEST_MARK = 1 << 16
 
 
 class BackedUp(Struct, frozen=True):
     """The copy in ``folder``.
 
-    ``versions``, ``operations``: how many the journal of the copy records. ``bytes``: the size of
-    the copy's journal and packs. ``copied``: the number of bytes that this backup wrote.
+    ``versions``, ``operations``: how many versions and operations the journal of the copy records.
+    ``bytes``: the size of the copy's journal and packs. ``copied``: the number of bytes that this
+    backup wrote.
     """
 
     folder: Path
@@ -204,7 +205,7 @@ class _Copying:
         meanwhile.
         """
         fs, folder, generation = self._fs, self._folder, snapshot.generation
-        end = snapshot.position.offset  # other threads may refresh the snapshot later
+        end = snapshot.position.offset  # note it: a thread may refresh the snapshot
         guarded = self._ends_before()
         copied = guarded if self._begins_with_copy(snapshot) else {}
         extent = _Extent.of(_entries(snapshot, end))
@@ -242,7 +243,7 @@ class _Copying:
     def _ends_before(self) -> dict[int, int]:
         """Maps each pack to the end of the bytes that the copy's journal names.
 
-        Leaves out a pack that is shorter than this in the copy.
+        Leaves out a pack whose file in the copy ends before this position.
         """
         if not self._has_journal():
             return {}
@@ -261,7 +262,7 @@ class _Copying:
     def _begins_with_copy(self, snapshot: Snapshot) -> bool:
         """Whether the repository's journal begins with all bytes of the copy's journal.
 
-        If so, no maintenance replaced the journal since the copy was made.
+        In this case, maintenance has not replaced the journal since the copy was made.
         """
         if not self._has_journal():
             return False
@@ -273,8 +274,8 @@ class _Copying:
     def _copy_pack(self, pack: int, end: int, *, copied: int, guarded: int) -> None:
         """Copies the bytes of a pack from position ``copied`` to ``end``.
 
-        The copy's journal names the bytes before ``guarded``. These are compared and not
-        overwritten. Raises DamagedData if they differ.
+        The copy's journal names the bytes before ``guarded``. These bytes are compared with the
+        source and not overwritten. Raises DamagedData if a byte differs.
         """
         if copied >= end:
             return
@@ -303,12 +304,12 @@ class _Copying:
             file.drop_pages()
 
     def _put(self, file: WriteFile, at: int, data: memoryview) -> None:
-        if file.read(at, len(data)) != data:  # a killed backup may have written them
+        if file.read(at, len(data)) != data:  # a killed backup may have written ``data``
             file.write_at(at, data)
             self._copied += len(data)
 
     def _verify(self, entries: Iterable[Recorded], copied: Mapping[int, int]) -> None:
-        """Reads every new byte in the packs of the copy. Raises DamagedData."""
+        """Reads and checks every new byte in the packs of the copy. Raises DamagedData."""
         packs = PackReader(self._fs, self._folder / PACKS)
         for recorded in entries:
             for region in recorded.entry.regions:

@@ -95,9 +95,9 @@ class CollectionPlan(Struct, kw_only=True):
     def fully_deleted(self) -> tuple[CommitId, ...]:
         """Forgotten versions of whose state the plan leaves no byte.
 
-        Leaves out versions for which an earlier collection recorded this. If ``residue`` is true,
-        returns only versions forgotten by name. Bytes of states forgotten by rule may then remain,
-        as bases of other contents or in packs that are not rewritten.
+        Leaves out versions for which an earlier collection recorded that no byte is left. If
+        ``residue`` is true, returns only versions forgotten by name. Bytes of states forgotten by
+        rule may then remain, as bases of other contents or in packs that are not rewritten.
         """
         forgotten = self.reach.forgotten.items()
         fresh = (id_ for id_, named in forgotten if named or not self.residue)
@@ -106,11 +106,11 @@ class CollectionPlan(Struct, kw_only=True):
         )
 
     def allows(self, recorded: Recorded, headers: Iterable[RecordHeader]) -> bool:
-        """Whether an operation that was published after the plan was made needs nothing to be
-        deleted.
+        """Whether the plan deletes nothing that an operation needs.
 
-        ``headers``: the headers of the operation's records (the parts of packs that it wrote). Call
-        ``allows`` for every operation published meanwhile, in the order of publication.
+        ``recorded``: an operation that was published after the plan was made. ``headers``: the
+        headers of the operation's records (the parts of packs that it wrote). Call ``allows`` for
+        every such operation, in the order of publication.
         """
         entry, reach, graph = recorded.entry, self.reach, self.rewrite.graph
         if entry.forgets or any(mark.change == "stored" for mark in entry.states):
@@ -338,7 +338,8 @@ def _leaving(graph: StorageGraph, retained: RetainedCodings) -> Flags:
     """The rows (numbers of codings in the graph) to drop.
 
     A delta whose base is lost cannot be decoded. If its object has another coding or is not needed,
-    the delta is dropped: the lost base may be an object of a forgotten state.
+    the delta is dropped, because its header names the lost base, which may be an object of a
+    forgotten state.
     """
     useless = ~graph.sound & (graph.coded | ~retained.needed)[graph.object]
     return (graph.sound & ~retained.rows) | useless

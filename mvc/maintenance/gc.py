@@ -78,7 +78,7 @@ def collect(
     """Deletes all that is unreachable and that no operation within ``grace`` names.
 
     Other processes may commit and read meanwhile. Complete interrupted checkouts before the call:
-    only the plan file of such a checkout may still name its version. Raises ReadOnly; Busy;
+    perhaps only the plan file of such a checkout still names its version. Raises ReadOnly; Busy;
     DamagedData if something that stays is damaged. After DamagedData nothing is changed.
     """
     policy, author = encoding_policy(config), config.author

@@ -42,9 +42,9 @@ Piece = tuple[bytes, int]
 CodingPlace = tuple[int, int, int]
 """Pack, offset of a record, position of the member in the record."""
 
-_SHAPES = 64  # shapes of manifests in memory
+_SHAPES = 64  # shapes (manifests without their ids) in memory
 # ``Contents._recent`` is cleared when it has more than _RECENT objects, unless the current manifest
-# has more than a fourth of them.
+# has more than a fourth of these objects.
 _RECENT, _TIMES = 1 << 14, 4
 
 
@@ -458,7 +458,7 @@ class StorageGraph:
         return full
 
     def reached(self, rows: Flags) -> Flags:
-        """For each node: whether a path leads to it that uses only ``rows``."""
+        """For each node: whether a path that uses only ``rows`` leads to the node."""
         return np.isfinite(self._search(rows, np.zeros(len(rows)))[0])
 
     def _search(
@@ -467,9 +467,9 @@ class StorageGraph:
         """The fastest paths that use only ``rows``, by the algorithm of Bellman and Ford.
 
         Each round follows the edges from the nodes that the previous round changed. If two paths
-        take the same time, the path with fewer deltas is chosen. If two full records do, the first
-        is chosen. Paths lead from bases to objects. A row with inputs is usable when paths lead to
-        all its inputs.
+        take the same time, the path with fewer deltas is chosen. If two full records take the same
+        time, the first is chosen. Paths lead from bases to objects. A row with inputs is usable
+        when paths lead to all its inputs.
         """
         full, forth = np.flatnonzero(rows & ~self.delta)[::-1], rows & self.delta
         full = full[np.argsort(-seconds[full], kind="stable")]  # so the fastest is assigned last
@@ -663,9 +663,9 @@ class Contents:
         self.ids, self.specs = bytearray(), array("I")
         self._stream = stream
         self._numbers: dict[TensorSpec, int] = {}
-        self._shapes: dict[int, Shape] = {}  # by length, the newest shape
+        self._shapes: dict[int, Shape] = {}  # maps a length to the newest shape
         self._shape: tuple[Shape | None, list[int]] = None, []
-        self._recent: dict[bytes, int] = {}  # slots by id
+        self._recent: dict[bytes, int] = {}  # maps an id to its slot
 
     def read_manifests(self, records: Iterable[Placed], packs: PackReader) -> None:
         """Reads the manifests of an entry. Call it for the entries in the order of the journal."""

@@ -27,8 +27,8 @@ class VersionHistory:
     """Facts about versions. Add every entry in the order of the journal, then query.
 
     ``numbers``: maps every version that entries name to its number, in the order of first mention.
-    ``published``: the numbers of published versions. ``homes``: for each entry the number of the
-    last version that it published, or -1. ``forgotten``: maps versions without state to True
+    ``published``: the numbers of published versions. ``homes``: for each entry, the number of the
+    newest version that it published, or -1. ``forgotten``: maps versions without state to True
     (forgotten by name) or False. ``absent``: the forgotten versions that were received without
     state. ``without_residue``: forgotten versions of which no byte is left. ``dropped``: maps
     versions to the path of their dropped weights.
@@ -147,8 +147,8 @@ class VersionHistory:
     def reachable(self, cutoff_ns: int | None = None) -> set[int]:
         """The numbers of published versions that refs, HEAD and deployments reach.
 
-        The versions that operations since ``cutoff_ns`` name are reached, too; None: no such
-        operations. Ancestors are included.
+        The versions that operations since ``cutoff_ns`` name are reached, too. Without
+        ``cutoff_ns``, operations do not count. Ancestors are included.
         """
         roots = set(self._deployed)
         roots.update(value for value, _ in self._refs.values() if value is not None)
@@ -177,10 +177,10 @@ class VersionHistory:
 
         The new form None means that the entry is deleted. ``entries``: all entries that were added.
         ``stay``: the versions that are not collected. From entries since ``cutoff_ns``, only marks
-        and statements (records of replays and queries) about collected versions are removed. From
-        older entries, the collected versions are removed, too. If all versions of an older entry
-        stay, the entry keeps its changes of refs and can be undone. Otherwise it keeps only the
-        present values of refs, so that no undo is partial or repeated.
+        and statements (for example deployments) about collected versions are removed. From older
+        entries, the collected versions are removed, too. If all versions of an older entry stay,
+        the entry keeps its changes of refs and can be undone. Otherwise it keeps only the present
+        values of refs, so that no undo is partial or repeated.
         """
         numbers = {self.numbers[id_] for id_ in stay}
         undoable: set[int] = set()  # sequence numbers of older entries

@@ -1,4 +1,4 @@
-"""Which stored payloads must be decoded to recover a version."""
+"""Which stored payloads (encoded bytes of tensors) must be decoded to recover a version."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ def _copy(fs: FileSystem, source: Path, part: DamagedRange, target: Path) -> int
 def purged(fs: FileSystem, folder: Path, reach: Reachable) -> list[Path]:
     """The files that may contain bytes of states forgotten by name; none unless ``reach.purge``.
 
-    A file is safe if its records follow each other without gaps, and if each object that its
-    records name is needed by a version.
+    A file is safe if its records (parts that store objects) follow each other without gaps, and if
+    each object that its records name is needed by a version.
     """
     if not reach.purge:
         return []
@@ -150,7 +150,7 @@ class QuarantinePacks(PackReader):
     def region(self, number: int) -> Region:
         """The range of all bytes after the pack header.
 
-        Its length is negative if the file is truncated.
+        The range has a negative length if the file is truncated.
         """
         return Region(number, len(PACK_HEADER), self._file(number).size() - len(PACK_HEADER))
 

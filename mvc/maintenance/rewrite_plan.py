@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 
 class ObjectSource(Recovers, Protocol):
-    """Reads the bytes of objects. Normally this is the recovery of the repository itself."""
+    """Reads the bytes of objects. Normally, the repository itself is this source."""
 
     def manifest(self, id_: bytes) -> bytes:
         """The encoded manifest. Raises DamagedData."""

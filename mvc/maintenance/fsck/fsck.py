@@ -165,7 +165,7 @@ def _merged(of_packs: Sequence[Problem], versions: VersionCheck) -> list[Problem
 def _forged(
     store: Store, commits: Iterable[Commit], dropped_paths: Mapping[CommitId, str]
 ) -> Iterator[Problem]:
-    """A problem for each version whose mark that its weights are dropped must be wrong.
+    """A problem for each version that is wrongly marked as having dropped weights.
 
     The mark is wrong if it names a path that the version does not have, or if the version has no
     recipe.
@@ -266,7 +266,7 @@ def rebuild_index(store: Store) -> None:
 
 
 def lost_end(snapshot: Snapshot) -> Gap | None:
-    """The gap at the end of the journal, if it is the only gap; else None.
+    """The gap (lost entries) at the end of the journal, if the journal has no other gap; else None.
 
     ``forget_index`` accepts such a loss of entries.
     """

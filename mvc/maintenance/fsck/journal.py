@@ -37,9 +37,8 @@ class JournalCheck(Struct, dict=True):
     """Reads the journal once, up to its end when the check began. Lost entries are skipped.
 
     ``last``: the last entry that was checked. ``lost``: commits that sound entries name but that no
-    readable entry publishes. ``relinks``: the statements that name a wrong predecessor. It maps the
-    statement's entry and position to the right predecessor, which follows from the order of the
-    journal.
+    readable entry publishes. ``relinks``: maps the entry and position of each statement with a
+    wrong predecessor to the right predecessor, which follows from the order of the journal.
     """
 
     snapshot: Snapshot

@@ -1,7 +1,7 @@
 """fsck, packs: checks packs, the files with the stored data.
 
 Checks every header and payload of records. A record is a part of a pack; its payloads have the
-data. Finds the ranges of packs that two journal entries name, and those that no entry names.
+data. Finds the ranges of packs that two journal entries name, and the ranges that no entry names.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.recovery.recover import Recovery, Request
 
 _CACHE = 512 << 20  # bytes; recovering the next file may need as many
-_MOST_NAMED = 1000  # versions or tensors listed with one problem
+_MOST_NAMED = 1000  # the most versions, and the most tensors, that one problem lists
 _NO_RECORD = "no sound record can recover it"
 
 

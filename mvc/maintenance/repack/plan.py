@@ -1,19 +1,22 @@
 """Selections of codings: completed, so that everything can be recovered, and then measured.
 
-A *coding* is a full record of a piece of a blob, or a delta. Layouts select codings by version, but
-versions share blobs, and not every delta is reversible. So a layout may leave a blob without a path
-(series of codings) that recovers it. ``completed`` repairs this in steps:
+A *blob* is a tensor's bytes. A *coding* stores a piece of a blob, as a full record or as a delta. A
+layout selects codings by version. But versions share blobs, and not every delta is reversible. So
+after the selection, a blob may have no path (series of codings) that recovers it. ``completed``
+repairs this in steps:
 
 1. If a coding is selected, all codings that share its payload are selected, too.
-2. A new delta that must recover its base is tried first: it may turn out to be a full record.
-3. A piece without a path gets the smallest stored delta from a piece with a path, or a reversed
-   selected delta, or else a full record.
+2. If a new delta is the only path to its base, it is tried now: the result of the trial may be a
+   full record instead.
+3. A piece without a path gets the smallest stored delta from a piece with a path, or a selected
+   delta in reverse, or else a full record.
 4. Each blob gets a coding of its own, because deltas name their base by a prefix of its id, and
-   only a coding has the full id. For this a delta may be reversed that was the only path to another
-   blob. So step 3 is repeated.
+   only a coding has the full id. For this, a delta may be reversed. If this delta was the only path
+   to another blob, step 3 is needed again. So step 3 is repeated.
 
-Blobs that no version has (forgotten ones, before gc) retain their codings, and paths may lead
-through such blobs. New codings neither code such blobs nor start from them.
+Blobs that no version has (for example blobs of forgotten versions, before gc) retain their codings,
+and paths may lead through such blobs. New codings do not code such blobs, and do not use such blobs
+as bases.
 """
 
 from __future__ import annotations
@@ -410,7 +413,8 @@ class _Completion:
     def _from_versions(self, node: Node, paths: Mapping[Node, CheapestPath]) -> list[Candidate]:
         """New codings of a blob.
 
-        The base is the nearest blob on its cheapest path that a version has.
+        The base is the nearest blob on the cheapest path to this blob, among the blobs that
+        versions have.
         """
         base = paths[node].origin
         while base is not None and base[0] not in self._specs:

@@ -328,7 +328,7 @@ def curve(problem: RepackProblem) -> RepackCurve:
         graph = ContentPlan(costs, shape)
         stored = graph.solver.problem.contents.stored
         for priced in graph.solver.sweep():
-            if costs.candidates.groups:  # add the whole plan
+            if costs.candidates.groups:  # add exact figures, because the solver estimates
                 points.append(_point(layout_metrics(costs, graph.selection(priced.layout))))
                 continue
             size, mean = (

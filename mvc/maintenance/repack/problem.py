@@ -111,7 +111,7 @@ class Survey(Struct):
         """
         current, generations = self.versions[self.first[newer]].parent, 1
         while current is not None and older not in self.versions[current].blobs:
-            # no version before the first one with the blob can have it
+            # no version before ``first[older]`` has the blob
             current = self.versions[current].parent if current > self.first[older] else None
             generations += 1
         return None if current is None else generations

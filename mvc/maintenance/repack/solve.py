@@ -38,7 +38,7 @@ MOST = 2000
 class Edge(Struct, frozen=True):
     """The delta from content ``a`` to the later content ``b``.
 
-    ``forward``: it is not reversible.
+    ``forward``: whether the delta is not reversible.
     """
 
     a: int
@@ -140,7 +140,7 @@ class Nodes(Struct, frozen=True, dict=True):
         return Selected(frozenset(range(len(self))), frozenset(edges))
 
     def stored(self, layout: Selected) -> int:
-        """Bytes of a layout."""
+        """The number of bytes that a layout stores."""
         full = sum(self.full_bytes[i] for i in layout.sources)
         return full + sum(self.edges[i].bytes for i in layout.edges)
 

@@ -137,7 +137,7 @@ def _decode(packs: PackReader, record: StoredRecord) -> list[Addition]:
 class SuperSteps(Struct):
     """``joint``: records to make. ``leave``: the steps that these records replace.
 
-    ``saved``: how many bytes this saves. ``shortcuts``: deltas to make.
+    ``saved``: how many bytes the new records save. ``shortcuts``: deltas to make.
     """
 
     joint: list[SuperStep] = field(default_factory=list)
@@ -278,10 +278,11 @@ class _Planner:
     # -- shortcuts -------------------------------------------------------------------------
 
     def shortcut(self, end: int, saved: dict[int, int]) -> tuple[list[EncodeRequest], int]:
-        """The deltas of a shortcut to the last version of a run, and their bytes.
+        """The deltas of a shortcut to the last version of a run, and the number of their bytes.
 
-        Empty if no shortcut is due at ``end``, or if it would need more bytes than its runs saved.
-        ``saved``: maps the last version of a run to the bytes that joining this run saves now.
+        Empty if no shortcut is due at ``end``, or if the shortcut would need more bytes than its
+        runs saved. ``saved``: maps the last version of a run to the bytes that joining this run
+        saves now.
         """
         begin = self._survey.ancestor(end, self._step * _RUNS)
         if begin is None or self._survey.generation(end) % (self._step * _RUNS):

@@ -27,7 +27,7 @@ from mvc.store.packs.records import BASE_BYTES, MANIFEST, Member
 class Need(Struct, frozen=True):
     """An object that a version has. ``spec``: dtype and shape; None for a manifest.
 
-    ``entry_index``: the journal entry of the first version with the object.
+    ``entry_index``: the position of the journal entry of the first version with the object.
     """
 
     spec: TensorSpec | None
