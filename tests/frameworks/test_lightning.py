@@ -382,7 +382,9 @@ def without_ids(text: str) -> list[str]:
 def test_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = re.search(r"```python\n(.*?)```\n\nThis prints\n\n```\n(.*?)```", PAGE.read_text(), re.S)
+    found = re.search(
+        r"```python\n(.*?)```\n\nThis prints\n\n```\n(.*?)```", PAGE.read_text(), re.S
+    )
     assert found is not None
     monkeypatch.chdir(tmp_path)
     exec(compile(found[1], str(PAGE), "exec"), {"__name__": "page"})
