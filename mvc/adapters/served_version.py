@@ -42,9 +42,9 @@ class NotedVersion(Struct, frozen=True):
 class ServedVersion(Struct, frozen=True):
     """A version to serve: bit for bit the state that ``checkout`` of ``commit`` returns.
 
-    ``state``: maps names to weights; no other object uses their memory. ``time_ns``: when the
-    version went live, in nanoseconds since 1970. A Recorder (which commits versions during a
-    training) writes the time of the deployment, or without a deployment the time of the commit. A
+    ``state``: maps names to weights; no other object uses the memory of the weights. ``time_ns``:
+    when the version went live, in nanoseconds since 1970. A Recorder (which commits versions during
+    a training) writes the time of the deployment, or without a deployment the time of the commit. A
     reader of the file sets the time when it switched to the version.
     """
 

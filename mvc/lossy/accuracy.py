@@ -49,8 +49,8 @@ def right_of(
 
     If ``evaluate`` returns accuracies, it is called for each label. Then nobody knows which samples
     are correct, and the first samples of each label count as correct. With ``last``, the last
-    samples count as correct. So if one of two sets of weights is evaluated with ``last``, their
-    results differ in as many samples as possible.
+    samples count as correct. So if one of two sets of weights is evaluated with ``last``, the
+    results of the two sets differ in as many samples as possible.
     """
     if not len(batch):
         return np.zeros(0, np.bool_)
@@ -122,7 +122,7 @@ class LabelledBatch:
         return LabelledBatch(*(_moved(own_values, target) for own_values, target in pairs))
 
     def like(self, other: LabelledBatch) -> bool:
-        """Whether samples of ``other`` have the same form as these."""
+        """Whether samples of ``other`` have the same form as these samples."""
         pairs = ((self.inputs, other.inputs), (self.labels, other.labels))
         return all(_form(one) == _form(two) for one, two in pairs)
 

@@ -21,7 +21,7 @@ class ResetBits(LossyStage, frozen=True):
     ``low``: N. ``high``: M; resets only entries that changed in one of the ``high`` highest bits of
     the fraction (0: all entries). A change is the xor of new weights and previous production
     weights. A bit of the weights that is reset in the change keeps its previous value. So if every
-    version resets them, the low bits are always those of the first weights.
+    version resets the lowest bits, these bits are always those of the first weights.
     """
 
     low: int

@@ -162,8 +162,8 @@ class ErrorDecay:
     def good_enough(self, weights: Mapping[str, NDArray[Any]]) -> str | None:
         """The reason why the deployed weights suffice; None if the new weights must be saved.
 
-        The new weights are evaluated on the newest batch first, then on older batches. This stops
-        as soon as the remaining batches cannot change the decision.
+        The new weights are evaluated on the newest batch first, then on older batches. The
+        evaluation stops as soon as the remaining batches cannot change the decision.
         """
         old = self._old / self._seen
         total = sum(count for _, count in self._batches)

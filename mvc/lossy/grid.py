@@ -109,8 +109,8 @@ def _exponent(before: Numbers, wanted: int) -> int:
 def _on_grid(values: Numbers, exponent: int) -> bool:
     """Whether all values are multiples of the step.
 
-    Checks a few values first. If a tensor is not on the grid, most of its values are not, so this
-    is fast.
+    Checks a few values first. If a tensor is not on the grid, most of its values are not, so the
+    check usually ends there.
     """
     for part in (values[:256], values):
         with np.errstate(all="ignore"):

@@ -2,12 +2,12 @@
 
 docs/production.md, "Decisions", describes the comparisons and the levels. *Training weights* are
 the weights that the optimizer computes. *Production weights* are the weights that the lossy stages
-of a pipeline make from these. An *account* counts the samples on which production weights lost or
-won against training weights. There is an account of all samples, and an account of each label. Each
-account is kept twice: over all batches, and over the batches since the level changed. The
-*reservoir* has the K newest samples of every label from earlier batches. Level 0 uses the stages as
-written. Each finer level changes weights about half as much as the level before. The finest level
-stores the training weights exactly.
+of a pipeline make from training weights. An *account* counts the samples on which production
+weights lost or won against training weights. There is an account of all samples, and an account of
+each label. Each account is kept twice: over all batches, and over the batches since the level
+changed. The *reservoir* has the K newest samples of every label from earlier batches. Level 0 uses
+the stages as written. Each finer level changes weights about half as much as the level before. The
+finest level stores the training weights exactly.
 
 The tests are valid at every moment, although they are repeated with each batch. The evidence of an
 account is the capital of a gambler who bets on losses, a mixture over stakes (Waudby-Smith and
@@ -51,7 +51,7 @@ _STAKES = 0.99 * 2.0 ** (-_STEPS / 2)  # shares of the largest stake
 _WEIGHTS = 1 / (_STEPS + 8) - 1 / (_STEPS + 9)
 _TOGETHER, _LABEL = "all", "label "
 _MOST_COUNT = 1 << 53
-_COLUMNS = 6  # numbers of a label's accounts
+_COLUMNS = 6  # how many numbers the accounts of a label have
 
 Right: TypeAlias = NDArray[np.bool_]
 
@@ -203,7 +203,7 @@ class AccuracyGuard:
     def _loses(self, weights: Arrays, error: float) -> bool:
         """Whether ``weights`` lose too much on the reservoir.
 
-        ``error``: the probability of the answer True if they do not.
+        ``error``: the probability of the answer True if ``weights`` do not lose too much.
         """
         if self._compared is None:
             return False

@@ -99,10 +99,10 @@ class Production:
         """Decides whether the training weights after a batch become a version.
 
         ``training``: you may change these arrays after the call. ``data``: the labelled samples of
-        the batch, in the form that ``evaluate`` expects; do not change them. They must be a pair
-        (inputs, labels), unless ``evaluate`` returns the number of samples and ``monitor`` is set.
-        The first version is always saved, and only ``grid`` changes its weights. Raises WrongUsage
-        as ``check`` does, and for wrong results of callbacks.
+        the batch, in the form that ``evaluate`` expects; do not change them. The data must be a
+        pair (inputs, labels), unless ``evaluate`` returns the number of samples and ``monitor`` is
+        set. The first version is always saved, and only ``grid`` changes its weights. Raises
+        WrongUsage as ``check`` does, and for wrong results of callbacks.
         """
         self.check(loss=loss, data=data)
         live = self.live

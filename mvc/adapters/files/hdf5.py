@@ -1,4 +1,4 @@
-"""HDF5 files, and Keras's zip files that contain one.
+"""HDF5 files, and Keras's zip files that contain an HDF5 file.
 
 A *dataset* is an array in an HDF5 file. If a dataset is contiguous and has little-endian numbers,
 it is a tensor. If a dataset is stored in chunks, each run of adjacent chunks is a tensor.

@@ -231,7 +231,8 @@ def _hyper(accelerator: Any) -> dict[str, str]:
 def _of_this_process(states: list[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The recorded random generators of this process.
 
-    If fewer processes saved the version than load it, additional processes get those of the first.
+    If fewer processes saved the version than load it, additional processes get the generators of
+    the first process.
     """
     index = PartialState().process_index
     return states[index if index < len(states) else 0]

@@ -1,10 +1,10 @@
 """The data of a training: its amount, how its order is drawn, and whether it draws random numbers.
 
-To resume inside an epoch, the rows that the interrupted epoch has used must be known. They are
-unknown if the number of rows or the batch size has changed. Samples or collators may draw from the
-global random generators, for example for random masks. Then a batch depends on numbers that were
-drawn long before its use, because loaders prefetch. If the used batches are skipped without being
-loaded, these numbers are not drawn, and later batches differ from those of an uninterrupted
+To resume inside an epoch, the rows that the interrupted epoch has used must be known. These rows
+are unknown if the number of rows or the batch size has changed. Samples or collators may draw from
+the global random generators, for example for random masks. Then a batch depends on numbers that
+were drawn long before its use, because loaders prefetch. If the used batches are skipped without
+being loaded, these numbers are not drawn, and later batches differ from those of an uninterrupted
 training.
 """
 
@@ -103,7 +103,7 @@ def compare(
 ) -> list[str]:
     """How the loaders' amounts of data differ from the recorded ones.
 
-    With ``middle`` (inside an epoch), raises CannotResume if they differ.
+    With ``middle`` (inside an epoch), raises CannotResume if the amounts differ.
     """
     pairs = zip(recorded, loaders, strict=False)  # an old version may have no sizes
     differences = [line for then, loader in pairs for line in changed(then, sizes(loader))]

@@ -20,7 +20,8 @@ def is_path(text: object) -> bool:
 
 
 def check_new_path(manifest: Manifest, path: str) -> None:
-    """Raises WrongUsage if ``path`` is a folder of the version, or if a part of it is a file.
+    """Raises WrongUsage if ``path`` is a folder of the version, or if a folder in ``path`` is a
+    file of the version.
 
     Raises InvalidName if ``path`` is not a valid path.
     """

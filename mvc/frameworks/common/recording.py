@@ -1,6 +1,7 @@
 """The base class of all callbacks.
 
-It has a repository, options, and the Recorder (which commits versions) of the running training.
+A callback has a repository, options, and the Recorder (which commits versions) of the running
+training.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Records:
     def report(self) -> Report | None:
         """The Recorder's counts for this training.
 
-        Between trainings, those of the previous training; None before the first training.
+        Between trainings, the counts of the previous training; None before the first training.
         """
         return self._report if self._recorder is None else self._recorder.report
 
@@ -112,7 +113,7 @@ class Records:
     def close(self) -> Report | None:
         """Commits the queued versions and stops recording.
 
-        If a commit failed and no step raised this error, raises it.
+        If a commit failed and no step raised the error of this commit, raises this error.
         """
         recorder, self._recorder = self._recorder, None
         try:

@@ -40,8 +40,8 @@ def load_with_optimizers(
     buffers: Mapping[str, Any],
     optimizers: Iterable[tuple[torch.optim.Optimizer, Any]],
 ) -> None:
-    """Loads weights, buffers and optimizers. If they do not match, raises CannotResume before any
-    change.
+    """Loads weights, buffers and optimizers. If the states do not match, raises CannotResume before
+    any change.
     """
     placements = [Placement(model, optimizer, state) for optimizer, state in optimizers]
     load_model(model, weights, buffers)

@@ -1,7 +1,7 @@
 """``dcp.load`` from a version.
 
-Each rank (process) reads parts of whole tensors. The number of ranks may differ from that of the
-save.
+Each rank (process) reads parts of whole tensors. The number of ranks may differ from the number of
+ranks of the save.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class _State:
         planner.set_up_planner(file.nested(self._placeholder), is_coordinator=True)
         self._flat: dict[str, Any] = planner.state_dict
         _, self.metadata = planner.create_global_plan([planner.create_local_plan()])
-        # Maps torch's name of an object to its key in mvc. Only an empty name differs from it.
+        # Maps torch's name of an object to its key in mvc. Only an empty name has another key.
         self._saved = {} if objects is None else objects.nested(lambda _, key: key)
         for name in self._saved:
             self.metadata.state_dict_metadata[name] = BytesStorageMetadata()

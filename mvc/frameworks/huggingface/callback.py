@@ -2,8 +2,8 @@
 
 ``MVCCallback(repo)`` records versions. ``callback.resume(trainer)`` continues from a version, with
 the same bits as if the training had not stopped. A version is made between two steps. The Trainer
-logs, evaluates and saves after a step. The version is made after these, because they draw random
-numbers, too.
+logs, evaluates and saves after a step. The version is made after logging, evaluation and saving,
+because these draw random numbers, too.
 
 Names and formats of files in a checkpoint folder are those of transformers
 (``Trainer._save_checkpoint``). mvc writes files in torch's format, but does not read them. The

@@ -119,9 +119,9 @@ class RestoredFit:
     ) -> None:
         """Compares the version with the training, then restores it.
 
-        If they do not match, raises CannotResume with the reason before any change. ``data``: the
-        result of ``data_of_fit`` for the ``fit`` that resumes. ``epochs``: the number at which that
-        ``fit`` ends.
+        If version and training do not match, raises CannotResume with the reason before any change.
+        ``data``: the result of ``data_of_fit`` for the ``fit`` that resumes. ``epochs``: the number
+        at which that ``fit`` ends.
         """
         self._recorded = recorded = training_state(repo, commit, name, by=_BY)
         self.epoch, self.batch = int(recorded["batch"]["epoch"]), int(recorded["batch"]["batch"])

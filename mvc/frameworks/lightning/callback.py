@@ -1,6 +1,6 @@
 """PyTorch Lightning: versions of a model while a Trainer fits it, and resuming from these versions.
 
-``MVCCallback`` passes every optimizer step to a Recorder. A thread of the Recorder commits it
+``MVCCallback`` passes every optimizer step to a Recorder. A thread of the Recorder commits the step
 (``mvc.training.writer_thread``). ``MVCCheckpointIO`` stores the checkpoints of ``ModelCheckpoint``
 (``mvc.frameworks.lightning.checkpoint``).
 """

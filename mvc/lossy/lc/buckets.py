@@ -1,10 +1,10 @@
 """The stages ``expq`` (buckets by sign and exponent) and ``promote`` (stored buckets).
 
 docs/lc.md describes these stages. A *bucket* has all changes with the same sign and exponent. For
-all of these, the decoder adds the same number, which is computed in float64 and rounded to the
-tensor's dtype. The stored buckets have the symbols 1, 2, ..., beginning with the largest exponent.
-Exact zeros, subnormal changes and changes in buckets that are not stored have symbol 0. What symbol
-0 loses becomes part of the next delta.
+all changes in a bucket, the decoder adds the same number, which is computed in float64 and rounded
+to the tensor's dtype. The stored buckets have the symbols 1, 2, ..., beginning with the largest
+exponent. Exact zeros, subnormal changes and changes in buckets that are not stored have symbol 0.
+What symbol 0 loses becomes part of the next delta.
 """
 
 from __future__ import annotations

@@ -111,8 +111,8 @@ class _Levels:
         return 1 - float(explained) / self.squares if self.squares else 0.0
 
     def _estimated(self, fineness: float) -> tuple[NDArray[Any], NDArray[Any]]:
-        """For each level, the estimated number of entries and their sum. The level of zero is
-        first.
+        """For each level, the estimated number of entries and the sum of their changes. The level
+        of zero is first.
         """
         levels = np.trunc(self.values / self.step(fineness)).clip(-_MOST_LEVEL, _MOST_LEVEL)
         levels_, place = np.unique(np.append(0, levels), return_inverse=True)

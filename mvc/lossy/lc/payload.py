@@ -218,7 +218,7 @@ class _Members(Struct, frozen=True):
 
     @classmethod
     def decode(cls, cursor: Cursor, sizes: Sequence[int], classes: Sequence[CodeTable]) -> _Members:
-        """``sizes``: the raw bytes of the members. Raises DamagedData unless they fit."""
+        """``sizes``: the raw bytes of the members. Raises DamagedData unless these sizes fit."""
         result = cls([], [0] * len(classes))
         while len(result.parts) < len(sizes):
             length, member = cursor.varint(), cursor.varint()

@@ -97,7 +97,7 @@ def _width(alphabet: int) -> int:
 
 
 def _letters(symbols: Symbols, alphabet: int) -> tuple[int, Letters, NDArray[Any], float]:
-    """The letters.
+    """Divides symbols into letters.
 
     Returns symbols per letter, letters, count of each letter, and estimated bytes.
     """
