@@ -50,7 +50,7 @@ class _RemoteFile(io.RawIOBase):
 
 def main(pipe: Connection[Any, Any], size: int) -> None:
     """Reads the structure of the file and sends its ``DatasetPlaces``."""
-    codecs.lookup("ascii")  # h5py needs this later, when it cannot be loaded
+    codecs.lookup("ascii")  # h5py needs it later, when no file can be opened
     for name, most in _LIMITS.items():
         with suppress(ValueError, OSError):  # some limits do not exist on macOS
             resource.setrlimit(getattr(resource, name), (most, most))

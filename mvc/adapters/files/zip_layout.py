@@ -102,7 +102,7 @@ def _members(
 ) -> Iterator[ZipMember]:
     """The members that the directory at ``start`` lists.
 
-    Each member also has a header of its own, which is checked.
+    Each member has a header of its own, too, which must match the directory.
     """
     at = 0
     for _ in range(count):

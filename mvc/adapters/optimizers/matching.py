@@ -64,7 +64,7 @@ def expected(
     """The expected direction of a step. ``new``, ``old``: the states after and before the step.
 
     ``values``: the hyperparameters of the parameter's group. The first moments of both states are
-    used, because the gradient is a mixture of the two moments.
+    used, because the gradient is a mixture of the old and the new first moment.
     """
     first = next((name for name in _FIRST if name in new), None)
     second = next((name for name in _SECOND if name in new), None)
