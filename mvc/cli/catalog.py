@@ -1,4 +1,4 @@
-"""The commands by name, and removed commands and options with their replacements."""
+"""The commands in their sections, and hints for commands and options that mvc lacks."""
 
 from __future__ import annotations
 

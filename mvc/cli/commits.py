@@ -112,7 +112,7 @@ def names_of(session: Session) -> Callable[[LogEntry], str]:
 def one_liner(session: Session, entry: LogEntry, names: str, prefix: int = 0) -> str:
     """The line of a version: ``1a2b3c4d5e (HEAD -> main) [prod] message``.
 
-    It is shortened to the width of the terminal minus ``prefix`` columns.
+    The line is shortened to the width of the terminal minus ``prefix`` columns.
     """
     message = one_line(entry.commit.message)
     run = printable(entry.commit.run)
@@ -209,7 +209,7 @@ def details(
     """The lines below the heading of a commit. The last lines are the message.
 
     Lines are folded to the width of the terminal minus ``prefix``. ``signed``: the signature of the
-    commit. ``steps``: the arguments of ``_steps``.
+    commit. ``steps``: the arguments of ``_steps``, if the version has recorded training steps.
     """
     commit, full = entry.commit, session.verbose
     when = format_time(commit.time_ns, precise=False)
@@ -266,7 +266,7 @@ def note_line(annotation: Annotation) -> str:
 
 
 def who(author: str, sent_by: str) -> str:
-    """``ada (sent by token ci)``, or ``ada`` if the author is the sender."""
+    """The author and the sender: ``ada (sent by token ci)``, or ``ada`` if both are equal."""
     sent = f"(sent by {printable(sent_by)})" if sent_by not in {"", author} else ""
     return " ".join(filter(None, (printable(author), sent)))
 

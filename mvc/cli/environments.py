@@ -37,7 +37,7 @@ def show_environment(session: Session, rev: CommitId) -> None:
 def compare_environments(session: Session, rev: str, other: str | None) -> bool:
     """Compares the environment of ``rev`` with the environment of ``other``.
 
-    If ``other`` is None, compares with this machine. Returns whether results of a training may
+    If ``other`` is None, compares it with this machine. Returns whether results of a training may
     differ.
     """
     recorded = recipes.environment(session.repo, rev)
@@ -56,8 +56,8 @@ def compare_environments(session: Session, rev: str, other: str | None) -> bool:
 def trained_elsewhere(session: Session) -> int:
     """Counts the versions without weights that a replay on this machine may not reproduce.
 
-    A replay runs a recorded training again. These are versions whose environment cannot be read, or
-    differs from this machine. Settings and threads are ignored, because a replay sets them.
+    The environment of these versions cannot be read, or differs from this machine. A replay (a
+    second run of the recorded training) sets settings and threads, so these are ignored.
     """
     versions = [d for d in session.repo.storage.proofs() if missing_weights(session.repo, d)]
     if not versions:

@@ -23,7 +23,7 @@ _T = TypeVar("_T", LogicalTensor, TensorDiff)
 
 
 def of_model(tensors: Sequence[_T], *, training: bool) -> list[_T]:
-    """The tensors, except those of optimizers, schedulers and random generators.
+    """The tensors, without tensors of optimizers, schedulers and random generators.
 
     ``training``: whether the file is a training state. If so, the result is empty.
     """
@@ -75,7 +75,10 @@ def facts_of(session: Session, rev: CommitId, file: FileEntry) -> Facts:
 
 
 def why_opaque(session: Session, rev: CommitId, file: FileEntry) -> tuple[str, str] | None:
-    """Why a model file is stored as opaque bytes, and how to save it with tensors."""
+    """Why a model file is stored as opaque bytes, and how to save it with tensors.
+
+    None for a file that is not opaque.
+    """
     if file.format == "opaque" and may_hold_tensors(file.path):
         with suppress(MvcError):  # the state cannot be read
             return session.repo.open_file(rev, file.path, counted=False).why_opaque()

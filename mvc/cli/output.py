@@ -98,7 +98,7 @@ class Output:
     def few(self, words: Sequence[str], room: int, gap: str = "  ") -> str:
         """As many words as fit in ``room`` columns, and the number of the remaining words.
 
-        With -v, or if the output is piped, all words.
+        With -v, or if the output is piped, returns all words.
         """
         text, shown = gap.join(words), min(len(words), room)
         if self.width is None or self.verbose:
@@ -300,7 +300,7 @@ class Output:
             return act(*arguments, progress=progress, **named)
 
     def wipe(self) -> None:
-        """Removes the progress bar. Called before each printed line."""
+        """Removes the progress bar. It is called before each printed line."""
         if self._bar is not None:
             self._bar.stop()
 

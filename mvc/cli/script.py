@@ -45,7 +45,7 @@ class Script:
     def value(self, name: str) -> Any:
         """The result of the function ``name``. If ``name`` is no function, its value.
 
-        None if missing.
+        None if the module has no ``name``.
         """
         value = self.get(name)
         return value() if callable(value) else value

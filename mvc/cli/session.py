@@ -29,7 +29,7 @@ _ACCESS = ("token_file", "ca_file", "program", "endpoint", "region")
 class Session(Output):
     """One run of the program.
 
-    ``as_json``: the command prints one JSON object. ``arguments``: the words after ``mvc``.
+    ``as_json``: whether the command prints one JSON object. ``arguments``: the words after ``mvc``.
     """
 
     def __init__(self) -> None:
@@ -182,7 +182,7 @@ class Session(Output):
         return text if self.width is None else shortened(text, max(self.width - 40, 40), "end")
 
     def named(self, id_: CommitId) -> str:
-        """``1a2b3c4d5e, nightly``."""
+        """The id and the title of a version: ``1a2b3c4d5e, nightly``."""
         return ", ".join(filter(None, (id_.short, self.title(id_))))
 
     def names(self, paths: Iterable[str]) -> list[str]:

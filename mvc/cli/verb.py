@@ -106,7 +106,7 @@ class _Declared(Struct, frozen=True):
 class Option(click.Option):
     """An option with one line of help.
 
-    click would clean the help with ``inspect``, a slow import.
+    click itself would clean the help with ``inspect``, which is slow to import.
     """
 
     def __init__(self, names: Sequence[str], *, help: str, **settings: Any) -> None:

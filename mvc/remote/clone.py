@@ -1,8 +1,8 @@
 """Clones a remote: creates a repository with the history of the remote.
 
 The clone is built in the subfolder ``.mvc-clone`` of the new folder, without flushes to disk. Then
-its files are flushed once, and its ``.mvc`` is moved to the new folder. If the process was killed,
-the same command continues the unfinished clone.
+all files in this subfolder are flushed once, and its folder ``.mvc`` is moved to the new folder. If
+the process was killed, the same command continues the unfinished clone.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ _MOST = 1 << 16
 class CloneOptions(Struct, frozen=True):
     """Options of a clone.
 
-    ``branch``: the current branch of the clone, by default that of the remote. ``states``: the
-    states that the clone and later fetches download. ``bare``: the clone has no working files.
-    ``remote``: the name of the remote in the clone. ``options``: values of fields of ``Remote``.
+    ``branch``: the current branch of the clone, by default the current branch of the remote.
+    ``states``: the states that the clone and later fetches download. ``bare``: the clone has no
+    working files. ``remote``: the name of the remote in the clone. ``options``: values of fields of
+    ``Remote``.
     """
 
     branch: str | None = None
@@ -142,7 +143,7 @@ def clone_into(
         with _opened(target, FileSystem(), config) as handle:
             at, restored = head(handle.store.fresh()), None
             if at.commit is not None and not handle.store.bare:
-                with suppress(StateForgotten, WeightsDropped):  # the remote did not send them
+                with suppress(StateForgotten, WeightsDropped):  # the remote did not send it
                     restored = restore_all(
                         handle.store, at.commit, at.branch or at.commit, progress=progress
                     )

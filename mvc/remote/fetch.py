@@ -133,7 +133,8 @@ def fetch_from(
         if after is not None and not _is_whole(store, head):
             transfer(transport.send, work.apply, replace(wanted, after=None), (), tally=work.tally)
     for id_ in _live_without_state(store) if isinstance(wanted.states, int) else ():
-        with suppress(StateForgotten, UnknownRevision, WeightsDropped):  # the remote lacks it, too
+        # The remote may lack the state, too.
+        with suppress(StateForgotten, UnknownRevision, WeightsDropped):
             work.bring(transport, (id_,))
     updates = [*_updates(store, remote, head, prune=prune)]
     if updates:
@@ -236,8 +237,8 @@ def _updates(store: Store, remote: Remote, head: RemoteHead, *, prune: bool) -> 
 def _is_free(store: Store, tag: str, new: CommitId) -> bool:
     """Whether a remote's tag may become a local tag.
 
-    It may if no local branch or tag has its name. The tag of a data set may, too, if it moves the
-    local tag to a later version.
+    It may if no local branch or tag has its name. The tag of a data set may become a local tag,
+    too, if the local tag then moves to a later version.
     """
     short, at = tag.removeprefix(TAG), store.snapshot.ref(tag)
     if store.snapshot.ref(BRANCH + short) is not None or store.snapshot.ref(HEAD) == short:

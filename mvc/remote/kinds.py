@@ -1,7 +1,7 @@
 """The kinds of remotes: their URL schemes, and the modules that open them.
 
-Other code does not compare schemes: it asks the kind. The module of a kind is imported only when a
-remote of this kind is opened.
+Other code does not compare schemes, but reads the properties of the kind. The module of a kind is
+imported only when a remote of this kind is opened.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ KINDS = {
     "gs": RemoteKind("gs://BUCKET", _CLOUD, _HOST, _FOR_CLOUDS, is_bucket=True),
     "az": RemoteKind("az://CONTAINER", _CLOUD, _HOST, _FOR_CLOUDS, is_bucket=True),
 }  # fmt: skip
-"""The kinds by scheme. A URL without a scheme is of the kind ``file``."""
+"""Maps schemes to kinds. A URL without a scheme is of the kind ``file``."""
 
 FORMS = f"a remote is a {listed([kind.form for kind in KINDS.values()])}"
 

@@ -65,7 +65,7 @@ def place_of(snapshot: Snapshot) -> Place:
 def begins(snapshot: Snapshot, after: Place | None) -> Position:
     """The position in the journal at which reading continues after ``after``.
 
-    GENESIS (the beginning) if ``after`` is None, or if the journal does not contain it.
+    GENESIS (the beginning) if ``after`` is None, or if the journal does not contain ``after``.
     """
     if after is None or after.sequence <= 0:
         return GENESIS
@@ -89,12 +89,12 @@ def leads_on(snapshot: Snapshot, after: Place | None) -> bool:
 
 
 def tips_of(refs: Mapping[str, RefValue]) -> list[CommitId]:
-    """The sorted versions that refs name."""
+    """The versions that refs name, sorted."""
     return sorted({value for value in refs.values() if isinstance(value, CommitId)})
 
 
 def known_place(store: Store, remote: Remote, name: str) -> KnownPlace | None:
-    """Reads the file ``name`` in the remote's folder. None if it is missing or invalid."""
+    """Reads the file ``name`` in the remote's folder. None if the file is missing or invalid."""
     if not remote.name:
         return None
     with suppress(IoFailed, msgspec.MsgspecError, ValueError):
@@ -118,7 +118,7 @@ class Known(Struct, frozen=True):
     ``fetched``, ``reports`` and ``pushed`` are the contents of the files with these records.
 
     ``pushed`` is None if nothing was pushed yet. It is None, too, if the journal of the remote no
-    longer contains the position at which it ended at the last contact.
+    longer contains the position that was its end at the last contact.
     """
 
     head: RemoteHead

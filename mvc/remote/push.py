@@ -89,9 +89,9 @@ class Pushed(Transferred, frozen=True):
     ``passed_over``: tags that were not pushed, because they have another value at the remote.
     ``at_home``: versions of data sets whose contents are not pushed. ``denied``: scopes that the
     token lacks. Tags and deployments that need these scopes were not sent. ``not_there``: pairs of
-    a target and its live version. Their deployments were not sent, because the remote lacks the
-    version. ``not_forgotten``: versions that are purged here, but not at the remote, because the
-    token lacks the scope ``admin``. ``refused``: deployments and retractions that the remote
+    a target and its live version. These versions are missing at the remote, so their deployments
+    were not sent. ``not_forgotten``: versions that are purged here, but not at the remote, because
+    the token lacks the scope ``admin``. ``refused``: deployments and retractions that the remote
     refused, because another deployment to the target was made there meanwhile.
     """
 
@@ -118,7 +118,7 @@ def push(
     *,
     progress: Progress | None = None,
 ) -> Pushed:
-    """Sends branches and tags (by default the current branch) and all versions that they need.
+    """Sends branches and tags (by default the current branch) and all versions that these need.
 
     For all versions that the remote then has, sends tags, data sets, deployments and annotations,
     too. All data are durable at the remote on return. If an error is raised, no ref has moved.
@@ -130,7 +130,7 @@ def push(
     chosen = options or PushOptions()
     store.fresh()
     with closing(open_transport(remote, store, config)) as transport:
-        import_module("mvc.remote.sending.sender")  # while the ssh server starts
+        import_module("mvc.remote.sending.sender")  # slow, while ssh starts
         work = _Push(store, config, remote, transport, progress=progress)
         if not chosen.dry_run:
             work.forget()
@@ -183,14 +183,14 @@ def push_states(
 ) -> Pushed:
     """Sends states to a remote that has the versions without states.
 
-    The states are durable there on return.
+    The states are durable at the remote on return.
 
     Raises StateForgotten for a state that is absent here; UnknownRevision for a version that the
     remote lacks.
     """
     store.fresh()
     with closing(open_transport(remote, store, config)) as transport:
-        import_module("mvc.remote.sending.sender")  # while the ssh server starts
+        import_module("mvc.remote.sending.sender")  # slow, while ssh starts
         work = _Push(store, config, remote, transport, progress=progress)
         for id_ in versions:
             availability.check_stored(store, id_)
@@ -243,7 +243,7 @@ def _mark_sent(store: Store, remote: Remote, recorded: Recorded) -> None:
     known = known_place(store, remote, PUSHED)
     if known is None:
         return
-    # The remote refused the deployments that this operation retracts, so it lacks them.
+    # The operation retracts deployments that the remote refused, so the remote lacks these.
     retracted = {StatementId(row.subject) for row in recorded.entry.retractions}
     rows = [without_deployed(row, retracted) for row in operations(store.fresh(), known)]
     if known.place.sequence == recorded.sequence:
@@ -349,7 +349,8 @@ class _Push:
     def lacking(self, versions: tuple[CommitId, ...]) -> tuple[CommitId, ...]:
         """The versions whose states the remote lacks.
 
-        Sends a slice without records that announces the states. The answer names the missing ones.
+        Sends a slice without records that announces the states. The answer names the missing
+        states.
         """
         sent = [Sent(restored=(bytes(id_),)) for id_ in versions]
         missing = set(self._transport.receive(Slice(encode_entries(sent), 0, ())).missing)
@@ -363,7 +364,7 @@ class _Push:
 
         Raises StateForgotten if neither side has the state of a version, unless ``partial``. Raises
         WeightsDropped if the remote could not recompute dropped weights, because a version that is
-        needed for it is not sent.
+        needed for this is not sent.
         """
         from mvc.remote.sending.sender import Sending
 
@@ -573,7 +574,7 @@ def _without_statements(sent: Sent, refused: Container[StatementId]) -> Sent:
 
 
 class _ByValue:
-    """The versions of data sets whose files are stored, not only referenced."""
+    """The versions of data sets whose files are stored, not only their paths and hashes."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot

@@ -212,10 +212,10 @@ def ref_changes(
 ) -> list[RefChange]:
     """The changes of refs for the requested moves. Call it under the journal's lock.
 
-    ``commits``: versions that are published together with the moves. ``local``: the moves belong to
-    a fetch of this repository, so tracking refs may move, and the rules for pushes do not apply.
-    Moves that were made already are skipped, because a push is repeated if its answer was lost.
-    Raises InvalidName, RefConflict, UnknownRevision.
+    ``commits``: versions that are published together with the moves. ``local``: whether the moves
+    belong to a fetch of this repository, so tracking refs may move, and the rules for pushes do not
+    apply. Moves that were made already are skipped, because a push is repeated if its answer was
+    lost. Raises InvalidName, RefConflict, UnknownRevision.
     """
     after: dict[str, RefValue] = {move.name: move.new for move in moves}
     if len(after) < len(moves):
@@ -244,7 +244,7 @@ def shown(name: str) -> str:
 
 
 def advances(name: str) -> bool:
-    """Whether a ref advances along versions: a branch, or the tag of a data set."""
+    """Whether a ref moves from version to descendant: a branch, or the tag of a data set."""
     return name.startswith((BRANCH, TAG + DATA))
 
 

@@ -40,7 +40,7 @@ from mvc.store.store import Store
 FILE = "remotes.yaml"
 FOLDER = "remotes"
 DEFAULT = "origin"
-_MOST = 1000  # remotes of a repository
+_MOST = 1000  # limit of remotes of a repository
 _MOST_PORTS = 65_535
 
 _SCP = re.compile(r"[\w.-]+@[\w.-]+:(?!//)")
@@ -98,7 +98,7 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
     @property
     def disbelieved(self) -> tuple[str, ...]:
-        """The kinds of statements that a fetch from this remote ignores."""
+        """The kinds of statements (deployments, purges) that a fetch from this remote ignores."""
         forgotten = () if self.tombstones else (Tombstone.name,)
         return forgotten if self.deployments else (*forgotten, Deployment.name)
 
@@ -202,7 +202,7 @@ def check_name(name: str) -> str:
 
 
 def remotes(store: Store) -> dict[str, Remote]:
-    """All remotes by their names. Raises InvalidConfig."""
+    """Maps the names of all remotes to the remotes. Raises InvalidConfig."""
     file = store.folder / FILE
     tree = read_yaml(store.fs, file)
     try:

@@ -30,7 +30,7 @@ HEADS = MIB // 4
 """Number of bytes of encoded entries after which a slice ends."""
 MAX_HEAD = MAX_ENTRY + 4 * MIB
 _MOST = 10_000  # limit of entries of a slice
-_MANY = 200_000  # limit of rows in a list of an entry
+_MANY = 200_000  # limit of elements of each list in an entry
 _MAX_RECORDS = 1 << 50
 _MAGIC = b"mvS1"
 _PREFIX = struct.Struct("<4sIIQ")
@@ -55,7 +55,7 @@ class Absent(Struct, frozen=True, array_like=True):
 
 
 class SentShape(Struct, frozen=True, array_like=True):
-    """Dtype and shape of a content that no version of the slice names."""
+    """Dtype and shape of a content (the bytes of a tensor) that no version of the slice names."""
 
     id: Id
     dtype: str

@@ -1,4 +1,4 @@
-"""Selects the statements that a sender sends, and those that a receiver admits.
+"""Selects the statements that a sender sends, and the statements that a receiver admits.
 
 A *statement* is an immutable record: a deployment, an annotation, a tombstone (a purge). A receiver
 admits statements in any order, and skips statements that it has. Repositories with the same
@@ -289,7 +289,7 @@ def check_clock(time_ns: int, now_ns: int, subject: str) -> None:
 def compared(
     snapshot: Snapshot, statements: Sequence[Statement], standings: Standings
 ) -> tuple[tuple[Statement, ...], tuple[RefusedDeployment, ...]]:
-    """Splits the statements of a push into those to admit, and those to refuse.
+    """Splits the statements of a push into statements to admit, and refused deployments.
 
     A deployment or retraction is refused if the deployment that it replaces is not live here.
     ``statements``: the statements of one operation that the sender itself recorded. ``standings``:
@@ -351,7 +351,8 @@ def to_restore(
 ) -> tuple[CommitId, ...]:
     """The versions among ``ids`` whose states are absent here and may be stored again.
 
-    Raises StateForgotten for a purged state. ``is_local_request``: selects the hint for a fetch.
+    Raises StateForgotten for a purged state. ``is_local_request``: whether the hint of the error is
+    for a fetch.
     """
     marks = [(id_, availability.recorded_absence(snapshot, id_)) for id_ in ids]
     for id_, mark in marks:

@@ -39,7 +39,7 @@ class RefUpdate(Struct, frozen=True):
 
 
 class Transferred(Struct, frozen=True):
-    """Numbers of ``versions``, ``operations`` and ``bytes`` of a transfer, or of a dry run.
+    """The numbers of ``versions``, ``operations`` and ``bytes`` of a transfer, or of a dry run.
 
     ``targets``: targets with new deployments or retractions. ``held``: versions that the sender
     purged, and that the receiver still needs and retains. ``forgotten``: versions that a fetch
@@ -63,7 +63,7 @@ class Transferred(Struct, frozen=True):
 
     @property
     def is_short(self) -> bool:
-        """Whether something was left out."""
+        """Whether something was not transferred."""
         return False
 
 

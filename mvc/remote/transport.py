@@ -51,11 +51,11 @@ class Place(Struct, frozen=True, array_like=True):
 class RemoteHead(Struct, frozen=True, array_like=True):
     """The current refs and properties of a remote.
 
-    ``identity``: the check of its journal's first entry. ``refs``: ``heads/NAME``, ``tags/NAME``
-    and ``HEAD``. ``time_ns``: the time by its clock. ``scopes``: permissions of the caller; empty
-    if everything is permitted. ``unnamed``: live versions, and versions without a ref after an
-    interrupted push. ``protected``: patterns of targets that need a scope with their literal name.
-    ``leads_on``: whether its journal contains the place in the request.
+    ``identity``: the check (a hash) of its journal's first entry. ``refs``: ``heads/NAME``,
+    ``tags/NAME`` and ``HEAD``. ``time_ns``: the time by its clock. ``scopes``: permissions of the
+    caller; empty if everything is permitted. ``unnamed``: live versions, and versions without a ref
+    after an interrupted push. ``protected``: patterns of targets that need a scope with their
+    literal name. ``leads_on``: whether its journal contains the place in the request.
     """
 
     identity: bytes

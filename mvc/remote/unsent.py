@@ -1,9 +1,9 @@
 """Finds deployments and retractions that were recorded here and that a remote lacks.
 
-All other statements that were recorded here are assumed to be at the remote. A remote accepts a
-deployment or retraction only if the deployment that it replaces is live there at that moment. So
-this module predicts the answers of the remote to the missing statements one after the other, in the
-order of recording.
+A deployment or retraction is a statement, as an annotation is. All other statements that were
+recorded here are assumed to be at the remote. A remote accepts a deployment or retraction only if
+the deployment that it replaces is live there at that moment. So this module predicts the answers of
+the remote to the missing statements one after the other, in the order of recording.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A cache of answers that many nodes (machines that serve a model) request.
 
-An answer has a live version. It is computed once, and stored in an unnamed file.
+An answer contains the live version of a target. It is computed once, and stored in an unnamed file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Answer:
 def store_answer(
     folder: Path, answer: Iterator[Slice], is_current: Callable[[], bool]
 ) -> Answer | None:
-    """Stores a slice. None if the slice is too large, outdated, or the disk is full.
+    """Stores a slice. None if the slice is too large or outdated, or if the disk is full.
 
     ``is_current``: returns False if the repository changed so that the slice is outdated.
     """
@@ -72,7 +72,7 @@ Pending: TypeAlias = asyncio.Future[Answer | None]
 
 
 class Answers:
-    """The answers to recent requests. Use it only in the thread of the event loop."""
+    """The answers to recent requests. Use the class only in the thread of the event loop."""
 
     def __init__(self) -> None:
         self._cached = OrderedDict[Hashable, Pending]()

@@ -82,7 +82,7 @@ METRICS: scopes.Action = "metrics"
 class Application:
     """Serves the repositories of a folder. ``stopping``: returns whether the server stops.
 
-    ``gather``: seconds for which reports of nodes are collected.
+    ``gather``: seconds for which reports of nodes (machines that serve a model) are collected.
     """
 
     def __init__(
@@ -234,8 +234,8 @@ class Application:
     async def _live(self, request: Request, served: Served, caller: Caller) -> Response:
         """Answers with the mark of a target's live version.
 
-        A mark is a text that changes with the version. If the client knows the mark, waits for a
-        new one.
+        A mark is a text that changes with the version. If the client has the current mark, waits
+        until the mark changes.
         """
         scopes.require(caller.scopes, "read")
         target, known = request.query_params.get("target", ""), request.query_params.get("mark")

@@ -53,7 +53,7 @@ class Gathering:
     ) -> Received:
         """Adds the reports of ``author``, and returns when they are durable.
 
-        Raises an error if they are refused. ``run``: calls a function in a thread.
+        Raises an error if the reports are refused. ``run``: calls a function in a thread.
         """
         stamped = (replace(report, author=author, arrived_ns=now_ns) for report in reports)
         mine = _Waiting(tuple(stamped))

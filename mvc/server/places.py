@@ -25,7 +25,7 @@ class Places:
     def __init__(self, most: int) -> None:
         self._most = most
         self._used = Counter[str]()
-        self._released = asyncio.Event()  # the next release sets and replaces it
+        self._released = asyncio.Event()  # the next release sets and replaces this event
 
     @property
     def used(self) -> int:

@@ -121,7 +121,7 @@ class Repositories:
                     return served
             served = self._open[name] = Served(self.fs, name, self._root(name), self._quota)
             while len(self._open) > _OPEN:
-                # Running requests have references to their repositories, which so stay open.
+                # Running requests have references to their repositories, so these stay open.
                 self._open.popitem(last=False)
             return served
 

@@ -1,7 +1,8 @@
-"""``mvc serve --stdio``: serves one repository over standard streams, for the account that runs it.
+"""``mvc serve --stdio``: serves one repository over standard input and output.
 
-ssh is at the other end of these streams. The application answers on a private Unix socket. Two
-threads copy bytes between the socket and the streams.
+ssh is at the other end of these streams. Every client acts as the account that runs the command.
+The application answers on a private Unix socket. Two threads copy bytes between the socket and the
+streams.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Uploads: slices (parts of a push) that are stored in ``.mvc/uploads`` until they are complete.
 
 Each upload is a file. A second file has the server's answer, because the client may have to ask for
-it again. Uploads without progress for ten minutes are deleted.
+the answer again. Uploads without progress for ten minutes are deleted.
 """
 
 from __future__ import annotations

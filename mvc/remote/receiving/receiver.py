@@ -1,9 +1,9 @@
 """Receives a slice, a part of a transfer: journal entries with the records that they need.
 
-The records are written after the committed end of a pack, where only this process sees them. After
-``verify`` has verified the records, each received entry (a *draft*) becomes a journal entry. Refs
-move with the last entry. If the process stops earlier, the next writer of the pack truncates the
-records.
+The records are written after the committed end of a pack (file of records), where only this process
+sees them. After ``verify`` has verified the records, each received entry (a *draft*) becomes a
+journal entry. Refs move with the last entry. If the process stops earlier, the next writer of the
+pack truncates the records.
 """
 
 from __future__ import annotations
@@ -169,10 +169,10 @@ def receive(
     """Publishes a slice durably. If contents are missing, returns these and changes nothing.
 
     ``local``: the slice belongs to a fetch, so the rules for pushes do not apply. ``scopes``: the
-    sender's permissions; if empty, all. ``sender``: the name of the sender. If an error is raised,
-    nothing of the slice is visible: DamagedData for a wrong hash; RemoteRefused for a time more
-    than a day in the future, and for a missing scope; HistoryMissing for unknown parents;
-    RefConflict; StateForgotten; StorageFull; UnsupportedFormat; Busy.
+    sender's permissions; empty if everything is permitted. ``sender``: the name of the sender. If
+    an error is raised, nothing of the slice is visible. Raises DamagedData for a wrong hash;
+    RemoteRefused for a time more than a day in the future, and for a missing scope; HistoryMissing
+    for unknown parents; RefConflict; StateForgotten; StorageFull; UnsupportedFormat; Busy.
     """
     store.now_ns()
     store.require()
@@ -217,7 +217,7 @@ def _received(snapshot: Snapshot, done: Sequence[Recorded], work: _Publication) 
         Place(end.sequence, end.chain),
         retained=tuple(work.retained),
         refused=tuple(work.refused),
-        # If other processes published in between, this is wrong, and the sender reads more.
+        # If other processes published in between, this number is wrong, and the sender reads more.
         begun=done[-1].sequence + 1 - len(done) if done else 0,
     )
 
@@ -329,7 +329,10 @@ def _append_records(
 
 
 def take_records(packs: PackWriter, parts: Iterable[Bytes], size: int) -> tuple[Region, ...]:
-    """Appends ``size`` bytes of records without verification; returns their regions."""
+    """Appends ``size`` bytes of records without verification.
+
+    Returns the regions of packs that have these records.
+    """
     source = _Source(iter(parts))
     for _ in _appended(packs, source, size, lambda _: True):
         pass
@@ -384,7 +387,7 @@ class _Source(PartReader):
         return b"".join(self.parts(size))
 
     def end(self) -> None:
-        """Reads to the end, where the source compares its checksum."""
+        """Reads to the end of the slice, so that the checksum is compared."""
         if len(self.read(1)):
             raise DamagedData("a slice has bytes after its last record")
 
@@ -508,7 +511,7 @@ class _Publication:
         """Deployments for new reports of nodes.
 
         A node is a machine that serves a model. Only reports that a server collected have a sender
-        and a time of arrival. In a report that arrives with scopes, both are ignored.
+        and a time of arrival. In a report from a sender with scopes, both fields are ignored.
         """
         for report in reports:
             commit, now_ns = CommitId(report.commit), self._store.now_ns()

@@ -287,8 +287,9 @@ class _Proof:
 
         Codings that are predicted from each other, or that share a payload (compressed bytes), are
         decoded together. A base is decoded before the codings that need it, whatever the order of
-        sending. It stays cached until they are decoded. So the work grows with the number of
-        codings, not with the number of deltas between a content and its full record.
+        sending. The decoded base stays cached until these codings are decoded. So the work grows
+        with the number of codings, not with the number of deltas between a content and its full
+        record.
         """
         nodes = [node for records in parts for node in _nodes(self._graph, records)]
         self._uses = Counter(key for node in nodes for key in node.needs)
@@ -395,7 +396,7 @@ class _Proof:
             self._cached_bytes -= len(self._cached.popitem(last=False)[1])
 
     def _is_needed(self, member: Member) -> bool:
-        """Whether the member is the base of codings that are not decoded yet."""
+        """Whether codings that are not decoded yet have this content as their base."""
         return self._uses[member.id[:BASE_BYTES], member.start] > 0
 
     def _room(self, member: Member) -> memoryview:
@@ -460,7 +461,7 @@ class _Proof:
         return manifest
 
     def _check_content(self, id_: bytes, spec: TensorSpec) -> None:
-        """Recovers a content piece by piece, and compares it with its hash."""
+        """Recovers a content piece by piece, and compares the hash of the result with its id."""
         large = self._large.get(id_) or _Object(BlobHasher(spec))
         hasher = BlobHasher(spec)
         for start, part in verify_pieces(
@@ -533,8 +534,8 @@ _Name = tuple[bytes, int]
 class _Batch(Struct, frozen=True):
     """Codings that are decoded together.
 
-    ``provides``: the pieces that they decode. ``needs``: the pieces that must be decoded before.
-    ``grouped``: the codings share a payload.
+    ``provides``: the pieces that the codings decode. ``needs``: the pieces that must be decoded
+    before. ``grouped``: the codings share a payload.
     """
 
     units: list[list[PathStep]]
@@ -632,9 +633,9 @@ def _units(graph: Graph, steps: Iterable[PathStep]) -> Iterator[list[PathStep]]:
 
 
 def _batches(steps: Sequence[PathStep], joint: int) -> Iterator[Sequence[PathStep]]:
-    """The members of a group, in batches to decode together.
+    """The codings of a group, in batches to decode together.
 
-    In a super-step (one delta over several versions), a batch has the members of one version.
+    In a super-step (one delta over several versions), a batch has the codings of one version.
     """
     if not joint:
         return in_batches(steps, lambda step: step.member.nbytes, _AT_ONCE)

@@ -31,7 +31,7 @@ from mvc.repo.content.contents import write_file
 from mvc.types import Bytes
 
 WriteParts = Callable[..., None]
-"""``write_file`` without its first argument."""
+"""A function such as ``write_file``, but without its first argument."""
 
 
 class InPlace(OneFile):
@@ -66,14 +66,17 @@ class InPlace(OneFile):
             )
 
     def tidy(self, known: Sequence[FollowedVersion]) -> None:
-        """Completes a write that has begun. Deletes a write that was only prepared."""
+        """Completes an interrupted write. Deletes the journal of a write that did not begin."""
         self._noted = {path for version in known for path in version.paths}
         carry_out(self._fs, self._redo, self._place)
         discard(self._fs, self._redo)
         remove(self._fs, self._next)
 
     def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
-        """The paths of the visible files. With ``at``, none: no new files exist next to them."""
+        """The paths of the visible files.
+
+        With ``at``, the list is empty, because no new files are written next to the visible ones.
+        """
         if at is not None:
             return []
         return [self._place / path if self._is_folder else self._place for path in paths]
@@ -109,7 +112,7 @@ class InPlace(OneFile):
             raise
 
     def show(self, fresh: Path) -> None:
-        """Writes the differences into the files. They are durable on return.
+        """Writes the differences into the files. The files are durable on return.
 
         Raises IoFailed if a file was changed since ``next``. If the write fails, ``tidy`` completes
         the write later.
@@ -216,7 +219,7 @@ class InPlace(OneFile):
         for journal in journals:
             journal.seal()
         self._sealed = dict(zip((self._next, self._undo), journals, strict=False))
-        # Space is checked after the journals were written, because they need space, too.
+        # Space is checked after the journals were written, because the journals need space.
         require_room(fs, self._place, sum((c.size or 0) - (c.before or 0) for c in changes))
 
 

@@ -1,6 +1,6 @@
 """Writes the files of a replica: a file or folder that is kept equal to a live version.
 
-New files are written next to the visible files, then made visible in one step.
+New files are written next to the visible files. Then a *swap* makes them visible in one step.
 """
 
 from __future__ import annotations
@@ -98,12 +98,15 @@ class OneFile:
         fs.sync_dir(self._place.parent)
 
     def go_back(self, _link: str) -> None:
-        """Makes the previous file visible, in one step. Raises IoFailed if it was deleted."""
+        """Makes the previous file visible, in one step.
+
+        Raises IoFailed if this file was deleted.
+        """
         self._fs.replace(self._last, self._place)
         self._fs.sync_dir(self._place.parent)
 
     def settle(self) -> None:
-        """Deletes the previous files, which ``go_back`` needs."""
+        """Deletes the previous files. Then ``go_back`` is no longer possible."""
         self._fs.unlink(self._last, missing_ok=True)
 
 
@@ -120,7 +123,7 @@ class LinkedFolder:
         self._fs, self._place = fs, place
         self._swapped = SwappedFolder(fs, place)
         self._swapped.target()
-        self._before = ""  # the link's value before the last swap
+        self._before = ""  # the value of the link before the newest swap
 
     def tidy(self, known: Sequence[FollowedVersion]) -> None:
         """As ``OneFile.tidy``."""

@@ -202,7 +202,7 @@ class Replica:
     def _identities(
         self, version: FollowedVersion, at: Path | None = None
     ) -> tuple[Identity, ...] | None:
-        """The identities of a version's files. None if a file is missing.
+        """The identities (inode, size, times) of a version's files. None if a file is missing.
 
         ``at``: the path of new files that are not yet visible. By default, the visible files.
         """
@@ -298,7 +298,7 @@ class Replica:
         self.note(replace(before, shown_ns=time.time_ns()))
 
     def settle(self) -> None:
-        """Deletes the old bytes, which ``go_back`` needs.
+        """Deletes the old files or bytes. Then ``go_back`` is no longer possible.
 
         Reads changed files into the page cache.
         """

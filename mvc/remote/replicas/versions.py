@@ -77,7 +77,7 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
         return entries_at(self)
 
     def is_sound(self) -> bool:
-        """Whether the parts of the note match."""
+        """Whether the parts of the note match each other."""
         with suppress(MvcError, KeyError, ValueError):
             commit = Commit.decode(self.data)
             matches = commit.id == self.commit and Manifest.id_of(self.manifest) == commit.manifest

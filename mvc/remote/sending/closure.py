@@ -3,10 +3,10 @@
 A record has encoded contents (the bytes of tensors). The stored records of the journal entry that
 published the version are sent unchanged. Contents that other entries published are sent as deltas
 from contents that the receiver has. Of the possible deltas, those with the fewest bytes are chosen.
-If several contents share a payload, all of them are sent. A content is encoded again if its base
-cannot be sent, because the dtype and shape of the base are unknown or its version is purged. The
-contents of a version are encoded again if bases that the receiver lacks are larger than these
-contents.
+If several contents share a payload (compressed bytes), all of them are sent. A content is encoded
+again if its base cannot be sent, because the dtype and shape of the base are unknown or its version
+is purged. The contents of a version are encoded again if bases that the receiver lacks are larger
+than these contents.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class Closure:
     ``whole``: contents that the receiver reported as missing. ``known``: contents of versions that
     the receiver has.
 
-    ``file``: for a receiver that builds files and stores no versions, all contents that it has.
-    Such a receiver may also decode deltas backwards, because it verifies the files. ``manifest``:
-    one of these contents, the base of a new manifest. ``near``: maps contents to bases for them, so
-    that no full record is needed.
+    ``file``: for a receiver that builds files and stores no versions, all contents that the
+    receiver has. Such a receiver may also decode deltas backwards, because it verifies the files.
+    ``manifest``: one of these contents, the base of a new manifest. ``near``: maps contents to
+    bases for them, so that no full record is needed.
     """
 
     def __init__(
@@ -164,10 +164,13 @@ class Closure:
     # -- contents that can be sent -----------------------------------------------------------
 
     def spec(self, id_: bytes, like: Iterable[TensorSpec]) -> TensorSpec | None:
-        """Dtype and shape of a blob. None if they are unknown, or if the blob must not be sent.
+        """Dtype and shape of a blob (the bytes of a tensor).
 
-        They are read from a version that has the content. If there is none, the specs ``like`` (of
-        contents in the same record) are tried until the hash fits. The first result is cached.
+        None if both are unknown, or if the blob must not be sent.
+
+        Dtype and shape are read from a version that has the content. If there is none, the specs
+        ``like`` (of contents in the same record) are tried until the hash fits. The first result is
+        cached.
         """
         if id_ not in self._specs:
             if len(self._specs) > _RESOLVED:
@@ -213,7 +216,7 @@ class Closure:
         return [self._graph.resolve_prefix(prefix) for prefix in member.needs]
 
     def path(self, id_: bytes, start: int) -> Path:
-        """The path to a piece with the fewest bytes. It starts at a content of the receiver.
+        """The path with the fewest bytes from contents of the receiver to a piece of a content.
 
         A path is a list of deltas to decode one after the other. For a content that was reported as
         missing, the path starts at a full record. All bases on this path are then regarded as
@@ -470,7 +473,7 @@ def _index(header: RecordHeader, member: Member) -> int:
 
 
 def _cut(header: RecordHeader, members: Sequence[int]) -> bytes:
-    """The header of a new record with some members of another record."""
+    """The header of a new record with some contents (members) of another record."""
     at, moved = 0, []
     for i in members:
         moved.append(header.members[i]._replace(at=at))

@@ -250,8 +250,8 @@ class Sending:
     def lacks(self) -> Iterator[tuple[Commit, Absent, list[CommitId]]]:
         """The versions that are sent without their state or weights, in no particular order.
 
-        Yields the version, the part that is not sent, and ids of versions. These are versions that
-        are needed to recompute the part, and that are sent without states.
+        Yields the version, the part that is not sent, and ids of other versions. These other
+        versions are needed to recompute the part, but are sent without states.
         """
         snapshot = self._snapshot
         marked = {

@@ -40,7 +40,10 @@ _CONNECT = 20.0
 _SILENCE = 4 * wire.ALIVE
 """Seconds without a byte after which a connection counts as broken."""
 PAUSES = (0.2, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before each new attempt after a broken connection. Progress resets the attempts."""
+"""Seconds before each new attempt after a broken connection.
+
+If data arrive, counting starts again.
+"""
 _LONGEST_PAUSE = 60.0
 _LEFT_OVER = 1 << 16
 _CUT_STATUS = re.compile(r"H(T(T(P/?)?)?)?|HTTP/1(\.([01]( \d{0,2})?)?)?")

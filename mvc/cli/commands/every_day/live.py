@@ -123,7 +123,10 @@ def _until(session: Session, live: Live, is_now: IsLive, *, cell: bool) -> str:
 
 
 def _show_nodes(session: Session, target: str | None) -> None:
-    """Prints the newest report of each node, or of each node that follows ``target``."""
+    """Prints the newest report of each node (a machine that serves a model).
+
+    ``target``: print only reports of nodes that follow this target.
+    """
     statuses = nodes(session.repo, target)
     if session.answered("mvc.live.nodes/1", {"nodes": statuses}):
         return

@@ -113,7 +113,7 @@ def moves(operation: Operation | Undoing, *, full: bool = False) -> str:
         parts.append(count(len(entry.commits), "commit"))
     kinds = Counter(statement.name for statement in entry.statements if not statement.target)
     states = Counter(mark.change for mark in entry.states if not mark.path)
-    states.pop("no residue", None)  # the note has the same
+    states.pop("no residue", None)  # the operation's note has these
     states["forgotten"] += kinds.pop("tombstone", 0)
     parts += [count(number, kind) for kind, number in kinds.items()]
     parts += [f"{count(number, 'state')} {state}" for state, number in states.items() if number]

@@ -1,7 +1,8 @@
-"""The bytes of a bucket: head, parts of the journal, and packs (docs/format.md, "Buckets").
+"""The bytes of the objects in a bucket (docs/format.md, "Buckets").
 
-The head is the only object that changes. Each part of the journal, and each pack, has its hash as
-its name. An attacker may have forged any data. So lengths are checked before data are fetched, and
+The objects are a head, parts of the journal (log of operations), and packs (files of records). The
+head is the only object that changes. Each part of the journal, and each pack, has its hash as its
+name. An attacker may have forged any data. So lengths are checked before data are fetched, and
 hashes before data are used.
 """
 
@@ -198,7 +199,7 @@ def encode_headers(records: Mapping[int, bytes]) -> bytes:
 
     ``records`` maps offsets in the pack to headers.
 
-    For each record in order, they have the number of unused bytes before the record, and its
+    For each record in order, these bytes have the number of unused bytes before the record, and its
     header.
     """
     writer, at = Writer().uint(len(records)), len(PACK_HEADER)
@@ -268,8 +269,8 @@ def decode_dropped(data: bytes, url: str) -> set[bytes]:
 def follow(frames: bytes, begin: int, at: Position, name: str) -> tuple[bytes, Position] | None:
     """The entries from ``at`` on, each twice as in a repository's journal, and the end position.
 
-    ``frames``: encoded entries. ``begin``: the offset of the first one in the journal, at or before
-    ``at``. None if no entry in ``frames`` follows the entry that ends at ``at``.
+    ``frames``: encoded entries. ``begin``: the offset of the first of these entries in the journal,
+    at or before ``at``. None if no entry in ``frames`` follows the entry that ends at ``at``.
     """
     offset = begin
     out: list[bytes] = []

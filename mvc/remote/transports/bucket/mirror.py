@@ -48,7 +48,7 @@ _SEEN = "seen"
 _CHECK = 16
 _WAIT = 3.0  # seconds to wait until another transport closes the mirror
 _LONGEST_NOTE = 1 << 32
-_AT_ONCE = 16  # concurrent requests
+_AT_ONCE = 16  # limit of concurrent requests
 _PARTS_AT_ONCE = 4
 EMPTY = BucketHead(frozenset(), 0, 0, 0, chain=GENESIS.chain, parts=(), packs=(), frames=b"")
 

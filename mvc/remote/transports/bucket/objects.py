@@ -1,8 +1,8 @@
 """Object stores: the operations that a bucket needs, in S3 and similar stores or in a folder.
 
 An operation that raises RemoteUnreachable may nevertheless have taken effect. A written object
-becomes visible to all readers at the same time, with all its bytes. If several writers ``swap`` the
-same version of an object, only one of them succeeds.
+becomes visible to all readers at the same time, with all its bytes. ``swap`` replaces a certain
+version of an object: if several writers replace the same version, only one of them succeeds.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ that this head names. A push writes packs (files of records) before it swaps (re
 an object is deleted only if no head named it for ``UNNAMED_FOR``, by the clock of the object store.
 Before a deletion, the head is swapped, so that concurrent pushes must read it again. A rewrite of
 the repository writes a list of dropped packs before it swaps the head. The time of the newest list
-that has a pack is the time since when the pack is unnamed. For a pack in no list, it is the time of
-the pack itself.
+that has a pack is the time since when the pack is unnamed. For a pack in no list, the time of the
+pack itself is used.
 """
 
 from __future__ import annotations

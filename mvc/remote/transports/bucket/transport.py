@@ -1,8 +1,8 @@
 """The transport to a bucket: works on the mirror, a local repository with the same journal.
 
 Each received slice (a part of a transfer) is published by one swap of the head. The head is the
-object that names all others. A swap replaces it, unless another client has replaced it meanwhile.
-So an interrupted push loses at most one slice.
+object that names all others. A swap replaces the head, unless another client has replaced it
+meanwhile. So an interrupted push loses at most one slice.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class BucketTransport:
     def _refreshing_on_error(self) -> Iterator[None]:
         """If the block raises an error, the next operation reads the head again.
 
-        It then removes unpublished entries.
+        This operation then removes unpublished entries.
         """
         try:
             yield
@@ -192,8 +192,8 @@ def open_bucket(
 ) -> BucketTransport:
     """A transport to a bucket. Its mirror is in the remote's folder, or at ``place``.
 
-    The mirror is temporary if the remote has no name or repository, or if another process uses the
-    mirror.
+    The mirror is temporary if the remote has no name, if there is no local repository, or if
+    another process uses the mirror.
     """
     if place is None and store is not None and remote.name:
         place = remote.folder(store) / MIRROR
