@@ -43,7 +43,7 @@ class Session(Output):
 
     @property
     def repo(self) -> Repository:
-        """The repository of the working folder or the nearest one above it."""
+        """The repository that has the working folder. It is opened at the first access."""
         if self._opened is None:
             from mvc.api import Repository
 
@@ -118,7 +118,7 @@ class Session(Output):
         """The revision that the arguments name, and the words that remain.
 
         The revision is defined by ``at`` and ``target``. If both are None, it is the first word. It
-        is None if there are no words, either.
+        is None if ``words`` is empty, too.
         """
         if at is None and target is None:
             return (words[0], words[1:]) if words else (None, ())

@@ -60,7 +60,7 @@ def shortened(text: str, width: int, where: str) -> str:
     """The text, shortened to ``width`` columns.
 
     Unless ``where`` is ``end``, the middle is removed, and most of the end stays, because names of
-    tensors differ there.
+    tensors differ at their ends.
     """
     if cell_width(text) <= width:
         return text

@@ -143,7 +143,7 @@ def clone_into(
         with _opened(target, FileSystem(), config) as handle:
             at, restored = head(handle.store.fresh()), None
             if at.commit is not None and not handle.store.bare:
-                with suppress(StateForgotten, WeightsDropped):  # the remote did not send it
+                with suppress(StateForgotten, WeightsDropped):  # not sent by the remote
                     restored = restore_all(
                         handle.store, at.commit, at.branch or at.commit, progress=progress
                     )

@@ -92,7 +92,7 @@ class Pushed(Transferred, frozen=True):
     a target and its live version. These versions are missing at the remote, so their deployments
     were not sent. ``not_forgotten``: versions that are purged here, but not at the remote, because
     the token lacks the scope ``admin``. ``refused``: deployments and retractions that the remote
-    refused, because another deployment to the target was made there meanwhile.
+    refused, because another deployment to the target was made at the remote meanwhile.
     """
 
     passed_over: tuple[str, ...] = ()
@@ -211,9 +211,9 @@ def send_first(
     """Returns a function that sends a draft: a deployment or retraction that is not yet recorded.
 
     The function sends the version of the draft, too, and returns a second function. Call the first
-    one before the draft is recorded, and the second one afterwards. If another deployment was made
-    at the remote meanwhile, the first function raises RefConflict. In this case, do not record the
-    draft.
+    function before the draft is recorded, and the second function afterwards. If another deployment
+    was made at the remote meanwhile, the first function raises RefConflict. In this case, do not
+    record the draft.
     """
 
     def send(draft: Entry) -> Callable[[Recorded], None]:

@@ -151,9 +151,9 @@ def check_news(
     """Raises RemoteRefused for received changes that the scopes do not allow.
 
     ``targets``: for each target, the scope ``deploy:TARGET`` is needed. ``adds``: whether versions,
-    states or annotations are added. This needs a ``push`` scope for any ref. If there is none, the
-    error names the scope for the ref ``name``. ``forgets``: whether a state is purged. This needs
-    ``admin``.
+    states or annotations are added. This needs a ``push`` scope for any ref. Without such a scope,
+    the error names the scope for the ref ``name``. ``forgets``: whether a state is purged. This
+    needs ``admin``.
     """
     for target in targets:
         require(scopes, "deploy", target)

@@ -25,7 +25,10 @@ from mvc.remote.transport import Move, Place, Slice
 from mvc.types import Bytes
 
 SLICE = 64 * MIB
-"""Limit of bytes of records in a slice with several entries. One entry alone may have more."""
+"""Limit of bytes of records in a slice with several entries.
+
+A slice with only one entry may have more.
+"""
 HEADS = MIB // 4
 """Number of bytes of encoded entries after which a slice ends."""
 MAX_HEAD = MAX_ENTRY + 4 * MIB

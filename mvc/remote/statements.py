@@ -320,7 +320,7 @@ def compared(
 def without(
     statements: Sequence[Statement], removed: Container[StatementId]
 ) -> tuple[Statement, ...]:
-    """Statements except the removed ones and their signatures."""
+    """The statements without the statements ``removed`` and their signatures."""
     return tuple(
         row
         for row in statements

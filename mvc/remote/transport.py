@@ -38,8 +38,8 @@ class Place(Struct, frozen=True, array_like=True):
     """A position in a journal, between two entries.
 
     ``sequence``: the number of the entry after the position. ``chain``: the check of the entry
-    before the position, a hash that covers this entry and all earlier ones. ``seen``: the number of
-    the next entry at the end of the journal, when the position was recorded. It is 0 if the
+    before the position, a hash that covers this entry and all earlier entries. ``seen``: the number
+    of the next entry at the end of the journal, when the position was recorded. It is 0 if the
     position was this end.
     """
 
@@ -128,7 +128,7 @@ class Slice(Struct):
 
 
 class RefusedDeployment(Struct, frozen=True):
-    """A statement that the remote refused: the deployment that it replaces is not live there.
+    """A statement that the remote refused, because the deployment that it replaces is not live.
 
     ``retracts``: whether the statement is a retraction, not a deployment. ``id``: its id. ``live``:
     the version that is live at the remote, or None. ``author``, ``time_ns``: author and time of the

@@ -2,7 +2,7 @@
 
 A deployment or retraction is a statement, as an annotation is. All other statements that were
 recorded here are assumed to be at the remote. A remote accepts a deployment or retraction only if
-the deployment that it replaces is live there at that moment. So this module predicts the answers of
+the replaced deployment is live at the remote at that moment. So this module predicts the answers of
 the remote to the missing statements one after the other, in the order of recording.
 """
 

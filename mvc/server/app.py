@@ -489,7 +489,7 @@ class Application:
             if at == 0:  # the declared rest of the slice must fit, too
                 await self._run(served.reserve, upload.id, left)
         except (InUse, MvcError) as error:
-            if not isinstance(error, InUse):  # the rest of the upload would be refused, too
+            if not isinstance(error, InUse):  # an incomplete upload only uses disk space
                 await self._run(upload.delete)
             # If the body was not read, the client would see a broken connection, and no answer.
             await _drained(request)
@@ -590,8 +590,8 @@ _STATUS = {RemoteRefused: 403, StorageFull: 507}
 def _check_form(request: Request) -> None:
     """Raises Denied for headers over the limit, and for a body with two lengths.
 
-    The HTTP parser would accept longer headers. With two lengths, a proxy and the parser could
-    disagree about the end of the body.
+    The HTTP parser checks the limit only while the headers are incomplete. With two lengths, a
+    proxy and the parser could disagree about the end of the body.
     """
     if "Content-Length" in request.headers and "Transfer-Encoding" in request.headers:
         raise Denied(400, RemoteRefused("a request must not have two body lengths"))

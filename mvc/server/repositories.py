@@ -111,7 +111,7 @@ class Repositories:
     def find(self, name: str) -> Served:
         """The repository of this name.
 
-        Raises RemoteRefused if there is none, and the errors of opening a repository.
+        Raises RemoteRefused if no such repository exists, and the errors of opening a repository.
         """
         with self._lock:
             served = self._open.get(name)

@@ -428,7 +428,7 @@ class _Proof:
             self._hashing = self._pool.submit(work, ends=large.reached == spec.nbytes)
 
     def _hash_on(self, id_: bytes, hasher: BlobHasher, out: memoryview, *, ends: bool) -> None:
-        """Hashes a piece while the next one is decoded."""
+        """Hashes a piece while the next piece is decoded."""
         hasher.update(out)
         if ends:
             if hasher.done() != id_:

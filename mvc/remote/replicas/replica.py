@@ -284,7 +284,7 @@ class Replica:
     def go_back(self, update: Update) -> None:
         """Makes the version before the last update visible again, in one step.
 
-        Raises IoFailed if there is no such version, or if ``settle`` has deleted it.
+        Raises IoFailed if there is no version before, or if ``settle`` has deleted that version.
         """
         before = update.before
         if before is None:
@@ -504,7 +504,7 @@ def _answer(incoming: Slice, target: str) -> tuple[Commit, Deployment, tuple[byt
 
 
 def _check_still_live(transport: Transport, wanted: Wanted, version: FollowedVersion) -> None:
-    """Raises NoDeployment if the prepared version was rolled back to an earlier one.
+    """Raises NoDeployment if the prepared version was rolled back to an earlier version.
 
     A newer live version is no error, because frequent deployments must not prevent an update.
     """

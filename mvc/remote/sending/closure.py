@@ -168,9 +168,9 @@ class Closure:
 
         None if both are unknown, or if the blob must not be sent.
 
-        Dtype and shape are read from a version that has the content. If there is none, the specs
-        ``like`` (of contents in the same record) are tried until the hash fits. The first result is
-        cached.
+        Dtype and shape are read from a version that has the content. Without such a version, the
+        specs ``like`` (of contents in the same record) are tried until the hash fits. The first
+        result is cached.
         """
         if id_ not in self._specs:
             if len(self._specs) > _RESOLVED:

@@ -127,7 +127,7 @@ class Client:
         raise AssertionError("the last attempt raises an error")
 
     def tries(self, *, works: bool = False) -> Iterator[Try]:
-        """Yields attempts until the ``with`` block of one ends without a temporary error.
+        """Yields attempts until the ``with`` block of an attempt ends without a temporary error.
 
         ``works``: whether the server must read or verify versions, which takes longer.
         """

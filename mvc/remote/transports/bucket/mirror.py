@@ -88,7 +88,7 @@ class MirrorStore(Store):
 
 
 class Mirror:
-    """A bucket as a local repository. Only one process at a time has it open."""
+    """A bucket as a local repository. Only one process at a time opens a mirror."""
 
     def __init__(
         self,
@@ -274,7 +274,7 @@ class Mirror:
             self.fs.remove_tree(self._folder / INDEX)
 
     def _remove_packs(self, numbers: set[int]) -> None:
-        """Deletes the files of all packs except those with these numbers."""
+        """Deletes the files of all packs except the packs with these numbers."""
         folder = self._folder / PACKS
         names = {pack_path(folder, number).name for number in numbers}
         for name in self.fs.list(folder):

@@ -187,7 +187,7 @@ class Publisher:
             self._written[upload.content] = upload.pack, self._now()
 
     def _is_written(self, upload: _NewObject) -> bool:
-        """Whether a pack was written so recently that no other client can have deleted it."""
+        """Whether a pack was written so recently that no ``sweep`` can have deleted it."""
         _, then = self._written.get(upload.content, (None, None))
         return then is not None and all(
             0 <= now - before < _REUSED_FOR for now, before in zip(self._now(), then, strict=True)
