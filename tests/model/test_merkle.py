@@ -98,7 +98,7 @@ def test_everything_changed_takes_2n_minus_1(n: int) -> None:
 
 
 def test_trees_of_different_size_are_not_compared() -> None:
-    with pytest.raises(ValueError, match="leaf counts"):
+    with pytest.raises(ValueError, match="numbers of leaves"):
         compare(MerkleTree(leaves(3)), MerkleTree(leaves(4)))
 
 

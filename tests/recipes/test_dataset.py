@@ -133,5 +133,5 @@ def test_a_training_has_no_more_data_sets_than_a_commit_can_need(
         used(repo, many)
     assert not recipes.data_sets(repo)
     ids = [CommitId(n.to_bytes(32, "big")) for n in range(1025)]
-    with pytest.raises(WrongUsage, match="needs at most 1024 further"):
+    with pytest.raises(WrongUsage, match="needs at most 1024 other"):
         repo.commit({"w": 1}, options=mvc.CommitOptions(needs=ids))

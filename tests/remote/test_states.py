@@ -306,9 +306,9 @@ def test_arguments(line: Team) -> None:
     repo = line.clone("c")
     with pytest.raises(WrongUsage, match="states are all, none, live or last:N"):
         repo.fetch(states="some")
-    with pytest.raises(WrongUsage, match="alone"):
+    with pytest.raises(WrongUsage, match="does not combine with"):
         repo.fetch("origin", ["main"], states="all")
-    with pytest.raises(WrongUsage, match="alone"):
+    with pytest.raises(WrongUsage, match="does not combine with"):
         repo.push("origin", ["main"], states=["main"])
 
 

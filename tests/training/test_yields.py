@@ -169,7 +169,7 @@ def test_protection_is_looked_at_before_each_deployment(repo: mvc.Repository) ->
     with mvc.Recorder(repo, nn.Linear(4, 2), deploy="prod") as recorder:
         assert steps(recorder) == 2
         command(repo.root, "config", "deploy.protect", "prod")
-        with pytest.warns(NotDeployed, match=r"prod: it is protected \(deploy\.protect\)"):
+        with pytest.warns(NotDeployed, match=r"prod: the target is protected \(deploy\.protect\)"):
             recorder.step()
             recorder.flush()
         assert steps(recorder) == 0

@@ -138,7 +138,7 @@ def test_an_older_file_is_refused_and_named(mvc) -> None:
     assert f"modified:  model.safetensors (equals {first.short}, step 1)" in mvc("status").out
     said = mvc("commit", "-a", code=3).err.splitlines()
     assert said[0].startswith(
-        f"mvc: model.safetensors has the content of version {first.short}, older than"
+        f"mvc: model.safetensors has the content of version {first.short}, but HEAD is newer"
     )
     assert said[1].startswith("hint: 'mvc checkout HEAD model.safetensors' updates the file")
     mvc("commit", "model.safetensors")
