@@ -177,7 +177,9 @@ def test_join_outside_of_a_training(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         join(small.make())
     with pytest.raises(WrongUsage, match=r"model is of type dict: it must be a torch\.nn\.Module"):
         join({})  # type: ignore[arg-type]
-    with pytest.raises(CannotDistribute, match=r"0\.weight is torch\.float64: mvc averages only float32"):
+    with pytest.raises(
+        CannotDistribute, match=r"0\.weight is torch\.float64: mvc averages only float32"
+    ):
         join(small.make().double())
     with pytest.raises(CannotDistribute, match=r"the model has no trainable parameter"):
         join(small.make().requires_grad_(False))

@@ -51,7 +51,11 @@ def test_requirements_say_what_was_measured(needs: Requirements) -> None:
     exceeded = sum(exceeds(each, needs.accuracy_drop / 100) for each in trainings)
     assert needs.measured is not None
     assert needs.measured.startswith(f"in {exceeded} of mvc's {len(trainings)} trainings")
-    places = {"next": " points on the next batch", "target": " on the last", "worst": " for the wor"}
+    places = {
+        "next": " points on the next batch",
+        "target": " on the last",
+        "worst": " for the wor",
+    }
     for measure, place in places.items():
         lost = max(100 * each[measure][0] for each in trainings)
         assert f"{max(lost, 0):.2f}{place}" in needs.measured
