@@ -67,10 +67,11 @@ FORMS = {
     "20 Nov 2026 10:00:00 +0000, Nov 20 10:00:00": "a time as in mail, in the output of "
     "`date` and in logs, in any order. Without a year, it is the newest that is not in the future",
     "now, 2 hours ago, 1h30m ago, -5m": "this moment, or a moment before it",
-    "yesterday, last tuesday": "N times 24 hours ago, if that day was N days ago",
+    "yesterday, last tuesday": "a day without a time means now minus 24 hours for each day "
+    "since then. `yesterday` is 24 hours ago",
     "20261120": "eight digits are a date, as `2026-11-20`",
-    "1763632800": "up to 11 other digits are seconds since 1970, up to 14 milliseconds, and more "
-    "nanoseconds",
+    "1763632800": "other numbers count from 1970: with up to 11 digits in seconds, 12 to 14 in "
+    "milliseconds, 15 or more in nanoseconds",
 }
 """Maps each accepted form of a moment to its meaning. Help and documentation list these forms."""
 _FORMS = (

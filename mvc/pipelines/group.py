@@ -1,4 +1,7 @@
-"""Encodes all tensors of a record, a stored group of tensors, together (stages of scope ``group``).
+"""Encodes all tensors of a record together, for pipelines that have a stage of scope ``group``.
+
+A record is a stored group of tensors. A stage of scope ``group`` encodes all tensors of a record as
+one payload. A stage of scope ``tensor`` encodes each tensor separately.
 
 A word is an element of a tensor as an unsigned integer. The words of all tensors are joined, then
 encoded as byte planes or as positions and values (``sparse``). The byte planes are those of

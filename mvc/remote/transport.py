@@ -38,9 +38,9 @@ class Place(Struct, frozen=True, array_like=True):
     """A position in a journal, between two entries.
 
     ``sequence``: the number of the entry after the position. ``chain``: the check of the entry
-    before the position, a hash that covers this entry and all earlier entries. ``seen``: the number
-    of the next entry at the end of the journal, when the position was recorded. It is 0 if the
-    position was this end.
+    before the position, a hash that covers this entry and all earlier entries. ``seen``: when the
+    position was recorded, the number that the next new entry of the journal would get; 0 if the
+    position was the end of the journal.
     """
 
     sequence: _Number
@@ -53,9 +53,11 @@ class RemoteHead(Struct, frozen=True, array_like=True):
 
     ``identity``: the check (a hash) of its journal's first entry. ``refs``: ``heads/NAME``,
     ``tags/NAME`` and ``HEAD``. ``time_ns``: the time by its clock. ``scopes``: permissions of the
-    caller; empty if everything is permitted. ``unnamed``: live versions, and versions without a ref
-    after an interrupted push. ``protected``: patterns of targets that need a scope with their
-    literal name. ``leads_on``: whether its journal contains the place in the request.
+    caller; empty if everything is permitted. ``unnamed``: the live versions, and the newest
+    versions of an interrupted push, for which no ref was recorded. ``protected``: patterns of
+    targets. A deployment to such a target needs the scope ``admin``, or a scope that names the
+    target without wildcards, even if ``scopes`` is empty. ``leads_on``: whether the remote's
+    journal contains the place in the request.
     """
 
     identity: bytes
@@ -78,13 +80,14 @@ class Wanted(Struct, frozen=True):
     lacked in earlier attempts. They are sent as full records. ``restore``: versions that the
     receiver has, and whose absent states it wants. ``without``: versions whose states the receiver
     refuses, because it has purged them. ``due``: versions that the receiver has from another
-    repository, and whose statements it wants. ``reports``: include reports of nodes.
+    repository, and whose statements it wants. ``reports``: include the reports of
+    nodes (machines that serve a model).
 
     ``live``: a target. The answer is one slice with the live version, its deployment, and the
-    records of the file ``paths`` (by default the only model). With ``folder``, the slice has the
-    records of all ``paths`` and of the files below them (by default all files but training states).
-    In a request with ``live``, ``have`` names versions of which the receiver has these files,
-    except contents in ``objects``. No history is sent.
+    records of one file: ``paths`` has its path (by default, the only model is sent). With
+    ``folder``, the slice has the records of all files at or below ``paths`` (by default, of all
+    files but training states). ``have`` then lists versions of which the receiver has these files.
+    The receiver lacks those contents of these files that are in ``objects``. No history is sent.
     """
 
     after: Place | None = None

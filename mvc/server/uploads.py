@@ -74,9 +74,9 @@ class Upload:
         return 0 if facts is None else facts.size
 
     def left(self) -> int:
-        """The number of bytes that are still missing. The beginning of a slice has its size.
+        """The number of bytes that are still missing. Raises DamagedData.
 
-        Raises DamagedData.
+        The first bytes of a slice state the size of the whole slice.
         """
         with self._fs.open_read(self._path, follow=False) as file:
             size, whole = file.size(), slices.whole_size(file.read(0, 64))

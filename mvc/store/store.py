@@ -102,7 +102,10 @@ def create(
 
 
 def share_new(fs: FileSystem, folder: Path, shared: SharedBy) -> None:
-    """Gives the group of a new folder access. Raises IoFailed if the system does not allow this."""
+    """Allows the group of a new folder to use the folder.
+
+    Raises IoFailed if the system does not allow this.
+    """
     if shared not in _SHARES:
         raise WrongUsage(f"shared is {shared!r}", hint=f"use {' or '.join(_SHARES)}")
     identity = fs.stat(folder)

@@ -68,7 +68,7 @@ class MVCCallback(Records, keras.callbacks.Callback):
             "Keras does not pass batches to callbacks",
         )
         self._steps = 0
-        self._restored: RestoredFit | None = None  # None from the start of its epoch on
+        self._restored: RestoredFit | None = None  # set to None when its epoch begins
         self._skip: Skip | None = None
 
     def close(self) -> Report | None:
@@ -226,7 +226,7 @@ def _check_backend() -> None:
 class Skip:
     """Skips ``count`` batches.
 
-    It replaces the model's train function, which for these batches only returns ``logs``.
+    A Skip replaces the model's train function. For these batches, the Skip only returns ``logs``.
     """
 
     def __init__(self, model: Any, count: int, logs: Mapping[str, float]) -> None:

@@ -1,21 +1,21 @@
 """The solver: which contents are stored in full, and which deltas are stored. Exact for one tree.
 
 A *layout* consists of its sources, the contents (tensors) that are stored in full, and a set of
-deltas. A content is recovered along the cheapest path from any source. Sizes are bytes. Times are
+deltas. A content is recovered along the fastest path from a source. Sizes are bytes. Times are
 whole nanoseconds, so that sums are exact.
 
 A content that several versions have is stored once. If the weights of a version changed, each
 changed content is stored in full or as a delta. A version with a recipe may drop its weights. Then
 the contents that no other version has are not stored, and no path leads through them.
 
-Deltas connect contents to trees. The price of a layout is its size in bytes, plus the times of all
-recoveries converted to bytes. Without a bound on recovery times, the price is a sum over the trees,
-and ``cheapest_tree`` finds the optimum of each tree. A bound applies to whole versions, and a
-version has contents of several trees. So each tree gets a part of the bound. Then each tree is
-planned again within the time that the other trees leave, while that lowers the price. The search
-for weights to drop changes one version at a time, once from a start at which no weights are
-dropped, and once from a start at which all are dropped. For the layout with the fewest bytes, time
-gets a very low price.
+Contents and the deltas between them form trees. The price of a layout is its size in bytes, plus
+the times of all recoveries converted to bytes. Without a bound on recovery times, the price is a
+sum over the trees, and ``cheapest_tree`` finds the optimum of each tree. A bound applies to whole
+versions, and a version has contents of several trees. So each tree gets a part of the bound. Then
+each tree is planned again within the time that the other trees leave, while that lowers the price.
+The search for weights to drop changes one version at a time, once from a start at which no weights
+are dropped, and once from a start at which all are dropped. For the layout with the fewest bytes,
+time gets a very low price.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 MOST = 2000
-"""The most nodes of a tree. A tree of n nodes needs memory for n * n numbers."""
+"""A family (a content with its descendants) of this size or more becomes a separate tree.
+
+The search in a tree of n nodes needs memory for up to n * n numbers.
+"""
 
 
 class Edge(Struct, frozen=True):
@@ -102,10 +105,11 @@ class Nodes(Struct, frozen=True, dict=True):
 
     @cached_property
     def trees(self) -> list[Tree]:
-        """The trees of contents, each depth first, the largest family first.
+        """The trees of contents. The nodes of each tree are in depth-first order.
 
-        A *family* is a content with its descendants. A family with ``MOST`` contents or more is a
-        separate tree, although a delta leads to it.
+        A *family* is a content with its descendants. Of the children of a node, the child with the
+        largest family comes first. A family with ``MOST`` contents or more is a separate tree,
+        although a delta leads to it.
         """
         families = [1] * len(self)
         children: list[list[int]] = [[] for _ in range(len(self))]
@@ -183,8 +187,8 @@ def cheapest_tree(
 
 
 class _Best(Struct):
-    """The cheapest layout of a family (a content with its descendants), apart from the rest of the
-    tree.
+    """The cheapest layout of a family (a content with its descendants) if no source outside the
+    family may be used.
 
     ``source``: the source from which the family's first content is recovered, or None.
     """
@@ -231,13 +235,15 @@ class _Search:
         # delta is on the path from the source.
         self._away = depth + np.array([contents.full_ns[i] for i in tree.nodes], np.int64)
         self._barred = self._barriers > 0
-        self._costs: dict[int, _Row] = {}  # one row for each family of a visited child
+        # Maps a content with visited children to one row: for each source, what the families of
+        # these children cost.
+        self._costs: dict[int, _Row] = {}
         self._own: list[NDArray[np.uint8]] = [np.zeros(0, np.uint8)] * count
         self._best: list[_Best | None] = [None] * count
 
     def run(self) -> Selected | None:
-        """Visits the contents depth first. Updates the rows whenever the search moves along an
-        edge.
+        """Visits the contents depth first. Updates ``_away`` and ``_barred`` whenever the search
+        moves along an edge.
         """
         count = len(self._tree.nodes)
         path = [0]
@@ -252,8 +258,8 @@ class _Search:
         return None if self._best[0] is None else self._unwound()
 
     def _move(self, i: int, *, down: bool) -> None:
-        """Updates the rows for a step from the parent to content i (``down``), or from i to the
-        parent.
+        """Updates ``_away`` and ``_barred`` for a step from the parent to content i (``down``), or
+        from i to the parent.
         """
         step = self._ns[i] if down else -self._ns[i]
         family = slice(i, self._end[i])
@@ -324,7 +330,7 @@ class _Search:
 
 
 BYTES_ONLY = 1e9
-"""A weight that makes a second of recovery worth less than a byte."""
+"""A weight (nanoseconds per byte) with which a second of recovery is worth one byte."""
 ENDLESS = 1 << 60
 """More nanoseconds than any recovery."""
 _SWEPT = 24  # how many bounds a sweep tries
@@ -395,7 +401,8 @@ class _Needs(Struct, frozen=True):
 class Solver:
     """Finds layouts for a problem.
 
-    ``shortest``: nanoseconds of the longest recovery if everything is stored in full.
+    ``shortest``: the longest recovery, in nanoseconds, if every content and every delta of the
+    trees is stored. A layout that drops no weights cannot meet a smaller bound.
     """
 
     def __init__(self, problem: Priced) -> None:
@@ -567,7 +574,11 @@ class Solver:
 
 
 def _raised(times: Mapping[int, int], slack: Sequence[int], needs: _Needs) -> dict[int, float]:
-    """The recovery times of a tree's contents, plus the time that their versions have left."""
+    """The limit for each content of a tree: its recovery time, extended by a proportional share of
+    the time that the tightest of its versions has left.
+
+    ``slack``: for each version, the nanoseconds that it has left.
+    """
     totals: dict[int, int] = defaultdict(int)
     for content, ns in times.items():
         for version in needs.use[content]:

@@ -84,7 +84,8 @@ class Ancestors:
 
     Parents are always published before their children, so a search in reverse order of publication
     can stop at the wanted commit. Commit times cannot be used, because clocks and imports may set
-    commit times back. ``needs``: include the versions that tips and ancestors need.
+    commit times back. ``needs``: follow not only parents, but also ``Commit.needs``, the versions
+    that a replay of a commit's recipe needs.
     """
 
     def __init__(
@@ -137,8 +138,8 @@ def ancestry(
     """
     heap: list[tuple[int, tuple[int, int], Commit]] = []
     known: set[CommitId] = set()
-    # Read the generation first, which changes when gc rewrites the journal: the offsets of these
-    # commits are valid only in this generation.
+    # Read the generation before the offsets from `committed_since`. The offsets are valid only in
+    # this generation: a new generation begins when gc rewrites the journal.
     generation, late = (
         snapshot.generation,
         [0] if since is None else snapshot.committed_since(since),

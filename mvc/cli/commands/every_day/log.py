@@ -2,8 +2,8 @@
 
 Lists the newest version first. A..B lists the versions of B that are not versions of A. With PATHs,
 mvc lists only versions that changed one of these files. A CONDITION compares numbers by value. It
-may contain and, or, not, parentheses and texts in quotes. With --graph, each training run has its
-own line. If --target is given, --since and --until select by times of deployments.
+may contain and, or, not, parentheses and texts in quotes. With --graph, each training run is a
+separate column. If --target is given, --since and --until select by times of deployments.
 """
 
 from __future__ import annotations
