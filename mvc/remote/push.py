@@ -23,7 +23,7 @@ from mvc.errors import (
     WeightsDropped,
 )
 from mvc.ids import CommitId, StatementId
-from mvc.model.statement import Retraction, Tombstone
+from mvc.model.statement import ReplayProof, Retraction, Tombstone
 from mvc.names import BY_VALUE, DATA, DATA_SET, REMOTE
 from mvc.remote.places import (
     FETCHED,
@@ -68,7 +68,7 @@ from mvc.remote.unsent import (
 from mvc.repo.config import Config
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
-from mvc.repo.lookup.refs import remote_refs, tags
+from mvc.repo.lookup.refs import BRANCH, remote_refs, tags
 from mvc.repo.statements.live import live_now
 from mvc.repo.statements.protection import protected
 from mvc.store.journal.entries import Entry, RefChange
@@ -277,6 +277,11 @@ class _Push:
         self.at_home: tuple[CommitId, ...] = ()
         self.denied = frozenset[str]()
         self._may_forget = allows(self.head.scopes, "admin")
+        self._closed = Ancestors(store.snapshot, (
+            tip for name, tip in self.head.refs.items()
+            if isinstance(tip, CommitId) and name.startswith(BRANCH)
+            and not allows(self.head.scopes, "push", name) and store.snapshot.has_commit(tip)
+        ))  # fmt: skip
         self._purged = set[CommitId]()
         self._accepted = set[StatementId]()
         self._refused = dict[StatementId, RefusedDeployment]()
@@ -418,7 +423,8 @@ class _Push:
         return self._due.get(recorded.sequence, recorded)
 
     def _allowed(self, outgoing: Slice) -> Slice:
-        """The slice without tombstones, deployments and retractions that the token does not allow.
+        """The slice without tombstones, deployments, retractions and proofs that the token does
+        not allow.
 
         Deployments that other repositories recorded are not removed. The remote has them already,
         or raises an error.
@@ -432,6 +438,12 @@ class _Push:
                 if isinstance(statement, Tombstone) and not self._may_forget:
                     denied.add(statement.id)
                     self._purged |= {CommitId(statement.subject)} if sent.is_own else set()
+                # a replay here may prove a version of a branch that this token may not push
+                if (
+                    isinstance(statement, ReplayProof)
+                    and CommitId(statement.subject) in self._closed
+                ):
+                    denied.add(statement.id)
                 is_mine = (
                     sent.is_own if isinstance(statement, Retraction) else statement.node == own
                 )

@@ -87,7 +87,10 @@ def steps(new: Sequence[FileState], old: Sequence[FileState]) -> list[Step]:
     for file in new:
         for optimizer in file.optimizers:
             earlier = before.get((file.path, optimizer.place))
-            if earlier is not None and _follows(file, earlier[0]):
+            # consecutive steps, or a file without a step number
+            if earlier is not None and (
+                file.step is None or earlier[0].step is None or file.step == earlier[0].step + 1
+            ):
                 guess = weights_of(file, optimizer, new)
                 step = Step(file.path, optimizer, earlier[1], guess, newer=newer, older=older)
                 result.append(step)
@@ -118,11 +121,6 @@ def units(step: Step, weights: Mapping[ParameterId, Weight]) -> Iterator[Unit]:
                 members[PARAM] = ContentPlace(weight.path, weight.ref.content)
                 older[PARAM] = ContentPlace(before.path, before.ref.content)
             yield Unit(kinds, hypers, members, older)
-
-
-def _follows(new: FileState, old: FileState) -> bool:
-    """Whether the step numbers of two files are consecutive. True if a file has no step number."""
-    return new.step is None or old.step is None or new.step == old.step + 1
 
 
 def _by_key(files: Iterable[FileState]) -> dict[WeightKey, Weight]:

@@ -118,16 +118,13 @@ def _adam(values: _GroupNumbers) -> Iterator[Numbered]:
     inputs = _new(_M, _X if amsgrad else _V)
     b1, b2, e = values.number("betas", 0), values.number("betas", 1), values.number("eps")
     for first, second in product(values.lefts(b1), values.lefts(b2)):
-        size, root = values.lr / first, _root(second)
+        # the root of a float as Python computes it, of an array as torch does
+        root = second**0.5 if isinstance(second, float) else np.sqrt(second)
+        size = values.lr / first
         for suffix, d in _shrinking(values):
             for name, b in (("1", root), ("2", root), ("3", 1 / root), ("4", root)):
                 yield _W, f"adam.{name}{suffix}", inputs, (d, size, b, e)
             yield _W, f"adam.5{suffix}", inputs, (d, root * size, e / size)
-
-
-def _root(number: Any) -> Any:
-    """The square root as Python and torch compute it: of a float by ``number**0.5``."""
-    return number**0.5 if isinstance(number, float) else np.sqrt(number)
 
 
 def _sgd(values: _GroupNumbers) -> Iterator[Numbered]:
