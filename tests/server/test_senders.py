@@ -17,9 +17,10 @@ from mvc.api.repository import Repository
 from mvc.errors import MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.io.process import user_name
-from mvc.model.statement import AnnotationStatement, Signature
+from mvc.model.statement import AnnotationStatement, ReplayProof, Signature
 from mvc.remote.slices import NodeReport, Sent, encode_entries, sent_with
 from mvc.remote.transport import Slice
+from tests.recipes.by_hand import prove
 from tests.remote.kit import ssh
 from tests.remote.kit.serving import serving, token, transport
 from tests.server.moving import answering, record, served_folder
@@ -247,6 +248,25 @@ def test_a_token_annotates_only_what_it_may_push(folder: Path, signed: bool) -> 
             [(tagged, "push:tags/v1"), (first, "push:heads/*"), (deployed, "admin")]
         ):
             there.said(id_, scopes, f"allowed-{number}", signed=signed)
+
+
+def test_a_proof_of_a_version_of_another_branch_does_not_fail_a_push(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Repository.open(folder / "models") as there:
+        record(there, 1)
+        main = there.find("HEAD")
+    monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "read,push:heads/ada/*", name="ada"))
+    with serving(folder) as server, mvc.clone(f"{server.url}/models", tmp_path / "ada") as ada:
+        ada.switch("ada/work", create=True)
+        record(ada, 2)
+        own = ada.find("HEAD")
+        for id_ in (main, own):  # as replays on this machine record them
+            prove(ada.handle, id_, "model.safetensors")
+        ada.push(refs=["ada/work"])
+    with Repository.open(folder / "models") as there:
+        snapshot = there.handle.store.fresh()
+        assert [[*snapshot.about(ReplayProof, id_)] != [] for id_ in (main, own)] == [False, True]
 
 
 def test_a_clone_with_few_states_has_what_is_live(tmp_path: Path) -> None:
