@@ -1,12 +1,12 @@
-"""The stages that compress bytes. Decoding allocates only the size that the caller expects.
+"""The pipeline stages that compress bytes: zstd, zlib, bzip2, lzma and brotli.
 
 A frame is the compressed form of one buffer. docs/format.md defines the permitted frames.
-``zstd:huff`` is zstd with parameters with which it does little more than Huffman coding. For byte
-planes of weights, its frames are smaller than those of level 1, and it is faster.
+``zstd:huff`` is zstd with parameters that permit little more than Huffman coding. For byte planes
+of weights, ``zstd:huff`` is faster than ``zstd:1``, and its frames are smaller.
 
-python-zstandard allocates the size that a frame declares, even if the caller passes a limit. So
-this size is compared with the expected size first. LZMA frames are stored without their header,
-because a header could demand a dictionary of gigabytes.
+Damaged data must not make a decoder allocate much memory. python-zstandard allocates the size that
+a frame declares, even if the caller passes a limit. So this size is compared with the expected size
+first. LZMA frames are stored without a header, which could demand gigabytes of memory.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Zstd(Compressor, frozen=True):
         return zstandard.ZstdCompressor(compression_params=parameters)
 
     def decompress_into(self, frame: memoryview, out: Bytes) -> None:
-        """As ``Compressor.decompress_into``, for frames of all levels."""
+        """As ``Compressor.decompress_into``. The frame may have any zstd level."""
         _check_header(frame, len(out))
         _check_extent(frame)
         try:
@@ -148,10 +148,7 @@ class _General(Compressor, frozen=True):
 
     @abstractmethod
     def decompress(self, frame: memoryview, size: int) -> bytes | None:
-        """The content, at most ``size`` bytes.
-
-        None unless ``frame`` is exactly one complete frame.
-        """
+        """Returns at most ``size`` bytes, or None if ``frame`` is not exactly one frame."""
 
     def decompress_into(self, frame: memoryview, out: Bytes) -> None:
         data = self.decompress(frame, len(out)) if len(out) else None
@@ -246,7 +243,7 @@ FAST, HUFFMAN = Zstd("zstd:1"), Zstd(f"zstd:{_HUFFMAN}")
 
 
 def decompress_after(frame: memoryview, size: int, before: bytes) -> bytes:
-    """Decompresses a zstd frame that may refer to its dictionary, the bytes ``before``.
+    """Decompresses a zstd frame that was compressed with the dictionary ``before``.
 
     Raises DamagedData unless the result has exactly ``size`` bytes.
     """
@@ -254,8 +251,8 @@ def decompress_after(frame: memoryview, size: int, before: bytes) -> bytes:
     _check_extent(frame)
     try:
         if 0 < len(before) <= _STORED:
-            # The dictionary is a frame before this one, because a new context with a dictionary
-            # takes ten times longer than a small frame.
+            # In a chain, the content of a frame is the dictionary of the following frame. For a
+            # small frame, this is ten times faster than a new context with a dictionary.
             data: bytes = _contexts.chain([_stored(before), bytes(frame)])
         else:
             words = zstandard.ZstdCompressionDict(before, zstandard.DICT_TYPE_RAWCONTENT)

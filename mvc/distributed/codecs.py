@@ -1,7 +1,7 @@
-"""Codecs, which encode vectors as bytes and decode them.
+"""How the vectors of a distributed training are encoded as bytes, exactly or with loss.
 
-The vectors are drifts (a drift is the difference between a worker's model and the newest global
-model) and changes of the global model.
+A worker sends its *drift*: the difference between its model and the newest global model. The
+coordinator sends the change of the global model. A codec encodes and decodes these vectors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DriftCodec(ABC):
 
     name: ClassVar[str]
     exact: ClassVar[bool] = False
-    """True if decoding returns the encoded values, up to rounding of the element type."""
+    """True if decoding returns the same values, rounded to the model's element type."""
 
     @abstractmethod
     def encode(self, values: Vector, dtype: np.dtype[Any]) -> bytes:
@@ -33,9 +33,7 @@ class DriftCodec(ABC):
 
     @abstractmethod
     def decode(self, data: bytes, length: int, dtype: np.dtype[Any]) -> Vector:
-        """Decodes a vector of ``length`` numbers. Raises ValueError if ``data`` encodes no such
-        vector.
-        """
+        """Decodes a vector of ``length`` numbers. Raises ValueError if ``data`` is invalid."""
 
     def rounded(self, values: Vector, dtype: np.dtype[Any]) -> Vector:
         """The vector that the receiver will decode."""
@@ -58,9 +56,7 @@ class Plain(DriftCodec):
 
 
 class Int8(DriftCodec):
-    """Eight bits per number. Every 256 numbers share a float32 scale, so a number takes 8.125
-    bits.
-    """
+    """Encodes each number as an int8, and the common scale of 256 numbers as a float32."""
 
     name = "int8"
 
@@ -82,11 +78,11 @@ class Int8(DriftCodec):
 
 
 class Exponent(DriftCodec):
-    """Sends only the sign and the exponent of each number.
+    """Encodes only the sign and the exponent of each number.
 
-    A number is decoded as the mean magnitude of all numbers with the same exponent. Numbers below
-    2^-14 of the largest number become zero. The bytes are a table of 15 magnitudes as float32, then
-    a symbol of one byte for each number, Huffman coded by zlib.
+    A number is decoded as the mean magnitude of all numbers with the same exponent. Numbers whose
+    exponent is more than 14 below the largest exponent become zero. The encoding is a table of 15
+    magnitudes as float32, then one symbol (a byte) for each number. zlib compresses the symbols.
     """
 
     name = "exponent"
@@ -110,8 +106,8 @@ class Exponent(DriftCodec):
     def _symbols(values: Vector) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         """The table of magnitudes, and the symbols.
 
-        Symbol 0 is zero. For each rank (difference from the largest exponent), there are two
-        symbols: plus and minus.
+        Symbol 0 means the number zero. Each rank (the difference from the largest exponent) has two
+        symbols: one for positive numbers and one for negative numbers.
         """
         magnitudes = np.abs(values)
         _, exponents = np.frexp(magnitudes)
@@ -178,7 +174,7 @@ class LargestEntries(DriftCodec):
 
 
 class Lc(DriftCodec):
-    """The lossy pipeline stage ``lc``: encodes the whole vector as a delta from a vector of zeros.
+    """Encodes a vector by the pipeline stage ``lc`` (docs/pipelines.md), as a delta from zeros.
 
     ``bound`` is the text after ``lc:`` in a pipeline: ``x=3``, ``budget=0.05``, ``error=0.1,ans``.
     """
@@ -209,7 +205,7 @@ class Lc(DriftCodec):
         return self._values(self._step(values, dtype), dtype)
 
     def _step(self, values: Vector, dtype: np.dtype[Any]) -> Addition:
-        """Raises BadMessage for numbers that are not finite in the element type."""
+        """Raises BadMessage if a number is not finite after the conversion to ``dtype``."""
         with np.errstate(over="ignore"):  # quantise detects infinite values
             after = values.astype(dtype).tobytes()
         before = bytes(len(after))
@@ -264,14 +260,13 @@ def codec_named(text: str) -> DriftCodec:
 
 
 class VectorLayout(Struct, frozen=True):
-    """Contents of a model's flat vector: first the parameters, then the statistics of BatchNorm
-    layers.
+    """A model as a flat vector: first all parameters, then the *statistics* (running means and
+    variances of BatchNorm layers).
 
-    ``measured``: the number of parameters. The statistics (running means and variances) are
-    averaged without a codec and without the outer step (the coordinator's rate and momentum). The
-    distance between models is measured without the statistics. ``digest``: 16 bytes that identify
-    the network's structure. Integer buffers and optimizer states are not in the vector, and stay
-    with each worker.
+    ``length``: how many numbers the vector has. ``measured``: how many of these are parameters.
+    Codecs, the coordinator's rate and momentum, and distances between models apply only to
+    parameters. Statistics are only averaged. ``digest``: 16 bytes that identify the network's
+    structure. Integer buffers and optimizer states are not in the vector.
     """
 
     length: int
@@ -295,15 +290,13 @@ class VectorLayout(Struct, frozen=True):
 
 
 class Wire(Struct, frozen=True):
-    """How vectors are sent in one direction: parameters encoded by the codec, statistics
-    unchanged.
-    """
+    """Encodes the vectors that are sent: the parameters by the codec, the statistics exactly."""
 
     codec: DriftCodec
     layout: VectorLayout
 
     def encode(self, values: Vector) -> tuple[bytes, Vector]:
-        """Returns the bytes of a vector, and the vector that the receiver will decode."""
+        """Returns the encoded vector, and the vector that the receiver will decode."""
         measured, dtype = self.layout.measured, self.layout.dtype
         data = (
             self.codec.encode(values[:measured], dtype) + values[measured:].astype(dtype).tobytes()
@@ -311,9 +304,7 @@ class Wire(Struct, frozen=True):
         return data, self.decode(data)
 
     def decode(self, data: bytes) -> Vector:
-        """Decodes a vector. Raises BadMessage for another length and for numbers that are not
-        finite.
-        """
+        """Decodes a vector. Raises BadMessage if ``data`` is invalid or a number is not finite."""
         layout = self.layout
         cut = len(data) - (layout.length - layout.measured) * layout.dtype.itemsize
         try:

@@ -1,10 +1,9 @@
-"""Safe functions: whether a model is still close enough to the reference, the newest global model.
+"""Safe functions: is the mean of the workers' models close enough to the newest global model?
 
-A safe function is convex in the drift (the model minus the reference), and negative if the drift is
-safe. If the sum of the function's values over all workers is at most 0, the function's value at the
-mean drift is at most 0, too. All numbers are float64. In float32, rounding may turn a quotient of
-4.0 into 3.9999985. A counter, which is such a quotient rounded down, would then be too small by
-one.
+A worker's *drift* is its model minus the *reference*, the newest global model. A safe function is
+convex in the drift, and negative if the drift is safe. If the sum of the function's values over all
+workers is at most 0, the function's value at the mean drift is at most 0, too. All numbers are
+float64: float32 may turn a quotient of 4.0 into 3.9999985, which a counter rounds down to 3.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Vector = NDArray[np.float64]
 
 
 def norm_of(vector: Vector) -> float:
-    """The Euclidean norm. Unlike BLAS, sums in an order that does not depend on threads."""
+    """The Euclidean norm. Unlike in BLAS, the number of threads does not change the bits."""
     return math.sqrt(float(np.sum(np.square(vector))))
 
 
@@ -37,7 +36,7 @@ class SafeFunction(ABC):
 
     power: ClassVar[int] = 1
 
-    def __init__(self, reference: Vector, radius: float) -> None:  # noqa: ARG002 - the cap's
+    def __init__(self, reference: Vector, radius: float) -> None:  # noqa: ARG002 - for Cap, Own
         """Raises WrongUsage for an invalid radius."""
         if not (0 < radius < math.inf):
             raise WrongUsage(f"the radius is {radius:g}: it must be a positive number")
@@ -78,10 +77,10 @@ class Variance(SafeFunction):
 
 
 class Cap(SafeFunction):
-    """The spherical cap ``max(-r - <X,E>/|E|, |X+E| - |E| - r)`` with ``r = T|E|``.
+    """The spherical cap ``max(-r - <X,E>/|E|, |X+E| - |E| - r)``.
 
-    X is the drift, E the reference. The safe zone contains the ball of radius r around E, and
-    models whose norm is about the norm of E. The cap is undefined if E is zero.
+    X is the drift, E the reference, r the radius. The model X + E is safe if its norm is less than
+    ``|E| + r``, and its component along E is more than ``|E| - r``. E must not be zero.
     """
 
     def __init__(self, reference: Vector, radius: float) -> None:
@@ -144,8 +143,8 @@ class Own(SafeFunction):
         )
 
     def _call(self, method: str, drift: Vector, shape: tuple[int, ...]) -> NDArray[Any]:
-        """The value or the gradient. Raises WrongUsage unless the result is finite and of this
-        shape.
+        """The value or the gradient. Raises WrongUsage if the result is not finite or its shape is
+        wrong.
         """
         result = np.asarray(
             getattr(self._function, method)(np.broadcast_to(drift, drift.shape), self._reference)

@@ -1,4 +1,7 @@
-"""User, host, CPUs and memory. No function fails: a default is better than a failed commit."""
+"""Facts about this process and its machine: user, host, CPUs and memory.
+
+If a fact is unknown, a function returns a default, so that a commit does not fail.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
 def user_name(uid: int | None = None) -> str:
-    """The login name of a user, by default this process's user; ``uid-7`` without a name."""
+    """The login name of a user, by default of this process's user; ``uid-7`` if it has no name."""
     uid = os.getuid() if uid is None else uid
     try:
         return pwd.getpwuid(uid).pw_name or f"uid-{uid}"
@@ -26,9 +29,9 @@ def user_name(uid: int | None = None) -> str:
 
 
 def trusted_owners() -> frozenset[int]:
-    """Users whose files this process may treat as its own user's.
+    """The ids of users whose files this process trusts: its effective user.
 
-    For root under ``sudo``, these include the user who called ``sudo``, as in git.
+    If the process runs as root under ``sudo``, the user who called ``sudo`` is trusted, too.
     """
     uid = os.geteuid()
     caller = os.environ.get("SUDO_UID", "") if uid == 0 else ""
@@ -39,7 +42,7 @@ def trusted_owners() -> frozenset[int]:
 def signal_at_end_of_parent(signal: int) -> None:
     """On Linux, makes the kernel send this process a signal when its parent ends.
 
-    The signal arrives even while some code holds Python's GIL, and even if the process is stopped.
+    The signal arrives even while another thread holds Python's GIL.
     """
     import ctypes  # late: it takes a millisecond
 
@@ -48,7 +51,7 @@ def signal_at_end_of_parent(signal: int) -> None:
 
 
 def import_path() -> str:
-    """The ``PYTHONPATH`` with which another Python process imports this same copy of mvc."""
+    """A value of ``PYTHONPATH`` with which another Python process imports the same copy of mvc."""
     present = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     return os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[2]), *present]))
 
@@ -87,7 +90,7 @@ def cpu_count() -> int:
 
 @cache
 def memory_bytes() -> int:
-    """Bytes of memory that this process may use: those of the machine, or of its control group."""
+    """The memory of this machine in bytes, or the limit of the control group if it is lower."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _MEMORY_LIMITS:
         with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
@@ -99,10 +102,8 @@ def memory_bytes() -> int:
 def without_collector() -> Iterator[None]:
     """Disables Python's cyclic garbage collector during the ``with`` block, in all threads.
 
-    While a million objects are created, the collector inspects every object repeatedly. This took a
-    third of the time of a commit of 100,000 tensors, although none of these objects is in a
-    reference cycle. Mercurial disables the collector, too, where it reads many objects
-    (``util.nogc``).
+    While many objects are created, the collector inspects every object repeatedly, which took a
+    third of the time of a commit of 100,000 tensors. None of these objects is in a reference cycle.
     """
     enabled = gc.isenabled()
     gc.disable()

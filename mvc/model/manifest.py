@@ -1,10 +1,12 @@
-"""A manifest: the paths of a version, each with its tensors and its layout (docs/format.md).
+"""The manifest of a version: a list of its files, with the tensors and the layout of each file.
 
-A layout describes a file's bytes. It consists of *contents* at offsets (a content is the data of a
-tensor, or data that several tensors share), *checks* (CRC-32 fields of zip files, which are
-computed instead of stored), and the *skeleton*: all remaining bytes in file order, stored as one
-content of dtype ``raw``. The paths of attachments begin with ``names.ATTACHED``. Attachments are
-never in a working folder.
+The layout describes how a file is restored from stored data (docs/format.md). *Contents* are the
+data of tensors, with their offsets in the file. The *skeleton* is all other bytes of the file,
+joined and stored as one content of dtype ``raw``. *Checks* are the CRC-32 fields of a zip file,
+which are computed again when the file is restored.
+
+A version may have attachments (additional files, such as a recipe). Their paths begin with
+``names.ATTACHED``. Attachments are never in a working folder.
 """
 
 from __future__ import annotations
@@ -48,11 +50,16 @@ FORMATS = {
     "opaque": FIRST, "safetensors": FIRST, "torch": FIRST, "npz": FIRST, "npy": FIRST,
     "state": FIRST, "gguf": "gguf", "onnx": "onnx", "hdf5": "hdf5", "keras": "hdf5",
 }  # fmt: skip
-"""Maps each file format to the feature that a reader of the repository must support."""
+"""Maps each file format to the feature that a program must support to read such files.
+
+Every release supports the formats with the feature ``FIRST``.
+"""
 _FORMAT_NAMES = tuple(FORMATS)
 _DTYPE_NAMES = tuple(DTYPES)
 _Span = tuple[int, int, bool]
-"""A range of ids in an encoded manifest: begin, end, and whether the ids name stored contents."""
+"""Begin and end of a range of ids in an encoded manifest, and whether these are ids of stored
+contents.
+"""
 _DTYPE_CODES = {name: code for code, name in enumerate(_DTYPE_NAMES)}
 
 
@@ -73,7 +80,7 @@ class Check(Struct, frozen=True):
 
 
 class View(Struct, frozen=True):
-    """Where the elements of a tensor are in a content: offset and strides, counted in elements."""
+    """Offset and strides of a tensor in a content, in elements, as in ``torch.as_strided``."""
 
     offset: int
     strides: tuple[int, ...]
@@ -124,7 +131,7 @@ class State:
 
 
 class FileEntry(Struct, frozen=True, dict=True):
-    """One path of a version. ``size`` and all offsets are numbers of bytes."""
+    """A file or an attachment of a version. ``size`` and all offsets are counted in bytes."""
 
     path: str
     format: str
@@ -189,12 +196,12 @@ class Manifest:
         return entries
 
     def file(self, path: str | None = None) -> FileEntry:
-        """The file at ``path``, or the only file directly in the folder ``path``.
+        """Returns the file at ``path``, or a file of the folder ``path`` (None: of the version).
 
-        If ``path`` is None, the only file of the version. Training states and files without tensors
-        count only if there are no other files. If several files count, the file named
-        ``DEFAULT_STATE`` is returned. Raises UnknownPath if no file remains, or if several files
-        without this name remain.
+        In a folder, training states (files with an optimizer's tensors) and files without tensors
+        are ignored if there are other files. If several files are left, the file named
+        ``DEFAULT_STATE`` is returned. Raises UnknownPath if there is no file, or if several files
+        are left and no file has this name.
         """
         if path is not None and path in self.by_path:
             return self.by_path[path]
@@ -223,8 +230,8 @@ class Manifest:
     def under(self, paths: Sequence[str]) -> list[FileEntry]:
         """The files at or below ``paths``. If ``paths`` is empty, all files of the version.
 
-        If ``path`` is the name of a file and of a folder, ``path`` means the file, and ``path/``
-        the folder. Raises UnknownPath.
+        If a file and a folder are both named ``x``, the path ``x`` means the file, and ``x/`` means
+        the folder. Raises UnknownPath if the version lacks a path.
         """
         if not paths:
             return list(self.entries)
@@ -268,7 +275,7 @@ class Manifest:
 
     @property
     def features(self) -> frozenset[str]:
-        """Features of later releases that a reader of the manifest must support."""
+        """The features that a program must support to read the manifest, without ``FIRST``."""
         dtypes = {content.spec.dtype for e in self.all_entries for content in e.contents}
         dtypes |= {tensor.spec.dtype for e in self.all_entries for tensor in e.tensors}
         features = {FORMATS[entry.format] for entry in self.all_entries}
@@ -281,10 +288,10 @@ class Manifest:
 
     @cached_property
     def root(self) -> Root:
-        """The version's Merkle root.
+        """The version's Merkle root: a hash of all tensors with their names.
 
-        If exactly one file has tensors, the root of this file's tensors. Otherwise the root of a
-        tree whose leaves are the roots of the files with tensors.
+        If exactly one file has tensors, this is the root of the file's tree. Otherwise this is the
+        root of a tree whose leaves are the roots of the files with tensors.
         """
         states = [e for e in self.entries if e.tensors]
         if len(states) == 1:
@@ -293,7 +300,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes, spans: list[_Span] | None = None) -> Manifest:
-        """Raises DamagedData unless ``data`` equals ``encoded`` of the result.
+        """Decodes a manifest. Raises DamagedData if ``data`` is invalid or not in canonical form.
 
         ``spans``: a list to which the ranges of ids in ``data`` are appended.
         """
@@ -308,8 +315,8 @@ class Manifest:
         if any(a >= b for a, b in pairwise(paths)):
             raise reader.fail("its entries are not in canonical order, or a path is repeated")
         manifest = cls(entries)
-        # ``data`` is canonical: the reader accepts one form of each field, and the order of the
-        # paths was checked.
+        # The reader accepts only one form of each field, and the order of the paths was checked
+        # above. So ``data`` is the canonical encoding.
         manifest.__dict__["encoded"] = data
         return manifest
 
@@ -317,13 +324,13 @@ class Manifest:
 class Shape:
     """A manifest without its ids. Many versions of a model have the same shape.
 
-    ``specs``: the specs of all stored contents, file by file. For each file, the skeleton follows
-    the other contents. ``skeletons``: indices of the skeletons in ``specs``. ``files``: number of
-    files, including attachments. ``raw``: the sum of the sizes of these files in bytes.
+    ``specs``: dtype and shape of all stored contents, file by file. For each file, the skeleton
+    follows the other contents. ``skeletons``: indices of the skeletons in ``specs``. ``files``: the
+    number of files, including attachments. ``raw``: the total size of these files in bytes.
     """
 
     def __init__(self, data: bytes) -> None:
-        """Raises DamagedData as ``Manifest.decode`` does."""
+        """``data``: an encoded manifest with this shape. Raises DamagedData if it is invalid."""
         spans: list[_Span] = []
         manifest = Manifest.decode(data, spans)
         specs: list[TensorSpec] = []
@@ -344,10 +351,10 @@ class Shape:
         self._objects = [slice(begin, end) for begin, end, is_object in spans if is_object]
 
     def ids(self, data: bytes) -> bytes | None:
-        """The ids in ``data``, 32 bytes each, in the order of ``specs``.
+        """The ids in the encoded manifest ``data``, 32 bytes each, in the order of ``specs``.
 
-        None if ``data`` differs from this shape in more than ids. Otherwise ``data`` is canonical,
-        too, because the rules of the encoding do not depend on the ids.
+        Returns None if ``data`` has another shape. If only ids differ, ``data`` is a valid
+        manifest, because no rule for a manifest depends on an id.
         """
         one, other = (int.from_bytes(shape, "little") for shape in (data, self._data))
         if len(data) != len(self._data) or (one ^ other) & self._mask:
@@ -476,7 +483,7 @@ def _check_layout(entry: FileEntry) -> None:
     """Raises DamagedData if a layout contradicts itself.
 
     Contents and checks must not overlap. Checks must cover bytes of the file. A skeleton must exist
-    if and only if some bytes of the file are in no content and no check.
+    if and only if some bytes of the file are in no content.
     """
     if (entry.skeleton is None) != (entry.skeleton_size == 0):
         raise DamagedData(f"a manifest is damaged: the skeleton of {entry.path} does not fit")

@@ -1,6 +1,7 @@
-"""The Merkle tree over the tensors of a state (section 3.2 of the MMlib paper).
+"""The Merkle tree over the tensors of a state, to find the tensors in which two states differ.
 
-docs/format.md, "Manifest", defines in which order leaves are joined.
+The tree follows section 3.2 of the MMlib paper. docs/format.md, "Manifest", defines in which order
+leaves are joined.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _TAG_EMPTY = b"mvc.empty.1"
 
 
 def leaf(content: bytes, key: str) -> bytes:
-    """The leaf of one tensor: a hash of the tensor's param hash and name."""
+    """The leaf of a tensor: a hash of ``content``, the hash of the tensor's data, and its name."""
     return digest(_TAG_LEAF, content, encode_text(key))
 
 
@@ -37,7 +38,7 @@ def _pairs(nodes: Sequence[_Node]) -> list[_Node]:
 
 
 class MerkleTree:
-    """A tree over leaf hashes. A tree without leaves has a root, too."""
+    """A tree over leaf hashes. The root of a tree without leaves is a constant."""
 
     def __init__(self, leaves: Sequence[bytes]) -> None:
         self.count = len(leaves)
@@ -65,9 +66,8 @@ class TreeDiff(Struct, frozen=True):
 def compare(a: MerkleTree, b: MerkleTree) -> TreeDiff:
     """The leaves in which two trees with equal leaf counts differ.
 
-    Compares the roots, then the two children of every inner node that differs. For n leaves, these
-    are 1 + 2 * (inner nodes that differ) comparisons, from 1 to 2n - 1. Raises ValueError if the
-    leaf counts differ.
+    Compares the roots, then the two children of every inner node that differs. For n leaves, this
+    takes from 1 to 2n - 1 comparisons. Raises ValueError if the leaf counts differ.
     """
     if a.count != b.count:
         raise ValueError("the trees have different numbers of leaves")

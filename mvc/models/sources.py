@@ -1,9 +1,9 @@
-"""The source files of classes and functions in memory, and the installed packages that these
-import.
+"""Collects the source files that define a model, so that a version can store the model's code.
 
-mvc finds imports by reading the source text, at any depth, and imports no module for this. Files of
-the project are stored. Of installed packages, only the version is recorded. A file that was edited
-after its import is refused, because the edited file is not the code that runs.
+From the file of the model's class, mvc follows the ``import`` statements from file to file, without
+importing a module. Files of the project are stored. For an installed package, only its version is
+recorded. A file that was edited after its import is refused, because the edited file is not the
+code that runs.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from mvc.system import FileSystem
 
 _STDLIB = sysconfig.get_path("stdlib")
 _SCRIPT = {"__main__", "__mp_main__"}
-"""Names of the running script's module. The second is used in processes of multiprocessing."""
+"""Names of the running script's module. ``multiprocessing`` uses ``__mp_main__``."""
 
 
 class Sources(Struct, frozen=True):
-    """``files``: maps attached names (``code/nets/resnet.py``) to the bytes of the files.
+    """``files``: maps names of attachments (``code/nets/resnet.py``) to the bytes of the files.
 
     ``packages``: maps the names of installed packages that the files import to their versions.
     """
@@ -50,8 +50,8 @@ class Sources(Struct, frozen=True):
 def place_of(target: Any) -> tuple[str, str]:
     """The module and the name with which a class or function can be imported.
 
-    Raises CannotRecord for a lambda, for a class or function defined inside a function, and if
-    there is no source file (in a notebook, at the Python prompt).
+    Raises CannotRecord for a lambda, for a class or function defined inside a function, in a
+    notebook or at the Python prompt, and for a name that its module does not define.
     """
     name = getattr(target, "__qualname__", None)
     module = getattr(target, "__module__", None)
@@ -93,10 +93,9 @@ def sources_of(
 ) -> Sources:
     """The source files of the classes and functions ``targets``.
 
-    ``more``: additional modules, because the source text does not show that the code imports these.
-    ``values``: whether constants of modules and classes must match the files, too. Raises
-    CannotRecord for code without source, and for code that is compiled, too large, or was edited
-    after its import.
+    ``more``: additional modules, such as modules that the code imports without an ``import``
+    statement. ``values``: whether loaded constants, and not only functions, must match the files.
+    Raises CannotRecord if code is compiled, too large, edited after its import, or has no source.
     """
     places = tuple(place_of(target) for target in targets)
     key = (places, tuple(more))
@@ -130,7 +129,7 @@ class _ImportSearch:
         return Sources(dict(sorted(self._files.items())), dict(sorted(self._installed.items())))
 
     def is_current(self, values: bool) -> bool:
-        """Whether loaded code still matches the files (a notebook may reload modules)."""
+        """Whether the loaded modules match the files that were read."""
         return not any(_difference(n, file, values) for n, file in self._defined.items())
 
     def add(self, name: str) -> bool:
@@ -268,7 +267,7 @@ def _is_installed(path: Path) -> bool:
 
 @cache
 def _distributions(top: str) -> dict[str, str]:
-    """The installed distributions with a top-level module ``top``, and their versions."""
+    """Maps the installed distributions that contain the top-level module to their versions."""
     if top == "mvc":
         return {"mvc": str(getattr(sys.modules["mvc"], "__version__", ""))}
     names = _by_module().get(top, ())
@@ -314,8 +313,9 @@ def _parsed(data: bytes, path: Path) -> tuple[ast.Module, CodeType]:
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """Yields every module that the file may import, including imported names that may be
-    modules.
+    """Yields every module that the file may import.
+
+    ``from a import b`` yields ``a`` and ``a.b``, because ``b`` may be a module.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -331,7 +331,7 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def _refuse_script_with_effects(tree: ast.Module, path: Path) -> None:
-    """Raises CannotRecord if importing the script would repeat its actions."""
+    """Raises CannotRecord if importing the script would do more than define names."""
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign):
             acts = any(isinstance(part, ast.Call | ast.Await) for part in ast.walk(node))

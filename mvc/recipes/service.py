@@ -1,10 +1,10 @@
-"""The objects of a training: how each was created, its state, and the objects that it refers to.
+"""Describes the Python objects of a training (optimizers, data loaders, ...) as JSON, and rebuilds
+the objects.
 
-A recipe describes a training as JSON, and a replay runs the training again from the recipe.
-``Describer`` turns objects into values of a recipe, and refuses objects that cannot be rebuilt.
-``Rebuilt`` turns values into objects. ``_VALUES`` lists every kind of argument, with the functions
-that describe and rebuild the argument. ``_GENERATORS`` lists every kind of random generator that
-mvc can create itself.
+A recipe contains this JSON. A replay runs the training again from the recipe. ``Describer`` turns
+objects into JSON values, and refuses objects that cannot be rebuilt. ``Rebuilt`` turns the values
+into objects. ``_VALUES`` lists every kind of argument, with the functions that describe and rebuild
+the argument. ``_GENERATORS`` lists the kinds of random generators that can be described.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ VALUES = f"{SERVICE}values.safetensors"
 """The attachment with the tensors and arrays among the arguments."""
 
 START = f"{SERVICE}start.safetensors"
-"""The attachment with the states of the random generators, and with buffers not in
-``state_dict``.
+"""The attachment with the states of the random generators and the buffers outside ``state_dict``,
+both at the start of the training.
 """
 
 _ARRAYS = torch.Tensor | np.ndarray
@@ -55,7 +55,7 @@ _ARRAYS = torch.Tensor | np.ndarray
 class _Generator(Struct, frozen=True):
     """A kind of random generator: how to create one, and how to read and set its state.
 
-    ``args``: the arguments with which ``make`` creates a generator of the same kind.
+    ``args`` returns the arguments with which ``make`` creates a generator like the given generator.
     """
 
     kind: type
@@ -108,7 +108,7 @@ _GENERATORS = {
 
 
 def _kind(obj: object) -> str:
-    """The kind of an object that mvc can create itself; empty for any other object."""
+    """``optimizer``, or the key of a generator in ``_GENERATORS``; empty for any other object."""
     if isinstance(obj, torch.optim.Optimizer):
         return "optimizer"
     return next(
@@ -151,7 +151,7 @@ class Describer:
         return self._built(call, [], named)
 
     def constructed_model(self) -> Any:
-        """The value that builds the model with the call by which ``constructed`` created it."""
+        """The value that builds a model that ``mvc.constructed`` has created."""
         return self._built(*self._making(self._model, "model"))
 
     def _built(self, call: str, args: list[Any], keywords: Mapping[str, Any]) -> Any:
@@ -554,11 +554,11 @@ class Rebuilt:
 
 
 class _Value(Struct, frozen=True):
-    """A kind of argument. An argument is of the first kind in ``_VALUES`` whose ``matches`` is
-    true.
+    """A kind of argument. The kind of an argument is the first in ``_VALUES`` whose ``matches``
+    returns true.
 
-    ``describe`` turns an argument into the content of ``tag`` in a recipe. ``rebuild`` turns the
-    content into an argument.
+    ``describe`` turns an argument into JSON, which the recipe stores as ``{tag: JSON}``.
+    ``rebuild`` turns the JSON into an argument.
     """
 
     tag: str

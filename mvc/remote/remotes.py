@@ -1,7 +1,7 @@
 """The remotes of a repository: the file ``.mvc/remotes.yaml``, and folders ``.mvc/remotes/R``.
 
-The file has names, URLs and options. The folders have records about the remotes that a fetch or
-push can create again. A URL with a password is refused, so that no secret is stored.
+The file has the name, URL and options of each remote. In the folder of a remote, fetch and push
+store files that may be deleted. A URL with a password is refused, so that no secret is stored.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
 
 
 class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A remote. The name is empty if a command names a URL that is not configured.
+    """A remote. If a command names a URL that is not configured, the remote has an empty name.
 
     ``lazy``: fetch an absent state when a command needs it. ``data``: push the contents of data
     sets. ``tombstones``: a fetch applies the remote's purges. ``deployments``: a fetch applies the
@@ -93,12 +93,12 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
     @property
     def typed(self) -> str:
-        """The argument that selects this remote in a command. Empty for ``origin``, the default."""
+        """The argument that selects this remote in a command; empty for the default ``origin``."""
         return "" if self.name == DEFAULT else f" {self.name or self.url}"
 
     @property
     def disbelieved(self) -> tuple[str, ...]:
-        """The kinds of statements (deployments, purges) that a fetch from this remote ignores."""
+        """The kinds of statements that a fetch from this remote ignores: deployments or purges."""
         forgotten = () if self.tombstones else (Tombstone.name,)
         return forgotten if self.deployments else (*forgotten, Deployment.name)
 
@@ -121,7 +121,9 @@ _OPTIONS = tuple(f for f in Remote.__struct_fields__ if f not in {"name", "url"}
 
 
 def states_of(text: str) -> States:
-    """Parses ``all``, ``none``, ``live`` (0) or ``last:N`` (N). Raises WrongUsage."""
+    """Converts ``live`` to 0, and ``last:N`` to N. Returns ``all`` and ``none`` unchanged. Raises
+    WrongUsage.
+    """
     if text in ("all", "none"):
         return "all" if text == "all" else "none"
     match = re.fullmatch(r"live|last:([0-9]{1,9})", text, re.ASCII)
@@ -302,9 +304,10 @@ def remote_of(name: str, url: str, options: Mapping[str, str | bool]) -> Remote:
 
 
 def remote_at(url: str, options: Mapping[str, str | bool] = {}) -> Remote:
-    """A remote at a URL that is not configured here. It uses the token of ``origin``.
+    """A remote that is not in ``remotes.yaml``. ``options``: fields of ``Remote``.
 
-    ``options``: fields of ``Remote``. Raises WrongUsage.
+    The name of the remote is ``origin``. So a remote on this machine uses the token of ``origin``.
+    Raises WrongUsage.
     """
     remote = remote_of(DEFAULT, normalised(url, FileSystem().cwd()), options)
     return replace(remote, name="") if remote.scheme == "file" else remote

@@ -1,8 +1,8 @@
-"""The encoding of messages, answers and errors between a client and a server.
+"""The encoding of messages and errors between a client and the server of a remote.
 
-The body of a slow answer is a sequence of *frames*. A frame has a kind, the length of its payload,
-and the payload. An empty data frame means that the server is still working. The encoding of slices
-(the parts of a transfer) is defined in `slices`.
+If an answer may take long, its body is a sequence of *frames*. A frame has a kind, the length of
+its payload, and the payload. An empty data frame means that the server is still working. The module
+`slices` encodes the versions that a push or fetch transfers.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ MAX_MESSAGE = 16 * MIB
 """Limit of bytes of a head, a request, and the answer to a slice."""
 MAX_PROBLEM = 64 << 10
 MAX_MARK = 256
-"""Limit of bytes of a mark of the live version."""
+"""Limit of bytes of a mark. A mark is a text that identifies the live version of a target."""
 CHECKED = 64 << 10
-"""Number of first bytes of an answer that must be equal if the answer is requested again."""
+"""Number of bytes at the start of an answer. If a client requests the rest of an interrupted
+answer, the server checks that these bytes have not changed.
+"""
 WAIT = 60.0
-"""Limit of seconds for which a server waits for another live version."""
+"""Limit of seconds for which a server waits for a change of the live version."""
 ALIVE = 15.0
 """Seconds after which a busy server sends an empty data frame."""
 
@@ -49,9 +51,9 @@ class Broken(ConnectionError):
 
 
 class _Head(RemoteHead, frozen=True, array_like=True):
-    """A head whose refs have pairs as values: the id of a version, and the name of another ref.
+    """A RemoteHead as it is sent.
 
-    One element of each pair is None.
+    Each value of ``refs`` is (id of a version, None) or (None, name of another ref).
     """
 
     refs: dict[str, tuple[CommitId | None, str | None]]  # type: ignore[assignment]
@@ -72,7 +74,7 @@ def encode(message: RemoteHead | Wanted | Received) -> bytes:
 
 
 def decode(kind: type[_M], data: bytes) -> _M:
-    """Decodes a message. Raises RemoteRefused for bytes that are no message of this kind."""
+    """Decodes a message of type ``kind``. Raises RemoteRefused if ``data`` is invalid."""
     try:
         return msgspec.msgpack.decode(data, type=kind, dec_hook=slices.decode_id)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
@@ -90,7 +92,7 @@ def decode_head(data: bytes) -> RemoteHead:
 
 
 def decode_mark(data: bytes) -> str:
-    """Decodes a mark of the live version. Raises RemoteRefused."""
+    """Decodes a mark (``MAX_MARK``). Raises RemoteRefused."""
     if not data or not data.isascii() or not data.decode().isprintable():
         raise RemoteRefused("the other side sent an invalid mark of the live version")
     return data.decode()
@@ -103,7 +105,7 @@ def encode_error(error: MvcError) -> bytes:
 
 
 def decode_error(data: bytes) -> MvcError:
-    """Decodes an error. RemoteRefused if the class of the error is unknown."""
+    """Decodes an error. Returns a RemoteRefused if the class of the error is unknown."""
     sent = decode(_SentError, data)
     kind = class_named(sent.kind) or RemoteRefused
     hint = None if sent.hint is None else printable(sent.hint[:_LONGEST_TEXT])
@@ -118,10 +120,9 @@ def frame(kind: bytes, payload: bytes | bytearray | memoryview = b"") -> bytes:
 def read_frames(read: Callable[[int], bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Yields the kind and the payload of each frame up to the end frame.
 
-    The payload of a data frame is yielded in parts, which are never empty.
-
-    ``read(n)`` returns at most n bytes, and no bytes at the end. Raises Broken if the stream ends
-    too early, and the error in an error frame.
+    A data frame is yielded in parts. An empty data frame yields nothing. ``read(n)`` returns at
+    most n bytes, and ``b""`` at the end of the stream. Raises Broken if the stream ends too early.
+    If a frame contains an error, raises this error.
     """
     while True:
         kind, left = _FRAME.unpack(slices.exactly(read, _FRAME.size, _broken))

@@ -18,8 +18,8 @@ class PlacesTaken(Exception):
 class Places:
     """Permits ``most`` concurrent requests: each request occupies a *place*.
 
-    A caller gets another place only if the number of free places is larger than the number of
-    places that the caller has. So one caller gets at most half of the places, rounded up.
+    A caller with n places gets one more place only if more than n places are free. So one caller
+    gets at most half of the places, rounded up.
     """
 
     def __init__(self, most: int) -> None:

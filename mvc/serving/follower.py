@@ -1,4 +1,8 @@
-"""Follower: keeps a process serving the live version of a deployment target."""
+"""A Follower keeps a model or a file equal to the live version of a target.
+
+A target is a name such as ``prod``, to which versions are deployed. The live version of a target is
+the version of its newest deployment.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +36,15 @@ _STOPPABLE = 5.0  # maximum seconds of one wait if the caller passed ``stop``
 
 
 class Follower(Closing, Unpicklable):
-    """Serves the live version of a target, and follows every change.
+    """Loads each live version of a target into ``sinks``.
 
-    If ``sinks`` are ModelSinks, ``source`` is an open Repository, or the path of a repository. If
-    the only sink is a ReplicaSink, ``source`` may be a URL, too. ``remote``: options of the URL's
-    remote, such as ``token_file``. ``on_change`` is called after all sinks, with a ``Followed``. If
-    ``on_change`` raises an error, the model is restored, and the next ``poll`` retries the change.
-    ``run`` ends when ``stop`` is set, or after ``close``. ``note`` is called with a text when the
-    target is followed again after an error. Raises WrongUsage, InvalidName, NotARepository; with a
-    ReplicaSink IoFailed and Busy.
+    ``sinks``: ModelSinks, which load the weights into modules, or one ReplicaSink, which writes a
+    file or folder. ``source``: an open Repository, or the path of a repository. With a ReplicaSink,
+    ``source`` may be a URL, and ``remote`` has its options, such as ``token_file``. ``on_change``
+    is called after all sinks, with a ``Followed``. If ``on_change`` raises an error, the previous
+    weights are restored, and the next ``poll`` tries again. ``run`` ends when ``stop`` is set, or
+    after ``close``. When ``run`` has recovered from an error, ``run`` calls ``note`` with a text.
+    Raises WrongUsage, InvalidName, NotARepository. A ReplicaSink also raises IoFailed and Busy.
     """
 
     def __init__(
@@ -74,16 +78,13 @@ class Follower(Closing, Unpicklable):
     def current(self) -> Followed | None:
         """The newest change that this Follower served; None before the first change.
 
-        With a ReplicaSink, ``current`` is at first the version that the sink's file has at the
-        start.
+        With a ReplicaSink, ``current`` is at the start the version in the sink's file.
         """
         return self._source.current
 
     @property
     def repo(self) -> Repository:
-        """The open repository. Raises WrongUsage with a ReplicaSink, because there is no open
-        repository.
-        """
+        """The open repository. With a ReplicaSink, there is none: raises WrongUsage."""
         if isinstance(self._source, OpenSource):
             return self._source.repo
         raise WrongUsage(
@@ -95,9 +96,9 @@ class Follower(Closing, Unpicklable):
         """Serves the live version. Returns the change, or None if this version is served already.
 
         After an error, the served version and ``current`` are unchanged, and the next call retries.
-        Raises StateForgotten for a forgotten state; NoDeployment or UnknownTarget if nothing is
-        live any more; NotARepository or RemoteUnreachable while the source is missing; and the
-        errors of checkout and ``on_change``.
+        Raises StateForgotten for a forgotten state; NoDeployment or UnknownTarget if the target has
+        no live version; NotARepository or RemoteUnreachable if the source cannot be reached; and
+        the errors of checkout and ``on_change``.
         """
         with self._lock:
             if self._stop.is_set():
@@ -117,8 +118,8 @@ class Follower(Closing, Unpicklable):
         seconds.
 
         The default is 0.1 with ModelSinks. By default, a ReplicaSink waits until the remote reports
-        a change. After an error of mvc, ``run`` warns once (``NotFollowing``), and retries after 1
-        to 60 seconds, or at once if another version goes live. Errors of ``on_change`` are raised.
+        a change. After an MvcError, ``run`` warns once (``NotFollowing``), and retries after 1 to
+        60 seconds, or when another version goes live. Other errors of ``on_change`` are raised.
         """
         if interval is not None and not interval > 0:
             raise WrongUsage("the interval must be more than 0 seconds")
@@ -136,7 +137,7 @@ class Follower(Closing, Unpicklable):
                 self.poll()
                 pause = retry_at = 0.0
                 self._recovered()
-            except (NoDeployment, UnknownTarget) as error:  # no retry: only a deployment helps
+            except (NoDeployment, UnknownTarget) as error:  # waits for the next deployment
                 pause = retry_at = 0.0
                 self._warn(error)
             except MvcError as error:
@@ -152,8 +153,9 @@ class Follower(Closing, Unpicklable):
                     self._stop.wait(retry_at - time.monotonic())
 
     def _news(self, mark: str, interval: float | None, retry_at: float) -> str | None:
-        """Waits for a change. Returns a text that identifies the live version; None if this text is
-        still ``mark``.
+        """Waits for a change of the live version. ``mark``: the result of the previous call.
+
+        Returns a text that identifies the live version, or None if this text is equal to ``mark``.
         """
         wait = self._wait if interval is None else interval
         if retry_at:

@@ -1,8 +1,8 @@
-"""numpy's .npy and .npz files: a short text header, then the numbers.
+"""Finds the tensors in numpy's .npy and .npz files.
 
-The header must have exactly the form that numpy writes. It is never evaluated. Little-endian
-row-major arrays of numbers become tensors. Other arrays in an .npz stay raw bytes. Format:
-numpy/lib/format.py (versions 1.0, 2.0, 3.0).
+An .npy file is a short text header, then the numbers. An .npz file is a zip file of .npy files. The
+header must have exactly the form that numpy writes (numpy/lib/format.py, versions 1.0, 2.0, 3.0).
+Little-endian row-major arrays of numbers become tensors. Other arrays in an .npz stay raw bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DESCRIPTIONS = {
     "|u1": "uint8", "<u2": "uint16", "<u4": "uint32", "<u8": "uint64",
     "<f2": "float16", "<f4": "float32", "<f8": "float64", "<c8": "complex64", "<c16": "complex128",
 }  # fmt: skip
-"""numpy's name of a little-endian dtype (``dtype.str``) -> name in ``mvc.model.tensor``."""
+"""Maps numpy's names of little-endian dtypes (``dtype.str``) to names in ``mvc.model.tensor``."""
 
 MAGIC = b"\x93NUMPY"
 _MAX_HEADER = 1 << 16
@@ -31,15 +31,15 @@ _HEADER = re.compile(
 
 
 def parse_npy(source: Source, name: str) -> FileParts:
-    """One array with the key ``array``. Raises BadModelFile if the file is not one plain array."""
+    """Finds the array of an .npy file; its key is ``array``. Raises BadModelFile."""
     start, spec = _array(source, 0, source.size(), name)
     return FileParts("npy", (ParsedContent(start, spec),), (ParsedTensor("array", spec, 0),))
 
 
 def parse_npz(source: Source, name: str, members: tuple[ZipMember, ...]) -> FileParts:
-    """Arrays, keyed by their names without ``.npy``.
+    """Finds the arrays of an .npz file. Raises BadModelFile if an array is compressed.
 
-    Raises BadModelFile if an array is compressed.
+    The keys are the names of the zip file's members without ``.npy``.
     """
     contents: list[ParsedContent] = []
     tensors: list[ParsedTensor] = []
@@ -57,7 +57,10 @@ def parse_npz(source: Source, name: str, members: tuple[ZipMember, ...]) -> File
 
 
 def _array(source: Source, start: int, size: int, name: str) -> tuple[int, TensorSpec]:
-    """Start, dtype and shape of the numbers, which fill the rest of the ``size`` bytes."""
+    """Reads the header at ``start``. Returns the position, dtype and shape of the numbers.
+
+    ``size``: the number of bytes of header and numbers.
+    """
     head = source.read(start, min(size, 12))
     version = head[6:8]
     width = {b"\1\0": 2, b"\2\0": 4, b"\3\0": 4}.get(version, 0)

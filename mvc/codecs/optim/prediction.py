@@ -1,7 +1,8 @@
-"""A prediction: a rule (a formula of an optimizer's step) with its numbers, such as ``lr``.
+"""Predicts the values of a tensor after an optimizer's step.
 
-It computes new values of a tensor from the older values, the base, and from inputs, such as
-moments.
+A delta then stores only the difference between the prediction and the new values.
+A *rule* is the formula of a step. A *prediction* is a rule with numbers, such as the learning rate.
+It computes the new values from the *base* (the previous values) and from *inputs*, such as moments.
 """
 
 from __future__ import annotations
@@ -49,10 +50,7 @@ class Prediction(Struct, frozen=True):
     @staticmethod
     @lru_cache(maxsize=1024)
     def parse(text: str) -> Prediction:
-        """The prediction with this text.
-
-        Raises InvalidPipeline unless it is known and canonical.
-        """
+        """The prediction with this text. Raises InvalidPipeline for any other text."""
         prefix, rule, dtype, numbers = (*text.split(":"), "", "", "", "")[:4]
         try:
             parsed = Prediction(rule, dtype, tuple(map(float, filter(None, numbers.split(",")))))
@@ -72,7 +70,7 @@ class Prediction(Struct, frozen=True):
 
     @property
     def inputs(self) -> int:
-        """Number of arrays in addition to the base."""
+        """The number of arrays that the rule needs in addition to the base."""
         return self._rule.inputs
 
     @property
@@ -87,7 +85,7 @@ class Prediction(Struct, frozen=True):
 
     @property
     def finer(self) -> Prediction:
-        """The graded form of this prediction, if there is one; else this prediction."""
+        """Returns this prediction with the graded form of its rule, if the rule has such a form."""
         rule = f"{self.rule}g"
         return replace(self, rule=rule) if rule in RULES and RULES[rule].graded else self
 
@@ -111,10 +109,10 @@ class Prediction(Struct, frozen=True):
     ) -> Bytes:
         """Writes the predicted values into ``out``, which may be ``base``. Returns the signs.
 
-        All buffers have the same length. Trailing bytes that fill no element are copied from the
-        base. ``signs``: 1 for each element with a negative gradient, else 0; by default the signs
-        that predict ``new`` best. ``grades``: if the rule is graded, receives the grade of each
-        element. Raises MvcError if this thread cannot compute with subnormal numbers.
+        All buffers have the same length. ``signs``: 1 for each element with a negative gradient,
+        else 0. Without ``signs``, the signs that predict ``new`` best are used. ``grades``: if the
+        rule is graded, receives the grade of each element. Bytes after the last whole element are
+        copied from the base. Raises MvcError if this thread cannot compute with subnormal numbers.
         """
         count, rule = len(out) // self.width, self._rule
         if signs is None:
@@ -152,7 +150,7 @@ class Prediction(Struct, frozen=True):
         return signs
 
     def moving(self, inputs: Sequence[memoryview]) -> NDArray[np.bool_]:
-        """For a graded rule, which elements have a nonzero gradient."""
+        """For a graded rule, returns True for each element with a nonzero gradient."""
         kind = PREDICTED[self.dtype]
         new, old = (np.frombuffer(data, kind, len(data) // self.width) for data in inputs)
         with np.errstate(all="ignore"), subnormals():
@@ -165,7 +163,7 @@ class Prediction(Struct, frozen=True):
         return PREDICTED[self.dtype].type(self.numbers[2])
 
     def _grades(self, first: Numbers, result: Numbers, after: Numbers, change: Numbers) -> Bytes:
-        """How many bits of ``result`` the gradient's square does not determine."""
+        """The grade of each element: how many bits of ``result`` are uncertain."""
         unknown = ((result - first) / result) * (after / change)
         words, fraction = unknown.view(f"<u{self.width}"), _FRACTION[self.dtype]
         words >>= fraction
@@ -177,7 +175,7 @@ class Prediction(Struct, frozen=True):
         return exponents.astype(np.uint8)
 
     def _predicted(self, *terms: Any) -> Numbers:
-        """The result of the formula. Every NaN in it is replaced by the same NaN."""
+        """The result of the formula. All NaNs in the result get the same bits."""
         result: Numbers = self._rule.formula(*terms)
         nans: NDArray[np.bool_] = np.isnan(result)
         if nans.any():

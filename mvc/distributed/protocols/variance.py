@@ -1,4 +1,4 @@
-"""Federated dynamic averaging (FDA): synchronizes when the variance of the models is too large.
+"""Federated dynamic averaging (FDA): averages the workers' models if their variance is too large.
 
 After every update, each worker sends the squared norm of its drift (its model minus the global
 model) and a summary of the drift. The variance is the mean of the squared norms minus the squared
@@ -51,8 +51,9 @@ def _estimate(states: Sequence[m.LocalState]) -> float:
 
 
 class VarianceWorker(Worker):
-    """Sends the norm and the summary (``LocalState``) after every update, and waits for the
-    answer.
+    """After every update, sends a ``LocalState`` and waits for the answer.
+
+    A ``LocalState`` has the squared norm and the summary of the drift.
     """
 
     _direction: Vector | None = None

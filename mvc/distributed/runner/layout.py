@@ -1,8 +1,8 @@
-"""The tensors of a model that are trained together, and their positions in the vector.
+"""Converts a model to the flat float32 vector that a distributed training averages, and back.
 
-The vector is float32. It contains the trained parameters in the order of ``named_parameters``, then
-the float32 buffers (for example statistics of BatchNorm). All remaining tensors (frozen parameters
-and integer buffers) are *carried*: they are stored, but not averaged.
+The vector contains the trained parameters in the order of ``named_parameters``, then the float32
+buffers (for example statistics of BatchNorm). The remaining tensors (frozen parameters and integer
+buffers) are *carried*: each version stores these tensors, but they are not averaged.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Carried = Mapping[str, torch.Tensor]
 
 
 class ModelLayout(Struct, frozen=True):
-    """``keys``: maps each name in ``state_dict`` to the name of its tensor. Tied weights share a
-    tensor.
+    """``keys``: maps each name in ``state_dict`` to the name of a tensor. With tied weights, two
+    names have the same tensor.
 
-    ``vector`` and ``carried``: map names to tensors without data. ``flat``: the layout of the
-    vector.
+    ``vector`` and ``carried`` map names of tensors to tensors without data (on the device
+    ``meta``). ``flat``: the length and dtype of the vector.
     """
 
     keys: dict[str, str]
@@ -38,7 +38,7 @@ class ModelLayout(Struct, frozen=True):
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> Self:
-        """The layout of a live model. Raises CannotDistribute for an unsupported model."""
+        """The layout of a model. Raises CannotDistribute for an unsupported model."""
         live = model.state_dict(keep_vars=True)
         stored = {id(value) for value in live.values()}
         named = {name: value for name, value in _named(model).items() if id(value) in stored}
@@ -67,10 +67,10 @@ class ModelLayout(Struct, frozen=True):
         return cls(keys, vector, carried, flat)
 
     def describe(self) -> list[str]:
-        """A line for every tensor, in order."""
+        """One line of text for every tensor: its name, dtype and shape."""
         return _described({**self.vector, **self.carried})
 
-    # -- a live model ----------------------------------------------------------------------
+    # -- a model ---------------------------------------------------------------------------
 
     def read(self, model: torch.nn.Module) -> Vector:
         live = _named(model)
@@ -107,7 +107,9 @@ class ModelLayout(Struct, frozen=True):
         }
 
     def split(self, state: Mapping[str, Any]) -> tuple[Vector, dict[str, torch.Tensor]]:
-        """The vector and the carried tensors of a state. Raises CannotDistribute."""
+        """The vector and the carried tensors of a state. Raises CannotDistribute if a tensor of the
+        model is missing or has another dtype or shape.
+        """
         tensors = {name: state[key] for key, name in self.keys.items() if key in state}
         for name, wanted in {**self.vector, **self.carried}.items():
             current = tensors.get(name)

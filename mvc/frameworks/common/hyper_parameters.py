@@ -1,8 +1,7 @@
-"""Hyper-parameters that a framework knows, as params of a version.
+"""Turns the configuration of a training framework into params (named texts) of a version.
 
-A framework's configuration contains paths, functions and tokens, too. Only plain values become
-params. The name of a nested value has the names of all levels, joined by dots. Secrets, long texts
-and objects are left out.
+Only plain values, such as numbers and short texts, become params. Secrets, long texts and other
+objects are left out. The name of a nested value has the names of all levels, joined by dots.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 
 _MOST = 200  # the most values that are recorded
-_LONGEST = 200  # the most bytes of a name, and of a value as text
+_LONGEST = 200  # the most bytes of a name and of a text, and the limit of items of a list
 _DEEPEST = 4  # the most levels of nesting
 _WORDS = (
     r"secret|passw(?:or)?d|passphrase|pwd|credential|auth(?!or(?!i))|bearer|cookie|private"
@@ -34,10 +33,10 @@ _SIGNATURE = re.compile(r"(?<![a-z])sig(?:nature)?(?![a-z])", re.IGNORECASE)
 
 
 def hyper_parameters(*sources: tuple[str, object]) -> dict[str, str]:
-    """Params of several sources. Each source has a prefix for the names of its params.
+    """Collects params from ``sources``: pairs of a prefix for the names, and a configuration.
 
-    If two sources have the same name, the first source counts. A source is a mapping, a namespace
-    or a dataclass. Numbers, truth values, None and lists of these become JSON. A member of an
+    A configuration is a mapping, a namespace or a dataclass. If two sources have the same name, the
+    first source counts. Numbers, truth values, None and lists become JSON. A member of an
     enumeration becomes its value.
     """
     params: dict[str, str] = {}
@@ -88,10 +87,7 @@ def _plain(value: object) -> object:
 
 
 def _is_secret(name: str, value: object) -> bool:
-    """Whether the name or the text looks like a secret.
-
-    If a name does, everything nested below this name is secret, too.
-    """
+    """Whether a name or its value looks like a secret. All names below a secret name are secret."""
     if _holds_login(value):
         return True
     above, _, last = name.rpartition(".")

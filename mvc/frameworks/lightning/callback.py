@@ -1,8 +1,8 @@
-"""PyTorch Lightning: versions of a model while a Trainer fits it, and resuming from these versions.
+"""PyTorch Lightning: records versions of a model during ``Trainer.fit``, and resumes from them.
 
-``MVCCallback`` passes every optimizer step to a Recorder. A thread of the Recorder commits the step
-(``mvc.training.writer_thread``). ``MVCCheckpointIO`` stores the checkpoints of ``ModelCheckpoint``
-(``mvc.frameworks.lightning.checkpoint``).
+``MVCCallback`` passes the state after optimizer steps to a Recorder. A thread of the Recorder
+commits each state as a version. ``MVCCheckpointIO`` stores the checkpoints of Lightning's
+``ModelCheckpoint`` as versions (``mvc.frameworks.lightning.checkpoint``).
 """
 
 # ruff: noqa: ARG002 (Lightning prescribes the parameters)
@@ -46,8 +46,7 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
     ``repo`` is an open Repository, or the path of an existing repository. ``include`` lists parts
     to record: ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``; by default all. The
     other options are those of ``mvc.Recorder``. The loss and ``trainer.callback_metrics`` become
-    metrics of each version. If a lossy pipeline decides whether a version is saved, the decision
-    gets the batch of ``training_step``.
+    metrics of each version.
 
     To resume bit for bit: ``trainer.fit(model, ckpt_path=callback.resume())``.
     """
@@ -72,11 +71,11 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
         self._undo = ExitStack()  # undoes what a fit changed in trainer and module
 
     def resume(self, rev: str | CommitId | None = None) -> str:
-        """The ``ckpt_path`` for ``trainer.fit``, to resume from a version.
+        """Returns the ``ckpt_path`` with which ``trainer.fit`` resumes from a version.
 
-        ``rev`` is by default the newest version of ``branch``, or of HEAD without ``branch``.
-        Raises CannotResume if the version lacks a needed part. ``fit`` raises CannotResume if
-        model, optimizers or loaders do not match.
+        ``rev`` is by default the newest version of the option ``branch``, or HEAD without this
+        option. Raises CannotResume if the version lacks a needed part. ``fit`` raises CannotResume
+        if the model, an optimizer or a loader does not match the version.
         """
         self._resume = Resume(self.repo, self._find(rev), self._options.name)
         return self._resume.path
@@ -102,21 +101,22 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         if self._resume is not None and trainer.ckpt_path != self._resume.path:
-            self._resume = None  # ``ckpt_path`` is not that of ``resume``
+            self._resume = None  # ``fit`` was called with another ``ckpt_path``
         origin = None
         if self._resume is not None:
             self._resume.on_fit_start(trainer)
             self.resumed = self._resume.resumed
             self._steps, origin = self.resumed.step, self.resumed.commit
         if trainer.is_global_zero and not trainer.fast_dev_run:
-            # ``_begin`` reads the module's buffers. Before ``setup``, layers may be missing.
+            # ``_begin`` reads the module's buffers, so it runs after the module's ``setup`` hook,
+            # which may create layers.
             owners = (pl_module, trainer.datamodule)
             hyper = hyper_parameters(*(("", getattr(owner, "hparams", None)) for owner in owners))
             self._begin(self._source, origin=origin, hyper=hyper)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._seen = trainer.global_step
-        self._ended = False  # whether an epoch's last batch was recorded, but not its end
+        self._ended = False  # True after an epoch's last batch, until ``_record_epoch``
         if self._resume is not None:
             self._resume.on_train_start(trainer, self._order)
             self.resumed = self._resume.resumed
@@ -152,10 +152,10 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
             self._finish()
 
     def _wait_for(self, module: Any, trainer: Any) -> None:
-        """Records each batch after the module's own hook, which runs after all callbacks.
+        """Records each batch after the module's own ``on_train_batch_end``.
 
-        This hook may change weights (for example by clipping or averaging), and the next batch
-        starts from the changed weights.
+        Lightning calls this hook of the module after all callbacks. The hook may change weights
+        (for example by clipping or averaging), and the next batch starts from the changed weights.
         """
         hook, own = getattr(module, _HOOK), vars(module).get(_HOOK)
 
@@ -187,14 +187,12 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
             data=batch if self._by_data else None,
         )
         last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
-        # At the end of an epoch, there is no batch for a decision that evaluates batches.
+        # A pipeline that decides whether a version is saved needs a batch. ``_record_epoch`` has
+        # none.
         self._ended = recorded and last and not self._decides
 
     def _record_epoch(self, trainer: Any) -> None:
-        """Records the state after validation and schedulers.
-
-        The next epoch begins with this state.
-        """
+        """Records the state at the end of an epoch: after validation and scheduler steps."""
         if self._recorder is not None and self._ended:
             self._ended = False
             self._source.next = EPOCH

@@ -1,10 +1,10 @@
-"""The versions of a repository, and the stored and possible codings of each piece of a blob.
+"""What ``mvc repack`` chooses from: the ways to store each tensor, with their sizes and times.
 
-A *blob* is a tensor's bytes. A *coding* is a full record or a delta of a piece (up to 32 MiB) of a
-blob. The sizes of stored codings are known. Codings that are not stored are tried for some
-versions: a trial recovers the tensor and encodes it as a commit would. For all other versions,
-sizes are interpolated. The tensors with the same path and name in successive versions are a *line*.
-In a line, the ratio of stored to raw bytes changes slowly, so it is interpolated linearly.
+A *blob* is the data of a tensor, in *pieces* of up to 32 MiB. A *coding* stores a piece in full, or
+as a delta from the same piece of another blob. The sizes of stored codings are known. For codings
+that are not stored, some versions are tried: a trial encodes a piece as a commit would. For all
+other versions, the ratio of stored to raw size is interpolated linearly along a *line*: the tensors
+with the same path and name in successive versions.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Version(Struct, frozen=True):
     """``blobs``: maps the id of a blob to its line, the path and name of the tensor.
 
     ``sequence``: the number of the operation that published the version. ``entry_index``: the
-    position of this operation's journal entry in the graph. ``files``, ``nbytes``: number and size
-    of the version's files.
+    position of this operation in ``StorageGraph.entries``. ``parent``: the position of the nearest
+    ancestor in ``Survey.versions``. ``files``, ``nbytes``: number and size of the version's files.
     """
 
     commit: CommitId
@@ -177,7 +177,7 @@ def survey(
 def _nearest(
     commit: Commit, commits: Mapping[CommitId, Commit], stored: Mapping[CommitId, int]
 ) -> CommitId | None:
-    """The nearest ancestor along first parents that still has its state."""
+    """The nearest ancestor along first parents that is in ``stored``."""
     current: Commit | None = commit
     while current is not None and current.parents:
         if current.parents[0] in stored:
@@ -193,14 +193,14 @@ Node = tuple[bytes, int]
 class Candidate(Struct, frozen=True):
     """A coding of one piece of a blob: in full, or as a delta from the same piece of ``base``.
 
-    ``nbytes``: raw bytes. ``seconds``: estimated CPU time to read and decode the piece. ``stored``:
-    the number of bytes of the payload; if several codings share the payload (``grouped``), the part
-    of this coding. ``place``: where the coding is stored, or None. ``sure``: for a coding that is
-    not stored, whether a trial confirmed that it is a delta or a full record. ``reversible``: the
-    base can be recovered from the blob. ``forward_only``: encoding drops bytes of the base, so the
-    delta can never be reversed. ``span``: for a new delta, the generations between blob and
-    ``base``. ``predicted``: an optimizer's step, which needs the same piece of each of ``inputs``,
-    too.
+    ``nbytes``: raw size of the piece. ``stored``: encoded size. ``grouped``: several codings are
+    encoded together; ``stored`` is the part of this coding. ``seconds``: estimated CPU time to read
+    and decode the piece. ``place``: where the coding is stored; None for a coding that is not
+    stored. ``sure``: False if a coding is not stored and no trial measured it. ``reversible``:
+    ``base`` can be recovered from the blob. ``forward_only``: the delta cannot be reversed, because
+    encoding drops bytes of ``base``. ``span``: the generations between the blob and ``base``.
+    ``predicted``: a delta from the result of an optimizer's step. The step needs the same piece of
+    each of ``inputs``.
     """
 
     id: bytes
@@ -230,7 +230,7 @@ class Candidate(Struct, frozen=True):
 
     @property
     def needs(self) -> list[Node]:
-        """The pieces that decoding needs."""
+        """The pieces that decoding this coding needs."""
         return [(id_, self.start) for id_ in (self.base, *self.inputs) if id_ is not None]
 
     @property
@@ -285,10 +285,7 @@ class Candidates:
         return self._by_node.get(node, [])
 
     def added(self, id_: bytes, nbytes: int) -> list[Candidate]:
-        """All codings of an object, if one of them is an approximate step or an optimizer's step.
-
-        Empty otherwise.
-        """
+        """All codings of a blob, if one of them is an approximate step or an optimizer's step."""
         codings = [o for start in starts_of(nbytes) for o in self.of((id_, start))]
         steps = any(o.predicted or (o.forward_only and o.grouped) for o in codings)
         return codings if steps else []
@@ -306,10 +303,9 @@ class Candidates:
         )
 
     def delta(self, id_: bytes, nbytes: int, bases: Collection[bytes]) -> list[Candidate] | None:
-        """The smallest delta of each piece from one of ``bases``.
+        """The smallest delta of each piece from one of ``bases``, or the piece's full record.
 
-        A piece without such a delta has its full record. None if a piece has no delta and no full
-        record, or if no piece has a delta.
+        None if a piece has no delta and no full record, or if no piece has a delta.
         """
         smallest: list[Candidate] = []
         for start in starts_of(nbytes):
@@ -323,9 +319,7 @@ class Candidates:
 
 
 def is_found_from_base(graph: StorageGraph, id_: bytes, base: bytes | None) -> bool:
-    """Whether readers that look for deltas from ``base`` would find a new delta that
-    codes ``id_``.
-    """
+    """Whether readers that look for deltas from ``base`` would find a new delta for ``id_``."""
     return base is not None and graph.entry_of(base) <= graph.entry_of(id_)
 
 
@@ -337,7 +331,7 @@ _GUESS = {False: 0.9, True: 0.6}  # stored / raw bytes: full record, delta
 
 
 class Sizes:
-    """Estimates of sizes. They become more exact with each known and measured coding.
+    """Estimates the sizes of codings from the sizes of stored and tried codings.
 
     The argument ``span`` is the number of generations between a blob and its base, 0 for a full
     record.
@@ -426,7 +420,8 @@ class Sizes:
     def _typical(self, span: int) -> float:
         """The mean ratio of stored to raw bytes over all lines.
 
-        A delta over more generations is assumed to be at least as large as a delta over fewer.
+        If ``span`` is above 1 and no such delta is known, returns the ratio for one generation, but
+        at least 0.6.
         """
         total, count = self._all[span]
         if count:
@@ -438,7 +433,7 @@ class Sizes:
     # -- trials ------------------------------------------------------------------------
 
     def measure(self, id_: bytes, base: bytes | None, span: int) -> None:
-        """A trial: recovers a blob and its base and encodes it as a commit would."""
+        """Tries a coding: encodes one piece of the blob as a commit would."""
         if (id_, base) in self._tried:
             return
         survey, base_blob = self._survey, None
@@ -453,9 +448,10 @@ class Sizes:
 
 
 class Costs:
-    """The codings between versions, with their sizes and times.
+    """The codings with which a version can be stored as deltas from another version.
 
-    ``candidates``: the stored codings. ``sources``: positions of the reset points.
+    ``candidates``: the stored codings. ``sources``: positions of the reset points (versions that
+    are stored in full).
     """
 
     def __init__(self, survey: Survey, candidates: Candidates, sizes: Sizes, rates: Rates) -> None:
@@ -505,7 +501,7 @@ class Costs:
         return codings if codings[0].base is not None else self.full_of(id_)
 
     def of_whole_blobs(self) -> Iterator[tuple[bytes, bytes | None, list[Candidate]]]:
-        """Yields (blob, base, codings) if stored codings cover the whole blob.
+        """Yields (blob, base, codings) for every blob with stored codings for all its pieces.
 
         Leaves out blobs and bases that no version has.
         """
@@ -527,15 +523,15 @@ class Costs:
         return self._delta(id_, base, span)
 
     def encoded_again(self, id_: bytes) -> list[Candidate]:
-        """A new full record of a blob, with a size measured by a trial.
-
-        This is for a stored full record that cannot be retained.
-        """
+        """A new full record of a blob, with a size that a trial measured."""
         self.sizes.measure(id_, None, 0)
         return self.sizes.full(id_, self.survey.first[id_])
 
     def reversed(self, candidate: Candidate) -> Candidate:
-        """The delta from a piece to its base, assumed to have the same size."""
+        """The opposite delta, which stores the base of ``candidate`` as a delta from its blob.
+
+        The opposite delta is assumed to have the same size.
+        """
         id_, base = candidate.base, candidate.id
         assert id_ is not None
         reversible = is_found_from_base(self.survey.graph, id_, base)
@@ -546,7 +542,7 @@ class Costs:
 
 _TRIALS = 32  # the most versions whose codings are tried
 _FEWEST = 4
-_RAW = 4 << 30  # bytes that trials may recover, unless fewer than _FEWEST versions would be tried
+_RAW = 4 << 30  # limit of bytes that trials recover (but at least _FEWEST versions are tried)
 
 _T = TypeVar("_T")
 
@@ -566,7 +562,7 @@ def learn_stored(costs: Costs) -> None:
 def attempt(
     costs: Costs, candidates: Iterable[Candidate], progress: Progress | None = None
 ) -> bool:
-    """Tries codings that are not stored. If many versions have such codings, tries a few versions.
+    """Tries the ``candidates`` that are not ``sure``, for at most ``_TRIALS`` versions.
 
     Returns whether any coding was tried.
     """
@@ -581,7 +577,7 @@ def attempt(
 
 
 def most_tried(costs: Costs, numbers: Sequence[int]) -> int:
-    """For how many of the versions ``numbers`` codings are tried."""
+    """How many of the versions ``numbers`` are tried."""
     survey = costs.survey
     raw = max(
         (sum(map(survey.size, survey.versions[i].blobs)) for i in numbers[:_TRIALS]), default=0

@@ -1,9 +1,9 @@
 """Finds the token for a remote: in the environment, or in a file that other users cannot read.
 
-``MVC_TOKEN_AT_GPU_LAB`` is the token for every remote on the host ``gpu.lab``. ``MVC_TOKEN_ORIGIN``
-is the token for the remote ``origin``, and is used only if this remote is on this machine, because
-the name of a remote does not determine its host. A text that does not have the form of a token is
-never sent, so that a wrong path of a token file cannot leak another secret.
+The environment variable ``MVC_TOKEN_AT_GPU_LAB`` has the token for all remotes on the host
+``gpu.lab``. If a remote ``origin`` is on this machine, its token is in ``MVC_TOKEN_ORIGIN``. mvc
+sends only a text that has the form of a token. So if ``token_file`` names a wrong file, the content
+of this file is not sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _USUAL = re.compile(
     rf"(?:(?:{_LABEL}\.)*(?!\d+(?::|\Z)){_LABEL}|\d+(?:\.\d+){{3}}|\[[0-9a-f:]+\])(?::\d+)?",
     re.ASCII | re.IGNORECASE,
 )
-"""Hosts whose variables are unambiguous: names and IP addresses, with or without a port."""
+"""Matches host names and IP addresses, with or without a port. No two of these hosts have the same
+variable.
+"""
 _BY_OTHERS = 0o077
 _LONGEST = 1024
 
@@ -37,13 +39,13 @@ _LONGEST = 1024
 def variable_of(remote: Remote) -> str:
     """The environment variable with the token for a remote.
 
-    Each host has its own variable: ``.`` and ``:`` become ``_``, ``-`` becomes ``__``, ``_``
-    becomes ``___``. If the result would be ambiguous, the name of the variable has a hash of the
-    host instead. For a remote on this machine, the variable has the name of the remote.
+    The variable contains the host in upper case: ``.`` and ``:`` become ``_``, ``-`` becomes
+    ``__``, ``_`` becomes ``___``. For an unusual host, the variable contains a hash of the host.
+    For a remote on this machine, the variable contains the name of the remote.
     """
     if remote.is_on_this_machine:
         name = _OTHER.sub("_", (remote.name or DEFAULT).upper())
-        return TOKEN + re.sub("^AT_", "AT", name)  # the prefix AT_ is for hosts
+        return TOKEN + re.sub("^AT_", "AT", name)  # only variables of hosts begin with AT_
     host = urlsplit(remote.url).netloc
     if _USUAL.fullmatch(host) is None:
         return f"{TOKEN}AT__{blake3(host.lower().encode()).hexdigest(16).upper()}"
@@ -51,10 +53,7 @@ def variable_of(remote: Remote) -> str:
 
 
 def read_token(fs: FileSystem, remote: Remote) -> str | None:
-    """The token for a remote, if any.
-
-    Raises InvalidConfig. The text of the error never contains the token.
-    """
+    """The token for a remote, or None. Raises InvalidConfig, in a text without the token."""
     where, is_named = variable_of(remote), bool(remote.name) or not remote.is_on_this_machine
     text = (os.environ.get(where, "").strip() or None) if is_named else None
     if text is None and remote.token_file:

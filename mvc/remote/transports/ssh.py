@@ -1,8 +1,9 @@
-"""The transport over ssh: ``ssh`` runs ``mvc serve --stdio PATH``, and HTTP goes through its pipes.
+"""Connects to a remote over ssh. Runs ``ssh HOST mvc serve --stdio PATH``, and sends HTTP requests
+to this process.
 
-ssh itself handles keys, known hosts and jump hosts. ``MVC_SSH`` replaces the program and its
-arguments, as GIT_SSH_COMMAND does for git. ``MVC_SSH`` and the URL are not passed to a shell on
-this machine.
+The program ssh handles keys, known hosts and jump hosts. The environment variable ``MVC_SSH`` sets
+another command than ``ssh``, as GIT_SSH_COMMAND does for git. No shell on this machine interprets
+this command or the URL.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Address(Struct, frozen=True):
     def of(cls, remote: Remote) -> Address:
         """The address of a remote.
 
-        Raises WrongUsage for a missing part, and for a part that ssh could read as an option.
+        Raises WrongUsage if the host or the path is missing, or if ssh could read the host or the
+        user as an option.
         """
         parts = urlsplit(remote.url)
         host, user, path = parts.hostname or "", parts.username or "", unquote(parts.path)
@@ -81,7 +83,7 @@ class Address(Struct, frozen=True):
 
     @property
     def by_hand(self) -> str:
-        """The command that connects a user to the host."""
+        """A command with which the user can test the connection to the host."""
         port = "" if self.port is None else f"-p {self.port} "
         return f"ssh {port}{self._account}"
 
@@ -103,7 +105,8 @@ class _Call:
                 self.socket.close()
                 raise
         self._stderr = deque[str](maxlen=_LINES)
-        # A shared ssh connection may leave stderr open, so no code waits for the end of stderr.
+        # If several ssh processes share a connection, stderr may stay open after this process ends.
+        # So this thread is a daemon, and ``ended`` waits for this thread for at most a second.
         self._reader = threading.Thread(target=self._listen, daemon=True)
         self._reader.start()
 
@@ -115,14 +118,17 @@ class _Call:
                     self._stderr.append(text)
 
     def ended(self) -> tuple[int | None, list[str]]:
-        """The exit code, or None if ssh still runs, and the last lines of stderr."""
+        """Waits for the end of ssh, for at most five seconds.
+
+        Returns the exit code (None if ssh still runs) and the last lines of stderr.
+        """
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
         self._reader.join(1)
         return self.process.returncode, list(self._stderr)
 
     def end(self) -> None:
-        """Closes the input of ssh, and then terminates ssh if it still runs."""
+        """Closes the input of ssh. If ssh runs for three more seconds, terminates ssh."""
         self.socket.close()
         for stop in (self.process.terminate, self.process.kill):
             with suppress(subprocess.TimeoutExpired):
@@ -135,14 +141,15 @@ class _Call:
 class _Calls:
     """The running ssh processes, one for each connection.
 
-    The first process starts at once, so that the host starts mvc while this process continues.
+    The constructor starts the first process. While the host starts mvc, the caller can do other
+    work.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
         self.running = list[_Call]()
         self._is_ahead = False
-        with suppress(OSError):  # the first connection raises this error again
+        with suppress(OSError):  # the first call of ``dial`` raises this error again
             self.dial()
             self._is_ahead = True
 
@@ -187,14 +194,14 @@ def open_transport(remote: Remote) -> HttpTransport:
 
 
 def run(remote: Remote, arguments: Sequence[str]) -> int:
-    """Runs ``mvc -C PATH ARGUMENTS`` on the host, with this process's input and output.
+    """Runs ``mvc -C PATH ARGUMENTS`` on the host, with the stdin and stdout of this process.
 
-    Returns the exit code of this command.
+    Returns the exit code of mvc on the host.
     """
     address = Address.of(remote)
     command = address.command(["-C", address.path, *arguments])
     try:
-        code = subprocess.run(command, check=False).returncode  # noqa: S603 - as above
+        code = subprocess.run(command, check=False).returncode  # noqa: S603 - no shell
     except OSError as error:
         raise _no_ssh(command[0], error) from error
     if code in (_SSH_FAILED, _NOT_FOUND):

@@ -1,9 +1,9 @@
-"""Checkout, switch and rm: write or delete files of the working folder, either all or none.
+"""Checkout and switch: replace the files of the working folder by a version's files, all or none.
 
-A version is reachable if it is an ancestor of a branch, a tag or HEAD. A file is uncommitted work
-if no reachable version has the same file at this path. If uncommitted work would be lost, nothing
-is written, unless ``force``. ``mvc.repo.checkout.export`` writes a version's files elsewhere.
-``mvc.repo.checkout.states`` loads a version's tensors into memory.
+A file is uncommitted work if no ancestor of a branch, a tag or HEAD has the same file at the same
+path. If uncommitted work would be lost, nothing is written, unless ``force``.
+``mvc.repo.checkout.export`` writes the files of a version to another folder.
+``mvc.repo.checkout.states`` loads the tensors of a version into memory.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from mvc.store.store import Store
 from mvc.text import did_you_mean, listed
 from mvc.types import Bytes, Counted, Progress
 
-_PROBE = 64  # bytes at the start of a chunk that are checked first: few chunks begin with zeros
+_PROBE = 64  # bytes at the start of a chunk: the rest is compared with zero only if these are zero
 
 
 class Restored(Struct, frozen=True):
@@ -75,11 +75,11 @@ class Restored(Struct, frozen=True):
 
 
 class Changes(Struct, frozen=True):
-    """``writes``: files to write into ``folder``, by name. ``deletes``: names of files to delete.
+    """``writes``: maps names to files to write into ``folder``. ``deletes``: names to delete.
 
-    ``unchanged``: names of files that stay unchanged. ``commit``: the version of the files, to
-    check whether its weights were dropped (deleted, because a replay of the training can compute
-    them again). If ``commit`` is None, there is no check.
+    ``unchanged``: names of files that stay unchanged. ``commit``: the version of the files. If the
+    weights of ``commit`` were dropped (deleted, because a replay of the training can compute the
+    weights again), writing raises WeightsDropped. If ``commit`` is None, this is not checked.
     """
 
     commit: CommitId | None
@@ -97,10 +97,10 @@ The function reports how many bytes it has written.
 
 
 class RefMove(NamedTuple):
-    """A move of HEAD or a branch. ``make`` moves the ref.
+    """A move of HEAD or of a branch at the end of a checkout. ``make`` moves the ref.
 
-    ``planned`` describes the move in the plan of a checkout. A plan is a file. If a checkout is
-    killed, the next command completes the checkout according to this file (``mvc.io.plans``).
+    ``planned`` describes the move in a file, the plan of the checkout. If the checkout is killed,
+    the next command reads the plan and completes the checkout (``mvc.io.plans``).
     """
 
     planned: Mapping[str, str]
@@ -280,8 +280,8 @@ def _no_branch(store: Store, name: str, branches: Iterable[str]) -> UnknownRevis
 def _present_version(store: Store, commit: CommitId | None, force: bool) -> Manifest:
     """The manifest (list of files) of the version that is checked out in the working folder.
 
-    An empty manifest if HEAD's state is absent, as in a clone without states. With ``force``, an
-    empty manifest even if HEAD's state is damaged or purged.
+    Returns an empty manifest if the state of this version is absent, as in a clone without states.
+    With ``force``, also returns an empty manifest if this state is damaged or purged.
     """
     try:
         return manifests.of_commit(store, commit)
@@ -303,7 +303,7 @@ def plan(
     removed: Sequence[FileEntry] = (),
     force: bool,
 ) -> Changes:
-    """Plans to write those of ``entries`` that differ from the files on disk.
+    """Plans a checkout. Files on disk that equal their entry in ``entries`` are not written.
 
     ``removed``: files to delete if they exist. ``old``: the version whose files were written into
     the working folder. Unless ``force``, raises WouldOverwrite if a file on disk would be replaced
@@ -360,7 +360,7 @@ def _present(store: Store, path: str, like: FileEntry) -> FileEntry | Literal["o
 def _refuse_links(fs: FileSystem, root: Path, paths: Iterable[str]) -> None:
     """Raises WouldOverwrite if a parent folder of a path is a symbolic link, or a file.
 
-    Writing and deleting refuse such paths, too. But this check runs before any file is written.
+    This check runs before any file is written.
     """
     parents = {parent for path in paths for parent in PurePosixPath(path).parents}
     for parent in sorted(parents - {PurePosixPath(".")}):
@@ -388,14 +388,13 @@ def apply(
 ) -> tuple[str, ...]:
     """Writes all files, then deletes files (``replacing``). Returns the deleted names.
 
-    ``further``: additional files that no version has. If the process is killed, no later command
-    completes these files. ``copied``: as for ``fill_file``. With ``copied``, contents (the data of
-    tensors) are computed one after another, and only one piece at a time is in memory. ``planned``:
-    if the process is killed and the repository is writable, the next command completes the work
-    (``mvc.io.replacement``).
+    ``further``: additional files that no version has. ``copied``: as for ``fill_file``; uses less
+    memory, because contents are not computed in advance. ``planned``: if the process is killed and
+    the repository is writable, the next command completes the work (``mvc.io.replacement``), except
+    for the files in ``further``.
 
-    Raises WeightsDropped only after the first file was created. So the caller starts a replay,
-    which trains the weights again, only if the output is writable.
+    Raises WeightsDropped only after the first file was created. Then the output is writable, and
+    the caller may train the weights again (a replay).
     """
     entries, commit = changes.writes, changes.commit
     for name in entries:
@@ -449,8 +448,8 @@ def fill_file(
 ) -> None:
     """Writes a file of a version to a new file. Chunks of zeros become holes.
 
-    ``copied`` maps the ids of some contents to functions that write these contents. All other bytes
-    are verified.
+    ``copied``: maps the ids of some contents to functions that fill memory with these contents. All
+    other contents are verified.
     """
     write_at = partial(_write_sparse, file)
     write = partial(write_file, recovery, entry, write_at, buffers=buffers, copied=copied)
@@ -458,8 +457,8 @@ def fill_file(
         write(progress=progress, check=False)
     except DamagedData:
         if all(content.spec.nbytes <= PIECE for content in entry.contents):
-            raise  # the second attempt (``check`` is true) differs only for larger contents
-        file.truncate(0)  # bytes of the failed attempt may be where holes belong
+            raise  # a second attempt, which verifies more, differs only for larger contents
+        file.truncate(0)  # else bytes of the first attempt would stay where the second has holes
         write()
     if file.size() < entry.size:  # the file ends with a hole
         file.truncate(entry.size)

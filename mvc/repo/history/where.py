@@ -1,9 +1,9 @@
 """Conditions on versions: ``auc > 0.9 and (lr < 1e-3 or data = "cars")`` (docs/commands/log.md).
 
-A name means a metric. If the version has no such metric, the name means a param. If the version has
-no such param, either, the name means one of ``author``, ``message``, ``run`` and ``note``. If a
-version lacks a name, neither a comparison with this name nor the negation of the comparison is
-true. If a word on the right-hand side is no name of the version, the word is a text: ``run = b``.
+A name is looked up first in the version's metrics, then in its params, then among ``author``,
+``message``, ``run`` and ``note``. If a version lacks the name, a comparison with the name is false,
+and ``not`` does not make it true. A name on the right-hand side that the version lacks means the
+text itself: in ``run = b``, b is a text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
 _OF_TEXTS = {"=", "==", "!="}
-_CONSTANTS = {"true", "false", "null"}  # texts of params
+_CONSTANTS = {"true", "false", "null"}  # values of params, not names
 
 
 class Condition:
@@ -140,7 +140,7 @@ class _Parser:
         return lambda values: _compared(sign, left(values), right(values))
 
     def _operand(self, *, or_word: bool = False) -> _Operand:
-        """Parses an operand. ``or_word``: a name that a version lacks is a text without quotes."""
+        """Parses an operand. ``or_word``: a name that a version lacks means the text itself."""
         kind, word = self.kind, self.word
         if kind in {"end", "sign"} or (kind == "name" and word in {"and", "or", "not"}):
             self._fail("a name, a number or a text in quotes is expected")
@@ -169,7 +169,7 @@ def _compared(sign: str, left: float | str | None, right: float | str | None) ->
 
 
 def as_number(value: float | str) -> float | None:
-    """A number, or the number in a text, or None."""
+    """Converts a value to a number. Returns None for a text that is not a number."""
     try:
         return float(value)
     except ValueError:

@@ -1,14 +1,13 @@
 """Signs versions and deployments when they are recorded, and verifies signatures.
 
-A signature is made before the lock of the journal (the file with all operations) is taken, because
-an SSH agent may ask the user. The signature is part of the journal entry that records the version
-or deployment.
+The entry of the journal (the file with all operations) that records a version or deployment also
+contains the signature.
 
-The signature of a deployment names the deployment's predecessor: the target's newest deployment at
-that time. A deployment is trusted if an allowed signer signed it, and if all deployments between
-the predecessor and this deployment came from other repositories and are trusted, too. So rewritten,
-inserted and removed deployments are detected. Only the removal of a target's newest deployments is
-not detected.
+The signature of a deployment names a predecessor: the target's newest deployment at the time of
+signing. A deployment is trusted if an allowed signer signed it, and if its predecessor is an older
+deployment of the target. Between a deployment and its predecessor, only trusted deployments from
+other repositories may be recorded. So rewritten, inserted and removed deployments are detected,
+except for the removal of a target's newest deployments.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ from mvc.store.store import Store
 from mvc.types import Counted, Progress
 
 VERSIONS, DEPLOYMENTS = "mvc-version", "mvc-deployment"
-"""Namespaces of SSH signatures. A list of allowed signers may say who may sign in which."""
+"""Namespaces of SSH signatures. A list of allowed signers may permit a signer only some of them."""
 _KEY = "sign.key"
 
 
 class Signing(Struct, frozen=True):
-    """The key file, and which records of an operation are signed with this key."""
+    """The key file, and whether versions and deployments are signed with this key."""
 
     key: Path
     versions: bool
@@ -71,7 +70,7 @@ def signing(
     except MvcError:
         if choice:
             raise
-        return None  # unsigned, as without settings; 'verify' reports the missing signature
+        return None  # the settings cannot be read: do not sign
     versions = version and bool(choice or settings.get("sign.commits"))
     deployments = deployment and bool(choice or settings.get("sign.deployments"))
     if not (versions or deployments):
@@ -93,7 +92,10 @@ def _key_file(store: Store) -> Path:
 
 
 def signed(snapshot: Snapshot, entry: Entry, how: Signing | None) -> Entry:
-    """The entry with complete statements and signatures. If ``how`` is None, ``entry``."""
+    """Returns the entry with signatures. If ``how`` is None, returns ``entry`` unchanged.
+
+    An SSH agent may ask the user, so the caller must not have locked the journal yet.
+    """
     if how is None:
         return entry
     entry = completed(snapshot, entry)
@@ -134,7 +136,7 @@ def signed_version(commit: CommitId, signed_ns: int) -> bytes:
 def signed_statement(id_: StatementId, before: StatementId | None, signed_ns: int) -> bytes:
     """The bytes that are signed for a deployment or retraction.
 
-    The bytes cover the statement's id, its predecessor on the target, and the time of signing.
+    The bytes depend on the statement's id, the predecessor, and the time of signing.
     """
     return digest(b"mvc.signed-statement.1", id_, before or b"", encode_uint(signed_ns))
 
@@ -150,8 +152,8 @@ class Vouched(Struct, frozen=True):
 
     ``signature``: the check of the deployment's signature. ``version``: the check of the version's
     signature. ``retraction``: the check of the retraction's signature; None if the deployment is
-    not retracted. ``problems``: reasons why the record is not trusted, one line each. A version
-    without a signature is no problem, because the deployment's signature names the version.
+    not retracted. ``problems``: reasons why the deployment is not trusted. A version needs no
+    signature, because the deployment's signature covers the version.
     """
 
     deployment: Deployed
@@ -221,8 +223,8 @@ class _Verifier:
     def deployment(self, deployed: Deployed) -> tuple[Checked, Signature | None]:
         """The best check of a deployment's signatures, and the checked signature or None.
 
-        If the record was rewritten, the signature in the journal entry names another statement. So
-        signatures of unknown statements in this entry are checked, too.
+        If the deployment was rewritten, the signature in its journal entry is of a statement that
+        does not exist any more. So this signature is checked, too.
         """
         recorded = self._snapshot.by_sequence(deployed.sequence)
         every = () if recorded is None else recorded.entry.of(Signature)
@@ -293,7 +295,7 @@ class _Verifier:
         return b"" if pair is None else pair[1].node
 
     def _rows(self, subject: bytes) -> list[Signature]:
-        """Signatures in the order of arrival, so that no forged time puts a signature first."""
+        """Signatures in the order of recording, which a forged time does not change."""
         every = self._snapshot.about(Signature, subject)
         return [row for _, row in sorted(every, key=lambda pair: pair[0].sequence)]
 

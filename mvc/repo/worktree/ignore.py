@@ -1,8 +1,8 @@
 """Matches paths against ``.mvcignore``, with the syntax and semantics of gitignore(5).
 
-A pattern becomes a regular expression that never backtracks behind a matched ``*`` or ``**``, so
-that no pattern is slow. Patterns and paths are compared in Unicode form NFC. The last matching
-pattern decides. Callers skip ignored folders, so no pattern can include a path in such a folder.
+The last matching pattern decides. Each pattern is compiled to a regular expression that is fast for
+every path, because a matched ``*`` or ``**`` is never tried again. Patterns and paths are compared
+in Unicode form NFC. As in git, callers do not look into ignored folders.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _rule(line: str, base: str) -> _Rule | None:
     text = text[:-1] if folders_only else text
     if not text:
         return None
-    # A slash after a backslash is a separator, too. More than two stars mean ``**``.
+    # A slash after a backslash is a separator, too.
     names = text.removeprefix("/").split("/")
     names = [name[:-1] if _escapes(name) else name for name in names[:-1]] + names[-1:]
     if "/" not in text:
@@ -98,7 +98,9 @@ def _rule(line: str, base: str) -> _Rule | None:
 
 
 def _path(names: Sequence[str]) -> str:
-    """A pattern for a path. ``**`` matches any number of names, but at least one at the end."""
+    """The regular expression for a path. Two or more stars match any number of names. At the end of
+    the path, they match at least one name.
+    """
     runs: list[list[str]] = [[]]  # names between ``**``
     for name in names:
         if len(name) > 1 and not name.strip("*"):
@@ -120,7 +122,7 @@ def _escapes(text: str) -> bool:
 
 
 def _name(glob: str) -> str:
-    """A pattern for one name in a path: ``*``, ``?``, ``[...]`` and backslash."""
+    """The regular expression for one name, with ``*``, ``?``, ``[...]`` and backslash."""
     runs: list[list[str]] = [[]]  # parts between stars
     at = 0
     while at < len(glob):

@@ -1,6 +1,6 @@
-"""``mvc annotate``.
+"""``mvc annotate`` adds metrics, params or a note to an existing version.
 
-Records later results, such as those of an evaluation. The version and its id do not change. log,
+For example, record the result of a later evaluation. The version and its id do not change. log,
 show, live and report use the newest value of each metric and param. Without a metric, param or
 note, mvc lists the annotations of REV. 'mvc undo' reverts an annotation.
 """

@@ -1,7 +1,6 @@
-"""``mvc ls``.
+"""``mvc ls`` lists the files and tensors of a version, or data sets.
 
-REV is HEAD by default. -v prints full ids. --data lists data sets. A data set NAME has the tag
-data/NAME.
+REV is HEAD by default. -v prints full ids. A data set NAME is a version with the tag data/NAME.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""``mvc probe``.
+"""``mvc probe`` compares two runs of a model layer by layer.
 
-Prints the first layer with a difference, the pass (forward or backward), and the likely cause. mvc
-runs your code, named as FILE.py (SCRIPT) or FILE.py:NAME (MODEL). NAME (default: model) is a
-function that returns a torch module, or a module and its inputs. FILE.py may define inputs(),
-target(), loss(output, target) and optimizer(parameters), too. If the runs differ, the exit code is
-1.
+Prints the first layer that differs, the pass (forward or backward), and the likely cause. The
+argument is FILE.py or FILE.py:NAME. mvc runs your code in FILE.py. NAME (default: model) is a
+function that returns a torch module, or a module and its inputs. FILE.py may also define inputs(),
+target(), loss(output, target) and optimizer(parameters). If the runs differ, the exit code is 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""``mvc gc``.
+"""``mvc gc`` deletes unreachable versions, and frees their space.
 
 Versions are reachable from refs, HEAD, deployments and operations of the grace period. Forgotten
-states are deleted at once.
+states are deleted immediately.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""``mvc repack``.
+"""``mvc repack`` chooses which versions are stored in full (reset points), and which as deltas.
 
-Names, ids and contents do not change. The aim is --interval, --max-recovery or --max-size. The
-default aim comes from the settings: store.storage_weight, else store.max_recovery, else
-store.layout. --add and --remove accept several REVs.
+Ids and contents of versions do not change. Without --interval, --max-recovery or --max-size, the
+first of these settings that is set decides: store.storage_weight, store.max_recovery, store.layout.
+--add and --remove accept several REVs.
 """
 
 from __future__ import annotations
