@@ -1,8 +1,8 @@
-"""A version for a process that serves a model, and its form as a safetensors file.
+"""Writes a version to a safetensors file for a process that serves a model, and reads the file.
 
-The file's metadata have the id of the version (``mvc.commit``) and the time when it went live
-(``mvc.time``). ``mvc.check`` is a hash over these two values, the structure of the state and the
-Merkle root of the tensors. A reader compares this hash to detect damage.
+The metadata of the file contain the id of the version (``mvc.commit``), the time when the version
+went live (``mvc.time``), and a hash (``mvc.check``). The hash covers the other two values, the
+structure of the state, and all tensors. A reader compares the hash to detect damage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _Digest = Annotated[bytes, Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
 
 
 class NotedVersion(Struct, frozen=True):
-    """A version whose weights the file has or once had. ``root``: the hash of its tensors."""
+    """A version that was written to a file. ``root``: the hash of the tensors in the file.
+
+    ``mvc follow`` notes these versions in a folder next to the file.
+    """
 
     commit: _Digest
     root: _Digest
@@ -43,9 +46,9 @@ class ServedVersion(Struct, frozen=True):
     """A version to serve: bit for bit the state that ``checkout`` of ``commit`` returns.
 
     ``state``: maps names to weights; no other object uses the memory of the weights. ``time_ns``:
-    when the version went live, in nanoseconds since 1970. A Recorder (which commits versions during
-    a training) writes the time of the deployment, or without a deployment the time of the commit. A
-    reader of the file sets the time when it switched to the version.
+    when the version went live, in nanoseconds since 1970. In a file, this is the time of the
+    deployment or, for a version that is not deployed, of the commit. A process that reads the file
+    sets ``time_ns`` to the time of reading.
     """
 
     state: Mapping[str, Any]
@@ -57,7 +60,7 @@ class ServedVersion(Struct, frozen=True):
 
 
 def encode_served(version: ServedVersion) -> tuple[memoryview, ...]:
-    """The file as consecutive parts. The parts share the state's memory if possible."""
+    """The consecutive parts of the file. If possible, the tensors are not copied."""
     parsed = from_state(version.state)
     header = safetensors_header(parsed.skeleton(), "version")
     facts = header["__metadata__"]
@@ -70,10 +73,9 @@ def encode_served(version: ServedVersion) -> tuple[memoryview, ...]:
 def decode_served(data: memoryview, name: str, noted: Iterable[NotedVersion] = ()) -> ServedVersion:
     """The version in ``data``. The tensors of its state share the memory of ``data``.
 
-    ``name`` is used in messages. ``noted``: versions noted for this file. If the file has no
-    metadata, it must be one of these versions. Raises BadModelFile for other formats, WrongUsage
-    for a file that mvc did not write for serving, and DamagedData if the tensors do not match the
-    metadata.
+    ``name`` is used in messages. ``noted``: a file without metadata must contain one of these
+    versions. Raises BadModelFile for other formats, WrongUsage for a file that mvc did not write
+    for serving, and DamagedData if the tensors do not match the metadata.
     """
     source = MemorySource(data)
     parsed = SourceFile(source, name, len(data), parse_safetensors(source, name))

@@ -1,6 +1,7 @@
-"""A reader of stored bytes. Numbers are encoded as in ``mvc.canonical``, and are below 2^63.
+"""Reads bytes and numbers from stored data. Numbers are encoded as in ``mvc.canonical``.
 
-The reader raises DamagedData for a read beyond the end, and for an invalid number.
+``Cursor`` raises DamagedData for a read beyond the end, and for an invalid number. Numbers must be
+below 2^63.
 """
 
 from __future__ import annotations

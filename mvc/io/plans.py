@@ -1,9 +1,10 @@
-"""A *plan* is a file that lists which files a replacement of several files renames and deletes.
+"""Plans: files that allow mvc to complete an interrupted replacement of several files.
 
-If the folder of these files contains the repository, the plan is in ``.mvc``. Otherwise the plan is
-in the folder of the files itself, so that only a process that may write there can create the plan.
-A *pointer*, a file in ``.mvc``, then names this folder. Plans and pointers are untrusted input: a
-plan that fails a check has no effect (docs/format.md, "Other files").
+To replace files, such as in a checkout, mvc writes temporary files and renames them. A *plan* lists
+the renames and the files to delete. For files of the work tree, the plan is in ``.mvc``. For files
+of another folder, the plan is in that folder, and a *pointer* (a file in ``.mvc``) names the
+folder. Plans and pointers are untrusted input: a plan that fails a check has no effect
+(docs/format.md, "Other files").
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from mvc.io.files import TEMPORARY, FileIdentity, FileSystem
 from mvc.io.process import trusted_owners
 
 MOST = 1 << 26
-"""Maximum bytes of a plan. A replacement that would need a larger plan has none."""
+"""Maximum number of bytes of a plan. If a plan would be larger, no plan is written."""
 
 _TEMPORARY = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{16}")
 _FIELDS = ("folder", "device", "inode", "owner")
@@ -31,8 +32,8 @@ _FIELDS = ("folder", "device", "inode", "owner")
 class PlanStep(Struct, frozen=True):
     """One file. ``temporary`` is renamed to ``name``. If ``temporary`` is "", ``name`` is deleted.
 
-    ``before``: size, mtime (in ns), ctime (in ns) and inode of the old file; empty without an old
-    file. ``check`` identifies the content of ``temporary``.
+    ``before``: size, mtime (in ns), ctime (in ns) and inode of the old file; empty if there is no
+    old file. ``check`` identifies the content of ``temporary``.
     """
 
     name: str
@@ -47,9 +48,10 @@ class PlanStep(Struct, frozen=True):
         return self.place(folder).with_name(self.temporary)
 
     def is_sound(self) -> bool:
-        """Whether the step names a file below the folder, and a temporary file or none.
+        """Whether the step can be done safely.
 
-        A file in the folder of a version control system, such as ``.git``, is refused.
+        ``name`` must be a path below the folder, and not in the folder of a version control system,
+        such as ``.git``. ``temporary`` must be empty or the name of a temporary file.
         """
         if not isinstance(self.name, str) or not isinstance(self.temporary, str):
             return False
@@ -69,7 +71,7 @@ class Plan(Struct, frozen=True):
     """The steps of a replacement. ``then`` says what to do after all steps, such as to move HEAD.
 
     ``is_ready``: whether all temporary files are durable. ``version``: the version that contains
-    the new files; may be empty.
+    the new files, or an empty text.
     """
 
     steps: Sequence[PlanStep]
@@ -78,7 +80,7 @@ class Plan(Struct, frozen=True):
     version: str = ""
 
     def encode(self) -> bytes:
-        """The first line of the plan. ``ready`` makes the second line, which is written later."""
+        """The first line of the plan. The second line (``ready``) is written later."""
         fields = {
             "steps": [[step.name, step.temporary, *step.before] for step in self.steps],
             "checks": [step.check for step in self.steps],
@@ -89,7 +91,10 @@ class Plan(Struct, frozen=True):
 
     @staticmethod
     def ready(line: bytes) -> bytes:
-        """The second line of a plan whose temporary files are ready: a checksum of line one."""
+        """The second line of the plan, with a checksum of the first line.
+
+        It is written when all temporary files are durable.
+        """
         return b"ready %08x\n" % zlib.crc32(line)
 
     @classmethod
@@ -124,7 +129,7 @@ class Pointer(Struct, frozen=True):
 
     @classmethod
     def to(cls, fs: FileSystem, folder: Path) -> Pointer | None:
-        """A pointer to ``folder``. None if this is no folder, or if its path has a link."""
+        """A pointer to ``folder``. None if there is no folder, or a symbolic link in its path."""
         identity = fs.stat(folder, follow=False)
         if identity is None or not identity.is_dir or fs.realpath(folder) != folder:
             return None
@@ -145,14 +150,11 @@ class Pointer(Struct, frozen=True):
         return cls(*values)  # type: ignore[arg-type]
 
     def plan(self, number: str) -> Path:
-        """The path of the plan with this number.
-
-        The pointer's own file is named by the same number.
-        """
+        """The path of the plan. ``number``: the name of the pointer's own file."""
         return Path(self.folder) / f"{TEMPORARY}{number}"
 
     def is_true(self, fs: FileSystem) -> bool:
-        """Whether the path still leads to the folder for which the pointer was written."""
+        """Whether the folder at the path is still the folder for which the pointer was written."""
         path = Path(self.folder)
         return path.is_absolute() and Pointer.to(fs, path) == self
 

@@ -1,9 +1,9 @@
-"""Stages that decide whether a version is saved. They change no weights and are not stored.
+"""Stages of a pipeline that decide whether a version is saved. They change no weights.
 
-docs/production.md, "Decisions", describes each stage (thesis §3.2.1, §3.2.5, chapter 6). ``dsed``
-computes with exact fractions, so that rounding cannot make equal accuracies unequal. ``drift`` uses
-detectors of the Python package river. A detector reads one number per sample, and starts again when
-it detects a drift of these numbers.
+``every`` saves versions in a fixed rhythm. ``drift`` saves a version when the input data change: a
+detector of the Python package river reads one number per sample, and detects a drift of these
+numbers. ``dsed`` saves a version that is more accurate than the deployed version by more than a
+bound. docs/production.md, "Decisions", describes each stage (thesis §3.2.1, §3.2.5, chapter 6).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Monitor: TypeAlias = Callable[[Any], float | Iterable[float]]
 
 _PART = 4096
 _REMEMBERED = 64 * _PART
-"""After a restart, a drift detector is restored from at least so many of its numbers."""
+"""A drift detector keeps at least this many of the numbers that it read last, for a restart."""
 _FRACTION = re.compile(r"[0-9]{1,4000}(/[1-9][0-9]{0,3999})?")
 _DETECTORS = ("adwin", "page-hinkley")
 _MOST = 1_000_000_000 - 1
@@ -108,9 +108,10 @@ def _is_batch(pair: object) -> bool:
 
 
 class ErrorDecay:
-    """Compares accuracies for ``dsed``, on the batches since a version was saved.
+    """Compares the accuracies of the deployed and the new weights, for the stage ``dsed``.
 
-    With ``last``, only the newest batch is stored. Raises WrongUsage without ``evaluate``.
+    The weights are evaluated on the batches since the last saved version. Accuracies are exact
+    fractions, so that rounding cannot change the decision. Raises WrongUsage without ``evaluate``.
     """
 
     def __init__(self, stage: Dsed, evaluate: Evaluate | None) -> None:
@@ -126,7 +127,7 @@ class ErrorDecay:
         self.saved()
 
     def saved(self) -> None:
-        """Deletes all batches, after a version was saved."""
+        """Deletes all batches. Call it after a version was saved."""
         self._old = Fraction(0)
         self._seen = 0
         self._batches: list[tuple[Any, int]] = []
@@ -141,8 +142,8 @@ class ErrorDecay:
         self._batches.append((data, count))
 
     def memory(self) -> dict[str, Any]:
-        """The argument of ``restore`` in another process. Empty if no batch came since a version
-        was saved.
+        """The argument of ``restore`` in another process. Empty if there was no batch since the
+        last saved version.
         """
         if not self._seen:
             return {}
@@ -184,9 +185,9 @@ class ErrorDecay:
 
 
 class DriftDetector:
-    """A detector of drifts.
+    """Detects drifts in the input data. Call ``drifted`` with every batch, in order.
 
-    It must read every batch, in order. Raises NotInstalled without river.
+    Raises NotInstalled without the package river.
     """
 
     def __init__(self, stage: DriftStage, monitor: Monitor | None) -> None:
@@ -205,13 +206,13 @@ class DriftDetector:
     def memory(self) -> dict[str, Any]:
         """The argument of ``restore`` in another process.
 
-        It is a list of parts; most parts do not change from one call to the next.
+        The numbers are divided into parts. From one call to the next, most parts do not change.
         """
         seen = np.array(self._seen)
         return {f"watched.{i}": seen[i : i + _PART] for i in range(0, len(seen), _PART)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the detector from the numbers that it read."""
+        """Restores the detector from the numbers in the result of ``memory``."""
         for i in range(0, len(state) * _PART, _PART):
             for value in state.get(f"watched.{i}", ()):
                 self._update(float(value))
@@ -248,7 +249,7 @@ class DriftDetector:
 
 
 def _input_means(data: Any) -> list[float]:
-    """The mean of each input of a pair (inputs, labels), or of an array of inputs.
+    """The mean of each input. ``data``: a pair (inputs, labels), or an array of inputs.
 
     Raises WrongUsage if the inputs are missing or are not numbers.
     """

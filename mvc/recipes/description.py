@@ -1,7 +1,8 @@
 """Describes a training as a recipe, from which a replay can run the training again.
 
-Collects the attachments of the version that has the recipe: the source code, the states of the
-training's objects, and how the model is built. The service is what trains: a function, or the
+The recipe is stored in the version that results from the training. ``Description`` also collects
+the files that are attached to this version: the source code, the states of the training's objects,
+and how the model is built. The *service* is the code that trains the model: a function, or the
 method ``train`` of an object.
 """
 
@@ -32,7 +33,7 @@ class Description:
     """Describes the model, the data sets and the objects of a training in their current state.
 
     An object that is used several times is described once. ``path``: the path of the model's file
-    in the version. Raises CannotRecord, which names an object that cannot be replayed.
+    in the version. Raises CannotRecord for an object that cannot be rebuilt in a replay.
     """
 
     def __init__(self, source: torch.nn.Module | Architecture, data: Used, path: str) -> None:
@@ -45,8 +46,9 @@ class Description:
         self._model_value = self._built_by(source)
 
     def _built_by(self, source: torch.nn.Module | Architecture) -> Any:
-        """Returns the call that builds the model, as a value of the recipe. If ``load_model`` can
-        build the model, too, describes the model for ``load_model``.
+        """Returns the call that builds the model, as a value of the recipe.
+
+        Also describes the model for ``load_model``, if ``load_model`` can build this model.
         """
         making = None if isinstance(source, Architecture) else making_of(self._model)
         state = self._model.state_dict()
@@ -55,7 +57,7 @@ class Description:
             call = f"{self._stored.module}:{self._stored.name}"
             return self.describer.model(call, self._stored.arguments)
         value = self.describer.constructed_model()
-        with suppress(MvcError, ValueError, TypeError):  # an argument may be an object
+        with suppress(MvcError, ValueError, TypeError):  # ``load_model`` cannot build every model
             bound = inspect.signature(making.call).bind(*making.args, **making.keywords)
             built = Architecture(making.call, bound.arguments)
             self._stored, self._files = describe(built, state, self._path)
@@ -64,11 +66,11 @@ class Description:
     def recipe(
         self, base: BaseState, service: Any, arguments: Mapping[str, Any]
     ) -> tuple[Recipe, dict[str, Any]]:
-        """Returns the recipe and the attachments. In the recipe, the hash of the result is not set
-        yet (zeros).
+        """Returns the recipe and the attachments. Call it right before the training.
 
-        The states of the random generators are read last, right before the training. ``service``
-        and the ``arguments`` of the service's call are values that ``describer`` has returned.
+        The hash of the resulting weights is not known yet: the recipe has zeros in its place.
+        ``service`` and ``arguments`` (of the call of the service) are values that ``describer`` has
+        returned.
         """
         describer, model = self.describer, self._model
         sources = sources_of(describer.classes, values=True)

@@ -1,9 +1,9 @@
-"""The encoding of slices: the parts in which a transfer sends journal entries.
+"""Encodes and decodes slices. A transfer sends versions to another repository as slices.
 
-A journal entry describes an operation of a repository. A slice has parts of entries, and the
-records (encoded contents) that these entries need. A stream is a sequence of slices. Each slice
-ends with the BLAKE3 hash of its bytes. A receiver reads a slice to its end before it publishes
-anything from the slice.
+A repository appends an entry to its journal for each operation, such as a commit. A slice has
+the transferred fields of one or more entries, and the records (encoded contents of files) that
+these entries need. A slice ends with the BLAKE3 hash of its bytes. A receiver reads a slice to its
+end before it publishes anything from the slice. A stream is a sequence of slices.
 """
 
 from __future__ import annotations
@@ -25,15 +25,12 @@ from mvc.remote.transport import Move, Place, Slice
 from mvc.types import Bytes
 
 SLICE = 64 * MIB
-"""Limit of bytes of records in a slice with several entries.
-
-A slice with only one entry may have more.
-"""
+"""Maximum number of bytes of records in a slice. A slice with only one entry may have more."""
 HEADS = MIB // 4
 """Number of bytes of encoded entries after which a slice ends."""
 MAX_HEAD = MAX_ENTRY + 4 * MIB
-_MOST = 10_000  # limit of entries of a slice
-_MANY = 200_000  # limit of elements of each list in an entry
+_MOST = 10_000  # maximum number of entries in a slice
+_MANY = 200_000  # maximum number of elements of each list in an entry
 _MAX_RECORDS = 1 << 50
 _MAGIC = b"mvS1"
 _PREFIX = struct.Struct("<4sIIQ")
@@ -58,7 +55,10 @@ class Absent(Struct, frozen=True, array_like=True):
 
 
 class SentShape(Struct, frozen=True, array_like=True):
-    """Dtype and shape of a content (the bytes of a tensor) that no version of the slice names."""
+    """Dtype and shape of a tensor that is sent, although no version in the slice has it.
+
+    Another tensor is stored as a delta from this tensor, for example.
+    """
 
     id: Id
     dtype: str
@@ -71,11 +71,11 @@ class SentShape(Struct, frozen=True, array_like=True):
 
 
 class NodeReport(Struct, frozen=True, array_like=True):
-    """A report of a node (a machine that serves a model): it serves ``commit`` since ``time_ns``.
+    """A node (a machine that serves a model) reports that it serves ``commit`` since ``time_ns``.
 
     ``now_ns``: the time of the report. Both times are by the clock of the node. ``target``:
-    ``nodes/NAME/TARGET``. ``author``, ``arrived_ns``: the sender and the time of arrival, set by a
-    server that collects reports.
+    ``nodes/NAME/TARGET``. A server that collects reports sets ``author`` (the sender of the report)
+    and ``arrived_ns`` (the time when the report arrived).
     """
 
     target: str
@@ -87,11 +87,11 @@ class NodeReport(Struct, frozen=True, array_like=True):
 
 
 class Sent(Struct, frozen=True, omit_defaults=True):
-    """A transferred part of a journal entry. ``size``: number of bytes of its records.
+    """The transferred fields of a journal entry. ``size``: number of bytes of the entry's records.
 
-    ``commits``: canonical bytes of the versions that the entry publishes. ``restored``: versions
-    that the receiver has, and whose states it requested. ``statements``: canonical bytes of
-    statements. ``is_own``: the sender itself recorded the statements.
+    ``commits``: the encoded versions that the entry publishes. ``restored``: the receiver has these
+    versions without their states, and has requested the states. ``statements``: encoded deployments
+    and annotations. ``is_own``: whether the sender itself recorded the statements.
     """
 
     commits: Annotated[tuple[bytes, ...], Meta(max_length=_MANY)] = ()
@@ -115,13 +115,13 @@ class Sent(Struct, frozen=True, omit_defaults=True):
 
     @property
     def targets(self) -> frozenset[str]:
-        """The targets of its statements and reports. Raises DamagedData."""
+        """The targets of the statements and the reports. Raises DamagedData."""
         reported = frozenset(report.target for report in self.reports)
         return reported | {statement.target for statement in self.decoded if statement.target}
 
 
 def sent_with(statements: Sequence[Statement], *, is_own: bool = False) -> Sent:
-    """A part of an entry that has only statements."""
+    """The transferred fields of an entry that has only statements."""
     return Sent(statements=tuple(row.encoded for row in statements), is_own=is_own)
 
 
@@ -137,7 +137,7 @@ _entries: msgspec.msgpack.Decoder[tuple[Sent, ...]] = msgspec.msgpack.Decoder(
 
 
 def decode_id(kind: type, value: object) -> object:
-    """Decoder hook for ids."""
+    """A hook for msgspec's decoder, which converts bytes to an id of the type ``kind``."""
     if not isinstance(value, bytes):
         raise TypeError("an id is bytes")
     return kind(value)
@@ -184,7 +184,7 @@ def _counted(first: Iterable[Bytes], outgoing: Slice) -> Iterator[Bytes]:
 def whole_size(start: bytes) -> int | None:
     """The number of bytes of the slice that begins with ``start``. None if ``start`` is too short.
 
-    Raises DamagedData.
+    Raises DamagedData if ``start`` is not the beginning of a slice.
     """
     if len(start) < _PREFIX.size:
         return None
@@ -202,9 +202,9 @@ def _sizes(start: bytes) -> tuple[int, int, int]:
 def read(source: Callable[[int], Bytes]) -> Slice | None:
     """The next slice of a stream. None at the end of the stream. Raises DamagedData.
 
-    ``source(n)`` returns at most n bytes, and no bytes at the end. Read the records of a slice to
-    their end before the next slice. Reading the last part raises DamagedData if the checksum
-    differs.
+    ``source(n)`` returns at most n bytes of the stream, and no bytes at the end. The caller must
+    read all records of a slice before it calls ``read`` again. After the last record, the iterator
+    ``records`` raises DamagedData if the hash of the slice is wrong.
     """
     start = exactly(source, _PREFIX.size, _cut, ends=True)
     if not start:
@@ -238,9 +238,10 @@ def _records(source: Callable[[int], Bytes], size: int, hasher: blake3) -> Itera
 def exactly(
     source: Callable[[int], Bytes], size: int, cut: Callable[[], Exception], *, ends: bool = False
 ) -> bytes:
-    """Exactly ``size`` bytes of a stream. With ``ends``, no bytes if the stream has ended.
+    """Reads exactly ``size`` bytes of a stream.
 
-    Raises the error that ``cut`` returns if the stream has fewer bytes.
+    If the stream has fewer bytes left, raises the error that ``cut`` returns. With ``ends``, a
+    stream without any bytes left is no error, and the result is empty.
     """
     parts, left = list[Bytes](), size
     while left:
@@ -262,7 +263,7 @@ class PartReader:
         self._part = memoryview(b"")
 
     def read(self, size: int) -> memoryview:
-        """At most ``size`` bytes, and no bytes at the end."""
+        """The next bytes, at most ``size``. Empty after the last part."""
         while not len(self._part) and (part := next(self._parts, None)) is not None:
             self._part = memoryview(part).cast("B")
         data, self._part = self._part[:size], self._part[size:]

@@ -1,6 +1,7 @@
-"""A cache of answers that many nodes (machines that serve a model) request.
+"""Caches the server's answers to nodes, the machines that serve a model.
 
-An answer contains the live version of a target. It is computed once, and stored in an unnamed file.
+Many nodes request the live version of a target. The server computes the answer once, and stores it
+in a temporary file.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import TypeAlias
 from mvc.limits import MIB
 from mvc.transport import Slice, slices
 
-CACHED = 8  # limit of cached answers
+CACHED = 8  # maximum number of cached answers
 MOST = 256 * MIB
-"""Limit of bytes of all cached answers. A larger answer is computed for each request."""
+"""Maximum number of bytes of all cached answers together. A larger answer is not cached."""
 PART = 64 << 10
 """Number of bytes of an answer that are read in one step.
 
@@ -28,9 +29,9 @@ The number is small, because many requests read concurrently.
 
 
 class Answer:
-    """A slice (versions with their records) in an unnamed file.
+    """A slice (versions with their encoded contents) in a temporary file without a name.
 
-    The system deletes the file when its last reader closes it.
+    The operating system deletes the file after ``__del__`` has closed it.
     """
 
     def __init__(self, file: int, size: int) -> None:
@@ -49,13 +50,14 @@ class Answer:
 def store_answer(
     folder: Path, answer: Iterator[Slice], is_current: Callable[[], bool]
 ) -> Answer | None:
-    """Stores a slice. None if the slice is too large or outdated, or if the disk is full.
+    """Stores the slice of ``answer`` in a file in ``folder``.
 
-    ``is_current``: returns False if the repository changed so that the slice is outdated.
+    None if the slice is too large or outdated, or if the disk is full. ``is_current``: returns
+    whether the slice is still the right answer.
     """
     first = next(answer)
-    room = len(first.head) + first.size + MIB  # the encoding adds less than 1 KiB
-    # macOS lacks posix_fallocate, which reserves the space: there, nothing is cached.
+    room = len(first.head) + first.size + MIB  # the encoding adds less than 1 MiB
+    # posix_fallocate reserves the space. macOS lacks it, so nothing is cached on macOS.
     if room > MOST or not is_current() or not hasattr(os, "posix_fallocate"):
         return None
     with suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
@@ -80,7 +82,7 @@ class Answers:
     def find(self, question: Hashable) -> Pending | None:
         """The cached answer to a request.
 
-        None if no answer is cached, or if its computation failed.
+        None if no answer is cached, or if the computation of the answer failed.
         """
         pending = self._cached.get(question)
         if pending is None or (pending.done() and pending.exception() is not None):

@@ -1,8 +1,8 @@
 """Records versions of a running training (Recorder), and resumes a training from a version
 (resume).
 
-The modules of this package import torch. The content of a training state is defined in ``state``.
-Lossy pipelines, which change the recorded weights slightly, are in ``mvc.lossy``.
+The modules of this package import torch. ``mvc.training.state`` defines what a training state
+contains, such as the state of the optimizer.
 """
 
 from mvc.errors import need_torch

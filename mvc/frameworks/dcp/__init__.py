@@ -1,7 +1,6 @@
-"""torch.distributed.checkpoint: saves a sharded state as one commit of whole tensors, and loads it.
+"""Saves and loads states with torch.distributed.checkpoint.
 
-This package uses only public names of torch. ``mvc.frameworks.fsspec`` reads and writes plain files
-through ``mvc://``.
+``MvcWriter`` saves a sharded state as one commit of whole tensors. ``MvcReader`` loads the state.
 """
 
 from mvc.errors import need_torch

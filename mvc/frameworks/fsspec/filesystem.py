@@ -1,14 +1,13 @@
 """Repositories as an fsspec file system: ``mvc://REPOSITORY@REVISION/PATH``.
 
-REPOSITORY is a folder, absolute (``mvc:///home/me/models``) or relative to the current folder. In
-the address, REPOSITORY ends before the first ``@`` or ``/`` after the path of an existing
-repository. REVISION is a revision as for ``mvc show``, with ``/`` written as ``%2F``. The default
-is HEAD.
+REPOSITORY is the folder of an existing repository, absolute (``mvc:///home/me/models``) or relative
+to the current folder. REVISION is a revision as for ``mvc show``, with ``/`` written as ``%2F``.
+The default is HEAD.
 
 Any revision can be read. Only branches can be written: closing a file commits it. In a block ``with
-fs.transaction``, files are not committed when they are closed. The end of the block commits all
-files in one commit. Uncommitted data is in an unnamed temporary file, which disappears if the
-process dies. Checkpoints of torch.distributed.checkpoint are refused: use ``mvc.frameworks.dcp``.
+fs.transaction``, closing a file does not commit it. The end of the block commits all files in one
+commit. If the process dies, uncommitted data is lost. Checkpoints of torch.distributed.checkpoint
+are refused: use ``mvc.frameworks.dcp``.
 """
 
 # ruff: noqa: ARG002 (fsspec prescribes the parameters)
@@ -59,15 +58,16 @@ class NotABranch(WrongUsage, PermissionError):
 
 @cache
 def _opened(root: Path, _device: int, _inode: int) -> Repository:
-    """A repository, opened once per process.
+    """Opens a repository once per process.
 
-    The arguments are the cache's key: if a folder is replaced, the new folder has another inode.
+    If the folder of a repository is replaced, the new folder has another inode. So the new
+    repository is opened, too.
     """
     return Repository.open(root, discover=False)
 
 
 class VersionPath:
-    """A path of a version in an open repository, parsed from an absolute name.
+    """A file or folder in a version, parsed from the name ``/REPOSITORY@REVISION/PATH``.
 
     ``path``: empty for the version itself. ``rev``: None if the name has no revision. Raises
     NotARepository, InvalidName.
@@ -160,7 +160,7 @@ class VersionPath:
         )
 
     def stored(self, path: str) -> FileEntry:
-        """A file of this version, for a commit.
+        """The entry of a file in this version, which a commit can record under another path.
 
         Raises WeightsDropped if the content of the file was dropped.
         """
@@ -179,7 +179,7 @@ class VersionPath:
         return {"name": name, "size": size, "type": kind, "commit": commit}
 
     def listed(self) -> list[dict[str, Any]]:
-        """The entries of this folder, sorted by name. If the path is a file, its own entry."""
+        """The entries of this folder, sorted by name. For a file, only the entry of the file."""
         start = f"{self.path}/" if self.path else ""
         entries: dict[str, dict[str, Any]] = {}
         for entry in self.manifest.entries:
@@ -195,8 +195,8 @@ class VersionPath:
 class _Planned(Struct, frozen=True):
     """Changes of files on one branch, for one commit.
 
-    ``files``: maps paths to files; None: the file is removed. ``message``: the message of the
-    commit.
+    ``files``: maps the paths of new files to their contents, and the paths of removed files to
+    None. ``message``: the message of the commit.
     """
 
     repo: Repository
@@ -208,7 +208,7 @@ class _Planned(Struct, frozen=True):
 def _commit_plans(plans: Iterable[_Planned]) -> None:
     """Makes one commit per branch and repository, unless nothing changes.
 
-    If a path changes several times, the last change counts.
+    If several plans change a path, the last of these changes is committed.
     """
     groups: dict[tuple[int, str], list[_Planned]] = {}
     for plan in plans:
@@ -223,11 +223,11 @@ def _commit_plans(plans: Iterable[_Planned]) -> None:
 
 
 class Spool(io.RawIOBase):
-    """A file that is being written to ``place``. ``close`` commits it.
+    """A file that is being written to ``place``. ``close`` commits the file.
 
-    With a ``transaction``, the end of the transaction commits the file, and the data remains until
-    ``discard``. An exception discards the file if it leaves the file's ``with`` block, or if it is
-    active when the file is closed.
+    With a ``transaction``, the end of the transaction commits the file instead. If an exception is
+    raised in the ``with`` block of the file, the file is discarded. If the file is closed while an
+    exception is handled that was raised after the file was opened, the file is discarded, too.
     """
 
     mode = "wb"
@@ -274,7 +274,7 @@ class Spool(io.RawIOBase):
     def close(self) -> None:
         if self.closed:
             return
-        # If a block fails, fsspec closes files without passing the error.
+        # fsspec closes files without an argument that says whether an error was raised.
         if sys.exception() not in (None, self._outside):
             self.discard()
             return
@@ -333,11 +333,11 @@ class OneCommit(Transaction):
 
 
 class MvcFileSystem(AbstractFileSystem):
-    """fsspec's interface to versions. Names are absolute, for example
+    """The file system ``mvc://`` for fsspec. File names are absolute, for example
     ``/models@main/a.safetensors``.
 
-    Errors are ``mvc.MvcError``. The error for a missing path is a FileNotFoundError, too. The error
-    for writing to a revision that is not a branch is a PermissionError, too.
+    Errors are ``mvc.MvcError``. The error for a missing path is also a FileNotFoundError. The error
+    for writing to a revision that is not a branch is also a PermissionError.
     """
 
     protocol = "mvc"
@@ -354,8 +354,8 @@ class MvcFileSystem(AbstractFileSystem):
         return (text if text.startswith("/") else f"{FileSystem().cwd()}/{text}").rstrip("/") or "/"
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Size in bytes, type (``file`` or ``directory``) and commit. For a file, the id of its
-        content, too.
+        """Size in bytes, type (``file`` or ``directory``) and commit. For a file, also the id of
+        the content and the file format.
         """
         place = self._place(path)
         if place.entry is not None:
@@ -365,7 +365,7 @@ class MvcFileSystem(AbstractFileSystem):
         return place.folder(place.name)
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
-        """The entries of a folder of a version, sorted by name. For a file, its own entry."""
+        """The entries of a folder, sorted by name. For a file, only the entry of the file."""
         place = self._place(path)
         entries = place.listed()
         if not entries and place.path:
@@ -463,7 +463,7 @@ class MvcFileSystem(AbstractFileSystem):
         self._apply([_Planned(source.repo, branch, files, message)])
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
-        """Commits a copy of a file, which may come from any version."""
+        """Commits a copy of the file ``path1`` as ``path2``. ``path1`` may be in any version."""
         source, target = self._place(path1), self._place(path2)
         branch = target.branch
         if source.entry is None and source.is_folder:
@@ -479,10 +479,7 @@ class MvcFileSystem(AbstractFileSystem):
         self._apply([_Planned(target.repo, branch, files, message)])
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
-        """Creates nothing, because a folder exists only if it has files.
-
-        Checks that the branch can be written.
-        """
+        """Only checks that the branch can be written: a folder exists only if it has files."""
         self.makedirs(path)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
@@ -508,7 +505,7 @@ def _refuse_checkpoint(path: str) -> None:
 
 
 def _unnamed(scratch: Scratch) -> WriteFile:
-    """A new file without a name, deleted when it is closed or its process dies."""
+    """A new file without a name. It is deleted when it is closed, or when the process dies."""
     fs, folder = scratch.fs, scratch.folder
     path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
     file = fs.open_write(path, create=True, exclusive=True, within=folder)
@@ -517,7 +514,7 @@ def _unnamed(scratch: Scratch) -> WriteFile:
 
 
 class _Written(Source):
-    """The data that was written to a file so far, as a source to parse."""
+    """Allows to parse a file that is still open for writing."""
 
     def __init__(self, file: WriteFile) -> None:
         self._file = file

@@ -1,9 +1,10 @@
-"""One tensor's step: a symbol for each element, and for each symbol the number that is added.
+"""Adds a *step* to a tensor. A step is the change of a tensor from one version to the next.
 
-Every element gets an addition, even of zero. A decoder that skips zeros could get other bits, for
-example for -0.0 (docs/format.md, "Payload of steps"). With ``root``, a step is added on the scale
-of the square root. This is for Adam's second moment, which spans many orders of magnitude and must
-not become negative. The optimizer divides by the moment's square root.
+A step stores a small integer (a symbol) for each element, and a table with the number that each
+symbol adds. A zero is added, too, because the addition of zero can change bits: -0.0 becomes 0.0
+(docs/format.md, "Payload of steps"). With ``root``, the step is added to the square roots of the
+elements. This is for Adam's second moment, which spans many orders of magnitude and must not become
+negative.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class Addition(Struct, frozen=True):
     """The numbers to add to one tensor.
 
     ``symbols``: one uint8 or uint16 for each element, in flat order. ``table[s]``: the number that
-    symbol s adds, in the tensor's dtype; for bfloat16 as uint16. Symbol 0 adds +0.0. ``dtype``:
-    float64, float32, float16 or bfloat16. ``root``: the addition is on the scale of the square
-    root.
+    symbol s adds, in the tensor's dtype (bfloat16 is stored as uint16). Symbol 0 adds +0.0.
+    ``dtype``: float64, float32, float16 or bfloat16. ``root``: whether the numbers are added to the
+    square roots of the elements.
     """
 
     symbols: Symbols
@@ -43,11 +44,11 @@ class Addition(Struct, frozen=True):
         return len(self.symbols) * FORMATS[self.dtype].width
 
     def apply(self, state: memoryview) -> None:
-        """Adds the step to a tensor's raw bytes, in place, in every element.
+        """Adds the step to a tensor in place. ``state``: the raw bytes of the tensor.
 
-        Encoder and decoder call this on equal states and get equal bits. Raises WrongUsage if the
-        state has another length; DamagedData if a symbol has no number. Raises MvcError if this
-        thread cannot compute with subnormal numbers, because the bits would differ.
+        From equal tensors, encoder and decoder compute the same bits. Raises WrongUsage if the
+        length of ``state`` is wrong, and DamagedData if a symbol is not in the table. Raises
+        MvcError if the thread treats subnormal numbers as zero, because the bits would differ.
         """
         kind = FORMATS[self.dtype]
         if state.nbytes != self.nbytes:
@@ -71,14 +72,12 @@ def _add(words: NDArray[Any], values: Numbers, kind: Format, *, root: bool) -> N
         np.multiply(values, values, out=state)
     else:
         np.add(state, values, out=state)
-    if kind.width < 4:  # else ``state`` shares the memory of ``words``
+    if kind.width < 4:  # wider floats: ``state`` shares the memory of ``words``
         words[:] = words_of_values(state, kind)
 
 
 class _LookUp:
-    """Looks up the numbers of symbols. If the table is small, looks up two or four symbols at a
-    time.
-    """
+    """Looks up the numbers of symbols in a table. In a small table, looks up several at a time."""
 
     def __init__(self, table: Numbers) -> None:
         self.table, self.width = table, table.itemsize
@@ -102,9 +101,7 @@ class _LookUp:
 
 
 def _combinations(table: Numbers, count: int) -> NDArray[Any]:
-    """Row i has the numbers of the ``count`` symbols that are packed in the index i, as
-    one item.
-    """
+    """A table whose item i combines the numbers of the ``count`` symbols that are packed in i."""
     bits = 8 // count if count == 4 else 4
     full = np.zeros(1 << bits, table.dtype)
     full[: len(table)] = table

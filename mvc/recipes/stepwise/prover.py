@@ -1,8 +1,9 @@
-"""Proves the versions of a training by steps: trains them again, and compares the weights.
+"""Checks that a training can be repeated: trains again, and compares the weights bit for bit.
 
-A version is proven if the weights are the same bit for bit. A full state is a version that stores
-the whole training state, so that a replay can start from it. A segment is the versions after a full
-state, up to the next full state. Segments are replayed one after another.
+The training records many versions. Only some of them store the whole training state. These versions
+are called full states, and a replay (a repetition of the training) can start from each. A *segment*
+consists of the versions after one full state, up to and including the next full state. The prover
+replays segment after segment. A version is proven if the replay computes the same weights.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mvc.training.step_notes import ProofReport
 class Prover:
     """A thread that replays the versions which this process records.
 
-    Does nothing if ``prove`` is false.
+    If ``prove`` is false, there is no thread, and all methods do nothing.
     """
 
     def __init__(self, repo: Repository, *, prove: bool) -> None:
@@ -39,8 +40,8 @@ class Prover:
             self._thread.start()
 
     def note_version(self, commit: CommitId, step: int, *, ends: bool) -> None:
-        """Notes a version to replay. ``step``: the number of the version's step. ``ends``: whether
-        the version is the last one of its segment.
+        """Notes a version to replay. ``step``: the number of the version's training step. ``ends``:
+        whether the version is the last version of a segment, which can then be replayed.
         """
         if self._thread is not None:
             self._steps[commit] = step
@@ -54,7 +55,7 @@ class Prover:
             self._thread.join()
             self.report = replace(
                 self.report,
-                # the thread failed if ``_steps`` has a version left
+                # Versions that are still in ``_steps`` were not replayed: the thread failed.
                 unproven=(*self.report.unproven, *self._steps.values()),
             )
 

@@ -1,9 +1,9 @@
-"""A replica: a file or folder that is kept equal to the live version of a target.
+"""A replica: a file or folder that ``mvc follow`` keeps equal to the live version of a target.
 
-The folder ``.NAME.mvc`` next to a replica ``NAME`` has a note (which version the replica has) and
-recently received records. This folder can be deleted without loss. An update copies unchanged
-contents from the old files, and decodes new contents from received records. The hashes of new
-contents are checked before a file is replaced.
+The folder ``.NAME.mvc`` next to a replica ``NAME`` has the file ``note``, which says which version
+the replica has, and caches received records (encoded contents). An update copies unchanged contents
+from the old files, and decodes new contents from received records. The hashes of new contents are
+checked before a file is replaced.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from mvc.store.store import BARE_CONFIG, Store, create
 
 _NOTE, _RECORDS, _LOCK, _IGNORED = "note", "records", "lock", ".gitignore"
 _LONGEST_NOTE = 4 * MAX_MANIFEST
-# Limits of cached records: in bytes, and as a share of the bytes of the files.
+# Cached records may have ``_CACHED`` bytes, or this share of the bytes of the replica's files.
 _CACHED, _CACHED_SHARE = 16 * MIB, 0.5
 _MOST_EARLIER, _MOST_NAMED = 20, 10_000
 SOON = 1.0  # if an update took more seconds, the live version is checked again
@@ -79,11 +79,11 @@ At this time, the files of the version are verified and durable.
 
 
 class Replica:
-    """A file, or a ``folder``, that one process at a time updates.
+    """A file, or a ``folder``. Only one process at a time can open and update a replica.
 
-    ``in_place``: updates overwrite the old files. No process may read the files meanwhile.
-    ``undo``: updates in place store the old bytes for ``go_back``. Raises WrongUsage,
-    WouldOverwrite, IoFailed, Busy.
+    ``in_place``: an update overwrites the old files, and no process may read the files during the
+    update. ``undo``: an update in place stores the old bytes, so that ``go_back`` is possible.
+    Raises WrongUsage, WouldOverwrite, IoFailed, Busy.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Replica:
             self._place = LinkedFolder(fs, place) if folder else OneFile(fs, place, self.folder)
         self._at = place
         refuse_link(fs, self.folder, "another path")
-        refuse_foreign(fs, self.folder)  # the note in it is trusted
+        refuse_foreign(fs, self.folder)  # the note in this folder is trusted
         fs.make_dir(self.folder, exist_ok=True)
         lock = fs.lock(self.folder / _LOCK, block=False)
         if lock is None:
@@ -129,9 +129,9 @@ class Replica:
             fs.write_atomic(self.folder / _IGNORED, b"*\n")
         self._known = self.noted(fs, place)
         self._changed: list[Path] = []
-        self._foreign = ""  # a visible file that another program wrote, if any
+        self._foreign = ""  # a file of the replica that another program wrote, if any
         if not in_place:
-            remove(fs, self.folder / "redo")  # an old journal: the next update rewrites the files
+            remove(fs, self.folder / "redo")  # left by an interrupted update in place
         self._place.tidy(self._known)
 
     check = staticmethod(check_file)
@@ -140,7 +140,7 @@ class Replica:
     def noted(fs: FileSystem, file: Path) -> list[FollowedVersion]:
         """The versions in the note next to a replica. Empty if there is no readable note.
 
-        During an update, these are the new and the old version.
+        During an update, the note has the new and the old version.
         """
         with suppress(IoFailed, msgspec.MsgspecError, ValueError, RecursionError):
             data = fs.read_bytes(_note_folder(file) / _NOTE, _LONGEST_NOTE)
@@ -186,7 +186,7 @@ class Replica:
         return None
 
     def _matches(self, file: Path, entry: FileEntry) -> bool:
-        """Whether a file can be read, and its hash is that of an entry."""
+        """Whether a file can be read and has the content of ``entry``."""
         present = self._fs.stat(file, follow=False)
         if present is None or not present.is_file or present.size != entry.size:
             return False
@@ -213,7 +213,7 @@ class Replica:
             facts = self._fs.stat(file, follow=False)
             if facts is None:
                 return None
-            # Hard links and renames change ctime.
+            # In folders, ctime is not compared, because hard links and renames change it.
             changed_ns = 0 if self._is_folder or at else facts.ctime_ns
             identities.append((facts.inode, facts.device, facts.size, facts.mtime_ns, changed_ns))
         return tuple(identities)
@@ -221,7 +221,7 @@ class Replica:
     def note(
         self, version: FollowedVersion, before: FollowedVersion | None = None
     ) -> FollowedVersion:
-        """Durably records the present or next version, and the version ``before`` it."""
+        """Durably writes the note: the present or next version, and the version ``before`` it."""
         self._known = [version] if before is None else [version, before]
         self._fs.write_atomic(self.folder / _NOTE, msgspec.json.encode(self._known))
         return version
@@ -242,9 +242,9 @@ class Replica:
         ``paths``: for a folder, the wanted files and folders, by default all files but training
         states; for a file, at most one path. ``prepare`` is called before the new version becomes
         visible. ``full``: hashes all present files first. If an error is raised, even by
-        ``prepare``, the old version stays. Raises UnknownTarget; NoDeployment if nothing is live,
-        or if the new version was rolled back meanwhile; UnknownPath; StateForgotten;
-        WeightsDropped; StorageFull; IoFailed; DamagedData for wrong records.
+        ``prepare``, the old version stays. Raises NoDeployment if no version is live, or if the new
+        version was rolled back during the update. Raises DamagedData if received records are wrong.
+        Raises UnknownTarget, UnknownPath, StateForgotten, WeightsDropped, StorageFull, IoFailed.
         """
         most = MOST_PATHS if self._is_folder else 1
         if len(paths) > most:
@@ -282,14 +282,14 @@ class Replica:
         self._known = [replace(version, identities=()) for version in self._known]
 
     def go_back(self, update: Update) -> None:
-        """Makes the version before the last update visible again, in one step.
+        """Makes the version before ``update`` visible again, in one step.
 
-        Raises IoFailed if there is no version before, or if ``settle`` has deleted that version.
+        Raises IoFailed if there was no such version, or if ``settle`` has deleted its files.
         """
         before = update.before
         if before is None:
             raise IoFailed(f"{self.shown} had no version before {update.version.id.short}")
-        # Without identities, ``current`` compares hashes: timestamps may be equal.
+        # Without identities, ``current`` compares hashes. Both versions may have equal timestamps.
         self.note(replace(update.version, identities=()), before)
         if self._identities(before) != before.identities:
             self._place.go_back(before.link)
@@ -298,18 +298,18 @@ class Replica:
         self.note(replace(before, shown_ns=time.time_ns()))
 
     def settle(self) -> None:
-        """Deletes the old files or bytes. Then ``go_back`` is no longer possible.
+        """Deletes the files of the previous version. Then ``go_back`` is no longer possible.
 
-        Reads changed files into the page cache.
+        Reads changed files into the page cache, because the next update decodes deltas from them.
         """
         self._place.settle()
-        self._fs.read_ahead(self._changed)  # the next version is decoded from them
+        self._fs.read_ahead(self._changed)
         self._changed = []
 
     def _with_present(self, wanted: Wanted, old: FollowedVersion, *, use_records: bool) -> Wanted:
-        """The request, with the versions that can be bases of the answer.
+        """Adds to the request the versions from which the remote may send deltas.
 
-        These are the present version and, if their records are cached, earlier versions.
+        These are the present version, and earlier versions whose records are cached.
         """
         has_records = use_records and self._fs.stat(self.folder / _RECORDS / FOLDER) is not None
         before = old.before if has_records else ()
@@ -398,7 +398,7 @@ class Replica:
     ) -> Update:
         """Writes the files of the new version, and makes them visible.
 
-        ``old``: the version in the replica. ``present``: its files.
+        ``old``: the version in the replica. ``present``: the files of ``old``.
         """
         now = {file: entry.content_id for file, entry in present.items()}
         then = {file: entry.content_id for file, entry in self._files(entries).items()}
@@ -456,7 +456,7 @@ class Replica:
 
     @contextmanager
     def _received(self, incoming: Slice) -> Iterator[Store]:
-        """Yields a repository that has no versions, but the received and the cached records."""
+        """Yields a repository without versions, which has the received and the cached records."""
         fs, place = LateFlushes(), self.folder / _RECORDS
         try:
             if fs.realpath(place / FOLDER) != fs.realpath(self.folder) / _RECORDS / FOLDER:
@@ -478,7 +478,7 @@ class Replica:
             raise
 
     def _records(self, fs: FileSystem, folder: Path) -> Store:
-        """Raises DamagedData for a folder with missing or foreign files."""
+        """Opens the repository with the records. Raises DamagedData if it cannot be opened."""
         try:
             return Store(fs, Clock(), folder)
         except MvcError as error:
@@ -489,7 +489,7 @@ class Replica:
 
 
 def _answer(incoming: Slice, target: str) -> tuple[Commit, Deployment, tuple[bytes, ...]]:
-    """The live version that a remote sent, its deployment, and ids of additional contents.
+    """The parts of a remote's answer: live version, deployment, and ids of additional contents.
 
     Raises DamagedData, UnsupportedFormat.
     """

@@ -1,12 +1,13 @@
 """Chooses the records that a receiver needs for a version, in as few bytes as possible.
 
-A record has encoded contents (the bytes of tensors). The stored records of the journal entry that
-published the version are sent unchanged. Contents that other entries published are sent as deltas
-from contents that the receiver has. Of the possible deltas, those with the fewest bytes are chosen.
-If several contents share a payload (compressed bytes), all of them are sent. A content is encoded
-again if its base cannot be sent, because the dtype and shape of the base are unknown or its version
-is purged. The contents of a version are encoded again if bases that the receiver lacks are larger
-than these contents.
+A record stores contents (such as the bytes of a tensor), in full or as deltas from other contents,
+their bases. There are three ways to send a content:
+
+- Records that were stored by the commit of the version are sent unchanged.
+- Otherwise, the stored deltas that lead from a content of the receiver to this content are sent. Of
+  several such lists of deltas, the list with the fewest bytes is chosen.
+- The content is encoded again if a base cannot be sent, for example because it was purged, or if
+  the bases that the receiver lacks are larger than the contents of the version.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ _PART = MIB
 
 
 class _Bytes(Speed, frozen=True):
-    """Makes a search prefer paths (deltas to decode) with few bytes to fast paths."""
+    """Makes a search choose the path (list of deltas) with the fewest bytes, not the fastest."""
 
     def seconds(self, member: Member) -> float:
         return member.stored + 1
 
 
 class Needed(Struct, frozen=True):
-    """The contents that versions need. ``blobs``: tensors, with their specs (dtype and shape)."""
+    """The contents that versions need. ``blobs``: maps ids of tensors to dtypes and shapes."""
 
     manifests: frozenset[ManifestId] = frozenset()
     blobs: Mapping[bytes, TensorSpec] = field(default_factory=dict)
@@ -69,7 +70,7 @@ class Needed(Struct, frozen=True):
 class ChosenRecords(Struct, frozen=True):
     """The records to send: ``size`` bytes, which ``read`` yields.
 
-    ``shapes``: dtypes and shapes of contents in the records that the sent versions do not name.
+    ``shapes``: dtypes and shapes of the tensors that are sent, although no sent version has them.
     """
 
     size: int
@@ -86,17 +87,16 @@ _Reencoded = tuple[TensorSpec, tuple[bytes, TensorSpec] | None]
 
 
 class Closure:
-    """Chooses the records for each entry, in the order in which they are sent.
+    """Chooses the records for each journal entry, in the order in which the entries are sent.
 
-    ``has_entry``: whether the receiver probably has the contents of an entry. It is called with the
-    first entry that has a content. ``is_purged``: whether all versions of an entry are purged.
-    ``whole``: contents that the receiver reported as missing. ``known``: contents of versions that
-    the receiver has.
+    ``has_entry``: whether the receiver probably has the contents that an entry published.
+    ``is_purged``: whether all versions of an entry are purged. ``whole``: contents that the
+    receiver reported as missing. ``known``: contents of versions that the receiver has.
 
-    ``file``: for a receiver that builds files and stores no versions, all contents that the
-    receiver has. Such a receiver may also decode deltas backwards, because it verifies the files.
-    ``manifest``: one of these contents, the base of a new manifest. ``near``: maps contents to
-    bases for them, so that no full record is needed.
+    The other arguments are for a receiver that writes files and stores no versions. ``file``: all
+    contents that the receiver has. ``manifest``: one of these contents, the manifest from which a
+    new manifest is encoded as a patch. ``near``: maps a content to a similar content in ``file``,
+    from which the content can be encoded as a delta.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Closure:
         self.file, self.near = file, near or {}
         self._manifest_base = manifest
         self._snapshot = store.snapshot
-        # A separate reader: its open packs stay readable after maintenance deletes them.
+        # A reader of its own keeps pack files open, so that they stay readable if gc deletes them.
         self.packs = PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)
         self._graph = Graph(self._snapshot, _Bytes(), undo=0 if file is None else None)
         self.manifests = ManifestStream(store)
@@ -128,9 +128,10 @@ class Closure:
         self._is_purged = is_purged
         self.lacking = {self._graph.resolve_prefix(id_) or id_ for id_ in whole}
         self._done: set[int] = set()  # entries whose contents were sent
-        self._left: set[bytes] = set()  # contents of these entries that were not sent
+        self._left: set[bytes] = set()  # contents of the entries in ``_done`` that were not sent
         self._extra: set[bytes] = set()  # contents that were sent with another entry
-        # A receiver that lacks a content probably lacks older ones: assuming so saves round trips.
+        # A receiver that lacks a content probably lacks older contents, too. They are sent without
+        # a question, which saves round trips.
         self._doubted = max((self.home(id_) or 0 for id_ in self.lacking), default=-1)
         self._specs: dict[bytes, TensorSpec | None] = {}
         self.known: set[bytes] = set()
@@ -166,11 +167,9 @@ class Closure:
     def spec(self, id_: bytes, like: Iterable[TensorSpec]) -> TensorSpec | None:
         """Dtype and shape of a blob (the bytes of a tensor).
 
-        None if both are unknown, or if the blob must not be sent.
-
-        Dtype and shape are read from a version that has the content. Without such a version, the
-        specs ``like`` (of contents in the same record) are tried until the hash fits. The first
-        result is cached.
+        None if they are unknown, or if the blob must not be sent. They are read from a version that
+        has the blob. If there is no such version, the candidates ``like`` are tried: the id of a
+        blob is a hash that includes dtype and shape.
         """
         if id_ not in self._specs:
             if len(self._specs) > _RESOLVED:
@@ -216,11 +215,10 @@ class Closure:
         return [self._graph.resolve_prefix(prefix) for prefix in member.needs]
 
     def path(self, id_: bytes, start: int) -> Path:
-        """The path with the fewest bytes from contents of the receiver to a piece of a content.
+        """The deltas with the fewest bytes that lead from a content of the receiver to a piece.
 
-        A path is a list of deltas to decode one after the other. For a content that was reported as
-        missing, the path starts at a full record. All bases on this path are then regarded as
-        missing, too.
+        If the receiver reported the content ``id_`` as missing, the path begins with a full record.
+        Then all bases on the path are regarded as missing, too.
         """
         if id_ not in self.lacking:
             return self._graph.path(id_, start, self)
@@ -234,7 +232,7 @@ class Closure:
     ) -> RecordSpool:
         """Encodes contents again, from verified bytes.
 
-        A manifest becomes a patch of ``manifest`` (see the class), or else a full record.
+        A manifest is encoded as a patch of ``manifest`` (see the class), or in full without it.
         """
         from mvc.maintenance.rewrite_plan import encoding_policy  # a slow import, rarely needed
 
@@ -330,7 +328,7 @@ class _Choice:
         self.moved = {id_ for id_ in self._chosen if closure.home(id_) != self._offset}
 
     def _blob(self, id_: bytes) -> None:
-        """Chooses the codings of a blob: codings in this entry, or else a path with few bytes."""
+        """Chooses how to send a blob: in records of this entry, by a path, or encoded again."""
         spec, steps, origin = self._specs[id_], list[PathStep](), None
         if self._closure.file is None and id_ not in self._closure.lacking:
             steps += (s for s in self._own.get(id_, ()) if self._can_send(s) and self._is_free(s))
@@ -357,7 +355,7 @@ class _Choice:
         self._reencoded[id_] = spec, (origin, self._specs[origin]) if known and origin else None
 
     def _is_free(self, step: PathStep) -> bool:
-        """Whether the receiver has or gets all contents that a step (a delta of a path) needs."""
+        """Whether the receiver has or gets all contents from which a delta is decoded."""
         needs = [step.member.id] if step.reverse else self._closure.needs_of(step.member)
         return all(
             id_ is not None and (id_ in self._chosen or id_ in self._needed or id_ in self._closure)
@@ -385,7 +383,7 @@ class _Choice:
         )
 
     def _has_spec(self, id_: bytes, neighbours: Iterable[Member]) -> bool:
-        """Whether a content's dtype and shape are known, or are equal to those of a neighbour."""
+        """Whether the dtype and shape of a content can be found. ``neighbours``: see ``spec``."""
         if id_ not in self._specs:
             like = (self._specs[member.id] for member in neighbours if member.id in self._specs)
             spec = self._closure.spec(id_, like)

@@ -1,8 +1,9 @@
-"""Commit: stores a version. Tensors are encoded without any lock.
+"""Commit: stores files as a new version.
 
-Then the version is recorded under the lock of the journal (the file with all operations).
-Concurrent commits all succeed: the later version has the earlier version as its parent, and
-inherits the paths that the later commit did not change.
+The tensors are encoded without a lock. Then the version is recorded under the lock of the journal
+(the file with all operations). If two processes commit to a branch at the same time, both commits
+succeed: the second version has the first version as its parent, and inherits all paths that the
+second commit does not change.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _TRIES = 8
 def commit(store: Store, config: Config, recent: Recent, request: CommitRequest) -> CommitResult:
     """Stores files as a new version on a branch. The version is durable when the call returns.
 
-    Raises the errors of ``Repository.commit``, but NothingToCommit only without ``allow_empty``.
+    Raises the errors of ``Repository.commit``.
     """
     check_request(request)
     if request.deploy is not None and request.guard is None:
@@ -51,7 +52,7 @@ def commit(store: Store, config: Config, recent: Recent, request: CommitRequest)
 
 
 def _committed(store: Store, config: Config, recent: Recent, inputs: Inputs) -> CommitResult:
-    """Tries again if gc has meanwhile deleted a version that the commit builds on."""
+    """Commits. Tries again if gc deletes a version that the commit builds on during the commit."""
     budget = cache_bytes(str(config.get("python.keep_base")))
     with recent.caches.lock:
         cached = [change.path for change in inputs.changes if change.cached]

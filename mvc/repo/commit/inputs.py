@@ -1,4 +1,4 @@
-"""The files of a commit: states (mappings of tensors) from Python, and files on disk."""
+"""Collects the files of a commit: states (mappings of tensors) from Python, and files on disk."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ from mvc.store.store import Store
 class Inputs(Struct, frozen=True):
     """The files of a commit, and the other data of the commit.
 
-    ``produced_by``: the lossy pipeline that computes files, or None. ``state``: a state from Python
-    that is committed unchanged. ``production``: the files on disk that are replaced by their
-    production weights after the commit. Maps the path of each of these files to the present
-    identity of the file (inode, size, times).
+    ``produced_by``: the lossy pipeline that changes files for this version, or None. ``state``: a
+    state from Python that is committed unchanged. ``production``: the files on disk that are
+    replaced by their production weights after the commit. Maps the path of each of these files to
+    the present identity of the file (inode, size, times).
     """
 
     request: CommitRequest
@@ -78,10 +78,10 @@ class Inputs(Struct, frozen=True):
 
 
 def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:
-    """Finds the files of a commit, and which of these files a lossy pipeline changes.
+    """Finds the files of a commit, without opening them.
 
-    The files are opened later. Raises WrongUsage, and the errors of ``_of_files`` and
-    ``refuse_incomplete``.
+    Determines which of the files a lossy pipeline changes. Raises WrongUsage, and the errors of
+    ``_of_files`` and ``refuse_incomplete``.
     """
     contents, read, reads = request.contents, request.files, request.reads
     changes = _of_files(store, request.paths, read, request.options) if reads else []
@@ -131,8 +131,8 @@ def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:
         )
     changes = [replace(c, reducer=reducer) if c.path in reduced else c for c in changes]
     production = None
-    # With a pipeline that is forward_only, such as ``lc``, the training continues from the exact
-    # weights in its files. So these files are replaced only on request.
+    # With a forward_only pipeline, such as ``lc``, a training continues from the exact weights in
+    # the files on disk. So the files are replaced only on request.
     if reads and (written or not reducer.pipeline.forward_only):
         from mvc.repo.commit.production_files import check_output  # rarely needed
 
@@ -151,9 +151,9 @@ def tip_of(store: Store, request: CommitRequest) -> Head:
 
 
 def _reducer(request: CommitRequest, text: str | None) -> Reducer | None:
-    """A reducer, which computes files by the lossy pipeline ``text``.
+    """An object that changes files by the lossy pipeline ``text``.
 
-    None if the pipeline only encodes. Raises WrongUsage if the pipeline decides whether to save a
+    None if the pipeline is lossless. Raises WrongUsage if the pipeline decides whether to save a
     version, because a commit always saves.
     """
     options, pipeline = request.options, Pipeline.parse(text or "lossless")
@@ -182,9 +182,9 @@ class PatchMissing(MvcWarning):
 def _code_now(store: Store, config: Config, *, patch: bool | None) -> GitCode:
     """The state of the git work tree around the repository.
 
-    ``patch``: whether to include uncommitted changes as a patch; None means as in the settings. A
-    missing patch raises WrongUsage, IoFailed or NotInstalled if ``patch`` is true, and warns
-    (PatchMissing) if only the settings request the patch.
+    ``patch``: whether to include uncommitted changes as a patch; None: as in ``commit.patch``. If
+    the patch cannot be made, raises WrongUsage, IoFailed or NotInstalled. If only the setting
+    requests the patch, warns (PatchMissing) instead.
     """
     wanted = bool(config.get("commit.patch")) if patch is None else patch
     code = git_code(store.fs, store.root, patch=wanted, retry=bool(patch))
@@ -202,15 +202,16 @@ def _code_now(store: Store, config: Config, *, patch: bool | None) -> GitCode:
 def _of_files(
     store: Store, arguments: object, files: FileOptions, options: CommitOptions
 ) -> list[Change]:
-    """The changes of the paths in ``arguments``. A folder means the files in it.
+    """The changes of the files and folders in ``arguments``, as ``git add`` finds them.
 
-    If ``arguments`` name a tracked path or its folder, and the file does not exist, the path is
-    removed from the version. But a state that was committed from Python remains if only its folder
-    is named. ``files.all``: add modified tracked files, and remove tracked paths without a file. If
-    a named file has the bytes of a missing file, the missing file counts as renamed. Raises
-    UnknownPath for a dead symbolic link; WrongUsage if there is nothing to commit, unless
-    ``options.allow_empty``. Opening a truncated model file raises BadModelFile, unless
-    ``files.opaque`` is true or HEAD has a truncated model file at this path.
+    If a tracked path is named, and its file does not exist, the path is removed from the version.
+    But if only a folder is named, states in it that were committed from Python are not removed.
+    ``files.all``: includes modified and missing tracked files, as ``git commit -a``. Raises
+    UnknownPath for a dead symbolic link. Raises WrongUsage if there is nothing to commit, unless
+    ``options.allow_empty``.
+
+    Opening a truncated model file raises BadModelFile, unless ``files.opaque`` is true or HEAD has
+    a truncated model file at the same path.
     """
     fs, root = store.fs, store.root
     names, removed = list[str](), list[str]()
@@ -246,9 +247,10 @@ def _of_files(
 
 
 def _refuse_older(store: Store, changed: Sequence[FileChange]) -> None:
-    """Raises WouldOverwrite if a file of an older version would replace a state from Python.
+    """Raises WouldOverwrite if a file on disk is older than the state from Python in HEAD.
 
-    A training recorded this state without writing the file, so the file is only out of date.
+    A training recorded the state, but did not write the file. A commit of the outdated file would
+    replace the newer state.
     """
     tracked = manifests.of_commit(store, head(store.fresh()).commit).by_path
     for change in changed:
@@ -262,7 +264,7 @@ def _refuse_older(store: Store, changed: Sequence[FileChange]) -> None:
 
 
 def _refuse_unnamed(changed: Sequence[FileChange]) -> None:
-    """Raises NothingToCommit if a file was renamed. The hint says how to commit the new name."""
+    """Raises NothingToCommit if a tracked file was renamed and the new name is not tracked."""
     for change in changed:
         if change.kind == "renamed":
             new, old = printable(change.path), printable(change.old)
@@ -273,7 +275,7 @@ def _refuse_unnamed(changed: Sequence[FileChange]) -> None:
 
 
 def _was_opaque(store: Store, name: str) -> bool:
-    """Whether HEAD has an invalid model file at this path. Such a file needs ``opaque``."""
+    """Whether HEAD has a damaged model file at this path, which was committed with ``opaque``."""
     with suppress(DamagedData, StateForgotten):
         entry = manifests.of_commit(store, head(store.fresh()).commit).by_path.get(name)
         if entry is not None and entry.format == "opaque":

@@ -1,8 +1,7 @@
-"""The operation log of the repository, newest first.
+"""Lists the operations (such as commits and deployments) of a repository, newest first.
 
-An operation is an entry of the journal, the file to which each change is appended. The number of an
-operation is the sequence number of its entry, and is never reused. When gc compacts the journal, gc
-removes entries that nothing needs any more.
+A repository appends an entry to its journal for each operation. The number of an operation is the
+sequence number of the entry, and is never reused. gc may remove old entries.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from mvc.store.store import Store
 
 
 class Operation(Struct, frozen=True):
-    """One operation. ``undone_by``: the number of the undo that reverted the operation, or None.
+    """One operation. ``undone_by``: the number of the undo that reverted the operation.
 
-    An undo does not count if it was undone itself.
+    ``undone_by`` is None if the operation was not undone, or if the undo was undone itself.
     """
 
     number: int
@@ -54,10 +53,7 @@ class Operation(Struct, frozen=True):
 
 
 def oplog(store: Store, limit: int | None = None) -> Iterator[Operation]:
-    """A lazy iterator over at most ``limit`` operations, newest first.
-
-    This call raises WrongUsage if ``limit`` is below 0.
-    """
+    """Yields at most ``limit`` operations, newest first. Raises WrongUsage for a negative limit."""
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit must be 0 or more operations, not {limit}")
     snapshot = store.fresh()
@@ -84,7 +80,7 @@ def _operation(snapshot: Snapshot, recorded: Recorded) -> Operation:
 
 
 def undone_by(snapshot: Snapshot, number: int) -> int | None:
-    """The number of the newest undo of an operation. None if that undo was undone itself."""
+    """The number of the undo that reverted an operation. None if the operation is in effect."""
     first, at, steps = None, number, 0
     while (undo := snapshot.newest_undo(at)) is not None:
         undoes(undo)
@@ -95,7 +91,7 @@ def undone_by(snapshot: Snapshot, number: int) -> int | None:
 def undoes(recorded: Recorded) -> int | None:
     """The number of the operation that ``recorded`` undoes. None if ``recorded`` is no undo.
 
-    Raises DamagedData unless that operation is earlier. So undos cannot be cyclic.
+    Raises DamagedData if ``recorded`` undoes itself or a later operation.
     """
     number = recorded.entry.undoes
     if number is not None and number >= recorded.sequence:

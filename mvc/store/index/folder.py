@@ -1,17 +1,15 @@
-"""The folder of the index: a small file names the current environment.
+"""The folder ``index.lmdb``, which contains the index of a repository: an LMDB database.
 
-``index.lmdb/current`` contains the name of a sub-folder with one LMDB environment (a data file and
-a lock file). A rebuilt index is a new environment in a new sub-folder. Then ``current`` gets the
-new name, and the old sub-folder is deleted. A process that has the old environment open can
-continue to use it: deleted files stay readable, and processes with the same lock file open still
-exclude each other. The data file of an environment is never replaced: LMDB would read the
-transaction counter for the new file from the old lock file, and a process could read an outdated
-state unnoticed.
+An *environment* is a folder with the two files of an LMDB database: data and lock. It is a
+sub-folder of ``index.lmdb``. The file ``current`` contains the name of the environment in use. To
+rebuild the index, mvc creates a new environment, writes its name to ``current``, and deletes the
+old environment. A process that has opened the old environment can continue to use the deleted
+files. mvc never replaces only the data file of an environment, because LMDB would combine the new
+data file with the old lock file.
 
-LMDB allows a process to open a file only once. So all users in a process share one environment, and
-a child process opens the file again after a fork. An environment is identified by device and inode
-of its data file. So two paths to one repository lead to one environment, and a replaced data file
-is a new environment.
+LMDB allows a process to open a database only once. So all users in a process share one open index,
+and a child process opens the database again after a fork. The open indexes are found by the device
+and inode of their data files, because two paths can lead to one repository.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ CURRENT = "current"
 BUILDING = "building"  # locked by the process that builds the index
 DATA, LOCK = "data.mdb", "lock.mdb"
 _NAME = re.compile(r"[0-9a-f]{16}")
-_LONGEST = 64  # bytes of ``current`` that are read
+_LONGEST = 64  # maximum number of bytes of ``current``
 _TRIES = 8
 
 _Key = tuple[int, int, int]
@@ -55,10 +53,10 @@ def current(fs: FileSystem, folder: Path) -> Path | None:
 
 
 def data_identity(fs: FileSystem, environment: Path) -> FileIdentity | None:
-    """The identity of an environment's data file. None if it is missing or not safe to open.
+    """The identity (such as device and inode) of an environment's data file.
 
-    LMDB maps its files for writing. If the folder or a file is a link, LMDB could change a file of
-    another owner.
+    None if the data file is missing, or if the folder or a file in it is a symbolic link. Through
+    such a link, LMDB could write to any file.
     """
     place = fs.stat(environment, follow=False)
     lock = fs.stat(environment / LOCK, follow=False)
@@ -69,7 +67,7 @@ def data_identity(fs: FileSystem, environment: Path) -> FileIdentity | None:
 
 
 def make(fs: FileSystem, folder: Path) -> Path:
-    """An empty sub-folder for a new environment, which is in use only after ``switch``."""
+    """Creates an empty folder for a new environment. ``switch`` makes the environment current."""
     fs.make_dir(folder, exist_ok=True)
     environment = folder / os.urandom(8).hex()
     fs.make_dir(environment)
@@ -77,10 +75,10 @@ def make(fs: FileSystem, folder: Path) -> Path:
 
 
 def switch(fs: FileSystem, folder: Path, environment: Path) -> None:
-    """Makes ``environment`` the current one and deletes all other environments.
+    """Makes ``environment`` the current environment, and deletes all other environments.
 
-    Call it under the lock on ``BUILDING``, so that no environment is deleted while another process
-    builds it.
+    The caller must have locked ``BUILDING``. Otherwise ``switch`` could delete an environment that
+    another process is building.
     """
     fs.write_atomic(folder / CURRENT, environment.name.encode() + b"\n")
     for name in fs.list(folder):
@@ -94,7 +92,7 @@ def _delete(fs: FileSystem, environment: Path) -> None:
         if identity is not None and not identity.is_dir:
             fs.unlink(environment, missing_ok=True)
             return
-        with suppress(MvcError):  # data first, so that no process adds a second lock file
+        with suppress(MvcError):  # data first: no process opens an environment without data
             for name in (DATA, LOCK):
                 fs.unlink(environment / name, missing_ok=True)
         fs.remove_dir(environment)
@@ -108,7 +106,7 @@ def _key(identity: FileIdentity) -> _Key:
 class Lent:
     """One use of an open index. ``release`` ends the use.
 
-    The end of the last use closes the index.
+    When the last use of an index ends, the index is closed.
     """
 
     def __init__(self, fs: FileSystem, environment: Path, index: Index, key: _Key) -> None:
@@ -118,7 +116,7 @@ class Lent:
         self._key = key
 
     def is_in_place(self) -> bool:
-        """Whether the environment's folder still has the data file that is open."""
+        """Whether the open data file is still in the folder of the environment."""
         identity = self._fs.stat(self.environment / DATA, follow=False)
         return identity is not None and _key(identity) == self._key
 
@@ -140,9 +138,9 @@ class Lent:
 
 
 def lend(fs: FileSystem, folder: Path, *, writable: bool) -> Lent:
-    """The current index in ``folder``, which all users in the process share.
+    """The current index in ``folder``. All users in the process share one open index.
 
-    Raises DamagedData if there is no index, or if its file is no intact LMDB file.
+    Raises DamagedData if the index is missing or damaged.
     """
     for _ in range(_TRIES):
         environment = current(fs, folder)
@@ -157,7 +155,7 @@ def lend(fs: FileSystem, folder: Path, *, writable: bool) -> Lent:
 
 
 def create(fs: FileSystem, folder: Path) -> Lent:
-    """A new, empty index, which becomes current only by ``switch``."""
+    """Creates an empty index in a new environment. ``switch`` makes the environment current."""
     environment = make(fs, folder)
     with _lock:
         index = Index(fs, environment, writable=True, create=True)

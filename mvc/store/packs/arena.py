@@ -1,4 +1,4 @@
-"""Reuses memory, because the first access to new pages takes longer than encoding into them."""
+"""Reuses memory for encoding, because the first access to newly allocated memory is slow."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _ALIGN = 64
 class Arena:
     """Allocates memory from one buffer. ``reset`` makes the whole buffer free again.
 
-    If the buffer has too little room left for a request, the request gets new memory. Safe across
-    threads.
+    If too little of the buffer is free, ``allocate`` returns new memory. Several threads may call
+    ``allocate``.
     """
 
     def __init__(self, size: int) -> None:
@@ -28,7 +28,7 @@ class Arena:
         return self._at
 
     def allocate(self, size: int) -> memoryview:
-        """``size`` writable bytes, valid until ``reset``; their content is arbitrary."""
+        """``size`` writable bytes of arbitrary content. Do not use them after ``reset``."""
         with self._lock:
             at = self._at
             if at + size > self._size:

@@ -1,10 +1,11 @@
-"""Caches the newest committed version of a Python state, the base of the next commit.
+"""Keeps committed tensors in memory, because the next commit stores deltas from them.
 
-A Python state is tensors that a program commits from memory, under a path. They are stored as
-deltas from the base. With the cache, a commit need not decode its base from the repository. The
-*chain* of a piece (at most 32 MiB of a tensor) is the objects that are decoded one after another to
-recover the piece (``Graph.chain``). The setting ``python.keep_base`` limits the bytes of all
-caches.
+A Python state is a mapping of tensors that a program commits from memory, under a path. Without
+this cache, each commit would first decode the previous version from the repository. The setting
+``python.keep_base`` limits the number of bytes of all caches.
+
+A *piece* is at most 32 MiB of a tensor. The *chain* of a piece lists the stored objects that are
+decoded one after another to recover the piece (``Graph.chain``).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class BaseCaches:
 
     Tensors beyond the budget are not cached. To free memory, older versions are deleted first, then
     the caches of the least recently used paths. Caches of the running commit (``in_use``) are not
-    deleted. A commit calls ``select``, and locks ``lock`` until the commit ends.
+    deleted. A commit locks ``lock`` until the commit ends, and calls ``select``.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class BaseCaches:
     def select(self, paths: Collection[str], graph: Graph, budget: int) -> None:
         """Sets ``in_use`` to the caches of ``paths``.
 
-        A cache of another graph is emptied first: a child process has a new graph after a fork.
+        After a fork, the child process has a new ``graph``. Caches of the old graph are emptied.
         """
         self.budget, self.in_use = budget, {}
         for path in paths if budget else ():
@@ -52,7 +53,7 @@ class BaseCaches:
                 cache.clear()
                 cache = None
             self.in_use[path] = self._caches[path] = cache or BaseCache(graph, self)
-        if not self.make_room(0):  # the budget has shrunk
+        if not self.make_room(0):  # ``budget`` is smaller than in the previous commit
             for cache in self._caches.values():
                 cache.clear()
 
@@ -112,8 +113,8 @@ class BaseCache:
 
     The next commit encodes deltas from these tensors, and overwrites their buffers with the new
     tensors. Then ``settle`` hashes the buffers, to detect tensors that the caller modified during
-    the commit. If the budget allows it, an older version that ``layout`` will use as a base is
-    cached, too.
+    the commit. If ``layout`` will use an older version as a base, this version is cached, too, if
+    the budget allows it.
     """
 
     def __init__(self, graph: Graph, budget: BaseCaches) -> None:
@@ -179,8 +180,8 @@ class BaseCache:
     ) -> _Cached | None:
         """A buffer that the encoder fills with a new tensor. None if the budget is exhausted.
 
-        ``settle`` verifies these bytes. ``keep_previous``: whether the old tensor stays cached as
-        the base of a later version. If it is None, the layout decides this.
+        ``settle`` verifies the content of the buffer. ``keep_previous``: whether the old tensor
+        stays cached as the base of a later version; None: as ``layout`` decides.
         """
         old = self.base(name, spec)
         if old is not None and (self._returns_to(old) if keep_previous is None else keep_previous):
@@ -213,17 +214,17 @@ class BaseCache:
         self.generation = self.graph.generation
 
     def _returns_to(self, cached: _Cached) -> bool:
-        """Whether this tensor will be the base of a version after the next one."""
+        """Whether ``layout`` will use this tensor as a base after the next version."""
         chain = cached.chains[0] if cached.chains else ()
         known = bool(chain) and not chain[-1].predicted
         return known and self.layout.returns_to(chain, self.graph.next_sequence)
 
     def _keep_older(self, name: str, cached: _Cached) -> _Cached | None:
-        """Keeps ``cached`` as base of a later version. Returns a tensor whose buffer may be reused.
+        """Keeps ``cached`` as the base of a later version.
 
-        That tensor is the older version cached before, if it has the same size. Otherwise, the
-        result is None, and a new buffer is needed. If the budget allows no new buffer, ``cached``
-        itself is returned, and is no base of a later version.
+        Returns a tensor whose buffer may be overwritten: the tensor that was kept before, if it has
+        the same size. None if a new buffer is needed. If the budget allows no new buffer,
+        ``cached`` is not kept, and ``cached`` itself is returned.
         """
         before = self._older.get(name)
         if before is None and not self._budget.has_room(cached.spec.nbytes):

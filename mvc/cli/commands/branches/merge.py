@@ -57,7 +57,7 @@ def command(session: Session, args: _MergeOptions) -> int:
 def _row(conflict: Conflict) -> tuple[str, ...]:
     """The cells of a conflict: path, tensor, and for each side the change and its L2 norm.
 
-    The change is the share of changed elements, or the kind of change.
+    The change is shown as the share of changed elements, or as a word such as ``added``.
     """
     ours, theirs = (
         (
